@@ -1,0 +1,100 @@
+"""Every error that `locking` raises, in one tree.
+
+    LockError
+      LockNotAcquired (also TimeoutError)   contended: the wait ran out
+      LockLost                              it was ours and no longer is, or that can't be known
+      StaleFencingToken                     the database refused an old holder
+      LockNotOwned                          released or extended what isn't ours
+      LockKeyError (also ValueError)        the key can't be built
+      LockTransactionError                  used so that it would release before the commit
+      LockNotSupported                      this backend can't do that
+      BackendError                          the backend answered with an error
+        BackendUnavailable                  the backend didn't answer
+
+*Contended* is normal and worth a retry, *unavailable* is an outage, *lost* must stop the work at once: three
+different outcomes, three different classes.
+"""
+
+from __future__ import annotations
+
+
+class LockError(Exception):
+    """The base of everything that `locking` raises on purpose."""
+
+
+class LockNotAcquired(LockError, TimeoutError):
+    """Someone else held the lock until the wait ran out.
+
+    Args:
+        name: what the caller asked to lock.
+        waited: seconds spent waiting.
+        backend: alias of the backend in `LOCKING`.
+        holder: who has it, where the backend can tell.
+        retry_after: seconds left of the holder's lease, where known; a fair `Retry-After`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        waited: float,
+        backend: str,
+        holder: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        self.name = name
+        self.waited = waited
+        self.backend = backend
+        self.holder = holder
+        self.retry_after = retry_after
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        text = f"lock {self.name!r} on backend {self.backend!r} not acquired after {self.waited:.3f} s"
+        if self.holder:
+            text += f"; held by {self.holder}"
+        if self.retry_after is not None:
+            text += f", whose lease ends in {self.retry_after:.3f} s"
+        return text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with the keywords too: Celery sends exceptions between processes."""
+        return _rebuild_not_acquired, (self.name, self.waited, self.backend, self.holder, self.retry_after)
+
+
+def _rebuild_not_acquired(
+    name: str, waited: float, backend: str, holder: str | None, retry_after: float | None
+) -> LockNotAcquired:
+    return LockNotAcquired(name, waited=waited, backend=backend, holder=holder, retry_after=retry_after)
+
+
+class LockLost(LockError):
+    """The lease ended, or was taken away, while its holder still worked: nothing after it may count."""
+
+
+class StaleFencingToken(LockError):
+    """The database has already seen a newer holder of this lock: this one's writes are refused."""
+
+
+class LockNotOwned(LockError):
+    """A release or an extension of a lock that the caller doesn't hold."""
+
+
+class LockKeyError(LockError, ValueError):
+    """The key of a lock can't be built from what was given."""
+
+
+class LockTransactionError(LockError):
+    """The lock would be let go before the transaction under it commits."""
+
+
+class LockNotSupported(LockError):
+    """The chosen backend can't do what was asked of it."""
+
+
+class BackendError(LockError):
+    """The backend answered, and the answer was an error."""
+
+
+class BackendUnavailable(BackendError):
+    """The backend didn't answer: whether the lock is held is not known, so it counts as not held."""
