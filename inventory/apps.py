@@ -1,11 +1,10 @@
-"""The app `inventory`."""
+"""The app of stock."""
 
 from django.apps import AppConfig
 
 
 class InventoryConfig(AppConfig):
-    """Registration with Django."""
+    """Products, stock and the strategies."""
 
-    name = "inventory"
-    label = "inventory"
     default_auto_field = "django.db.models.BigAutoField"
+    name = "inventory"
