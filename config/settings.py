@@ -1,0 +1,148 @@
+"""Settings of the demo project; every choice that a deployment makes comes from the environment.
+
+    DATABASE_URL, REDIS_URL     servers to use; unset: private ones are started (see `config.embedded`)
+    DEBUG                       default true, because this is a demo that runs on the reader's own machine
+    SECRET_KEY                  required when DEBUG is false
+    ALLOWED_HOSTS               comma-separated
+    CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
+    DATABASE_POOL               connections kept by each process; 0 (the default) keeps none
+"""
+
+from pathlib import Path
+from typing import Any
+
+import environ
+
+from config import embedded
+
+env = environ.Env()
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+DEBUG = env.bool("DEBUG", default=True)
+SECRET_KEY = env.str("SECRET_KEY", default="for-the-demo-on-this-machine-only") if DEBUG else env.str("SECRET_KEY")
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "locking",
+    "inventory",
+    "orders",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+WSGI_APPLICATION = "config.wsgi.application"
+ASGI_APPLICATION = "config.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# The servers: yours where the variables are set, private ones otherwise.
+try:
+    DATABASE: dict[str, Any] = env.db("DATABASE_URL") if "DATABASE_URL" in env else embedded.database()
+    REDIS_URL: str = env.str("REDIS_URL") if "REDIS_URL" in env else embedded.redis_url()
+except embedded.EmbeddedError as error:
+    raise SystemExit(f"holdfast: {error}") from None
+
+# psycopg's pool serves threads that come and go between requests (`make serve` sets it). It stays off for the tests
+# and the oversell race: there each buyer has one connection of its own, whose cost is part of what is measured, and a
+# pool must not be carried over a fork.
+DATABASE_POOL = env.int("DATABASE_POOL", default=0)
+if DATABASE_POOL:
+    DATABASE.setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": DATABASE_POOL, "timeout": 10}
+    DATABASE["CONN_MAX_AGE"] = 0  # Django refuses a pool beside connections that it keeps itself
+
+DATABASES = {"default": DATABASE}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+CACHES = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "holdfast",
+    },
+}
+
+LOCKING = {
+    "default": {
+        "BACKEND": "locking.backends.redis.RedisBackend",
+        "CACHE": "default",
+        "TTL": None,  # 30 s, kept alive by the watchdog
+        "WAIT": 5.0,
+        "KEY_PREFIX": "",
+        "ON_CONFLICT": "auto",
+        "OPTIONS": {},
+    },
+}
+
+CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
+
+CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=REDIS_URL.replace("unix://", "redis+socket://", 1))
+CELERY_TASK_ACKS_LATE = True  # a task of a killed worker is run again; the tasks here may be run twice
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULE: dict[str, Any] = {}
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
+LOCALE_PATHS = [BASE_DIR / "config" / "locale"]
+USE_I18N = True
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+# Under DEBUG files are served from the apps themselves, so that `make serve` needs no collectstatic.
+WHITENOISE_USE_FINDERS = DEBUG
+WHITENOISE_AUTOREFRESH = DEBUG
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+        if DEBUG
+        else "whitenoise.storage.CompressedManifestStaticFilesStorage",
+    },
+}
+
+if not DEBUG:
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("SECURE_COOKIES", default=True)
+    SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=False)
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="WARNING")},
+}
