@@ -1,5 +1,6 @@
 """Holdfast's `locking`: distributed locks for Django that are let go only after the commit."""
 
+from locking.decorators import distributed_lock
 from locking.exceptions import (
     BackendError,
     BackendUnavailable,
@@ -14,6 +15,7 @@ from locking.exceptions import (
 )
 from locking.lease import Lease
 from locking.lock import Lock, assert_locked, get_lock
+from locking.transactions import locked_transaction
 
 __all__ = [
     "BackendError",
@@ -29,5 +31,7 @@ __all__ = [
     "LockTransactionError",
     "StaleFencingToken",
     "assert_locked",
+    "distributed_lock",
     "get_lock",
+    "locked_transaction",
 ]

@@ -143,10 +143,10 @@ def _balanced_head(head: str) -> str:
 
 
 def balanced(text: str) -> bool:
-    """Whether each brace has its partner, in order."""
+    """Whether each brace has its partner, in order, with something between: what a lock's name must be."""
     depth = 0
     for char in text:
         depth += (char == "{") - (char == "}")
         if depth < 0:
             return False
-    return depth == 0
+    return depth == 0 and "{}" not in text
