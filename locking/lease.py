@@ -17,7 +17,7 @@ from typing import Final
 from locking.backends.base import BaseLockBackend
 from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
-from locking.identity import PROCESS, current_context
+from locking.identity import PROCESS
 from locking.names import check_ttl
 
 logger = logging.getLogger("locking")
@@ -39,9 +39,9 @@ HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakVa
 _losing = threading.Lock()
 
 
-def held_here(alias: str, key: str) -> SingleLease | None:
-    """Return the lease by which the running thread or task holds `key`, if it does."""
-    return HOLDS.get((alias, key, id(current_context())))
+def held_by(context: object, alias: str, key: str) -> SingleLease | None:
+    """Return the lease by which a thread or task holds `key`, if it does."""
+    return HOLDS.get((alias, key, id(context)))
 
 
 class Lease(ABC):
@@ -118,6 +118,7 @@ class SingleLease(Lease):
         key: str,
         owner: str,
         backend: BaseLockBackend,
+        context: object,
         *,
         token: int,
         ttl: float,
@@ -126,17 +127,16 @@ class SingleLease(Lease):
         min_hold: float = 0.0,
         on_lost: Callable[[Lease], None] | None = None,
     ) -> None:
-        self.name, self.key, self.owner, self.backend = name, key, owner, backend
+        self.name, self.key, self.owner, self.backend, self.context = name, key, owner, backend, context
         self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
         self.taken_at = since
         self.deadline = since + ttl
         self.renew_at = since + ttl / 3
         self.depth = 1
-        self.context = current_context()
         self._on_lost = on_lost
         self._state = State.HELD
         self._generation = PROCESS.generation
-        HOLDS[(backend.alias, key, id(self.context))] = self
+        HOLDS[(backend.alias, key, id(context))] = self
 
     def __repr__(self) -> str:
         return f"<Lease of {self.name!r} on {self.backend.alias!r}: {self.state.value}, {self.remaining():.3f} s left>"

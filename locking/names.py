@@ -60,6 +60,8 @@ def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
     """Return the names checked, without duplicates and sorted, so that any two callers take them in one order."""
     if not names:
         raise LockKeyError("get_lock() needs at least one name, for example get_lock('order:42')")
+    if len(names) == 1:
+        return (check_name(names[0]),)
     return tuple(sorted({check_name(name) for name in names}))
 
 
