@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asyncc
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import partial, update_wrapper
+from importlib import import_module
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
 
@@ -101,7 +102,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
 
     Args:
         key: a template such as `"'order:'+<order_id>"` (see `locking.keys`), or a callable that gets the
-            call's arguments and returns a name or several. Omitted: the function's dotted path and its arguments.
+            call's arguments and returns a name or several. Omitted: the function's dotted path and its
+            arguments.
         keys: several templates: all or none, in one order.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
         ttl: seconds of the lease; None = 30 s kept alive by the watchdog. Default: the alias's `TTL`.
@@ -316,9 +318,9 @@ class LockedCall:
         """Return the wrapper of a coroutine function."""
         if self.options.atomic:
             raise LockTransactionError(
-                f"atomic=True on the async function {dotted_path(self.function)}: Django has no transactions"
-                " in async code; put the database work into a synchronous function, decorate that, and call it"
-                " through sync_to_async"
+                f"atomic=True on the async function {dotted_path(self.function)}: Django has no"
+                " transactions in async code; put the database work into a synchronous function, decorate that,"
+                " and call it through sync_to_async"
             )
 
         async def locked(*args: Any, **kwargs: Any) -> Any:
@@ -438,7 +440,7 @@ def retry_running_task(function: Callable[..., Any], error: Conflict) -> None:
     """Send the running Celery task back to its queue if `function` is its body; return if it is nobody's."""
     if "celery" not in sys.modules:
         return
-    from locking.contrib.celery import retry, running_task
-
-    if task := running_task(function):
-        retry(task, error)
+    # By name: `contrib` builds on this module, and the import comes only where Celery is in use.
+    celery: Any = import_module("locking.contrib.celery")
+    if task := celery.running_task(function):
+        celery.retry(task, error)

@@ -309,7 +309,7 @@ class _Parser:
             return closing
         if self.token.kind == "end":
             self.fail("this '<' is never closed", opening)
-        self.fail("'>' is expected here" + self.inside_advice())
+        return self.fail("'>' is expected here" + self.inside_advice())
 
     def inside_advice(self) -> str:
         """Why a template is simpler than an expression, where one was written."""
@@ -343,7 +343,7 @@ def compile_template(source: str) -> Template:
 @lru_cache(maxsize=1024)
 def _compile(source: str) -> Template:
     terms = _merge_texts(_Parser(source).template())
-    _refuse_unbalanced(source, "".join(term.text for term in terms if isinstance(term, Text)))
+    _refuse_unbalanced(source, "".join(t.text if isinstance(t, Text) else "x" for t in terms))
     if terms == (Text(""),):
         raise _error(source, 0, "the key is empty: unrelated callers would share one lock")
     return Template(source, terms, _unsafe(source, terms))
@@ -388,7 +388,9 @@ def _refuse_unbalanced(source: str, text: str) -> None:
     if not balanced(text):
         column = next((i for i, char in enumerate(source) if char in "{}"), 0)
         raise _error(
-            source, column, "the braces of a key must be balanced; drop this one or write its partner"
+            source,
+            column,
+            "the braces of a key must be balanced and hold something; drop this one, or close it",
         )
 
 

@@ -25,6 +25,7 @@ from locking.keys import compile_template, key_builder
 
 
 def render(source: str, **arguments: object) -> str:
+    """The name that a template gives for these arguments."""
     return compile_template(source).render(arguments)
 
 
@@ -92,7 +93,7 @@ def test_a_template_builds_the_name(source: str, arguments: dict[str, object], n
         (Colour.RED, "red"),
         (Level.HIGH, "3"),
         (date(2026, 11, 21), "2026-11-21"),
-        (datetime(2026, 11, 21, 9, 30), "2026-11-21T09%3A30%3A00"),
+        (datetime(2026, 11, 21, 9, 30, tzinfo=UTC), "2026-11-21T09%3A30%3A00+00%3A00"),
         (saved(User, pk=5), "5"),
         (SimpleLazyObject(lambda: saved(User, pk=5)), "5"),
     ],
@@ -155,6 +156,7 @@ def test_a_template_is_read_once() -> None:
         ("<a>+'0'+<b>", 10, "can't keep the values before and after it apart"),
         ("'a{'+<b>", 3, "braces of a key must be balanced"),
         ("'}a{'+<b>", 2, "braces of a key must be balanced"),
+        ("'{}'+<b>", 2, "braces of a key must be balanced and hold something"),
         ("'a'+\x00", 5, "is not understood here"),
     ],
 )
@@ -243,7 +245,8 @@ def test_attributes_are_read_and_never_called() -> None:
 # --- checked against the signature, at decoration ---------------------------------------------------------
 
 
-def pay(order_id: int, note: str = "plain", *extra: object) -> None: ...
+def pay(order_id: int, note: str = "plain", *extra: object) -> None:
+    """What the tests decorate."""
 
 
 def test_an_unknown_parameter_is_refused_at_decoration() -> None:
@@ -420,7 +423,7 @@ def colliding(draw: st.DrawFn) -> tuple[str, list[object], list[object]]:
     """A template over two or three values, and two tuples from one small alphabet: near misses are likely."""
     count = draw(st.integers(2, 3))
     texts = [
-        draw(st.sampled_from([":", "-", "/", "::", " ", "_x", "0-", "%:", "{}", "号"]))
+        draw(st.sampled_from([":", "-", "/", "::", " ", "_x", "0-", "%:", "{a}", "号"]))
         for _ in range(count - 1)
     ]
     alphabet = "".join(set("".join(texts))) + "1%A3:-~"
@@ -473,10 +476,9 @@ def test_any_text_is_a_template_or_a_lock_key_error(source: str) -> None:
     """Reading a template never fails in any other way."""
     try:
         template = compile_template(source)
-    except LockKeyError as error:
-        assert "^" in str(error)
-    else:
-        assert balanced("".join(getattr(term, "text", "") for term in template.terms))
+    except LockKeyError:
+        return
+    assert balanced("".join(getattr(term, "text", "value") for term in template.terms))
 
 
 @given(
