@@ -1,11 +1,12 @@
-"""The app `locking`."""
+"""The Django app: `INSTALLED_APPS += ["locking"]`."""
 
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
 
 
 class LockingConfig(AppConfig):
-    """Registration with Django."""
+    """Holdfast's locks."""
 
     name = "locking"
-    label = "locking"
+    verbose_name = _("Locks")
     default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,238 @@
+"""What a backend must do: a few atomic verbs. Waiting, re-entry, renewal and errors live once, in `lock.py`.
+
+A backend implements `try_acquire`, `extend`, `release` and `holder`, each one atomic step. It says with its flags
+what it can do; the contract suite checks every flag both ways. Where the engine can wake a waiter, the backend
+gives its own `place()`; otherwise the polling one here serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from locking.backoff import jittered
+from locking.exceptions import LockNotSupported
+
+if TYPE_CHECKING:
+    from django.core.checks import CheckMessage
+
+    from locking.conf import AliasSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The lock is the caller's.
+
+    Attributes:
+        token: the fencing token of this hold, strictly rising for a name; 0 where the backend has none.
+        since: `clock.now()` at which the lease began at the earliest: before the request was sent. The local
+            deadline is counted from it, so that it never lies behind the server's.
+    """
+
+    token: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Someone else has the lock.
+
+    Attributes:
+        retry_after: seconds until the holder's lease ends unless it is renewed; None when it has no end.
+        holder: the holder's owner string, where the backend can tell.
+    """
+
+    retry_after: float | None = None
+    holder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a lock now.
+
+    Attributes:
+        owner: the identity that proves the hold.
+        count: the hold count the backend keeps.
+        remaining: seconds left of the lease; None when it has no end.
+    """
+
+    owner: str
+    count: int
+    remaining: float | None
+
+
+Outcome = Grant | Busy
+
+
+class Place(ABC):
+    """One waiter's place in the queue of one lock: try, wait to be woken, and leave if it came to nothing."""
+
+    @abstractmethod
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """Take the lock if it is this waiter's turn; else, with `queue`, stand in the queue."""
+
+    @abstractmethod
+    def wait(self, timeout: float) -> Outcome:
+        """Sleep until woken, at most `timeout` seconds, and return what came of it: a hand-over, or a new try."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Give the place up, and the lock too if it was handed over unseen. Never raises a LockError."""
+
+
+class AsyncPlace(ABC):
+    """`Place` for asyncio: the same three steps, awaited."""
+
+    @abstractmethod
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        """See `Place.try_acquire`."""
+
+    @abstractmethod
+    async def wait(self, timeout: float) -> Outcome:
+        """See `Place.wait`."""
+
+    @abstractmethod
+    async def leave(self) -> None:
+        """See `Place.leave`."""
+
+
+class BaseLockBackend(ABC):
+    """The service-provider interface: subclass it, implement the four verbs, set the flags."""
+
+    supports_fencing: ClassVar[bool] = False
+    """Every grant carries a token that strictly rises for its name."""
+    supports_listing: ClassVar[bool] = False
+    """`held()` pages through the locks that are held."""
+    supports_force_release: ClassVar[bool] = False
+    """`force_release()` breaks another's hold."""
+    supports_fairness: ClassVar[bool] = False
+    """Waiters get the lock in the order they came."""
+    shared_between_processes: ClassVar[bool] = True
+    """Two processes that use one name exclude each other."""
+
+    def __init__(self, settings: AliasSettings) -> None:
+        self.settings = settings
+        self.alias = settings.alias
+
+    def key(self, name: str) -> str:
+        """Return the key under which the backend stores `name`."""
+        return self.settings.key_prefix + name
+
+    @abstractmethod
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """Take the lock for `owner` and `ttl` seconds if it is free; a repeated call by its owner is granted too.
+
+        Args:
+            key: what `key(name)` returned.
+            owner: `<uuid>:<int>`, unique to one acquisition.
+            ttl: seconds of the lease.
+            fenced: the database will check the token: its counter must never be forgotten.
+
+        Raises:
+            BackendUnavailable: no answer; the lock counts as not held, and the backend cleans up behind itself.
+        """
+
+    @abstractmethod
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """Give the lease a new length of `ttl` seconds from now; False when `owner` doesn't hold the lock."""
+
+    @abstractmethod
+    def release(self, key: str, owner: str) -> bool:
+        """Let the lock go; False when `owner` doesn't hold it."""
+
+    @abstractmethod
+    def holder(self, key: str) -> Holder | None:
+        """Return who has the lock now, or None when it is free."""
+
+    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+        """Return a new place in the lock's queue; no I/O."""
+        return PollingPlace(self, key, owner, ttl, fenced)
+
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
+        """Extend each `(key, owner, ttl)`; one answer each, in order. The watchdog renews by this."""
+        return [self.extend(key, owner, ttl) for key, owner, ttl in leases]
+
+    def force_release(self, key: str, expected: str) -> bool:
+        """Break the hold of `expected` and of nobody else; False when someone else, or nobody, has the lock."""
+        raise self.unsupported("force_release")
+
+    def unsupported(self, verb: str) -> LockNotSupported:
+        """Return the error for a verb that this backend doesn't have."""
+        return LockNotSupported(f"the backend {self.alias!r} ({self.settings.backend}) can't {verb}")
+
+    # asyncio: the defaults run the atomic verbs in a thread; only the waiting must never occupy one.
+
+    async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """`try_acquire` for asyncio."""
+        return await asyncio.to_thread(self.try_acquire, key, owner, ttl, fenced=fenced)
+
+    async def aextend(self, key: str, owner: str, ttl: float) -> bool:
+        """`extend` for asyncio."""
+        return await asyncio.to_thread(self.extend, key, owner, ttl)
+
+    async def arelease(self, key: str, owner: str) -> bool:
+        """`release` for asyncio."""
+        return await asyncio.to_thread(self.release, key, owner)
+
+    async def aholder(self, key: str) -> Holder | None:
+        """`holder` for asyncio."""
+        return await asyncio.to_thread(self.holder, key)
+
+    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+        """`place` for asyncio."""
+        return AsyncPollingPlace(self, key, owner, ttl, fenced)
+
+    # housekeeping
+
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """Return what is wrong with the configuration; with `live`, the server is asked too."""
+        return []
+
+    def close(self) -> None:
+        """Let go of sockets and threads; the backend opens new ones if it is used again."""
+
+
+class PollingPlace(Place):
+    """A place for engines that wake nobody: ask again after a growing, jittered pause."""
+
+    def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced
+        self._attempts = 0
+
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """Ask the backend; there is no queue to stand in."""
+        return self._backend.try_acquire(self._key, self._owner, self._ttl, fenced=self._fenced)
+
+    def wait(self, timeout: float) -> Outcome:
+        """Sleep the next pause and ask again."""
+        time.sleep(min(timeout, jittered(self._attempts)))
+        self._attempts += 1
+        return self.try_acquire(queue=True)
+
+    def leave(self) -> None:
+        """There is no queue to leave, and a refused attempt leaves nothing behind."""
+
+
+class AsyncPollingPlace(AsyncPlace):
+    """`PollingPlace` that sleeps in the event loop."""
+
+    def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced
+        self._attempts = 0
+
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        """Ask the backend; there is no queue to stand in."""
+        return await self._backend.atry_acquire(self._key, self._owner, self._ttl, fenced=self._fenced)
+
+    async def wait(self, timeout: float) -> Outcome:
+        """Sleep the next pause and ask again."""
+        await asyncio.sleep(min(timeout, jittered(self._attempts)))
+        self._attempts += 1
+        return await self.try_acquire(queue=True)
+
+    async def leave(self) -> None:
+        """There is no queue to leave, and a refused attempt leaves nothing behind."""

@@ -1,0 +1,29 @@
+-- Takes the lock if it is free and nobody stands before the asker; otherwise, where a place is given, stands in line.
+--   KEYS[1] lock   KEYS[2] token   KEYS[3] queue
+--   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = keep the token counter for ever
+--   ARGV[4] the asker's place, '' = don't stand in line
+-- Returns the fencing token, or {ms left (-1: no end), holder, 1 = listen to the lock's channel too, server time µs}.
+-- Repeating it is safe: whoever has the lock already is granted it again, with the same token.
+local left = redis.call('PTTL', KEYS[1])
+if left == -2 then
+    if not hand_over() then
+        hold(ARGV[1], ARGV[2])
+        return (mint(ARGV[3]))
+    end
+    left = redis.call('PTTL', KEYS[1])
+end
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return tonumber(redis.call('GET', KEYS[2])) or (mint(ARGV[3]))
+end
+local holder = redis.call('HKEYS', KEYS[1])[1]
+local listen = 0
+if ARGV[4] ~= '' then
+    if not redis.call('LPOS', KEYS[3], ARGV[4]) then redis.call('RPUSH', KEYS[3], ARGV[4]) end
+    -- Waiters ask again at least every 30 s; a queue that nobody asks for any more has lost them all.
+    redis.call('PEXPIRE', KEYS[3], 90000)
+    -- A foreign holder wakes only the lock's own channel; one listener, the head of the queue, is enough.
+    if is_foreign(holder) and redis.call('LINDEX', KEYS[3], 0) == ARGV[4] then listen = 1 end
+end
+local time = redis.call('TIME')
+return {left, holder, listen, time[1] * 1000000 + time[2]}

@@ -1,0 +1,12 @@
+-- Gives leases a new length from now, each only if its owner still has the lock; never revives one.
+--   KEYS[i] lock
+--   ARGV[2i-1] owner  ARGV[2i] ttl in ms
+-- Returns a list: 1 = extended, 0 = not the owner's any more.
+local held = {}
+for i, key in ipairs(KEYS) do
+    held[i] = 0
+    if redis.call('HEXISTS', key, ARGV[2 * i - 1]) == 1 then
+        held[i] = redis.call('PEXPIRE', key, ARGV[2 * i])
+    end
+end
+return held

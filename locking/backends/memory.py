@@ -1,0 +1,235 @@
+"""Locks in the memory of one process: for tests, scripts and development, never between processes.
+
+First in, first out: whoever lets a lock go hands it to the first waiter and wakes that one alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Holder, Outcome, Place
+from locking.clock import now
+
+
+@dataclass(slots=True)
+class Hold:
+    """Who has a lock, and until when."""
+
+    owner: str
+    deadline: float
+    token: int
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One who stands in a queue; `grant` is set before `wake` is called."""
+
+    owner: str
+    ttl: float
+    wake: Callable[[], None]
+    grant: Grant | None = None
+
+
+class Store:
+    """The locks of one alias; every method is one atomic step."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._holds: dict[str, Hold] = {}
+        self._queues: dict[str, deque[Waiter]] = {}
+        self._token = 0
+
+    def take(self, key: str, owner: str, ttl: float, waiter: Waiter | None = None) -> Outcome:
+        """Grant the lock if it is the asker's turn; otherwise put `waiter`, if any, in the queue, once."""
+        with self._mutex:
+            self._drop_expired(key)
+            hold = self._holds.get(key)
+            if hold is None:
+                return self._grant(key, owner, ttl)
+            if hold.owner == owner:
+                return self._grant(key, owner, ttl, token=hold.token)
+            if waiter is not None and waiter not in self._queues.setdefault(key, deque()):
+                self._queues[key].append(waiter)
+            return Busy(retry_after=hold.deadline - now(), holder=hold.owner)
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """Move the deadline of `owner`'s hold."""
+        with self._mutex:
+            hold = self._live(key)
+            if hold is None or hold.owner != owner:
+                return False
+            hold.deadline = now() + ttl
+            return True
+
+    def release(self, key: str, owner: str) -> bool:
+        """End `owner`'s hold and hand the lock over."""
+        with self._mutex:
+            hold = self._live(key)
+            if hold is None or hold.owner != owner:
+                return False
+            self._hand_over(key)
+            return True
+
+    def holder(self, key: str) -> Hold | None:
+        """Return the hold of `key`, if it has one."""
+        with self._mutex:
+            return self._live(key)
+
+    def leave(self, key: str, waiter: Waiter) -> None:
+        """Take `waiter` out of the queue."""
+        with self._mutex:
+            queue = self._queues.get(key)
+            if queue and waiter in queue:
+                queue.remove(waiter)
+
+    def _live(self, key: str) -> Hold | None:
+        hold = self._holds.get(key)
+        return hold if hold is not None and hold.deadline > now() else None
+
+    def _drop_expired(self, key: str) -> None:
+        if key in self._holds and self._live(key) is None:
+            self._hand_over(key)
+
+    def _grant(self, key: str, owner: str, ttl: float, token: int | None = None) -> Grant:
+        if token is None:
+            self._token = token = self._token + 1
+        since = now()
+        self._holds[key] = Hold(owner, since + ttl, token)
+        return Grant(token, since)
+
+    def _hand_over(self, key: str) -> None:
+        self._holds.pop(key, None)
+        queue = self._queues.get(key)
+        if queue:
+            waiter = queue.popleft()
+            waiter.grant = self._grant(key, waiter.owner, waiter.ttl)
+            waiter.wake()
+        if not queue:
+            self._queues.pop(key, None)
+
+
+STORES: dict[str, Store] = {}
+os.register_at_fork(after_in_child=STORES.clear)
+
+
+class MemoryBackend(BaseLockBackend):
+    """`"BACKEND": "locking.backends.memory.MemoryBackend"`."""
+
+    supports_fencing = True
+    supports_force_release = True
+    supports_fairness = True
+    shared_between_processes = False
+
+    @property
+    def store(self) -> Store:
+        """The store that all backends of this alias in this process share."""
+        return STORES.setdefault(self.alias, Store())
+
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class."""
+        return self.store.take(key, owner, ttl)
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return self.store.extend(key, owner, ttl)
+
+    def release(self, key: str, owner: str) -> bool:
+        """See the base class."""
+        return self.store.release(key, owner)
+
+    def force_release(self, key: str, expected: str) -> bool:
+        """See the base class."""
+        return self.store.release(key, expected)
+
+    def holder(self, key: str) -> Holder | None:
+        """See the base class."""
+        hold = self.store.holder(key)
+        return None if hold is None else Holder(hold.owner, 1, max(0.0, hold.deadline - now()))
+
+    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+        """See the base class."""
+        return MemoryPlace(self.store, key, owner, ttl)
+
+    # No step of the store blocks for longer than a dict takes, so asyncio needs no thread.
+
+    async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class."""
+        return self.store.take(key, owner, ttl)
+
+    async def aextend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return self.store.extend(key, owner, ttl)
+
+    async def arelease(self, key: str, owner: str) -> bool:
+        """See the base class."""
+        return self.store.release(key, owner)
+
+    async def aholder(self, key: str) -> Holder | None:
+        """See the base class."""
+        return self.holder(key)
+
+    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+        """See the base class."""
+        return AsyncMemoryPlace(self.store, key, owner, ttl)
+
+
+class MemoryPlace(Place):
+    """A thread's place: it sleeps on its own event."""
+
+    def __init__(self, store: Store, key: str, owner: str, ttl: float) -> None:
+        self._store, self._key = store, key
+        self._woken = threading.Event()
+        self._waiter = Waiter(owner, ttl, self._woken.set)
+
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class."""
+        waiter = self._waiter
+        return self._store.take(self._key, waiter.owner, waiter.ttl, waiter if queue else None)
+
+    def wait(self, timeout: float) -> Outcome:
+        """See the base class."""
+        self._woken.wait(timeout)
+        return self._waiter.grant or self.try_acquire(queue=True)
+
+    def leave(self) -> None:
+        """See the base class."""
+        self._store.leave(self._key, self._waiter)
+        self._store.release(self._key, self._waiter.owner)
+
+
+class AsyncMemoryPlace(AsyncPlace):
+    """A task's place: the releasing thread, whichever it is, sets the event through the task's own loop."""
+
+    def __init__(self, store: Store, key: str, owner: str, ttl: float) -> None:
+        self._store, self._key = store, key
+        self._woken = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._waiter = Waiter(owner, ttl, lambda: _wake(loop, self._woken))
+
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class."""
+        waiter = self._waiter
+        return self._store.take(self._key, waiter.owner, waiter.ttl, waiter if queue else None)
+
+    async def wait(self, timeout: float) -> Outcome:
+        """See the base class."""
+        try:
+            await asyncio.wait_for(self._woken.wait(), timeout)
+        except TimeoutError:
+            pass
+        return self._waiter.grant or await self.try_acquire(queue=True)
+
+    async def leave(self) -> None:
+        """See the base class."""
+        self._store.leave(self._key, self._waiter)
+        self._store.release(self._key, self._waiter.owner)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(event.set)

@@ -1,0 +1,116 @@
+"""The verbs of the contract on a single Redis server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from redis import Redis
+from redis.connection import ConnectionPool
+
+from locking.backends.base import BaseLockBackend, Holder, Outcome, Place
+from locking.backends.redis.scripts import acquire_request, extend_request, read_outcome, release_request
+from locking.backends.redis.waiting import Ears, RedisPlace
+from locking.backends.redis.wire import Wire
+from locking.clock import now
+from locking.conf import AliasSettings
+
+BATCH = 100
+"""Leases a renewal script handles: Redis serves nobody else meanwhile."""
+
+
+class RedisBackend(BaseLockBackend):
+    """`"BACKEND": "locking.backends.redis.RedisBackend"`, with `"CACHE"` or `"LOCATION"`."""
+
+    supports_fencing = True
+    supports_force_release = True
+    supports_fairness = True
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        self._wire = Wire(connection_pool(settings), settings.alias)
+        self._ears = Ears(self._wire)
+
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class."""
+        sent = now()
+        reply = self._wire.call(acquire_request(key, owner, ttl, keep=fenced, place=b""))
+        return read_outcome(reply, sent)[0]
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return self.extend_many([(key, owner, ttl)])[0]
+
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
+        """See the base class."""
+        held: list[bool] = []
+        for start in range(0, len(leases), BATCH):
+            reply = self._wire.call(extend_request(list(leases[start : start + BATCH])))
+            held += [answer == 1 for answer in reply]
+        return held
+
+    def release(self, key: str, owner: str) -> bool:
+        """See the base class."""
+        return bool(self._wire.call(release_request(key, owner)))
+
+    def force_release(self, key: str, expected: str) -> bool:
+        """See the base class."""
+        return self.release(key, expected)
+
+    def holder(self, key: str) -> Holder | None:
+        """See the base class."""
+        return read_holder(self._wire.command("HGETALL", key), self._wire.command("PTTL", key))
+
+    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+        """See the base class."""
+        return RedisPlace(self._wire, self._ears, key, owner, ttl, fenced)
+
+    def close(self) -> None:
+        """See the base class."""
+        self._ears.close()
+        self._wire.close()
+
+
+def read_holder(fields: Any, left: int) -> Holder | None:
+    """Return the holder from the lock's hash (a list in RESP2, a dict in RESP3) and its time left in ms."""
+    pairs = list(fields.items()) if isinstance(fields, dict) else list(zip(fields[::2], fields[1::2], strict=True))
+    if not pairs or left == -2:
+        return None
+    owner, count = pairs[0]
+    return Holder(owner.decode(), int(count), None if left < 0 else left / 1000)
+
+
+def connection_pool(settings: AliasSettings) -> ConnectionPool:
+    """Return the pool of the cache that `CACHE` names, or of the server at `LOCATION`."""
+    if settings.location is None:
+        return _pool_of_cache(settings)
+    if settings.cache is not None:
+        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}] has both CACHE and LOCATION; keep one")
+    if not isinstance(settings.location, str):
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}]['LOCATION'] must be one redis:// URL for this backend, not {settings.location!r}"
+        )
+    try:
+        return ConnectionPool.from_url(settings.location, **settings.options)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['LOCATION']: {error}") from error
+
+
+def _pool_of_cache(settings: AliasSettings) -> ConnectionPool:
+    from django.core.cache import caches
+
+    cache: Any = caches[settings.cache or "default"]
+    if hasattr(cache, "client") and hasattr(cache.client, "get_client"):  # django-redis
+        client = cache.client.get_client(write=True)
+    elif hasattr(cache, "_cache") and hasattr(cache._cache, "get_client"):  # Django's own RedisCache
+        client = cache._cache.get_client(None, write=True)
+    else:
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}] shares the cache {settings.cache or 'default'!r}, which is"
+            f" {type(cache).__module__}.{type(cache).__qualname__} and not on Redis; point CACHES at django-redis,"
+            " or give LOCKING a LOCATION of its own"
+        )
+    if not isinstance(client, Redis):
+        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}]: can't lock through a {type(client).__qualname__}")
+    return client.connection_pool  # type: ignore[no-any-return]

@@ -1,0 +1,86 @@
+"""The `LOCKING` setting: read lazily, checked once, honest about every mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+
+from locking.names import check_ttl, check_wait
+
+DEFAULT_LEASE: Final = 30.0
+"""Seconds of a lease that the watchdog keeps alive (`ttl=None`); Redisson's default too."""
+
+DEFAULTS: Final[dict[str, Any]] = {
+    "BACKEND": "locking.backends.redis.RedisBackend",
+    "CACHE": None,
+    "LOCATION": None,
+    "TTL": None,
+    "WAIT": 5.0,
+    "KEY_PREFIX": "",
+    "ON_CONFLICT": "auto",
+    "OPTIONS": {},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AliasSettings:
+    """One entry of `LOCKING`, checked.
+
+    Attributes:
+        alias: its name in the setting.
+        backend: dotted path of the backend's class.
+        cache: alias in `CACHES` whose Redis connection is shared, or None.
+        location: URL, or list of URLs, of the backend's own servers, or None.
+        ttl: default seconds of a lease; None = 30 s kept alive by the watchdog.
+        wait: default seconds that `acquire` waits; None = without end.
+        key_prefix: put before every name.
+        on_conflict: what `@distributed_lock` does when the lock is busy.
+        options: the backend's own options.
+    """
+
+    alias: str
+    backend: str
+    cache: str | None = None
+    location: str | list[str] | None = None
+    ttl: float | None = None
+    wait: float | None = 5.0
+    key_prefix: str = ""
+    on_conflict: Any = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
+    """Return the settings of `alias`, with the defaults filled in.
+
+    Raises:
+        ImproperlyConfigured: an unknown key, or a value that can't be meant; the message names it.
+    """
+    if not isinstance(raw, Mapping):
+        raise ImproperlyConfigured(f"LOCKING[{alias!r}] must be a dict, not {raw!r}")
+    unknown = sorted(set(raw) - set(DEFAULTS))
+    if unknown:
+        raise ImproperlyConfigured(
+            f"LOCKING[{alias!r}] has the unknown key {unknown[0]!r}; known are {', '.join(sorted(DEFAULTS))}"
+        )
+    values = {**DEFAULTS, **raw}
+    try:
+        ttl = None if values["TTL"] is None else check_ttl(values["TTL"], source="TTL")
+        wait = check_wait(values["WAIT"], source="WAIT")
+    except ValueError as error:
+        raise ImproperlyConfigured(f"LOCKING[{alias!r}]: {error}") from None
+    if not isinstance(values["OPTIONS"], Mapping):
+        raise ImproperlyConfigured(f"LOCKING[{alias!r}]['OPTIONS'] must be a dict, not {values['OPTIONS']!r}")
+    return AliasSettings(
+        alias=alias,
+        backend=values["BACKEND"],
+        cache=values["CACHE"],
+        location=values["LOCATION"],
+        ttl=ttl,
+        wait=wait,
+        key_prefix=str(values["KEY_PREFIX"]),
+        on_conflict=values["ON_CONFLICT"],
+        options=dict(values["OPTIONS"]),
+    )

@@ -1,0 +1,54 @@
+"""Who is asking: the owner of an acquisition, the thread or task that re-enters, and the process after a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import threading
+
+
+def _new_client_id() -> str:
+    """Return a random UUID of version 8 (RFC 9562, "custom").
+
+    Redisson's clients are version 4, so a script can tell a Java holder from one of ours by a single letter.
+    """
+    digits = secrets.token_hex(16)
+    return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+
+
+class _Process:
+    """What identifies this process; made anew in a forked child, which must never pass for its parent."""
+
+    def __init__(self) -> None:
+        self.client_id = _new_client_id()
+        self.counter = itertools.count(1)
+        self.generation = 0
+
+    def renew(self) -> None:
+        self.client_id = _new_client_id()
+        self.counter = itertools.count(1)
+        self.generation += 1
+
+
+PROCESS = _Process()
+os.register_at_fork(after_in_child=PROCESS.renew)
+
+
+def new_owner() -> str:
+    """Return the owner of one acquisition: `<uuid of this process>:<number>`, never used twice."""
+    return f"{PROCESS.client_id}:{next(PROCESS.counter)}"
+
+
+def current_context() -> object:
+    """Return the running asyncio task, or else the running thread: who may re-enter what it holds.
+
+    The object itself is returned, not its ident (idents are reused) and not a ContextVar (those leak into child
+    tasks and into threads started by `asyncio.to_thread`).
+    """
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no running event loop in this thread
+        task = None
+    return task or threading.current_thread()

@@ -1,0 +1,364 @@
+"""One time-limited grant of a lock, from its acquisition to its end.
+
+A lease is held, unknown (the backend doesn't answer, and its local deadline hasn't passed), lost, or released.
+Its deadline is counted on the local clock from before the request was sent, so it never outlives the server's.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from locking.backends.base import BaseLockBackend
+from locking.clock import now
+from locking.exceptions import BackendError, LockLost, LockNotOwned
+from locking.identity import PROCESS, current_context
+from locking.names import check_ttl
+
+logger = logging.getLogger("locking")
+
+
+class State(enum.Enum):
+    """What is known of a lease."""
+
+    HELD = "held"
+    UNKNOWN = "unknown"
+    LOST = "lost"
+    RELEASED = "released"
+
+
+HoldKey = tuple[str, str, int]
+HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakValueDictionary()
+"""What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself."""
+
+_losing = threading.Lock()
+
+
+def held_here(alias: str, key: str) -> SingleLease | None:
+    """Return the lease by which the running thread or task holds `key`, if it does."""
+    return HOLDS.get((alias, key, id(current_context())))
+
+
+class Lease(ABC):
+    """What `acquire` returns: proof of a hold, and the way to ask for its state, prolong it and end it."""
+
+    __slots__ = ()
+    name: str
+    ttl: float
+
+    @property
+    @abstractmethod
+    def leases(self) -> Sequence[SingleLease]:
+        """The leases of the single names, in the order in which they were taken."""
+
+    @property
+    @abstractmethod
+    def state(self) -> State:
+        """Held, unknown, lost or released; asks nobody, so it is as fresh as the last answer."""
+
+    @abstractmethod
+    def remaining(self) -> float:
+        """Return the seconds that are surely left, by the local clock; 0.0 when there are none."""
+
+    @abstractmethod
+    def ensure_held(self) -> None:
+        """Raise LockLost if the lease has ended or may have; call it before an effect that can't be undone."""
+
+    @abstractmethod
+    def extend(self, ttl: float) -> None:
+        """Give the lease `ttl` seconds from now. LockLost: it had ended already and stays ended."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let the lock go. LockLost: it had ended before; LockNotOwned: it was released already."""
+
+    @abstractmethod
+    async def aextend(self, ttl: float) -> None:
+        """`extend` for asyncio."""
+
+    @abstractmethod
+    async def arelease(self) -> None:
+        """`release` for asyncio."""
+
+    @abstractmethod
+    def keep(self) -> None:
+        """Stop renewing and leave the lock to its ttl: it stays taken until then, whatever this process does."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The locked names, sorted."""
+        return tuple(lease.name for lease in self.leases)
+
+    @property
+    def fencing_token(self) -> int:
+        """The strictly rising number of this hold; of the first name when there are several (see `leases`)."""
+        return self.leases[0].token
+
+    def __bool__(self) -> bool:
+        """True, so that `if lock.try_acquire():` reads as it should."""
+        return True
+
+
+class SingleLease(Lease):
+    """The lease of one name."""
+
+    __slots__ = (
+        "__weakref__", "_generation", "_on_lost", "_state", "backend", "context", "deadline", "depth", "key",
+        "min_hold", "name", "owner", "renew_at", "renewed", "taken_at", "token", "ttl",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        key: str,
+        owner: str,
+        backend: BaseLockBackend,
+        *,
+        token: int,
+        ttl: float,
+        since: float,
+        renewed: bool,
+        min_hold: float = 0.0,
+        on_lost: Callable[[Lease], None] | None = None,
+    ) -> None:
+        self.name, self.key, self.owner, self.backend = name, key, owner, backend
+        self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
+        self.taken_at = since
+        self.deadline = since + ttl
+        self.renew_at = since + ttl / 3
+        self.depth = 1
+        self.context = current_context()
+        self._on_lost = on_lost
+        self._state = State.HELD
+        self._generation = PROCESS.generation
+        HOLDS[(backend.alias, key, id(self.context))] = self
+
+    def __repr__(self) -> str:
+        return f"<Lease of {self.name!r} on {self.backend.alias!r}: {self.state.value}, {self.remaining():.3f} s left>"
+
+    @property
+    def leases(self) -> Sequence[SingleLease]:
+        """Itself."""
+        return (self,)
+
+    @property
+    def state(self) -> State:
+        """See `Lease.state`; a lease whose deadline has passed counts as lost."""
+        if self._state in (State.HELD, State.UNKNOWN) and now() >= self.deadline:
+            self.lose()
+        return self._state
+
+    @property
+    def inherited(self) -> bool:
+        """True in a forked child: the hold is its parent's, and only the parent may end it."""
+        return self._generation != PROCESS.generation
+
+    def remaining(self) -> float:
+        """See `Lease.remaining`."""
+        return max(0.0, self.deadline - now()) if self._state in (State.HELD, State.UNKNOWN) else 0.0
+
+    def ensure_held(self) -> None:
+        """See `Lease.ensure_held`."""
+        if self.inherited:
+            raise LockNotOwned(f"{self!r} belongs to the process that forked this one")
+        state = self.state
+        if state is State.LOST:
+            raise self._lost_error()
+        if state is State.RELEASED:
+            raise LockNotOwned(f"the lock {self.name!r} was released already")
+
+    def _lost_error(self) -> LockLost:
+        return LockLost(
+            f"the lock {self.name!r} on backend {self.backend.alias!r} was lost {now() - self.taken_at:.3f} s after"
+            f" it was acquired (ttl {self.ttl:g} s): another may hold it now, so nothing done since may count"
+        )
+
+    # prolonging
+
+    def extend(self, ttl: float) -> None:
+        """See `Lease.extend`."""
+        since = self._may_extend(ttl)
+        self._extended(self.backend.extend(self.key, self.owner, ttl), since, ttl)
+
+    async def aextend(self, ttl: float) -> None:
+        """See `Lease.extend`."""
+        since = self._may_extend(ttl)
+        self._extended(await self.backend.aextend(self.key, self.owner, ttl), since, ttl)
+
+    def _may_extend(self, ttl: float) -> float:
+        check_ttl(ttl)
+        self.ensure_held()
+        return now()
+
+    def _extended(self, held: bool, since: float, ttl: float) -> None:
+        if not held:
+            self.lose()
+            raise self._lost_error()
+        self.prolong(since, ttl)
+
+    def prolong(self, since: float, ttl: float) -> None:
+        """Note that the backend has extended the lease by a request sent at `since`."""
+        self.ttl = ttl
+        self.deadline = since + ttl
+        self.renew_at = since + ttl / 3
+        if self._state is State.UNKNOWN:
+            self._state = State.HELD
+
+    # losing
+
+    def doubt(self) -> None:
+        """Note that the backend doesn't answer: the lease lives on until its deadline, unconfirmed."""
+        if self._state is State.HELD:
+            self._state = State.UNKNOWN
+
+    def lose(self) -> None:
+        """Note that the lease is over although nobody released it, and tell `on_lost`, once."""
+        with _losing:
+            if self._state not in (State.HELD, State.UNKNOWN):
+                return
+            self._state = State.LOST
+        logger.warning("lost the lock %r (ttl %g s) on backend %r", self.name, self.ttl, self.backend.alias)
+        if self._on_lost is not None:
+            threading.Thread(target=self._tell_lost, name="locking-on-lost", daemon=True).start()
+
+    def _tell_lost(self) -> None:
+        """Run the caller's hook in a thread of its own: a slow one must not hold up the renewals of others."""
+        assert self._on_lost is not None
+        try:
+            self._on_lost(self)
+        except Exception:
+            logger.exception("on_lost of the lock %r raised", self.name)
+
+    # ending
+
+    def release(self) -> None:
+        """See `Lease.release`."""
+        if not self._leave():
+            return
+        rest = self._rest_of_min_hold()
+        answer = self.backend.extend(self.key, self.owner, rest) if rest else self.backend.release(self.key, self.owner)
+        self._ended(answer)
+
+    async def arelease(self) -> None:
+        """See `Lease.release`."""
+        if not self._leave():
+            return
+        rest = self._rest_of_min_hold()
+        if rest:
+            self._ended(await self.backend.aextend(self.key, self.owner, rest))
+        else:
+            self._ended(await self.backend.arelease(self.key, self.owner))
+
+    def _leave(self) -> bool:
+        """Step out of one level of re-entry; True when it was the outermost, so that the backend must be told."""
+        if self.inherited:
+            raise LockNotOwned(f"{self!r} belongs to the process that forked this one: it isn't released here")
+        if self._state is State.RELEASED:
+            raise LockNotOwned(f"the lock {self.name!r} was released already")
+        if self.depth > 1:
+            self.depth -= 1
+            return False
+        self.renewed = False  # before the request, so that no renewal can follow the release
+        return True
+
+    def _rest_of_min_hold(self) -> float:
+        """Return the seconds for which the lock must stay taken although its holder is done."""
+        if not self.min_hold:
+            return 0.0
+        rest = self.taken_at + self.min_hold - now()
+        return rest if rest >= 0.001 else 0.0
+
+    def _ended(self, was_held: bool) -> None:
+        HOLDS.pop((self.backend.alias, self.key, id(self.context)), None)
+        if not was_held:
+            self.lose()
+        if self._state is State.LOST:
+            raise self._lost_error()
+        self._state = State.RELEASED
+
+    def keep(self) -> None:
+        """See `Lease.keep`."""
+        self.renewed = False
+        if self.depth > 1:
+            self.depth -= 1
+            return
+        HOLDS.pop((self.backend.alias, self.key, id(self.context)), None)
+        if self.state is not State.LOST:
+            self._state = State.RELEASED
+
+
+class MultiLease(Lease):
+    """The leases of several names, held and ended together."""
+
+    def __init__(self, leases: Sequence[SingleLease]) -> None:
+        self._leases = tuple(leases)
+        self.name = ", ".join(lease.name for lease in leases)
+        self.ttl = min(lease.ttl for lease in leases)
+
+    def __repr__(self) -> str:
+        return f"<Leases of {self.name}: {self.state.value}, {self.remaining():.3f} s left>"
+
+    @property
+    def leases(self) -> Sequence[SingleLease]:
+        """See `Lease.leases`."""
+        return self._leases
+
+    @property
+    def state(self) -> State:
+        """The worst of all states: one lost name is enough to stop."""
+        states = {lease.state for lease in self._leases}
+        return next(s for s in (State.LOST, State.RELEASED, State.UNKNOWN, State.HELD) if s in states)
+
+    def remaining(self) -> float:
+        """See `Lease.remaining`: of the lease that ends first."""
+        return min(lease.remaining() for lease in self._leases)
+
+    def ensure_held(self) -> None:
+        """See `Lease.ensure_held`."""
+        for lease in self._leases:
+            lease.ensure_held()
+
+    def extend(self, ttl: float) -> None:
+        """See `Lease.extend`."""
+        for lease in self._leases:
+            lease.extend(ttl)
+
+    async def aextend(self, ttl: float) -> None:
+        """See `Lease.extend`."""
+        for lease in self._leases:
+            await lease.aextend(ttl)
+
+    def release(self) -> None:
+        """Release every name, last one first; the first error is raised after all were tried."""
+        errors = [error for lease in reversed(self._leases) if (error := _error_of(lease.release))]
+        if errors:
+            raise errors[0]
+
+    async def arelease(self) -> None:
+        """`release` for asyncio."""
+        errors: list[Exception] = []
+        for lease in reversed(self._leases):
+            try:
+                await lease.arelease()
+            except (LockLost, LockNotOwned, BackendError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def keep(self) -> None:
+        """See `Lease.keep`."""
+        for lease in self._leases:
+            lease.keep()
+
+
+def _error_of(step: Callable[[], None]) -> Exception | None:
+    try:
+        step()
+    except (LockLost, LockNotOwned, BackendError) as error:
+        return error
+    return None

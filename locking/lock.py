@@ -1,0 +1,452 @@
+"""`get_lock` and `Lock`: waiting, re-entry, time limits and clean-up, once for every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from locking.backends.base import BaseLockBackend, Busy, Grant
+from locking.clock import now
+from locking.conf import DEFAULT_LEASE
+from locking.exceptions import (
+    BackendError,
+    BackendUnavailable,
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    LockNotOwned,
+)
+from locking.handler import DEFAULT_ALIAS, locks
+from locking.identity import current_context, new_owner
+from locking.lease import Lease, MultiLease, SingleLease, State, held_here
+from locking.names import UNSET, _Unset, check_names, check_ttl, check_wait
+from locking.renewal import watchdog
+
+logger = logging.getLogger("locking")
+
+LONGEST_SLEEP: Final = 30.0
+"""Seconds after which a waiter asks again whatever it was told: a lost wake-up costs at most this."""
+
+
+def get_lock(
+    *names: str,
+    ttl: float | None | _Unset = UNSET,
+    wait: float | None | _Unset = UNSET,
+    fenced: bool = False,
+    backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
+    on_lost: Callable[[Lease], None] | None = None,
+) -> Lock:
+    """Return the lock of these names; nothing is sent until it is acquired.
+
+    Args:
+        names: what to lock. Several are taken all or none, sorted, duplicates merged.
+        ttl: seconds of the lease; None = 30 s kept alive by the watchdog. Default: the alias's `TTL`.
+        wait: seconds that `acquire` waits; 0 = don't, None = without end. Default: the alias's `WAIT`.
+        fenced: the database will check the fencing token, so its counter is kept for ever.
+        backend: alias in `LOCKING`.
+        min_hold: seconds for which the lock stays taken even if it is released earlier.
+        on_lost: called with the lease, in a thread of its own, when the lease is found lost.
+
+    Raises:
+        LockKeyError: a name that can't be one. ValueError: a ttl or wait that can't be one.
+
+    Example:
+        >>> with get_lock("order:42", ttl=10, wait=3) as lease:
+        ...     lease.ensure_held()
+    """
+    checked = check_names(names)
+    engine = locks[backend]
+    options = _Options(engine, ttl, wait, fenced, min_hold, on_lost)
+    parts = [SingleLock(name, options) for name in checked]
+    return parts[0] if len(parts) == 1 else MultiLock(parts)
+
+
+class _Options:
+    """The checked arguments of `get_lock`, shared by the locks of several names."""
+
+    __slots__ = ("backend", "fenced", "min_hold", "on_lost", "renewed", "ttl", "wait")
+
+    def __init__(
+        self,
+        backend: BaseLockBackend,
+        ttl: float | None | _Unset,
+        wait: float | None | _Unset,
+        fenced: bool,
+        min_hold: float,
+        on_lost: Callable[[Lease], None] | None,
+    ) -> None:
+        settings = backend.settings
+        lease = settings.ttl if isinstance(ttl, _Unset) else ttl
+        self.backend = backend
+        self.renewed = lease is None
+        self.ttl = DEFAULT_LEASE if lease is None else check_ttl(lease)
+        self.wait = settings.wait if isinstance(wait, _Unset) else check_wait(wait)
+        self.fenced = fenced
+        self.min_hold = check_wait(min_hold, source="min_hold") or 0.0
+        self.on_lost = on_lost
+        if fenced and not backend.supports_fencing:
+            raise backend.unsupported("mint fencing tokens (fenced=True)")
+
+
+class Lock(ABC):
+    """A named lock. `with lock as lease:` never enters its block without the lock.
+
+    One Lock may be shared by threads and tasks: each has its own lease, and the one that holds the lock may take
+    it again (its holds are counted).
+    """
+
+    name: str
+    _wait: float | None
+
+    def __init__(self) -> None:
+        self._entered: dict[int, list[Lease]] = {}
+
+    @abstractmethod
+    def _take(self, wait: float | None) -> Lease:
+        """Acquire within `wait` seconds or raise."""
+
+    @abstractmethod
+    async def _atake(self, wait: float | None) -> Lease:
+        """`_take` for asyncio."""
+
+    @abstractmethod
+    def locked(self) -> bool:
+        """Return whether anyone holds the lock (any of its names) at this moment; asks the backend."""
+
+    @abstractmethod
+    async def alocked(self) -> bool:
+        """`locked` for asyncio."""
+
+    # taking
+
+    def acquire(self, wait: float | None | _Unset = UNSET) -> Lease:
+        """Wait until the lock is ours and return its lease.
+
+        Args:
+            wait: seconds to try, instead of the lock's own; 0 = once, None = without end.
+
+        Raises:
+            LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered.
+        """
+        lease = self._take(self._seconds(wait))
+        self._note(lease)
+        return lease
+
+    def try_acquire(self) -> Lease | None:
+        """Return a lease at once, or None when someone else has the lock."""
+        try:
+            return self.acquire(wait=0)
+        except LockNotAcquired:
+            return None
+
+    async def aacquire(self, wait: float | None | _Unset = UNSET) -> Lease:
+        """`acquire` for asyncio: waits without a thread."""
+        lease = await self._atake(self._seconds(wait))
+        self._note(lease)
+        return lease
+
+    async def atry_acquire(self) -> Lease | None:
+        """`try_acquire` for asyncio."""
+        try:
+            return await self.aacquire(wait=0)
+        except LockNotAcquired:
+            return None
+
+    def _seconds(self, wait: float | None | _Unset) -> float | None:
+        return self._wait if isinstance(wait, _Unset) else check_wait(wait)
+
+    # the leases of the running thread or task, innermost last
+
+    def _note(self, lease: Lease) -> None:
+        self._entered.setdefault(id(current_context()), []).append(lease)
+
+    def _lease(self) -> Lease:
+        mine = self._entered.get(id(current_context()))
+        if not mine:
+            raise LockNotOwned(f"the lock {self.name!r} isn't held by this thread or task")
+        return mine[-1]
+
+    def _forget(self) -> None:
+        me = id(current_context())
+        self._entered[me].pop()
+        if not self._entered[me]:
+            del self._entered[me]
+
+    def release(self) -> None:
+        """Let go of what this thread or task acquired last. LockNotOwned, LockLost: see `Lease.release`."""
+        lease = self._lease()
+        try:
+            lease.release()
+        except BackendUnavailable:
+            raise  # it may be tried again: an outage must not lose what proves the hold
+        except LockError:
+            self._forget()
+            raise
+        self._forget()
+
+    async def arelease(self) -> None:
+        """`release` for asyncio."""
+        lease = self._lease()
+        try:
+            await lease.arelease()
+        except BackendUnavailable:
+            raise
+        except LockError:
+            self._forget()
+            raise
+        self._forget()
+
+    def extend(self, ttl: float) -> None:
+        """Give the lease `ttl` seconds from now; see `Lease.extend`."""
+        self._lease().extend(ttl)
+
+    async def aextend(self, ttl: float) -> None:
+        """`extend` for asyncio."""
+        await self._lease().aextend(ttl)
+
+    def remaining(self) -> float:
+        """Return the seconds left of this thread's or task's lease; 0.0 without one."""
+        return self._lease().remaining() if self._entered.get(id(current_context())) else 0.0
+
+    def owned(self) -> bool:
+        """Return whether this thread or task holds the lock, by the local clock."""
+        return self.remaining() > 0.0
+
+    # `with` and `async with`
+
+    def __enter__(self) -> Lease:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease = self._lease()
+        self._forget()
+        with _settling(lease, error):
+            lease.release()
+
+    async def __aenter__(self) -> Lease:
+        return await self.aacquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease = self._lease()
+        self._forget()
+        with _settling(lease, error):
+            # A cancellation that arrives now must not leave the lock taken.
+            await asyncio.shield(lease.arelease())
+
+
+class _settling:  # noqa: N801 - reads as a verb where it is used
+    """Leave a `with` block: the body's own error is never masked, an outage never spoils its result.
+
+    A lock that can't be released ends with its ttl. One that was lost is an error of its own, unless the body
+    raised already.
+    """
+
+    def __init__(self, lease: Lease, body_error: BaseException | None) -> None:
+        self._lease = lease
+        self._body_error = body_error
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            return False
+        if isinstance(error, BackendError):
+            logger.warning("releasing %r failed (%s); it ends by itself", self._lease, error)
+            if self._lease.state is State.LOST and self._body_error is None:
+                self._lease.ensure_held()
+            return True
+        if isinstance(error, LockNotOwned) and all(lease.inherited for lease in self._lease.leases):
+            return True  # a forked child leaves its parent's block: the lock is the parent's
+        if isinstance(error, LockLost) and self._body_error is not None:
+            logger.warning("%s (while %r was raised under it)", error, self._body_error)
+            return True
+        return False
+
+
+class SingleLock(Lock):
+    """The lock of one name."""
+
+    def __init__(self, name: str, options: _Options) -> None:
+        super().__init__()
+        self.name = name
+        self._options = options
+        self._backend = options.backend
+        self._wait = options.wait
+        self.key = options.backend.key(name)
+
+    def __repr__(self) -> str:
+        return f"<Lock {self.name!r} on {self._backend.alias!r}>"
+
+    def locked(self) -> bool:
+        """See `Lock.locked`."""
+        return self._backend.holder(self.key) is not None
+
+    async def alocked(self) -> bool:
+        """See `Lock.locked`."""
+        return await self._backend.aholder(self.key) is not None
+
+    def _take(self, wait: float | None) -> Lease:
+        """Re-enter, or stand in the queue and wait for our turn."""
+        if hold := self._reenter():
+            return hold
+        begun, owner, options = now(), new_owner(), self._options
+        place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
+        try:
+            outcome = place.try_acquire(queue=wait != 0)
+            while isinstance(outcome, Busy):
+                outcome = place.wait(self._pause(outcome, begun, wait))
+        except BaseException as error:
+            self._clean_up_after(error, owner)
+            place.leave()
+            raise
+        return self._leased(owner, outcome)
+
+    async def _atake(self, wait: float | None) -> Lease:
+        """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
+        if hold := self._reenter():
+            return hold
+        begun, owner, options = now(), new_owner(), self._options
+        place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
+        try:
+            outcome = await place.try_acquire(queue=wait != 0)
+            while isinstance(outcome, Busy):
+                outcome = await place.wait(self._pause(outcome, begun, wait))
+        except BaseException as error:
+            self._clean_up_after(error, owner)
+            await asyncio.shield(place.leave())
+            raise
+        return self._leased(owner, outcome)
+
+    def _reenter(self) -> Lease | None:
+        """Count one more hold of what this thread or task has already; a lost hold raises instead."""
+        hold = held_here(self._backend.alias, self.key)
+        if hold is None:
+            return None
+        hold.ensure_held()
+        hold.depth += 1
+        return hold
+
+    def _pause(self, busy: Busy, begun: float, wait: float | None) -> float:
+        """Return how long to sleep at most; raise LockNotAcquired when the wait has run out."""
+        left = LONGEST_SLEEP if wait is None else begun + wait - now()
+        if left <= 0:
+            raise LockNotAcquired(
+                self.name,
+                waited=now() - begun,
+                backend=self._backend.alias,
+                holder=busy.holder,
+                retry_after=busy.retry_after,
+            )
+        lease_end = LONGEST_SLEEP if busy.retry_after is None else busy.retry_after
+        return min(left, lease_end, LONGEST_SLEEP)
+
+    def _clean_up_after(self, error: BaseException, owner: str) -> None:
+        """See that an attempt whose outcome isn't known leaves no ghost; a refusal is known."""
+        if not isinstance(error, LockNotAcquired):
+            watchdog.bury(self._backend, self.key, owner, self._options.ttl)
+
+    def _leased(self, owner: str, grant: Grant) -> Lease:
+        options = self._options
+        lease = SingleLease(
+            self.name,
+            self.key,
+            owner,
+            self._backend,
+            token=grant.token,
+            ttl=options.ttl,
+            since=grant.since,
+            renewed=options.renewed,
+            min_hold=options.min_hold,
+            on_lost=options.on_lost,
+        )
+        if options.renewed:
+            watchdog.watch(lease)
+        return lease
+
+
+class MultiLock(Lock):
+    """Several names, all or none: taken in sorted order, so that two callers can't wait for each other."""
+
+    def __init__(self, parts: list[SingleLock]) -> None:
+        super().__init__()
+        self._parts = parts
+        self._wait = parts[0]._wait
+        self.name = ", ".join(part.name for part in parts)
+
+    def __repr__(self) -> str:
+        return f"<Lock of {self.name}>"
+
+    def locked(self) -> bool:
+        """See `Lock.locked`."""
+        return any(part.locked() for part in self._parts)
+
+    async def alocked(self) -> bool:
+        """See `Lock.locked`."""
+        for part in self._parts:
+            if await part.alocked():
+                return True
+        return False
+
+    def _take(self, wait: float | None) -> Lease:
+        begun = now()
+        taken: list[Lease] = []
+        try:
+            for part in self._parts:
+                taken.append(part._take(_left(begun, wait)))
+        except BaseException as error:
+            for lease in reversed(taken):
+                with _settling(lease, error):
+                    lease.release()
+            raise
+        return _together(taken)
+
+    async def _atake(self, wait: float | None) -> Lease:
+        begun = now()
+        taken: list[Lease] = []
+        try:
+            for part in self._parts:
+                taken.append(await part._atake(_left(begun, wait)))
+        except BaseException as error:
+            for lease in reversed(taken):
+                with _settling(lease, error):
+                    await asyncio.shield(lease.arelease())
+            raise
+        return _together(taken)
+
+
+def _left(begun: float, wait: float | None) -> float | None:
+    """Return what is left of one wait that all names share."""
+    return wait if not wait else max(0.0, begun + wait - now())
+
+
+def _together(taken: list[Lease]) -> MultiLease:
+    return MultiLease([single for lease in taken for single in lease.leases])
+
+
+def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:
+    """Raise LockNotOwned unless the running thread or task holds every one of `names`.
+
+    For code that is only right under a lock which its caller must have taken.
+
+    Example:
+        >>> def refill(sku):
+        ...     assert_locked(f"sku:{sku}")
+    """
+    engine = locks[backend]
+    for name in check_names(names):
+        lease = held_here(engine.alias, engine.key(name))
+        if lease is None:
+            raise LockNotOwned(f"this code needs the lock {name!r}, which this thread or task doesn't hold")
+        lease.ensure_held()

@@ -1,0 +1,89 @@
+"""What may be the name of a lock, a ttl and a wait: every argument is checked here, before any I/O."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from locking.exceptions import LockKeyError
+
+MAX_TTL: Final = 7 * 24 * 3600.0
+"""Seconds; a longer lease is a forgotten lock, not a lease."""
+
+MAX_NAME: Final = 1024
+"""Characters; keys built by the grammar are hashed long before that."""
+
+
+class _Unset:
+    """The type of `UNSET`, which tells *not given* from None (None is a meaningful ttl and wait)."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = _Unset()
+
+
+def check_name(name: object) -> str:
+    """Return `name` if a lock may have it, else raise LockKeyError.
+
+    Unbalanced braces are refused because Redis Cluster takes what stands between braces as the place of a key:
+    names derived from such a name would land on different servers.
+    """
+    if not isinstance(name, str):
+        raise LockKeyError(f"a lock's name must be a str, not {name!r} ({type(name).__name__}); pass str(…) of it")
+    if not name.strip():
+        raise LockKeyError(f"a lock's name can't be empty ({name!r}): unrelated callers would share one lock")
+    if len(name) > MAX_NAME:
+        raise LockKeyError(f"a lock's name has at most {MAX_NAME} characters, {name[:40]!r}… has {len(name)}; hash it")
+    if not _balanced(name):
+        raise LockKeyError(f"the braces in the lock's name {name!r} don't pair up; leave them out or close them")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise LockKeyError(f"the lock's name {name!r} is not valid Unicode: {error}") from None
+    return name
+
+
+def _balanced(name: str) -> bool:
+    if "{" not in name and "}" not in name:
+        return True
+    depth = 0
+    for letter in name:
+        depth += (letter == "{") - (letter == "}")
+        if depth < 0:
+            return False
+    return depth == 0 and "{}" not in name
+
+
+def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
+    """Return the names checked, without duplicates and sorted, so that any two callers take them in one order."""
+    if not names:
+        raise LockKeyError("get_lock() needs at least one name, for example get_lock('order:42')")
+    return tuple(sorted({check_name(name) for name in names}))
+
+
+def check_ttl(ttl: object, *, source: str = "ttl") -> float:
+    """Return `ttl` in seconds as a float, else raise ValueError; `source` is what the message calls it."""
+    seconds = _number(ttl, source)
+    if not 0.001 <= seconds <= MAX_TTL:
+        raise ValueError(f"{source} must be between 0.001 and {MAX_TTL:.0f} seconds, not {ttl!r}")
+    return seconds
+
+
+def check_wait(wait: object, *, source: str = "wait") -> float | None:
+    """Return `wait` in seconds, or None for *without end*; raise ValueError for anything else."""
+    if wait is None:
+        return None
+    seconds = _number(wait, source)
+    if seconds < 0:
+        raise ValueError(f"{source} must be 0 (don't wait), positive seconds, or None (no limit), not {wait!r}")
+    return seconds
+
+
+def _number(value: object, source: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{source} must be a number of seconds, not {value!r} ({type(value).__name__})")
+    if not math.isfinite(value):
+        raise ValueError(f"{source} must be a finite number of seconds, not {value!r}")
+    return float(value)

@@ -1,0 +1,171 @@
+"""The watchdog: one thread a process that renews every lease taken without a ttl, in batches.
+
+It never re-creates a lock: a lease that the backend doesn't know any more is lost, and one whose backend doesn't
+answer is unknown until its local deadline, then lost. It also buries ghosts: an acquisition whose reply never
+came may still take effect later, on a server that was only paused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from locking.backends.base import BaseLockBackend
+from locking.clock import now
+from locking.exceptions import LockError
+from locking.lease import HOLDS, SingleLease, State
+
+logger = logging.getLogger("locking")
+
+RETRY_PAUSE = 0.5
+"""Seconds between attempts while a backend doesn't answer."""
+
+SETTLING = 0.1
+"""Seconds after which a server that answers again has surely worked off what it had received before."""
+
+
+@dataclass(slots=True)
+class Ghost:
+    """An acquisition of unknown outcome, to be released wherever it turns up."""
+
+    backend: BaseLockBackend
+    key: str
+    owner: str
+    until: float
+    answered_at: float | None = None
+    next_try: float = 0.0
+
+
+class Watchdog:
+    """Renews leases and buries ghosts; its thread starts with the first and sleeps until the next is due."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from nothing; a forked child has neither the thread nor its parent's leases."""
+        self._changed = threading.Condition(threading.Lock())
+        self._thread: threading.Thread | None = None
+        self._wakes_at = 0.0
+        self._ghosts: list[Ghost] = []
+        HOLDS.clear()
+
+    def watch(self, lease: SingleLease) -> None:
+        """Renew `lease` from now on, until it is released, lost, or forgotten by its user."""
+        if lease.renew_at < self._wakes_at or self._thread is None:
+            self._wake(lease.renew_at)
+
+    def bury(self, backend: BaseLockBackend, key: str, owner: str, ttl: float) -> None:
+        """Release `owner`'s hold of `key`, should it appear within `ttl` seconds of the backend's next answer."""
+        ghost = Ghost(backend, key, owner, until=now() + max(ttl, 60.0))
+        with self._changed:
+            self._ghosts.append(ghost)
+        self._wake(now())
+
+    def _wake(self, at: float) -> None:
+        with self._changed:
+            self._wakes_at = min(self._wakes_at, at)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="locking-watchdog", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                due = self._round()
+            except Exception:  # the thread must outlive every surprise: without it all leases are lost
+                logger.exception("the watchdog failed and goes on")
+                due = now() + RETRY_PAUSE
+            self._sleep_until(due)
+
+    def _sleep_until(self, due: float) -> None:
+        with self._changed:
+            self._wakes_at = due
+            # A lease taken while the round was running was not seen by it: look once more before sleeping.
+            self._wakes_at = min(self._wakes_at, self._next_due())
+            while (pause := self._wakes_at - now()) > 0:
+                self._changed.wait(min(pause, 3600.0))
+            self._wakes_at = 0.0
+
+    def _round(self) -> float:
+        """Do what is due and return when the next thing will be."""
+        moment = now()
+        leases = [lease for lease in _watched() if lease.renew_at <= moment]
+        by_backend = sorted(leases, key=lambda lease: id(lease.backend))
+        for _, batch in itertools.groupby(by_backend, key=lambda lease: id(lease.backend)):
+            renew(list(batch))
+        self._haunt()
+        return self._next_due()
+
+    def _next_due(self) -> float:
+        times = [lease.renew_at for lease in _watched()] + [ghost.next_try for ghost in self._ghosts]
+        return min(times, default=now() + 3600.0)
+
+    def _haunt(self) -> None:
+        for ghost in list(self._ghosts):
+            if ghost.next_try <= now() and exorcise(ghost):
+                self._ghosts.remove(ghost)
+
+
+def _watched() -> Iterable[SingleLease]:
+    # valuerefs() copies in one step; values() would trip over leases that other threads add meanwhile
+    return [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None and lease.renewed]
+
+
+def renew(leases: list[SingleLease]) -> None:
+    """Extend leases of one backend by one batch and note what became of each."""
+    sent = now()
+    backend = leases[0].backend
+    try:
+        answers = backend.extend_many([(lease.key, lease.owner, lease.ttl) for lease in leases])
+    except LockError as error:
+        logger.warning("renewing %d locks on backend %r failed: %s", len(leases), backend.alias, error)
+        for lease in leases:
+            _doubt(lease)
+        return
+    for lease, held in zip(leases, answers, strict=True):
+        _settle(lease, held, sent)
+
+
+def _doubt(lease: SingleLease) -> None:
+    lease.doubt()
+    lease.renew_at = min(now() + RETRY_PAUSE, lease.deadline)
+    if lease.state is State.LOST:
+        lease.renewed = False
+
+
+def _settle(lease: SingleLease, held: bool, sent: float) -> None:
+    if not lease.renewed:  # released while the batch was under way
+        return
+    if held and sent < lease.deadline:
+        lease.prolong(sent, lease.ttl)
+    else:
+        lease.renewed = False
+        lease.lose()
+
+
+def exorcise(ghost: Ghost) -> bool:
+    """Try to release a ghost; True when it can't come back.
+
+    A paused server works off what it had received in no given order, so one answer isn't proof: a second one a
+    little later is.
+    """
+    ghost.next_try = now() + SETTLING
+    with contextlib.suppress(LockError):
+        ghost.backend.release(ghost.key, ghost.owner)
+        if ghost.answered_at is not None:
+            return True
+        ghost.answered_at = now()
+        return False
+    ghost.next_try = now() + RETRY_PAUSE
+    return now() >= ghost.until
+
+
+watchdog = Watchdog()
+os.register_at_fork(after_in_child=watchdog.reset)
