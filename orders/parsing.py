@@ -83,7 +83,9 @@ def parse_after(after: str) -> str:
         InvalidRequest: it can't be a SKU; NUL, for one, would be an error in the database.
     """
     if after and not re.match(SKU_PATTERN, after):
-        raise InvalidRequest(Fault("", f"has after={_shown(after)} in its address, which is no SKU; follow `next`"))
+        raise InvalidRequest(
+            Fault("", f"has after={_shown(after)} in its address, which is no SKU; follow `next`")
+        )
     return after
 
 
@@ -92,7 +94,10 @@ def unknown_products(lines: Sequence[Line], skus: Iterable[str]) -> InvalidReque
     unknown = frozenset(skus)
     return InvalidRequest(
         *(
-            Fault(f"/lines/{index}/sku", f"{_shown(line.sku)}: no product has this SKU; GET /products/ lists them")
+            Fault(
+                f"/lines/{index}/sku",
+                f"{_shown(line.sku)}: no product has this SKU; GET /products/ lists them",
+            )
             for index, line in enumerate(lines)
             if line.sku in unknown
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.translation import gettext_noop
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 
@@ -36,59 +37,77 @@ class ProblemType:
 
     slug: str
     status: HTTPStatus
-    title: str
+    title: str  # in English; the page of problems translates it
     meaning: str
 
 
 INVALID = ProblemType(
     "invalid-request",
     HTTPStatus.BAD_REQUEST,
-    "The request is not valid",
-    "Each entry of errors has a JSON pointer to the field and the reason. Mend the request; sending it again as it is "
-    "won't help.",
+    gettext_noop("The request is not valid"),
+    gettext_noop(
+        "Each entry of errors has a JSON pointer to the field and the reason. Mend the request; sending it again as it "
+        "is won't help."
+    ),
 )
 SOLD_OUT = ProblemType(
     "sold-out",
     HTTPStatus.CONFLICT,
-    "Not enough stock",
-    "A final answer: nothing was ordered. Each entry of shortages has the SKU, the units requested and those available.",
+    gettext_noop("Not enough stock"),
+    gettext_noop(
+        "A final answer: nothing was ordered. Each entry of shortages has the SKU, the units requested and those "
+        "available."
+    ),
 )
 BUSY = ProblemType(
     "busy",
     HTTPStatus.SERVICE_UNAVAILABLE,
-    "Too busy right now",
-    "Someone else was buying the same product for too long. Nothing was ordered, and it may well be in stock: try again "
-    "after the seconds in Retry-After.",
+    gettext_noop("Too busy right now"),
+    gettext_noop(
+        "Someone else was buying the same product for too long. Nothing was ordered, and it may well be in stock: try "
+        "again after the seconds in Retry-After."
+    ),
 )
 UNAVAILABLE = ProblemType(
     "unavailable",
     HTTPStatus.SERVICE_UNAVAILABLE,
-    "A server behind the shop doesn't answer",
-    "The server of the locks or of the stock is down, so no order was begun. Try again after the seconds in Retry-After.",
+    gettext_noop("A server behind the shop doesn't answer"),
+    gettext_noop("Nothing was ordered. Try again after the seconds in Retry-After."),
 )
 OUTCOME_UNKNOWN = ProblemType(
     "outcome-unknown",
     HTTPStatus.SERVICE_UNAVAILABLE,
-    "It isn't known whether the order was placed",
-    "The connection or the lock was lost in the middle. Look at the stock before trying again: a second try may be a "
-    "second order.",
+    gettext_noop("It isn't known whether the order was placed"),
+    gettext_noop(
+        "The connection or the lock was lost in the middle. Look at the stock before trying again: a second try may be "
+        "a second order."
+    ),
 )
-NOT_FOUND = ProblemType("not-found", HTTPStatus.NOT_FOUND, "Not found", "There is nothing at this address.")
+NOT_FOUND = ProblemType(
+    "not-found",
+    HTTPStatus.NOT_FOUND,
+    gettext_noop("Not found"),
+    gettext_noop("There is nothing at this address."),
+)
 METHOD = ProblemType(
     "method-not-allowed",
     HTTPStatus.METHOD_NOT_ALLOWED,
-    "Method not allowed",
-    "The header Allow names the methods that this address answers.",
+    gettext_noop("Method not allowed"),
+    gettext_noop("The header Allow names the methods that this address answers."),
 )
 TOO_LARGE = ProblemType(
-    "too-large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request is too large", "Send fewer lines in one order."
+    "too-large",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    gettext_noop("The request is too large"),
+    gettext_noop("Send fewer lines in one order."),
 )
 MEDIA_TYPE = ProblemType(
     "media-type",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-    "Not JSON",
-    "A request with a body has the header Content-Type: application/json, in UTF-8 and not compressed.",
+    gettext_noop("Not JSON"),
+    gettext_noop("A request has the header Content-Type: application/json, in UTF-8 and not compressed."),
 )
+
 PROBLEM_TYPES = (
     INVALID,
     NOT_FOUND,
@@ -168,7 +187,9 @@ def _(error: Busy) -> Problem:
 @problem_of.register
 def _(error: LockNotAcquired) -> Problem:
     # The holder and the key stay in the log: who buys what is not the next buyer's business.
-    return _try_again(BUSY, "Someone else was buying this for too long; nothing was ordered.", error.retry_after or 1)
+    return _try_again(
+        BUSY, "Someone else was buying this for too long; nothing was ordered.", error.retry_after or 1
+    )
 
 
 @problem_of.register
@@ -179,7 +200,9 @@ def _(error: StaleFencingToken) -> Problem:
 @problem_of.register
 def _(error: BackendError) -> Problem:
     logger.error("the lock's or the stock's server failed: %s", error)
-    return _try_again(UNAVAILABLE, "The server of the locks or of the stock doesn't answer.", RETRY_AFTER_OUTAGE)
+    return _try_again(
+        UNAVAILABLE, "The server of the locks or of the stock doesn't answer.", RETRY_AFTER_OUTAGE
+    )
 
 
 @problem_of.register
@@ -193,7 +216,9 @@ def _(error: LockLost) -> Problem:
 def _(error: DatabaseError) -> Problem:
     logger.error("the database failed: %s", error)
     if _refused(error):
-        return _try_again(UNAVAILABLE, "The database refused the work; nothing was changed.", RETRY_AFTER_OUTAGE)
+        return _try_again(
+            UNAVAILABLE, "The database refused the work; nothing was changed.", RETRY_AFTER_OUTAGE
+        )
     return _unknown("The connection to the database was lost.")
 
 
@@ -253,7 +278,9 @@ def json_api(*methods: str) -> Callable[[_View], _View]:
 
 def _wrong_method(request: HttpRequest, methods: Sequence[str]) -> Problem:
     allowed = ", ".join(methods)
-    return Problem(METHOD, f"{request.method} is not allowed here; use {allowed}.", headers={"Allow": allowed})
+    return Problem(
+        METHOD, f"{request.method} is not allowed here; use {allowed}.", headers={"Allow": allowed}
+    )
 
 
 def _as_seen_by(request: HttpRequest, problem: Problem) -> Problem:
