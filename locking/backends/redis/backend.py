@@ -9,7 +9,8 @@ from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 from redis.connection import ConnectionPool
 
-from locking.backends.base import BaseLockBackend, Holder, Outcome, Place
+from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, Place
+from locking.backends.redis.aio import AsyncRedisPlace, Rooms, connections_like
 from locking.backends.redis.scripts import acquire_request, extend_request, read_outcome, release_request
 from locking.backends.redis.waiting import Ears, RedisPlace
 from locking.backends.redis.wire import Wire
@@ -29,8 +30,10 @@ class RedisBackend(BaseLockBackend):
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
-        self._wire = Wire(connection_pool(settings), settings.alias)
+        pool = connection_pool(settings)
+        self._wire = Wire(pool, settings.alias)
         self._ears = Ears(self._wire)
+        self._rooms = Rooms(connections_like(pool), settings.alias)
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
@@ -66,8 +69,34 @@ class RedisBackend(BaseLockBackend):
         """See the base class."""
         return RedisPlace(self._wire, self._ears, key, owner, ttl, fenced)
 
-    def close(self) -> None:
+    # asyncio
+
+    async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
+        sent = now()
+        reply = await (await self._rooms.here()).call(acquire_request(key, owner, ttl, keep=fenced, place=b""))
+        return read_outcome(reply, sent)[0]
+
+    async def aextend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        reply = await (await self._rooms.here()).call(extend_request([(key, owner, ttl)]))
+        return bool(reply[0] == 1)
+
+    async def arelease(self, key: str, owner: str) -> bool:
+        """See the base class."""
+        return bool(await (await self._rooms.here()).call(release_request(key, owner)))
+
+    async def aholder(self, key: str) -> Holder | None:
+        """See the base class."""
+        room = await self._rooms.here()
+        return read_holder(await room.command("HGETALL", key), await room.command("PTTL", key))
+
+    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+        """See the base class."""
+        return AsyncRedisPlace(self._rooms, key, owner, ttl, fenced)
+
+    def close(self) -> None:
+        """See the base class; the sockets of an event loop close with it."""
         self._ears.close()
         self._wire.close()
 

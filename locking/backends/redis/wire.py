@@ -48,7 +48,7 @@ class Wire:
         try:
             reply = self._converse(connection, request)
         except RedisError as error:
-            raise self._translated(error) from error
+            raise translated(error, self._alias) from error
         finally:
             self._idle.append(connection)
         return reply
@@ -70,7 +70,7 @@ class Wire:
             connection.send_command(*parts, check_health=False)
             return connection.read_response(disable_decoding=True)
         except (RedisError, OSError) as error:
-            raise self._translated(error) from error
+            raise translated(error, self._alias) from error
         finally:
             self._idle.append(connection)
 
@@ -85,22 +85,25 @@ class Wire:
         try:
             connection: Any = self._pool.make_connection()
         except RedisError as error:
-            raise self._translated(error) from error
+            raise translated(error, self._alias) from error
         connection.retry = Retry(NoBackoff(), 0)
         connection.socket_timeout = connection.socket_timeout or DEFAULT_TIMEOUT
         if hasattr(connection, "socket_connect_timeout"):
             connection.socket_connect_timeout = connection.socket_connect_timeout or DEFAULT_TIMEOUT
         return connection  # type: ignore[no-any-return]
 
-    def _translated(self, error: Exception) -> BackendError:
-        kind = BackendUnavailable if isinstance(error, UNREACHABLE) else BackendError
-        verb = "doesn't answer" if kind is BackendUnavailable else "refused the request"
-        return kind(f"Redis of the lock backend {self._alias!r} {verb}: {error}")
-
     def close(self) -> None:
         """Close the idle sockets."""
         while self._idle:
             self._idle.pop().disconnect()
+
+
+def translated(error: Exception, alias: str) -> BackendError:
+    """Return our error for redis-py's: *didn't answer* and *answered with an error* are two different things."""
+    kind = BackendUnavailable if isinstance(error, UNREACHABLE) else BackendError
+    verb = "doesn't answer" if kind is BackendUnavailable else "refused the request"
+    hint = " (a key of that name is no lock: choose another name, or a KEY_PREFIX)" if "WRONGTYPE" in str(error) else ""
+    return kind(f"Redis of the lock backend {alias!r} {verb}{hint}: {error}")
 
 
 def _exchange(connection: AbstractConnection, request: Request) -> Any:
