@@ -1,7 +1,7 @@
 """Named points in a sale where a test, the race or the step mode may look, wait, or stop.
 
-Every strategy calls `checkpoint` between its small steps. Outside the lab no hook is installed and a checkpoint
-costs one look-up. The names, in the order of their use:
+Every strategy calls `checkpoint` between its small steps. Outside the lab no hook is installed and a
+checkpoint costs one look-up. The names, in the order of their use:
 
     waiting    about to wait for a lock
     locked     the lock is held
@@ -14,7 +14,8 @@ costs one look-up. The names, in the order of their use:
 
 A sound strategy commits before it unlocks. `early_release` has the last two the other way round.
 
-One name stands outside this order: `second_line`, where the database refused what the lock should have prevented.
+One name stands outside this order: `second_line`, where the database refused what the lock should have
+prevented.
 """
 
 from __future__ import annotations

@@ -65,7 +65,9 @@ class Line:
 
     def __post_init__(self) -> None:
         if not isinstance(self.sku, str) or not _sku.match(self.sku):
-            raise InvalidCart("sku", self.sku, "must be 1 to 64 letters, digits, '.', '_' or '-', e.g. 'mug-01'")
+            raise InvalidCart(
+                "sku", self.sku, "must be 1 to 64 letters, digits, '.', '_' or '-', e.g. 'mug-01'"
+            )
         if isinstance(self.quantity, bool) or not isinstance(self.quantity, int):
             raise InvalidCart("quantity", self.quantity, "must be a whole number, e.g. 1")
         if not 1 <= self.quantity <= MAX_QUANTITY:
@@ -75,8 +77,8 @@ class Line:
 def merge_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
     """Return the lines of a cart with duplicates added up, in the order of their SKUs.
 
-    Two lines of one SKU checked apart would each find enough for itself; and carts that lock in the order of the
-    basket deadlock. `lines` is consumed exactly once, so a generator is welcome.
+    Two lines of one SKU checked apart would each find enough for itself; and carts that lock in the order of
+    the basket deadlock. `lines` is consumed exactly once, so a generator is welcome.
 
     Raises:
         InvalidCart: no lines, too many, something that is no Line, or too many units in the sum.
@@ -97,7 +99,9 @@ def _some(lines: Iterable[Line]) -> list[Line]:
     if not some:
         raise InvalidCart("lines", some, "an order needs at least one line")
     if len(some) > MAX_LINES:
-        raise InvalidCart("lines", f"{len(some)} or more", f"an order has at most {MAX_LINES} lines; split it")
+        raise InvalidCart(
+            "lines", f"{len(some)} or more", f"an order has at most {MAX_LINES} lines; split it"
+        )
     for line in some:
         if not isinstance(line, Line):
             raise InvalidCart("lines", line, "each line must be a Line(sku, quantity)")

@@ -1,4 +1,4 @@
-"""The lab's products: made to be oversold, and cleared away afterwards. The ledger's one narrow door is here."""
+"""The lab's products: made to be oversold, then cleared away. The ledger's one narrow door is here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def create_lab_product(sku: str, on_hand: int, *, guarded: bool = False) -> Prod
 
 @contextmanager
 def clearing(skus: Sequence[str]) -> Iterator[None]:
-    """Delete the products `skus` with their movements at the end of the block, in one transaction with its body.
+    """Delete the products `skus` with their movements at the end of the block, in one transaction with its
+    body.
 
     The body deletes what else refers to them, orders above all: see `orders.lab.clear`.
 

@@ -8,20 +8,23 @@ from typing import Any, Final, Never
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from inventory.domain import SKU_PATTERN
 
 LAB_PREFIX: Final = "lab-"
-"""SKUs of the oversell lab begin with it. Only they may be unguarded, and only their rows may be cleared away."""
+"""The oversell lab's SKUs begin with it. Only they may be unguarded, only their rows may be cleared away."""
 
 
 class Product(models.Model):
     """Something for sale. `on_hand` changes only together with a `StockMovement`."""
 
     sku = models.CharField(
-        _("SKU"), max_length=64, unique=True, validators=[RegexValidator(SKU_PATTERN, _("Letters, digits, . _ -"))]
+        _("SKU"),
+        max_length=64,
+        unique=True,
+        validators=[RegexValidator(SKU_PATTERN, _("Letters, digits, . _ -"))],
     )
     name = models.CharField(_("name"), max_length=200)
     price = models.DecimalField(
@@ -45,7 +48,8 @@ class Product(models.Model):
             ),
             # Without this a slip could take the guard off real stock.
             models.CheckConstraint(
-                name="product_unguarded_only_in_lab", condition=Q(guarded=True) | Q(sku__startswith=LAB_PREFIX)
+                name="product_unguarded_only_in_lab",
+                condition=Q(guarded=True) | Q(sku__startswith=LAB_PREFIX),
             ),
             models.CheckConstraint(name="product_price_not_negative", condition=Q(price__gte=0)),
             models.CheckConstraint(
@@ -92,7 +96,9 @@ class StockMovement(models.Model):
         Product, on_delete=models.PROTECT, related_name="movements", verbose_name=_("product")
     )
     kind = models.CharField(_("kind"), max_length=10, choices=Kind.choices)
-    quantity = models.IntegerField(_("quantity"), help_text=_("Added to the stock: negative when units leave."))
+    quantity = models.IntegerField(
+        _("quantity"), help_text=_("Added to the stock: negative when units leave.")
+    )
     cause = models.CharField(
         _("cause"), max_length=200, unique=True, help_text=_("What brought it about; nothing counts twice.")
     )
@@ -128,8 +134,3 @@ class StockMovement(models.Model):
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         """Refuse."""
         _refuse("deleted")
-
-
-def movement_sum() -> models.Aggregate:
-    """Return the sum over a product's movements, to annotate with: it equals `on_hand`, or units are unaccounted for."""
-    return models.Sum(F("movements__quantity"), default=0)

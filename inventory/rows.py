@@ -1,7 +1,7 @@
 """The few ways in which strategies touch product rows. The only place that locks them.
 
-Rows are locked and changed in primary-key order, always: two carts that share two products then queue up instead of
-deadlocking.
+Rows are locked and changed in primary-key order, always: two carts that share two products then queue up
+instead of deadlocking.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _BUSY_STATES = frozenset({"55P03", "40P01"})
 def sale_transaction(wait: float | None = None) -> Iterator[None]:
     """One transaction for one sale, committed when the block ends; refused inside another one.
 
-    Inside an outer transaction the commit would come later than the release of whatever lock the strategy holds, and
-    a retry would run in a transaction that is already aborted.
+    Inside an outer transaction the commit would come later than the release of whatever lock the strategy
+    holds, and a retry would run in a transaction that is already aborted.
 
     Args:
         wait: seconds to wait for any one row lock; None for PostgreSQL's own limit, which is none by default.
@@ -46,7 +46,9 @@ def sale_transaction(wait: float | None = None) -> Iterator[None]:
     except OperationalError as error:
         if getattr(error.__cause__, "sqlstate", None) not in _BUSY_STATES:
             raise
-        raise Busy(f"the stock's rows stayed locked ({error.__class__.__name__}: {_first_line(error)})") from error
+        raise Busy(
+            f"the stock's rows stayed locked ({error.__class__.__name__}: {_first_line(error)})"
+        ) from error
     checkpoint("committed")
 
 
@@ -57,9 +59,12 @@ def _set_lock_timeout(wait: float) -> None:
 
 
 def _refuse_silent_rollback() -> None:
-    # atomic() leaves without a word when an error inside was swallowed: the sale would look done and not be there.
+    # atomic() leaves without a word when an error inside was swallowed: the sale would look done and not be
+    # there.
     if transaction.get_rollback():
-        raise transaction.TransactionManagementError("an error inside the sale was swallowed; nothing was sold")
+        raise transaction.TransactionManagementError(
+            "an error inside the sale was swallowed; nothing was sold"
+        )
 
 
 def _first_line(error: Exception) -> str:
@@ -72,18 +77,29 @@ def read_products(lines: Sequence[Line]) -> dict[str, Product]:
     Raises:
         UnknownProduct: naming every SKU that there isn't.
     """
-    return _by_sku(Product.objects.all(), lines)
+    products = _by_sku(Product.objects.all(), lines)
+    _tell_read(products)
+    return products
 
 
 def lock_products(lines: Sequence[Line]) -> dict[str, Product]:
     """Return the products of `lines` by SKU, their rows locked until the transaction ends.
 
-    `no_key`: inserting an order item takes FOR KEY SHARE on its product, which a plain FOR UPDATE would block.
+    `no_key`: inserting an order item takes FOR KEY SHARE on its product, which a plain FOR UPDATE would
+    block.
 
     Raises:
         UnknownProduct: naming every SKU that there isn't.
     """
-    return _by_sku(Product.objects.select_for_update(no_key=True, of=("self",)), lines)
+    checkpoint("waiting")
+    products = _by_sku(Product.objects.select_for_update(no_key=True, of=("self",)), lines)
+    checkpoint("locked")
+    _tell_read(products)
+    return products
+
+
+def _tell_read(products: Products) -> None:
+    checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
 
 
 def _by_sku(products: QuerySet[Product], lines: Sequence[Line]) -> dict[str, Product]:
@@ -138,8 +154,13 @@ def subtract_all(lines: Sequence[Line], products: Products) -> None:
 
 
 def refuse(lines: Sequence[Line]) -> Never:
-    """Raise SoldOut with the stock as it is now; Busy when there is enough again, for then it isn't sold out."""
-    shortages = find_shortages(lines, read_products(lines))
+    """Refuse the order, with the stock as it is now.
+
+    Raises:
+        SoldOut: naming the short lines.
+        Busy: there is enough again, so it isn't sold out.
+    """
+    shortages = find_shortages(lines, _by_sku(Product.objects.all(), lines))
     if shortages:
         raise SoldOut(shortages)
     raise Busy("stock came back while the order was refused", retry_after=0)

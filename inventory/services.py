@@ -48,7 +48,9 @@ def change_stock(product: Product, kind: StockMovement.Kind, quantity: int, caus
         ValueError: `kind` is sold.
     """
     if kind == Kind.SOLD:
-        raise ValueError("kind 'sold' is written by orders.services.checkout; use 'adjusted' to correct a stock")
+        raise ValueError(
+            "kind 'sold' is written by orders.services.checkout; use 'adjusted' to correct a stock"
+        )
     Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") + quantity, version=F("version") + 1)
     movement = _write(product, kind, quantity, cause)
     product.refresh_from_db(fields=["on_hand", "version"])

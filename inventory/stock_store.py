@@ -1,7 +1,9 @@
-"""The raw Redis under the strategies that use it by hand: stock in keys, and the locks that everyone writes first.
+"""The raw Redis under the strategies that use it by hand: stock in keys, and the locks that everyone writes
+first.
 
-Units in Redis are a copy that serves refusals quickly; the database has the last word. Whatever goes wrong between
-the two, the copy may only end up too high (the database then refuses) or too low until `Strategy.prepare` rebuilds it.
+Units in Redis are a copy that serves refusals quickly; the database has the last word. Whatever goes wrong
+between the two, the copy may only end up too high (the database then refuses) or too low until
+`Strategy.prepare` rebuilds it.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ _LUA = Path(__file__).parent / "lua"
 def client() -> redis.Redis:
     """Return the process's client. It never repeats a command by itself.
 
-    A repeated script whose first reply was lost would take the units twice, and a repeated SET NX would say that the
-    lock is another's. The caller is told that the outcome is unknown instead.
+    A repeated script whose first reply was lost would take the units twice, and a repeated SET NX would say
+    that the lock is another's. The caller is told that the outcome is unknown instead.
     """
     return redis.Redis.from_url(
         settings.REDIS_URL,
@@ -68,7 +70,9 @@ def answering() -> Iterator[redis.Redis]:
     try:
         yield client()
     except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise BackendUnavailable(f"Redis doesn't answer ({error}); is it running? REDIS_URL names it") from error
+        raise BackendUnavailable(
+            f"Redis doesn't answer ({error}); is it running? REDIS_URL names it"
+        ) from error
 
 
 def run(script: str, keys: Sequence[str], args: Sequence[object]) -> list[Any]:
@@ -133,7 +137,9 @@ def _give_back(taken: Taken) -> None:
         run("give_back", list(taken), list(taken.values()))
     except BackendUnavailable:
         # The body's own error matters more; the units come back with the next reload.
-        logger.warning("could not give units back to Redis: %s; `manage.py reload_stock` repairs it", dict(taken))
+        logger.warning(
+            "could not give units back to Redis: %s; `manage.py reload_stock` repairs it", dict(taken)
+        )
 
 
 def load(stock: Mapping[str, int], *, overwrite: bool) -> None:

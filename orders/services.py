@@ -56,7 +56,7 @@ def _constraint(error: IntegrityError) -> str | None:
 
 
 class _Receipt:
-    """The rows of one order. Its id is chosen first: however often a strategy tries, one order comes of it."""
+    """The rows of one order. Its id comes first: however often a strategy tries, one order comes of it."""
 
     def __init__(self, cart: tuple[Line, ...], strategy: str) -> None:
         self._id = uuid.uuid4()

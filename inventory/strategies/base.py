@@ -16,9 +16,8 @@ class Sale:
     """What is to be sold.
 
     Attributes:
-        lines: merged and sorted by SKU.
-        record: writes order, items and movements in the current transaction, given the products by SKU. A strategy
-            that tries again in a new transaction calls it again.
+        lines: merged and sorted by SKU. record: writes order, items and movements in the current transaction,
+            given the products by SKU. A strategy that tries again in a new transaction calls it again.
     """
 
     lines: tuple[Line, ...]

@@ -14,19 +14,20 @@ from inventory.strategies.base import Sale, Strategy
 
 class ConditionalUpdate(Strategy):
     """Idea:
-        UPDATE … SET on_hand = on_hand - n WHERE on_hand >= n: the database checks and subtracts in one step. No row
-        changed means not enough.
+        UPDATE … SET on_hand = on_hand - n WHERE on_hand >= n: the database checks and subtracts in one step.
+        No row changed means not enough.
 
     Interleaving:
-        A's UPDATE takes the last unit. B's UPDATE waits for A's commit, looks at the row again, finds 0 >= 1 false
-        and changes nothing. If A rolls back instead, B finds the unit and takes it.
+        A's UPDATE takes the last unit. B's UPDATE waits for A's commit, looks at the row again, finds 0 >= 1
+        false and changes nothing. If A rolls back instead, B finds the unit and takes it.
 
     Verdict:
-        Exact, with no lock to forget: nothing that was read earlier is trusted. A cart's lines run in primary-key
-        order, and one short line rolls all of them back.
+        Exact, with no lock to forget: nothing that was read earlier is trusted. A cart's lines run in
+        primary-key order, and one short line rolls all of them back.
 
     Cost:
-        The row is locked from the UPDATE to the commit. The cheapest of the sound ones that use only the database.
+        The row is locked from the UPDATE to the commit. The cheapest of the sound ones that use only the
+        database.
     """
 
     name: ClassVar[str] = "conditional_update"
@@ -36,7 +37,6 @@ class ConditionalUpdate(Strategy):
         """Subtract where there is enough."""
         with sale_transaction(self.wait):
             products = read_products(sale.lines)
-            checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
             checkpoint("decided")  # nothing is decided here: the next statement decides
             for product, quantity in in_key_order(sale.lines, products):
                 enough = Product.objects.filter(pk=product.pk, on_hand__gte=quantity)

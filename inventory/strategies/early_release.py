@@ -17,8 +17,8 @@ class EarlyRelease(Strategy):
         framework opens one for each request.
 
     Interleaving:
-        A locks, reads 1, writes 0 and unlocks; its transaction is still open. B locks, and reads 1: the 0 isn't
-        committed, so B can't see it. B's write waits for A's row, then puts its own 0 over A's.
+        A locks, reads 1, writes 0 and unlocks; its transaction is still open. B locks, and reads 1: the 0
+        isn't committed, so B can't see it. B's write waits for A's row, then puts its own 0 over A's.
 
     Verdict:
         Oversells. The lock is perfect and protects the wrong stretch: it has to end after the commit, so the
@@ -39,7 +39,6 @@ class EarlyRelease(Strategy):
                 with get_lock(*(f"sku:{line.sku}" for line in sale.lines), wait=self.wait):
                     checkpoint("locked")
                     products = read_products(sale.lines)
-                    checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
                     decide(sale.lines, products)
                     for product, quantity in in_key_order(sale.lines, products):
                         product.on_hand -= quantity

@@ -19,12 +19,13 @@ class LocalLock(Strategy):
         One threading.Lock for each product, taken in one order, held until after the commit.
 
     Interleaving:
-        Threads of one process: A reads 1, sells it, commits, unlocks; B reads 0. Two processes: A has its lock and
-        B has another of the same name, in another memory. Both read 1, and it is the lost update again.
+        Threads of one process: A reads 1, sells it, commits, unlocks; B reads 0. Two processes: A has its
+        lock and B has another of the same name, in another memory. Both read 1, and it is the lost update
+        again.
 
     Verdict:
-        Exact in one process; oversells as soon as there are two, which is how every server runs. No test in one
-        process can tell.
+        Exact in one process; oversells as soon as there are two, which is how every server runs. No test in
+        one process can tell.
 
     Cost:
         Nothing at all, and that is what makes it tempting.
@@ -41,7 +42,6 @@ class LocalLock(Strategy):
                 self._acquire(line, held)
             with sale_transaction():
                 products = read_products(sale.lines)
-                checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
                 decide(sale.lines, products)
                 for product, quantity in in_key_order(sale.lines, products):
                     product.on_hand -= quantity

@@ -11,14 +11,17 @@ from inventory.strategies.base import Sale, Strategy
 
 class LostUpdate(Strategy):
     """Idea:
-        Read the product, see that there is enough, subtract in Python, save. In a transaction, so it must be safe.
+        Read the product, see that there is enough, subtract in Python, save. In a transaction, so it must be
+        safe.
 
     Interleaving:
-        A reads 10. B reads 10. A saves 9. B saves 9: it writes what it computed from a stock that is gone, and A's
-        update is lost. READ COMMITTED, PostgreSQL's default, allows that: a plain SELECT locks nothing.
+        A reads 10. B reads 10. A saves 9. B saves 9: it writes what it computed from a stock that is gone,
+        and A's update is lost. READ COMMITTED, PostgreSQL's default, allows that: a plain SELECT locks
+        nothing.
 
     Verdict:
-        Oversells, and the stock looks healthy while it does: forty orders, nine left. The ledger knows better.
+        Oversells, and the stock looks healthy while it does: forty orders, nine left. The ledger knows
+        better.
 
     Cost:
         None that a test with one buyer would show.
@@ -31,7 +34,6 @@ class LostUpdate(Strategy):
         """Read, compute, save."""
         with sale_transaction():
             products = read_products(sale.lines)
-            checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
             decide(sale.lines, products)
             for product, quantity in in_key_order(sale.lines, products):
                 product.on_hand -= quantity

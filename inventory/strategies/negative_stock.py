@@ -14,11 +14,12 @@ from inventory.strategies.base import Sale, Strategy
 
 class NegativeStock(Strategy):
     """Idea:
-        Subtracting in Python loses updates, so subtract in the database with F(). The check stays where it was.
+        Subtracting in Python loses updates, so subtract in the database with F(). The check stays where it
+        was.
 
     Interleaving:
-        A reads 1, enough. B reads 1, enough. A subtracts: 0. B subtracts: -1. No update was lost, and the check was
-        made on a stock that was gone.
+        A reads 1, enough. B reads 1, enough. A subtracts: 0. B subtracts: -1. No update was lost, and the
+        check was made on a stock that was gone.
 
     Verdict:
         Oversells, and here one sees it: the stock ends below zero. On a guarded product the database's CHECK
@@ -35,7 +36,6 @@ class NegativeStock(Strategy):
         """Read and check, then subtract whatever the stock is by now."""
         with sale_transaction():
             products = read_products(sale.lines)
-            checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
             decide(sale.lines, products)
             for product, quantity in in_key_order(sale.lines, products):
                 Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") - quantity)

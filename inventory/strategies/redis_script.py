@@ -14,18 +14,19 @@ from inventory.strategies.base import Sale, Strategy
 
 class RedisScript(Strategy):
     """Idea:
-        Keep the units left in Redis. A Lua script looks at every line and takes all or nothing, in one step for
-        everybody. Who gets nothing is refused without touching the database; who gets units has them written there.
+        Keep the units left in Redis. A Lua script looks at every line and takes all or nothing, in one step
+        for everybody. Who gets nothing is refused without touching the database; who gets units has them
+        written there.
 
     Interleaving:
-        A's script takes the last unit, B's finds none: B is refused while A still writes. If A's transaction fails,
-        its units go back to Redis, and the next buyer finds them.
+        A's script takes the last unit, B's finds none: B is refused while A still writes. If A's transaction
+        fails, its units go back to Redis, and the next buyer finds them.
 
     Verdict:
-        Exact: whatever Redis believes, the conditional UPDATE stands in one transaction with order and items. A
-        crash after the script and before the commit leaves Redis too low, never the database: those units rest
-        unsold until `prepare` (`manage.py reload_stock`) rebuilds Redis from the database. An empty Redis, after a
-        flush, is rebuilt by the first buyer.
+        Exact: whatever Redis believes, the conditional UPDATE stands in one transaction with order and items.
+        A crash after the script and before the commit leaves Redis too low, never the database: those units
+        rest unsold until `prepare` (`manage.py reload_stock`) rebuilds Redis from the database. An empty
+        Redis, after a flush, is rebuilt by the first buyer.
 
     Cost:
         A refusal costs one Redis request and no transaction; a sale still costs its row in the database.

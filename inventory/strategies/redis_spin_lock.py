@@ -19,20 +19,21 @@ from locking import BackendUnavailable
 
 class RedisSpinLock(Strategy):
     """Idea:
-        Take and expire in one command, with a random token as the value. Ask again until it is free. Delete it by a
-        script that compares the token, after the commit.
+        Take and expire in one command, with a random token as the value. Ask again until it is free. Delete
+        it by a script that compares the token, after the commit.
 
     Interleaving:
-        A has the lock, reads 1, sells it, commits, unlocks; B is refused until then and reads 0. If A outlives its
-        expiry, B comes in beside it, and A's delete finds another's token and leaves it alone.
+        A has the lock, reads 1, sells it, commits, unlocks; B is refused until then and reads 0. If A
+        outlives its expiry, B comes in beside it, and A's delete finds another's token and leaves it alone.
 
     Verdict:
-        Exact, because of the second line: even a holder whose lock has ended can't subtract what isn't there, the
-        UPDATE says WHERE on_hand >= n. The lock alone could not promise that.
+        Exact, because of the second line: even a holder whose lock has ended can't subtract what isn't there,
+        the UPDATE says WHERE on_hand >= n. The lock alone could not promise that.
 
     Cost:
-        Three settings to get wrong: too short an expiry lets two in, too long a one holds everybody up after a
-        crash; a short interval burdens Redis, a long one leaves the lock idle. And nobody queues: some starve.
+        Three settings to get wrong: too short an expiry lets two in, too long a one holds everybody up after
+        a crash; a short interval burdens Redis, a long one leaves the lock idle. And nobody queues: some
+        starve.
     """
 
     name: ClassVar[str] = "redis_spin_lock"
@@ -48,7 +49,6 @@ class RedisSpinLock(Strategy):
                 locks.enter_context(self._held(f"spin:{line.sku}"))
             with sale_transaction(self.wait):
                 products = read_products(sale.lines)
-                checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
                 decide(sale.lines, products)
                 subtract_all(sale.lines, products)
                 sale.record(products)

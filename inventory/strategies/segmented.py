@@ -15,20 +15,23 @@ from inventory.strategies.base import Sale, Strategy
 
 class Segmented(Strategy):
     """Idea:
-        Spread 100 units over 5 keys of 20. Each buyer begins at a random one, skips those that are drained, and
-        spans several when no single one has enough.
+        Spread 100 units over 5 keys of 20. Each buyer begins at a random one, skips those that are drained,
+        and spans several when no single one has enough.
 
     Interleaving:
-        Segments 1, 1, 1 are left and A wants 3: a scheme of one key a buyer refuses A with 3 units unsold. Here one
-        script looks at all of them, so A is served, and B, at whatever segment it begins, finds nothing.
+        Segments 1, 1, 1 are left and A wants 3: a scheme of one key a buyer refuses A with 3 units unsold.
+        Here one script looks at all of them, so A is served, and B, at whatever segment it begins, finds
+        nothing.
 
     Verdict:
-        Exact, with no undersell: one atomic script sees every segment of every line and takes all or nothing. Crash,
-        flush and repair are as in `redis_script`: Redis may end too low until `prepare`, the database never does.
+        Exact, with no undersell: one atomic script sees every segment of every line and takes all or nothing.
+        Crash, flush and repair are as in `redis_script`: Redis may end too low until `prepare`, the database
+        never does.
 
     Cost:
-        On one Redis server segments gain nothing, for it runs one script at a time, and cost five keys a look.
-        They pay where each has its own lock, or its own shard: there, no script sees all of them at once.
+        On one Redis server segments gain nothing, for it runs one script at a time, and cost five keys a
+        look. They pay where each has its own lock, or its own shard: there, no script sees all of them at
+        once.
     """
 
     name: ClassVar[str] = "segmented"

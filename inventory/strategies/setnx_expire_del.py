@@ -16,11 +16,13 @@ from inventory.strategies.base import Sale, Strategy
 
 class SetnxExpireDel(Strategy):
     """Idea:
-        SETNX answers 1 to one caller only: that is a lock. EXPIRE, so that it ends if its holder dies. DEL to unlock.
+        SETNX answers 1 to one caller only: that is a lock. EXPIRE, so that it ends if its holder dies. DEL to
+        unlock.
 
     Interleaving:
-        A's work outlasts the expiry. B takes the lock, reads what A has read, sells the same unit. A is done and
-        deletes the lock, now B's, so that C comes in beside B. And if A dies between SETNX and EXPIRE: no end at all.
+        A's work outlasts the expiry. B takes the lock, reads what A has read, sells the same unit. A is done
+        and deletes the lock, now B's, so that C comes in beside B. And if A dies between SETNX and EXPIRE: no
+        end at all.
 
     Verdict:
         Oversells, or stands still for ever. SET NX PX is one step, a token says whose lock it is, and the
@@ -32,7 +34,9 @@ class SetnxExpireDel(Strategy):
 
     name: ClassVar[str] = "setnx_expire_del"
     sound: ClassVar[bool] = False
-    expiry: ClassVar[float] = 0.015  # seconds; so short that the lab's gap outlasts it, as a slow payment outlasts 10 s
+    expiry: ClassVar[float] = (
+        0.015  # seconds; so short that the lab's gap outlasts it, as a slow payment outlasts 10 s
+    )
     retry_interval: ClassVar[float] = 0.005  # seconds
 
     def sell(self, sale: Sale) -> None:
@@ -42,7 +46,6 @@ class SetnxExpireDel(Strategy):
                 locks.enter_context(self._held(f"lock:{line.sku}"))
             with sale_transaction():
                 products = read_products(sale.lines)
-                checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
                 decide(sale.lines, products)
                 for product, quantity in in_key_order(sale.lines, products):
                     product.on_hand -= quantity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import ClassVar
 
@@ -16,12 +16,12 @@ from inventory.strategies.base import Sale, Strategy
 
 class SetnxGetset(Strategy):
     """Idea:
-        No gap between SETNX and EXPIRE: the value is the time at which the lock ends. Whoever finds it past takes
-        over by GETSET, and has won if it got the old stamp back.
+        No gap between SETNX and EXPIRE: the value is the time at which the lock ends. Whoever finds it past
+        takes over by GETSET, and has won if it got the old stamp back.
 
     Interleaving:
-        A's work outlasts its stamp, or B's clock is fast: B finds it past, takes over and sells what A is selling.
-        And C, a moment late in its GETSET, is told that it lost, but has put its own stamp over B's.
+        A's work outlasts its stamp, or B's clock is fast: B finds it past, takes over and sells what A is
+        selling. And C, a moment late in its GETSET, is told that it lost, but has put its own stamp over B's.
 
     Verdict:
         Oversells. The clocks of the clients decide who holds the lock, and no value says whose it is.
@@ -34,7 +34,6 @@ class SetnxGetset(Strategy):
     sound: ClassVar[bool] = False
     expiry: ClassVar[float] = 0.015  # seconds; so short that the lab's gap outlasts it
     retry_interval: ClassVar[float] = 0.005  # seconds
-    clock: ClassVar[Callable[[], float]] = staticmethod(time.time)
 
     def sell(self, sale: Sale) -> None:
         """Lock each product, then read, compute and save."""
@@ -43,13 +42,16 @@ class SetnxGetset(Strategy):
                 locks.enter_context(self._held(f"stamp:{line.sku}"))
             with sale_transaction():
                 products = read_products(sale.lines)
-                checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
                 decide(sale.lines, products)
                 for product, quantity in in_key_order(sale.lines, products):
                     product.on_hand -= quantity
                     product.save(update_fields=["on_hand"])
                 checkpoint("written")
                 sale.record(products)
+
+    def clock(self) -> float:
+        """Return this client's own idea of the time."""
+        return time.time()
 
     @contextmanager
     def _held(self, key: str) -> Iterator[None]:

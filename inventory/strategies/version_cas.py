@@ -17,19 +17,19 @@ from inventory.strategies.base import Sale, Strategy
 
 class VersionCas(Strategy):
     """Idea:
-        Lock nothing. Remember the version that was read; write only WHERE version is still that one. No row changed
-        means that somebody was faster: begin again, in a new transaction.
+        Lock nothing. Remember the version that was read; write only WHERE version is still that one. No row
+        changed means that somebody was faster: begin again, in a new transaction.
 
     Interleaving:
-        A and B read 10, version 7. A writes 9, version 8. B's UPDATE finds no version 7, changes nothing, and B
-        reads again: 9, version 8.
+        A and B read 10, version 7. A writes 9, version 8. B's UPDATE finds no version 7, changes nothing, and
+        B reads again: 9, version 8.
 
     Verdict:
         Exact. When the tries run out the answer is Busy, which isn't sold out: the stock may well be there.
 
     Cost:
-        Excellent while buyers rarely meet. On one hot product nearly every try is lost, so the tries are spread by a
-        growing, random pause, and bounded.
+        Excellent while buyers rarely meet. On one hot product nearly every try is lost, so the tries are
+        spread by a growing, random pause, and bounded.
     """
 
     name: ClassVar[str] = "version_cas"
@@ -50,7 +50,6 @@ class VersionCas(Strategy):
     def _try(self, sale: Sale) -> None:
         with sale_transaction(self.wait):
             products = read_products(sale.lines)
-            checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
             decide(sale.lines, products)
             for product, quantity in in_key_order(sale.lines, products):
                 unchanged = Product.objects.filter(pk=product.pk, version=product.version)
