@@ -12,17 +12,20 @@ import math
 import secrets
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar
 
+from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
 from redis.connection import SSLConnection as BlockingSSLConnection
 from redis.connection import UnixDomainSocketConnection as BlockingUnixConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
+from redis.sentinel import SentinelConnectionPool as BlockingSentinelPool
 
 from locking.backends.base import AsyncPlace, Busy, Grant, Outcome
 from locking.backends.redis.scripts import (
@@ -35,7 +38,16 @@ from locking.backends.redis.scripts import (
     read_wakeup,
     release_request,
 )
-from locking.backends.redis.wire import ATTEMPTS, DEFAULT_TIMEOUT, UNREACHABLE, translated
+from locking.backends.redis.waiting import OPPOSITES, RECOVERY_PAUSE
+from locking.backends.redis.wire import (
+    ASKING,
+    ATTEMPTS,
+    DEFAULT_TIMEOUT,
+    UNREACHABLE,
+    Copies,
+    TooFewCopies,
+    translated,
+)
 from locking.clock import now
 from locking.exceptions import BackendUnavailable, LockError
 
@@ -47,6 +59,8 @@ SHARED_OPTIONS: Final = (
 )  # fmt: skip
 """What an asyncio connection takes over from the pool of blocking ones; the rest is of the other kind."""
 
+ACKNOWLEDGED: Final = {"SUBSCRIBE": b"subscribe", "SSUBSCRIBE": b"ssubscribe"}
+
 Connect = Callable[[], AbstractConnection]
 
 
@@ -55,54 +69,143 @@ def connections_like(pool: ConnectionPool) -> Connect:
     options = {
         name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs
     }
+    options["socket_timeout"] = options.get("socket_timeout") or DEFAULT_TIMEOUT
+    options["retry"] = Retry(NoBackoff(), 0)
+    if isinstance(pool, BlockingSentinelPool):
+        return _connections_to_master_like(pool, options)
     kind: type[AbstractConnection] = Connection
     if issubclass(pool.connection_class, BlockingUnixConnection):
         kind = UnixDomainSocketConnection
     elif issubclass(pool.connection_class, BlockingSSLConnection):
         kind = SSLConnection
-    options["socket_timeout"] = options.get("socket_timeout") or DEFAULT_TIMEOUT
-    return lambda: kind(**options, retry=Retry(NoBackoff(), 0))
+    return lambda: kind(**options)
+
+
+def _connections_to_master_like(pool: BlockingSentinelPool, options: dict[str, Any]) -> Connect:
+    """Return a maker of connections to the master that the Sentinels of `pool` name; they ask when they connect.
+
+    The clients of the Sentinels belong to an event loop, so each loop has its own.
+    """
+    manager, pools = pool.sentinel_manager, weakref.WeakKeyDictionary[Any, SentinelConnectionPool]()
+    hosts = [client.connection_pool.connection_kwargs for client in manager.sentinels]
+    over_tls = issubclass(pool.connection_class, BlockingSSLConnection)
+
+    def connect() -> AbstractConnection:
+        loop = asyncio.get_running_loop()
+        if loop not in pools:
+            sentinel = Sentinel([], min_other_sentinels=manager.min_other_sentinels)
+            sentinel.sentinels = [_client_like(kwargs) for kwargs in hosts]
+            pools[loop] = SentinelConnectionPool(pool.service_name, sentinel, ssl=over_tls, **options)
+        return pools[loop].make_connection()
+
+    return connect
+
+
+def _client_like(options: dict[str, Any]) -> Redis:
+    """Return a client of one Sentinel."""
+    kept = {name: options[name] for name in SHARED_OPTIONS if name in options}
+    kept["retry"] = Retry(NoBackoff(), 0)
+    return Redis(**kept, ssl="ssl_cert_reqs" in options)
+
+
+_Sent = TypeVar("_Sent")
+
+
+class AsyncCalls(Protocol):
+    """`Calls` for asyncio."""
+
+    @property
+    def copies(self) -> Copies | None:
+        """See `Calls.copies`."""
+
+    @property
+    def recovers(self) -> bool:
+        """See `Calls.recovers`."""
+
+    async def hub_of(self, key: str) -> Hub:
+        """Return the hub on the server that owns `key`."""
+
+    async def call(self, request: Request) -> Any:
+        """See `Wire.call`."""
+
+    async def acquire(self, request: Request, undo: Callable[[], Request]) -> Any:
+        """See `Wire.acquire`."""
+
+    async def command(self, *parts: str) -> Any:
+        """See `Wire.command`."""
+
+    async def close(self) -> None:
+        """Close every socket."""
 
 
 class Room:
     """The sockets of one event loop: idle ones for requests, and the hub that hears wake-ups."""
 
-    def __init__(self, connect: Connect, alias: str) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        alias: str,
+        *,
+        copies: Copies | None = None,
+        recovers: bool = False,
+        verbs: tuple[str, ...] = ("SUBSCRIBE",),
+    ) -> None:
         self._connect = connect
         self._alias = alias
         self._idle: deque[AbstractConnection] = deque()
-        self.hub = Hub(connect)
+        self.copies = copies
+        self.recovers = recovers
+        self.hub = Hub(connect, verbs)
+
+    async def hub_of(self, key: str) -> Hub:
+        """Return the hub on the server that owns `key`."""
+        return self.hub
 
     async def call(self, request: Request) -> Any:
         """See `Wire.call`."""
-        connection = self._idle.pop() if self._idle else self._connect()
         try:
-            return await self._converse(connection, request)
+            return await self.exchange(request)
         except RedisError as error:
             raise translated(error, self._alias) from error
-        finally:
-            self._idle.append(connection)
 
-    async def _converse(self, connection: AbstractConnection, request: Request) -> Any:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return await _exchange(connection, request)
-            except UNREACHABLE as error:
-                await connection.disconnect(nowait=True)
-                if attempt == ATTEMPTS:
-                    raise (
-                        error if isinstance(error, RedisError) else RedisConnectionError(str(error))
-                    ) from error
-        raise AssertionError("unreachable")
+    async def acquire(self, request: Request, undo: Callable[[], Request]) -> Any:
+        """See `Wire.acquire`."""
+        if self.copies is None:
+            return await self.call(request)
+        try:
+            return await self.exchange(request, copies=self.copies)
+        except RedisError as error:
+            raise translated(error, self._alias) from error
+        except TooFewCopies:
+            with contextlib.suppress(LockError):
+                await self.call(undo())
+            raise
 
     async def command(self, *parts: str) -> Any:
         """See `Wire.command`."""
+        try:
+            return await self.converse(*parts)
+        except RedisError as error:
+            raise translated(error, self._alias) from error
+
+    async def exchange(self, request: Request, *, asking: bool = False, copies: Copies | None = None) -> Any:
+        """See `Wire.exchange`."""
         connection = self._idle.pop() if self._idle else self._connect()
         try:
-            await connection.send_command(*parts, check_health=False)
-            return await connection.read_response(disable_decoding=True)
-        except (RedisError, OSError) as error:
-            raise translated(error, self._alias) from error
+            if asking:
+                return await _exchange_asking(connection, request)
+            reply = await _twice(_exchange, connection, request)
+            if copies is not None and isinstance(reply, int):
+                await _confirm(copies, connection, self._alias)
+            return reply
+        finally:
+            self._idle.append(connection)
+
+    async def converse(self, *parts: str) -> Any:
+        """See `Wire.converse`."""
+        connection = self._idle.pop() if self._idle else self._connect()
+        try:
+            return await _twice(_ask, connection, parts)
         finally:
             self._idle.append(connection)
 
@@ -111,6 +214,52 @@ class Room:
         await self.hub.close()
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
+
+
+async def _twice(
+    step: Callable[[AbstractConnection, _Sent], Awaitable[Any]], connection: AbstractConnection, what: _Sent
+) -> Any:
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            if (
+                not connection.is_connected
+            ):  # a request would connect by itself, but not ask the Sentinels where
+                await connection.connect()
+            return await step(connection, what)
+        except UNREACHABLE as error:
+            await connection.disconnect(nowait=True)
+            if attempt == ATTEMPTS:
+                raise (
+                    error if isinstance(error, RedisError) else RedisConnectionError(str(error))
+                ) from error
+    raise AssertionError("unreachable")
+
+
+async def _ask(connection: AbstractConnection, command: tuple[str | int, ...]) -> Any:
+    try:
+        await connection.send_command(*command, check_health=False)
+        return await connection.read_response(disable_decoding=True)
+    except asyncio.CancelledError:
+        await connection.disconnect(nowait=True)
+        raise
+
+
+async def _exchange_asking(connection: AbstractConnection, request: Request) -> Any:
+    try:
+        await connection.send_packed_command(ASKING + request.by_source, check_health=False)
+        await connection.read_response(disable_decoding=True)
+        return await connection.read_response(disable_decoding=True)
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+
+
+async def _confirm(copies: Copies, connection: AbstractConnection, alias: str) -> None:
+    wanted = copies.replicas
+    if wanted == "auto":
+        wanted = copies.wanted(await _ask(connection, ("ROLE",)))
+    if wanted:
+        copies.check(await _ask(connection, ("WAIT", wanted, copies.timeout_ms)), wanted, alias)
 
 
 async def _exchange(connection: AbstractConnection, request: Request) -> Any:
@@ -129,22 +278,22 @@ async def _exchange(connection: AbstractConnection, request: Request) -> Any:
 class Rooms:
     """The room of each event loop; it is cleared when the loop shuts down."""
 
-    def __init__(self, connect: Connect, alias: str) -> None:
-        self._connect = connect
-        self._alias = alias
-        self._rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Room] = weakref.WeakKeyDictionary()
+    def __init__(self, make: Callable[[], AsyncCalls]) -> None:
+        self._make = make
+        self._rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncCalls]
+        self._rooms = weakref.WeakKeyDictionary()
 
-    async def here(self) -> Room:
+    async def here(self) -> AsyncCalls:
         """Return the running loop's room."""
         loop = asyncio.get_running_loop()
         room = self._rooms.get(loop)
         if room is None:
-            room = self._rooms[loop] = Room(self._connect, self._alias)
+            room = self._rooms[loop] = self._make()
             await anext(_until_shutdown(room))
         return room
 
 
-async def _until_shutdown(room: Room) -> AsyncGenerator[None, None]:
+async def _until_shutdown(room: AsyncCalls) -> AsyncGenerator[None, None]:
     """Close `room` when its loop shuts down: asyncio then closes every generator that was begun."""
     try:
         yield
@@ -155,8 +304,9 @@ async def _until_shutdown(room: Room) -> AsyncGenerator[None, None]:
 class Hub:
     """One subscribed socket and the tasks that wait for its messages."""
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         self._connect = connect
+        self._verbs = verbs
         self._connection: AbstractConnection | None = None
         self._reader: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
@@ -179,6 +329,7 @@ class Hub:
         connection.socket_timeout = None
         self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
         try:
+            await connection.connect()
             await connection.send_command("SUBSCRIBE", self.channel, check_health=False)
             await connection.read_response(disable_decoding=True, timeout=DEFAULT_TIMEOUT, push_request=True)
         except BaseException:
@@ -192,7 +343,8 @@ class Hub:
         self._listeners.setdefault(channel, set()).add(owner)
         if channel not in self._acknowledged:
             self._acknowledged[channel] = asyncio.Event()
-            await self._connection.send_command("SUBSCRIBE", channel, check_health=False)
+            for verb in self._verbs:
+                await self._connection.send_command(verb, channel, check_health=False)
         await asyncio.wait_for(self._acknowledged[channel].wait(), DEFAULT_TIMEOUT)
 
     async def next_message(self, owner: str, timeout: float) -> bytes | None:
@@ -204,6 +356,10 @@ class Hub:
             return await asyncio.wait_for(self._messages[owner].get(), timeout)
         except TimeoutError:
             return None
+
+    def hears(self, owner: str, channel: str) -> bool:
+        """Whether `owner` is woken by `channel`, too."""
+        return owner in self._listeners.get(channel, ())
 
     def is_deaf(self, owner: str) -> bool:
         """Whether the socket that `owner` relied on is gone, so that it must start over."""
@@ -228,7 +384,8 @@ class Hub:
         self._acknowledged.pop(channel, None)
         if self._connection is not None:
             with contextlib.suppress(*UNREACHABLE):
-                await self._connection.send_command("UNSUBSCRIBE", channel, check_health=False)
+                for verb in self._verbs:
+                    await self._connection.send_command(OPPOSITES[verb], channel, check_health=False)
 
     async def _read(self) -> None:
         assert self._connection is not None
@@ -242,13 +399,13 @@ class Hub:
             await self._broke()
 
     def _dispatch(self, kind: bytes, channel: str, payload: Any) -> None:
-        if kind == b"subscribe" and channel in self._acknowledged:
+        if kind == ACKNOWLEDGED[self._verbs[-1]] and channel in self._acknowledged:
             self._acknowledged[channel].set()
         elif kind == b"message" and channel == self.channel:
             owner = payload.decode().split(" ", 1)[0]
             if owner in self._messages:
                 self._messages[owner].put_nowait(payload)
-        elif kind == b"message":
+        elif kind in (b"message", b"smessage", b"sunsubscribe"):
             for owner in self._listeners.get(channel, ()):
                 self._messages[owner].put_nowait(b"")
 
@@ -277,60 +434,94 @@ class AsyncRedisPlace(AsyncPlace):
     def __init__(self, rooms: Rooms, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._rooms = rooms
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
-        self._standing = False
+        self._hub: Hub | None = None
         self._place = b""
         self._asked = Asked(0.0)
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class: without a place first, since most never wait."""
+        """See the base class; an outage of servers that recover is not the end, see `RedisPlace`."""
         room = await self._rooms.here()
-        if self._standing and room.hub.is_deaf(self._owner):
-            self._standing = False
+        try:
+            return await self._try(room, queue)
+        except TooFewCopies:
+            raise
+        except BackendUnavailable as error:
+            if not (queue and room.recovers):
+                raise
+            await self._stand_down()
+            return Busy(outage=error)
+
+    async def _try(self, room: AsyncCalls, queue: bool) -> Outcome:
+        """Ask, without a place first, since most never wait."""
+        if self._hub is not None and self._hub.is_deaf(self._owner):
+            self._hub = None
         outcome = await self._ask(room)
-        if queue and not self._standing and isinstance(outcome, Busy):
+        if queue and self._hub is None and isinstance(outcome, Busy):
             await self._stand(room)
             outcome = await self._ask(room)
         return outcome
 
-    async def _stand(self, room: Room) -> None:
+    async def _stand(self, room: AsyncCalls) -> None:
+        hub = await room.hub_of(self._key)
         try:
-            await room.hub.expect(self._owner)
+            await hub.expect(self._owner)
         except (RedisError, OSError) as error:
             raise BackendUnavailable(f"can't subscribe to wake-ups: {error}") from error
-        self._standing = True
-        self._place = place_in_queue(self._owner, self._ttl, keep=self._fenced, channel=room.hub.channel)
+        self._hub = hub
+        self._place = place_in_queue(self._owner, self._ttl, keep=self._fenced, channel=hub.channel)
 
-    async def _ask(self, room: Room) -> Outcome:
+    async def _stand_down(self) -> None:
+        hub, self._hub = self._hub, None
+        if hub is not None:
+            await hub.forget(self._owner)
+
+    async def _ask(self, room: AsyncCalls) -> Outcome:
         sent = now()
-        place = self._place if self._standing else b""
+        place = self._place if self._hub is not None else b""
         request = acquire_request(self._key, self._owner, self._ttl, keep=self._fenced, place=place)
-        outcome, listen, self._asked = read_outcome(await room.call(request), sent)
-        if listen and not self._hears_lock(room):
-            await room.hub.listen(self._owner, lock_channel(self._key))
-            return await self._ask(room)
-        return await self._done(room, outcome)
+        reply = await room.acquire(request, self._undo)
+        outcome, listen, self._asked = read_outcome(reply, sent)
+        if isinstance(outcome, Grant):
+            await self._stand_down()
+        elif self._hub is not None and self._hub is not await room.hub_of(self._key):
+            return await self._move(room)
+        elif self._hub is not None and listen and not self._hub.hears(self._owner, lock_channel(self._key)):
+            return await self._listen_and_ask(room, self._hub)
+        return outcome
 
-    def _hears_lock(self, room: Room) -> bool:
-        return self._owner in room.hub._listeners.get(lock_channel(self._key), ())
+    def _undo(self) -> Request:
+        return release_request(self._key, self._owner)
+
+    async def _move(self, room: AsyncCalls) -> Outcome:
+        """See `RedisPlace._move`."""
+        await room.call(release_request(self._key, self._owner, place=self._place))
+        await self._stand_down()
+        return await self._try(room, queue=True)
+
+    async def _listen_and_ask(self, room: AsyncCalls, hub: Hub) -> Outcome:
+        try:
+            await hub.listen(self._owner, lock_channel(self._key))
+        except (RedisError, OSError) as error:
+            await self._stand_down()
+            raise BackendUnavailable(f"can't subscribe to wake-ups: {error}") from error
+        return await self._ask(room)
 
     async def wait(self, timeout: float) -> Outcome:
         """See the base class."""
         room = await self._rooms.here()
+        if self._hub is None:  # the server was away
+            await asyncio.sleep(min(timeout, RECOVERY_PAUSE))
+            return await self.try_acquire(queue=True)
         deadline = now() + timeout
-        while (left := deadline - now()) > 0 and not room.hub.is_deaf(self._owner):
-            message = await room.hub.next_message(self._owner, left)
+        while (left := deadline - now()) > 0 and not self._hub.is_deaf(self._owner):
+            message = await self._hub.next_message(self._owner, left)
             meant = read_wakeup(message, self._owner, self._asked) if message else True
-            if isinstance(meant, Grant):
-                return await self._done(room, meant)
+            if isinstance(meant, Grant) and room.copies is None:
+                await self._stand_down()
+                return meant
             if meant:
                 break
         return await self.try_acquire(queue=True)
-
-    async def _done(self, room: Room, outcome: Outcome) -> Outcome:
-        if isinstance(outcome, Grant) and self._standing:
-            self._standing = False
-            await room.hub.forget(self._owner)
-        return outcome
 
     async def leave(self) -> None:
         """See the base class."""
@@ -340,5 +531,6 @@ class AsyncRedisPlace(AsyncPlace):
         try:
             await room.call(release_request(self._key, self._owner, place=self._place))
         except LockError:
-            await room.hub.close()  # a place that can't be withdrawn must at least not be heard
-        await room.hub.forget(self._owner)
+            if self._hub is not None:
+                await self._hub.close()  # a place that can't be withdrawn must at least not be heard
+        await self._stand_down()
