@@ -82,7 +82,7 @@ def connections_like(pool: ConnectionPool) -> Connect:
 
 
 def _connections_to_master_like(pool: BlockingSentinelPool, options: dict[str, Any]) -> Connect:
-    """Return a maker of connections to the master that the Sentinels of `pool` name; they ask when they connect.
+    """Return a maker of connections to the master that `pool`'s Sentinels name when they connect.
 
     The clients of the Sentinels belong to an event loop, so each loop has its own.
     """
@@ -96,14 +96,15 @@ def _connections_to_master_like(pool: BlockingSentinelPool, options: dict[str, A
             sentinel = Sentinel([], min_other_sentinels=manager.min_other_sentinels)
             sentinel.sentinels = [_client_like(kwargs) for kwargs in hosts]
             pools[loop] = SentinelConnectionPool(pool.service_name, sentinel, ssl=over_tls, **options)
-        return pools[loop].make_connection()
+        connection: AbstractConnection = pools[loop].make_connection()
+        return connection
 
     return connect
 
 
 def _client_like(options: dict[str, Any]) -> Redis:
     """Return a client of one Sentinel."""
-    kept = {name: options[name] for name in SHARED_OPTIONS if name in options}
+    kept: dict[str, Any] = {name: options[name] for name in SHARED_OPTIONS if name in options}
     kept["retry"] = Retry(NoBackoff(), 0)
     return Redis(**kept, ssl="ssl_cert_reqs" in options)
 

@@ -27,7 +27,7 @@ from locking.backends.redis.scripts import (
     read_wakeup,
     release_request,
 )
-from locking.backends.redis.wire import Calls, TooFewCopies, Wire
+from locking.backends.redis.wire import IDLE_SOCKETS, Calls, TooFewCopies, Wire
 from locking.clock import now
 from locking.exceptions import BackendUnavailable, LockError
 
@@ -102,6 +102,11 @@ class Ears:
         self.verbs = verbs
         """How to hear Redisson's announcements: a cluster has two ways."""
         self._idle: deque[Ear] = deque()
+        IDLE_SOCKETS.add(self)
+
+    def forget(self) -> None:
+        """Drop the idle ones; see `wire.KeepsSockets`."""
+        self._idle = deque()
 
     def idle(self) -> Ear | None:
         """Return an ear at no cost, if there is one."""

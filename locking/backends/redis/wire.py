@@ -7,11 +7,13 @@ kept in hand after its first use: the pool's check-out and check-in cost as much
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
+from weakref import WeakSet
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool
@@ -75,6 +77,24 @@ class Calls(Protocol):
         """See `Wire.slots`."""
 
 
+class KeepsSockets(Protocol):
+    """What a forked child must empty: a socket that two processes read mixes up their replies."""
+
+    def forget(self) -> None:
+        """Drop the idle sockets; a lock made before the fork then opens its own."""
+
+
+IDLE_SOCKETS: WeakSet[KeepsSockets] = WeakSet()
+
+
+def _forget_all() -> None:
+    for keeper in list(IDLE_SOCKETS):
+        keeper.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
 class Wire:
     """Requests of all threads to one server, or to whichever is the master of a Sentinel's service."""
 
@@ -86,6 +106,11 @@ class Wire:
         self._idle: deque[AbstractConnection] = deque()
         self.copies = copies
         self.recovers = recovers
+        IDLE_SOCKETS.add(self)
+
+    def forget(self) -> None:
+        """Drop the idle sockets without a word to the server."""
+        self._idle = deque()
 
     def call(self, request: Request) -> Any:
         """Send a script call and return the reply.
