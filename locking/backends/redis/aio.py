@@ -66,7 +66,7 @@ Connect = Callable[[], AbstractConnection]
 
 def connections_like(pool: ConnectionPool) -> Connect:
     """Return a maker of asyncio connections to the same server, with the same credentials, as `pool`'s."""
-    options = {
+    options: dict[str, Any] = {
         name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs
     }
     options["socket_timeout"] = options.get("socket_timeout") or DEFAULT_TIMEOUT
@@ -283,6 +283,8 @@ class Rooms:
         self._make = make
         self._rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncCalls]
         self._rooms = weakref.WeakKeyDictionary()
+        self._guards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None, None]]
+        self._guards = weakref.WeakKeyDictionary()
 
     async def here(self) -> AsyncCalls:
         """Return the running loop's room."""
@@ -290,7 +292,9 @@ class Rooms:
         room = self._rooms.get(loop)
         if room is None:
             room = self._rooms[loop] = self._make()
-            await anext(_until_shutdown(room))
+            # Kept, because a generator that nobody knows any more is closed at once, and its room with it.
+            guard = self._guards[loop] = _until_shutdown(room)
+            await anext(guard)
         return room
 
 

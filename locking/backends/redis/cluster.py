@@ -15,7 +15,14 @@ from typing import Any, Final, NamedTuple
 
 from redis.connection import ConnectionPool
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 
 from locking.backends.redis.aio import Hub, Room, connections_like
 from locking.backends.redis.scripts import Request
@@ -82,7 +89,11 @@ class Route:
     def redirect(self, error: RedisError | OSError) -> float | None:
         """Return the pause before the next try, at `address`; None: ask the cluster who owns the slot."""
         if now() >= self._until:
-            raise error
+            raise (
+                TryAgainError(f"the slot {self._slot} is still moving")
+                if isinstance(error, AskError)
+                else error
+            )
         if isinstance(error, AskError):  # MOVED is one as well
             self._follow(error)
             return 0.0
