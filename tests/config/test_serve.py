@@ -17,7 +17,9 @@ from tests.config.conftest import ROOT
 @pytest.mark.parametrize("text", ["", "shop", "0", "65536", "-1", "80 80", "٨٠"])
 def test_a_wrong_port_is_named(text):
     """What is no port is refused with the text, the range and an example."""
-    with pytest.raises(ValueError, match=r"is not a port; give a number from 1 to 65535, as in make serve PORT=8080"):
+    with pytest.raises(
+        ValueError, match=r"is not a port; give a number from 1 to 65535, as in make serve PORT=8080"
+    ):
         serve.port_of(text)
 
 
@@ -26,7 +28,11 @@ def test_a_port_in_use_is_refused_with_the_way_out():
     with closing(socket.create_server((serve.HOST, 0))) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-m", "config.serve", str(port)], cwd=ROOT, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "config.serve", str(port)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     assert done.returncode == 1
     assert done.stderr.startswith(f"holdfast: port {port} can't be had (Address already in use); ")

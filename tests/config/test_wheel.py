@@ -75,7 +75,9 @@ def test_it_works_in_an_empty_environment(wheel, tmp_path):
     subprocess.run([*pip, f"{wheel}[redis]"], check=True)
     (tmp_path / "scratch.py").write_text(SETTINGS % embedded.redis_url().replace("db=0", "db=14"))
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "PYTHON"))}
-    used = subprocess.run([python, "-c", USE], cwd=tmp_path, env=clean, capture_output=True, text=True, check=False)
+    used = subprocess.run(
+        [python, "-c", USE], cwd=tmp_path, env=clean, capture_output=True, text=True, check=False
+    )
     assert used.stdout == "used\n", used.stderr
     check = [python, "-m", "django", "check", "--settings", "scratch", "--pythonpath", tmp_path]
     subprocess.run(check, cwd=tmp_path, env=clean, check=True)
