@@ -31,6 +31,5 @@ def test_every_requirement_is_locked_within_its_range(name):
 def test_this_environment_is_the_locked_one():
     """What these tests run on is what the lock says."""
     here = [locked for locked in LOCKED.values() if locked.marker is None or locked.marker.evaluate()]
-    assert {line.name: f"=={version(line.name)}" for line in here} == {
-        line.name: str(line.specifier) for line in here
-    }
+    installed = {locked.name: f"=={version(locked.name)}" for locked in here}
+    assert installed == {locked.name: str(locked.specifier) for locked in here}

@@ -17,9 +17,7 @@ from tests.config.conftest import ROOT
 @pytest.mark.parametrize("text", ["", "shop", "0", "65536", "-1", "80 80", "٨٠"])
 def test_a_wrong_port_is_named(text):
     """What is no port is refused with the text, the range and an example."""
-    with pytest.raises(
-        ValueError, match=r"is not a port; give a number from 1 to 65535, as in make serve PORT=8080"
-    ):
+    with pytest.raises(ValueError, match="is not a port; give a number from 1 to 65535"):
         serve.port_of(text)
 
 
@@ -27,13 +25,8 @@ def test_a_port_in_use_is_refused_with_the_way_out():
     """A port that another program has ends in one sentence that offers another."""
     with closing(socket.create_server((serve.HOST, 0))) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "config.serve", str(port)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", "config.serve", str(port)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith(f"holdfast: port {port} can't be had (Address already in use); ")
     assert "make serve PORT=" in done.stderr
