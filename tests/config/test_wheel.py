@@ -7,8 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 
-from config import embedded
 from tests.config.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -68,7 +68,7 @@ def test_it_works_in_an_empty_environment(wheel, tmp_path):
     python = environment / "bin" / "python"
     pip = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "requirements.lock"]
     subprocess.run([*pip, f"{wheel}[redis]"], check=True)
-    (tmp_path / "scratch.py").write_text(SETTINGS % embedded.redis_url().replace("db=0", "db=14"))
+    (tmp_path / "scratch.py").write_text(SETTINGS % settings.REDIS_URL)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "PYTHON"))}
     check = ["-m", "django", "check", "--settings", "scratch", "--pythonpath", "."]
     for arguments, said in (
