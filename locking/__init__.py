@@ -13,6 +13,7 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
+from locking.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.lease import Lease
 from locking.lock import Lock, assert_locked, get_lock
 from locking.transactions import locked_transaction
@@ -32,6 +33,10 @@ __all__ = [
     "StaleFencingToken",
     "assert_locked",
     "distributed_lock",
+    "get_fair_lock",
     "get_lock",
+    "get_read_lock",
+    "get_semaphore",
+    "get_write_lock",
     "locked_transaction",
 ]
