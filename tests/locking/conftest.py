@@ -30,7 +30,7 @@ def at_release(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def second_database(transactional_db: None) -> Iterator[str]:
     """A second alias, on the same server."""
     second = connections["default"].copy("second")
-    second.connect()  # before it is registered: Django's tests refuse to connect to an alias that isn't theirs
+    second.connect()  # before it is registered: tests may not connect to an alias that isn't theirs
     connections.settings["second"] = second.settings_dict
     connections["second"] = second
     yield "second"
