@@ -318,9 +318,9 @@ class LockedCall:
         """Return the wrapper of a coroutine function."""
         if self.options.atomic:
             raise LockTransactionError(
-                f"atomic=True on the async function {dotted_path(self.function)}: Django has no transactions"
-                " in async code; put the database work into a synchronous function, decorate that, and call"
-                " it through sync_to_async"
+                f"atomic=True on the async function {dotted_path(self.function)}: Django has no"
+                " transactions in async code; put the database work into a synchronous function,"
+                " decorate that, and call it through sync_to_async"
             )
 
         async def locked(*args: Any, **kwargs: Any) -> Any:
