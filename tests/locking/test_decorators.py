@@ -450,7 +450,7 @@ async def test_an_async_policy_is_awaited(taken: str) -> None:
         return f"busy: {error.name}"
 
     @distributed_lock(key="'taken'", wait=0, on_conflict=policy)
-    async def function() -> None:
+    async def function() -> object:
         must_not_run()
 
     assert await function() == "busy: taken"

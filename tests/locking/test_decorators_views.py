@@ -143,7 +143,7 @@ urlpatterns = [
     path("async/<int:order_id>/", asynchronous),
     path("message/<int:order_id>/", with_message),
     path("raising/<int:order_id>/", raising),
-    path("skipping/<int:order_id>/", skipping),
+    path("skipping/<int:order_id>/", skipping),  # type: ignore[arg-type]
     path("down/<int:order_id>/", without_backend),
     path("submit/", submit),
     path("streaming/", streaming),
