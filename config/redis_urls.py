@@ -16,7 +16,7 @@ def with_database(url: str, number: int) -> str:
     """
     parts = urlsplit(url)
     query = parse_qs(parts.query) | {"db": [str(number)]}  # redis-py lets ?db= win over the path
-    # Not urlunsplit(): before Python 3.12.4 it drops the slashes of unix:///…, which has no host.
+    # Not urlunsplit(): Python 3.11's drops the slashes of unix:///…, which has no host.
     return f"{url.partition('?')[0]}?{urlencode(query, doseq=True)}"
 
 

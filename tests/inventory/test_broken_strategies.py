@@ -94,7 +94,9 @@ def test_an_early_release_lets_the_next_holder_read_what_was_there_before():
     with buyers() as start:
         a = start("A", buying(sku, "early_release"), "unlocked").reaches("unlocked")
         b = start("B", buying(sku, "early_release"))
-        assert b.ends_or_waits() == "waits", "B's write waits for A's row: B is past the lock and past its read"
+        assert b.ends_or_waits() == "waits", (
+            "B's write waits for A's row: B is past the lock and past its read"
+        )
         assert [event.name for event in b.journal if event.buyer == "B"][-1] == "decided"
         assert a.ends().error is None
         assert b.ends().error is None
@@ -196,5 +198,3 @@ def test_one_buyer_alone_never_notices():
             checkout([Line(sku, 1)], name)
         assert books(sku).balanced
         assert books(sku).left == 0
-
-
