@@ -7,6 +7,7 @@ import itertools
 import os
 import secrets
 import threading
+from asyncio.events import _get_running_loop
 
 
 def _new_client_id() -> str:
@@ -47,8 +48,6 @@ def current_context() -> object:
     The object itself is returned, not its ident (idents are reused) and not a ContextVar (those leak into child
     tasks and into threads started by `asyncio.to_thread`).
     """
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no running event loop in this thread
-        task = None
-    return task or threading.current_thread()
+    if _get_running_loop() is None:
+        return threading.current_thread()
+    return asyncio.current_task() or threading.current_thread()

@@ -17,7 +17,7 @@ from typing import Final
 from locking.backends.base import BaseLockBackend
 from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
-from locking.identity import PROCESS, current_context
+from locking.identity import PROCESS
 from locking.names import check_ttl
 
 logger = logging.getLogger("locking")
@@ -39,9 +39,9 @@ HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakVa
 _losing = threading.Lock()
 
 
-def held_here(alias: str, key: str) -> SingleLease | None:
-    """Return the lease by which the running thread or task holds `key`, if it does."""
-    return HOLDS.get((alias, key, id(current_context())))
+def held_by(context: object, alias: str, key: str) -> SingleLease | None:
+    """Return the lease by which a thread or task holds `key`, if it does."""
+    return HOLDS.get((alias, key, id(context)))
 
 
 class Lease(ABC):
@@ -108,7 +108,7 @@ class SingleLease(Lease):
     """The lease of one name."""
 
     __slots__ = (
-        "__weakref__", "_generation", "_on_lost", "_state", "backend", "context", "deadline", "depth", "key",
+        "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline", "depth", "key",
         "min_hold", "name", "owner", "renew_at", "renewed", "taken_at", "token", "ttl",
     )  # fmt: skip
 
@@ -118,6 +118,7 @@ class SingleLease(Lease):
         key: str,
         owner: str,
         backend: BaseLockBackend,
+        context: object,
         *,
         token: int,
         ttl: float,
@@ -126,17 +127,18 @@ class SingleLease(Lease):
         min_hold: float = 0.0,
         on_lost: Callable[[Lease], None] | None = None,
     ) -> None:
-        self.name, self.key, self.owner, self.backend = name, key, owner, backend
+        self.name, self.key, self.owner, self.backend, self.context = name, key, owner, backend, context
         self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
         self.taken_at = since
         self.deadline = since + ttl
         self.renew_at = since + ttl / 3
         self.depth = 1
-        self.context = current_context()
         self._on_lost = on_lost
         self._state = State.HELD
         self._generation = PROCESS.generation
-        HOLDS[(backend.alias, key, id(self.context))] = self
+        # A semaphore's holder may hold it many times, each time by another owner; any other lock once.
+        self._hold_key = (backend.alias, key if backend.exclusive else owner, id(context))
+        HOLDS[self._hold_key] = self
 
     def __repr__(self) -> str:
         return f"<Lease of {self.name!r} on {self.backend.alias!r}: {self.state.value}, {self.remaining():.3f} s left>"
@@ -241,11 +243,7 @@ class SingleLease(Lease):
         if not self._leave():
             return
         rest = self._rest_of_min_hold()
-        answer = (
-            self.backend.extend(self.key, self.owner, rest)
-            if rest
-            else self.backend.release(self.key, self.owner)
-        )
+        answer = self.backend.extend(self.key, self.owner, rest) if rest else self.backend.release(self.key, self.owner)
         self._ended(answer)
 
     async def arelease(self) -> None:
@@ -261,9 +259,7 @@ class SingleLease(Lease):
     def _leave(self) -> bool:
         """Step out of one level of re-entry; True when it was the outermost, so that the backend must be told."""
         if self.inherited:
-            raise LockNotOwned(
-                f"{self!r} belongs to the process that forked this one: it isn't released here"
-            )
+            raise LockNotOwned(f"{self!r} belongs to the process that forked this one: it isn't released here")
         if self._state is State.RELEASED:
             raise LockNotOwned(f"the lock {self.name!r} was released already")
         if self.depth > 1:
@@ -280,7 +276,7 @@ class SingleLease(Lease):
         return rest if rest >= 0.001 else 0.0
 
     def _ended(self, was_held: bool) -> None:
-        HOLDS.pop((self.backend.alias, self.key, id(self.context)), None)
+        HOLDS.pop(self._hold_key, None)
         if not was_held:
             self.lose()
         if self._state is State.LOST:
@@ -293,7 +289,7 @@ class SingleLease(Lease):
         if self.depth > 1:
             self.depth -= 1
             return
-        HOLDS.pop((self.backend.alias, self.key, id(self.context)), None)
+        HOLDS.pop(self._hold_key, None)
         if self.state is not State.LOST:
             self._state = State.RELEASED
 
