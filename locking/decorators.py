@@ -26,7 +26,7 @@ from locking.exceptions import BackendUnavailable, LockNotAcquired, LockTransact
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_builder
 from locking.lock import Lock, get_lock
-from locking.names import UNSET, _Unset, check_ttl, check_wait
+from locking.names import UNSET, Unset, check_ttl, check_wait
 from locking.responses import conflict_response
 from locking.transactions import (
     DatabaseAliases,
@@ -75,8 +75,8 @@ class LockOptions(TypedDict, total=False):
 
     key: KeySource | None
     keys: Sequence[str] | None
-    wait: float | _Unset | None
-    ttl: float | _Unset | None
+    wait: float | Unset | None
+    ttl: float | Unset | None
     message: Any
     release: bool
     atomic: bool | None
@@ -95,7 +95,7 @@ def distributed_lock(
 ) -> SkippingDecorator: ...
 @overload
 def distributed_lock(
-    *, on_conflict: NeverSkips | _Unset = UNSET, **options: Unpack[LockOptions]
+    *, on_conflict: NeverSkips | Unset = UNSET, **options: Unpack[LockOptions]
 ) -> LockDecorator: ...
 def distributed_lock(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Run a function only while holding a lock, and let go of it only after the commit.
@@ -144,9 +144,9 @@ class Options:
 
     key: KeySource | None = None
     keys: Sequence[str] | None = None
-    wait: float | _Unset | None = UNSET
-    ttl: float | _Unset | None = UNSET
-    on_conflict: ConflictPolicy | _Unset = UNSET
+    wait: float | Unset | None = UNSET
+    ttl: float | Unset | None = UNSET
+    on_conflict: ConflictPolicy | Unset = UNSET
     message: Any = None
     release: bool = True
     atomic: bool | None = None
@@ -157,14 +157,14 @@ class Options:
     condition: Callable[..., bool] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ttl, _Unset | None):
+        if not isinstance(self.ttl, Unset | None):
             check_ttl(self.ttl)
-        if not isinstance(self.wait, _Unset):
+        if not isinstance(self.wait, Unset):
             check_wait(self.wait)
         check_wait(self.min_hold, source="min_hold")
-        if not isinstance(self.on_conflict, _Unset):
+        if not isinstance(self.on_conflict, Unset):
             check_policy(self.on_conflict)
-        if not self.release and isinstance(self.ttl, _Unset | None):
+        if not self.release and isinstance(self.ttl, Unset | None):
             raise ValueError(
                 "release=False leaves the lock taken until its ttl ends: say how long, as in ttl=3"
             )
@@ -186,7 +186,7 @@ class Options:
 
     def policy(self) -> ConflictPolicy:
         """What to do on a conflict: the decorator's own word, or else the alias's."""
-        if not isinstance(self.on_conflict, _Unset):
+        if not isinstance(self.on_conflict, Unset):
             return self.on_conflict
         return check_policy(locks[self.backend].settings.on_conflict)
 
@@ -319,8 +319,8 @@ class LockedCall:
         if self.options.atomic:
             raise LockTransactionError(
                 f"atomic=True on the async function {dotted_path(self.function)}: Django has no"
-                " transactions in async code; put the database work into a synchronous function, decorate that,"
-                " and call it through sync_to_async"
+                " transactions in async code; put the database work into a synchronous function,"
+                " decorate that, and call it through sync_to_async"
             )
 
         async def locked(*args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ from locking.exceptions import LockError, LockNotSupported, LockTransactionError
 from locking.handler import DEFAULT_ALIAS
 from locking.lease import Lease
 from locking.lock import Lock, get_lock
-from locking.names import UNSET, _Unset, check_names
+from locking.names import UNSET, Unset, check_names
 
 logger = logging.getLogger("locking")
 
@@ -33,8 +33,8 @@ PSYCOPG_IN_ERROR: Final = 3  # TransactionStatus.INERROR, in psycopg 2 and 3 ali
 def locked_transaction(
     *names: str,
     using: DatabaseAliases = "default",
-    ttl: float | _Unset | None = UNSET,
-    wait: float | _Unset | None = UNSET,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
     min_hold: float = 0.0,
