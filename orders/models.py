@@ -25,8 +25,6 @@ class Order(models.Model):
     strategy = models.CharField(_("strategy"), max_length=40, help_text=_("How the stock was taken."))
     created_at = models.DateTimeField(_("created"), auto_now_add=True, db_index=True)
 
-    items: models.Manager[OrderItem]
-
     class Meta:
         ordering = ("-created_at", "-pk")
         verbose_name = _("order")
