@@ -211,4 +211,5 @@ def shared_settings() -> dict[str, object]:
     databases = {alias: dict(connections[alias].settings_dict) for alias in connections}
     for database in databases.values():
         database["OPTIONS"] = {k: v for k, v in database["OPTIONS"].items() if k != "pool"}
-    return {"DATABASES": databases, "CACHES": settings.CACHES, "LOCKING": settings.LOCKING, "DEBUG": False}
+    shared = {name: getattr(settings, name) for name in ("CACHES", "LOCKING", "REDIS_URL")}
+    return shared | {"DATABASES": databases, "DEBUG": False}
