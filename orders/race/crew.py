@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -50,7 +49,6 @@ class WorkerProcess:
                 [sys.executable, "-m", "orders.race.worker", str(far_end.fileno())],
                 pass_fds=[far_end.fileno()],
                 cwd=Path(settings.BASE_DIR),
-                env=os.environ | {"DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE},
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,

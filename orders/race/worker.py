@@ -96,9 +96,8 @@ class Worker:
             self._inbox.put(go)
 
     def _say(self, message: object) -> None:
-        with suppress(
-            OSError
-        ):  # a parent that is gone is noticed by the listener, which sends everybody home
+        # A parent that is gone is noticed by the listener, which sends everybody home.
+        with suppress(OSError):
             self._channel.send(message)
 
     def _report(self, futures: Sequence[Future[Outcome]]) -> None:

@@ -96,6 +96,15 @@ def test_a_database_without_tables_is_one_clear_sentence(monkeypatch):
             cursor.execute("ALTER TABLE elsewhere RENAME TO inventory_product")
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_redis_that_is_down_is_one_clear_sentence(settings):
+    """What can't be prepared ends the race with the reason and the way out, and leaves no product."""
+    settings.REDIS_URL = "unix:///nowhere/redis.sock"
+    with pytest.raises(CommandError, match=r"Redis doesn't answer .* REDIS_URL"):
+        oversell("--strategy", "redis_script")
+    assert not Product.objects.exists()
+
+
 class Run:
     """A real `manage.py oversell` in a process of its own, in the middle of its race."""
 
@@ -156,8 +165,15 @@ STOPPABLE = ["lost_update", "row_lock", "redis_lock", "redis_spin_lock", "redis_
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("running", STOPPABLE, indirect=True)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("running", "number"),
+    [
+        *((name, signal.SIGINT) for name in STOPPABLE),
+        ("redis_lock", signal.SIGTERM),
+        ("row_lock", signal.SIGHUP),
+    ],
+    indirect=["running"],
+)
 def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_room):
     """After Ctrl-C in mid-sale there is no process, no lock, no key, no product and no half order."""
     running.process.send_signal(number)
@@ -167,7 +183,7 @@ def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_room):
     assert f"stopped by {number.name}" in errors
     assert not any(worker.is_running() for worker in running.workers)
     # A lock's token counter is no lock: it has to outlive it, and ends by itself.
-    keys = {key for key in redis_room.keys() if not key.startswith(b"redisson_lock_token:")}
+    keys = {key for key in redis_room.scan_iter() if not key.startswith(b"redisson_lock_token:")}
     assert keys == {b"holdfast:tests"}
     assert not Product.objects.exists()
     assert not Order.objects.exists()

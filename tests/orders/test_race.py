@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 
+from inventory.lab import create_lab_product
 from inventory.models import Product, StockMovement
 from inventory.strategies import STRATEGIES
 from orders.models import Order
@@ -191,7 +192,7 @@ def test_a_race_in_progress_is_not_swept(product):
 
 def test_products_of_others_in_the_lab_are_not_swept():
     """Only what a race has made is a race's to clear."""
-    mine = lab.create_lab_product("lab-by-hand", 3)
+    mine = create_lab_product("lab-by-hand", 3)
     assert lab.sweep() == 0
     mine.refresh_from_db()
 

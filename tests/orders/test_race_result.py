@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orders.race.audit import Books
-from orders.race.messages import Outcome
+from orders.race.messages import Answer, Outcome
 from orders.race.plan import Plan, Variant
 from orders.race.result import judge, percentile
 
@@ -24,7 +24,8 @@ def books(sold=2, left=0, moved=None, orders=None):
 
 def outcomes(sold=2, refused=2, errors=0):
     """As many answers of each kind, a second apart."""
-    answers = ["sold"] * sold + ["refused"] * refused + ["error"] * errors
+    counts: dict[Answer, int] = {"sold": sold, "refused": refused, "error": errors}
+    answers = [answer for answer, count in counts.items() for _ in range(count)]
     return [
         Outcome(
             number,

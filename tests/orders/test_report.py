@@ -35,7 +35,8 @@ def test_the_page_needs_no_network(page):
 
 def test_the_page_carries_the_figures_and_the_lines(page):
     """The data that the plots draw is in the page, and equal to what was measured."""
-    data = json.loads(re.search(r'<script id="race" type="application/json">(.*?)</script>', page, re.S)[1])
+    (text,) = re.findall(r'<script id="race" type="application/json">(.*?)</script>', page, re.S)
+    data = json.loads(text)
     assert [v["oversold"] for v in data["variants"]] == [2, 0]
     assert data["stock"]["lost_update"] == {"ms": [0.0, 10.0, 20.0], "page": [2, 1, 1], "truth": [2, 0, -2]}
 
