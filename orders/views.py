@@ -22,7 +22,7 @@ from orders.services import checkout
 CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 
-# JSON -----------------------------------------------------------------------------------------------------------
+# JSON ------------------------------------------------------------------------------------------------------
 
 
 @json_api("POST")
@@ -74,7 +74,7 @@ def products_view(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"products": products, "next": following})
 
 
-# Pages ----------------------------------------------------------------------------------------------------------
+# Pages -----------------------------------------------------------------------------------------------------
 
 
 def start(request: HttpRequest) -> HttpResponse:
