@@ -8,7 +8,6 @@ PYTEST ?=
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
-export PYTHONDONTWRITEBYTECODE ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help venv migrate demo serve test check bench stop clean lock

@@ -3,7 +3,6 @@
 import importlib.util
 import shutil
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -67,11 +66,9 @@ class Postgres(Server):
 
     def complete(self) -> None:
         """Create the project's database, unless an earlier start got that far."""
-        with (
-            suppress(psycopg.errors.DuplicateDatabase),
-            self.connect("postgres", autocommit=True) as connection,
-        ):
-            connection.execute("CREATE DATABASE holdfast")
+        with self.connect("postgres", autocommit=True) as connection:
+            if not connection.execute("SELECT FROM pg_database WHERE datname = 'holdfast'").fetchone():
+                connection.execute("CREATE DATABASE holdfast")
 
     def process(self) -> psutil.Process | None:
         """The postmaster of this cluster, or None."""

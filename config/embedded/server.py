@@ -132,12 +132,19 @@ def telling_line(text: str) -> str:
 def end(process: psutil.Process) -> None:
     """Wait for a server to go; one that doesn't is killed, and recovers at its next start."""
     with suppress(psutil.NoSuchProcess):
-        if process.status() != psutil.STATUS_STOPPED:
-            with suppress(psutil.TimeoutExpired):
-                process.wait(timeout=STOP_SECONDS)
-        if process.is_running():
+        if process.status() == psutil.STATUS_STOPPED or not gone_within(process, STOP_SECONDS):
             process.kill()
-            process.wait(timeout=STOP_SECONDS)
+            gone_within(process, STOP_SECONDS)
+
+
+def gone_within(process: psutil.Process, seconds: float) -> bool:
+    """Whether the process ends in time; one that its parent has yet to bury has ended."""
+    deadline = time.monotonic() + seconds
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def living(pid_file: Path, cwd: Path, name: str) -> psutil.Process | None:
