@@ -71,19 +71,28 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def read_products(lines: Sequence[Line]) -> dict[str, Product]:
-    """Return the products of `lines` by SKU, as they are now and unlocked.
+def find_products(lines: Sequence[Line]) -> dict[str, Product]:
+    """Return the products of `lines` by SKU, as they are now and unlocked; not a step of a sale.
 
     Raises:
         UnknownProduct: naming every SKU that there isn't.
     """
-    products = _by_sku(Product.objects.all(), lines)
+    return _by_sku(Product.objects.all(), lines)
+
+
+def read_products(lines: Sequence[Line]) -> dict[str, Product]:
+    """Read the stock of a sale: the products of `lines` by SKU, as they are now and unlocked.
+
+    Raises:
+        UnknownProduct: naming every SKU that there isn't.
+    """
+    products = find_products(lines)
     _tell_read(products)
     return products
 
 
 def lock_products(lines: Sequence[Line]) -> dict[str, Product]:
-    """Return the products of `lines` by SKU, their rows locked until the transaction ends.
+    """Read the stock of a sale with the products' rows locked until the transaction ends.
 
     `no_key`: inserting an order item takes FOR KEY SHARE on its product, which a plain FOR UPDATE would
     block.
@@ -160,7 +169,7 @@ def refuse(lines: Sequence[Line]) -> Never:
         SoldOut: naming the short lines.
         Busy: there is enough again, so it isn't sold out.
     """
-    shortages = find_shortages(lines, _by_sku(Product.objects.all(), lines))
+    shortages = find_shortages(lines, find_products(lines))
     if shortages:
         raise SoldOut(shortages)
     raise Busy("stock came back while the order was refused", retry_after=0)

@@ -241,7 +241,11 @@ class SingleLease(Lease):
         if not self._leave():
             return
         rest = self._rest_of_min_hold()
-        answer = self.backend.extend(self.key, self.owner, rest) if rest else self.backend.release(self.key, self.owner)
+        answer = (
+            self.backend.extend(self.key, self.owner, rest)
+            if rest
+            else self.backend.release(self.key, self.owner)
+        )
         self._ended(answer)
 
     async def arelease(self) -> None:
@@ -257,7 +261,9 @@ class SingleLease(Lease):
     def _leave(self) -> bool:
         """Step out of one level of re-entry; True when it was the outermost, so that the backend must be told."""
         if self.inherited:
-            raise LockNotOwned(f"{self!r} belongs to the process that forked this one: it isn't released here")
+            raise LockNotOwned(
+                f"{self!r} belongs to the process that forked this one: it isn't released here"
+            )
         if self._state is State.RELEASED:
             raise LockNotOwned(f"the lock {self.name!r} was released already")
         if self.depth > 1:

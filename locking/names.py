@@ -31,13 +31,19 @@ def check_name(name: object) -> str:
     names derived from such a name would land on different servers.
     """
     if not isinstance(name, str):
-        raise LockKeyError(f"a lock's name must be a str, not {name!r} ({type(name).__name__}); pass str(…) of it")
+        raise LockKeyError(
+            f"a lock's name must be a str, not {name!r} ({type(name).__name__}); pass str(…) of it"
+        )
     if not name.strip():
         raise LockKeyError(f"a lock's name can't be empty ({name!r}): unrelated callers would share one lock")
     if len(name) > MAX_NAME:
-        raise LockKeyError(f"a lock's name has at most {MAX_NAME} characters, {name[:40]!r}… has {len(name)}; hash it")
+        raise LockKeyError(
+            f"a lock's name has at most {MAX_NAME} characters, {name[:40]!r}… has {len(name)}; hash it"
+        )
     if not _balanced(name):
-        raise LockKeyError(f"the braces in the lock's name {name!r} don't pair up; leave them out or close them")
+        raise LockKeyError(
+            f"the braces in the lock's name {name!r} don't pair up; leave them out or close them"
+        )
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -77,7 +83,9 @@ def check_wait(wait: object, *, source: str = "wait") -> float | None:
         return None
     seconds = _number(wait, source)
     if seconds < 0:
-        raise ValueError(f"{source} must be 0 (don't wait), positive seconds, or None (no limit), not {wait!r}")
+        raise ValueError(
+            f"{source} must be 0 (don't wait), positive seconds, or None (no limit), not {wait!r}"
+        )
     return seconds
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from inventory import stock_store
 from inventory.checkpoints import checkpoint
 from inventory.models import Product
-from inventory.rows import read_products, sale_transaction, subtract_all
+from inventory.rows import find_products, read_products, sale_transaction, subtract_all
 from inventory.strategies.base import Sale, Strategy
 
 
@@ -52,7 +52,7 @@ class Segmented(Strategy):
         first = random.randrange(self.segments)  # noqa: S311
         args = [self.segments, first, *(line.quantity for line in sale.lines)]
         return stock_store.take(
-            "take_segments", sale.lines, keys, args, lambda: self._stock(read_products(sale.lines).values())
+            "take_segments", sale.lines, keys, args, lambda: self._stock(find_products(sale.lines).values())
         )
 
     def prepare(self, products: Iterable[Product]) -> None:

@@ -52,7 +52,9 @@ Connect = Callable[[], AbstractConnection]
 
 def connections_like(pool: ConnectionPool) -> Connect:
     """Return a maker of asyncio connections to the same server, with the same credentials, as `pool`'s."""
-    options = {name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs}
+    options = {
+        name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs
+    }
     kind: type[AbstractConnection] = Connection
     if issubclass(pool.connection_class, BlockingUnixConnection):
         kind = UnixDomainSocketConnection
@@ -88,7 +90,9 @@ class Room:
             except UNREACHABLE as error:
                 await connection.disconnect(nowait=True)
                 if attempt == ATTEMPTS:
-                    raise error if isinstance(error, RedisError) else RedisConnectionError(str(error)) from error
+                    raise (
+                        error if isinstance(error, RedisError) else RedisConnectionError(str(error))
+                    ) from error
         raise AssertionError("unreachable")
 
     async def command(self, *parts: str) -> Any:

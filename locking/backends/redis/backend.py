@@ -74,7 +74,9 @@ class RedisBackend(BaseLockBackend):
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         sent = now()
-        reply = await (await self._rooms.here()).call(acquire_request(key, owner, ttl, keep=fenced, place=b""))
+        reply = await (await self._rooms.here()).call(
+            acquire_request(key, owner, ttl, keep=fenced, place=b"")
+        )
         return read_outcome(reply, sent)[0]
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
@@ -103,7 +105,11 @@ class RedisBackend(BaseLockBackend):
 
 def read_holder(fields: Any, left: int) -> Holder | None:
     """Return the holder from the lock's hash (a list in RESP2, a dict in RESP3) and its time left in ms."""
-    pairs = list(fields.items()) if isinstance(fields, dict) else list(zip(fields[::2], fields[1::2], strict=True))
+    pairs = (
+        list(fields.items())
+        if isinstance(fields, dict)
+        else list(zip(fields[::2], fields[1::2], strict=True))
+    )
     if not pairs or left == -2:
         return None
     owner, count = pairs[0]
@@ -141,5 +147,7 @@ def _pool_of_cache(settings: AliasSettings) -> ConnectionPool:
             " or give LOCKING a LOCATION of its own"
         )
     if not isinstance(client, Redis):
-        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}]: can't lock through a {type(client).__qualname__}")
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}]: can't lock through a {type(client).__qualname__}"
+        )
     return client.connection_pool  # type: ignore[no-any-return]

@@ -81,7 +81,8 @@ def keys_of(key: str) -> Keys:
     """Return what is sent for every request on `key`."""
     token, queue = derived("redisson_lock_token", key), derived("holdfast_lock_queue", key)
     return Keys(
-        packed=pack(b"3", key.encode(), token.encode(), queue.encode()), channel=pack(lock_channel(key).encode())
+        packed=pack(b"3", key.encode(), token.encode(), queue.encode()),
+        channel=pack(lock_channel(key).encode()),
     )
 
 

@@ -60,7 +60,9 @@ class Wire:
             except UNREACHABLE as error:
                 connection.disconnect()
                 if attempt == ATTEMPTS:
-                    raise error if isinstance(error, RedisError) else RedisConnectionError(str(error)) from error
+                    raise (
+                        error if isinstance(error, RedisError) else RedisConnectionError(str(error))
+                    ) from error
         raise AssertionError("unreachable")
 
     def command(self, *parts: str | bytes | int) -> Any:
@@ -102,7 +104,11 @@ def translated(error: Exception, alias: str) -> BackendError:
     """Return our error for redis-py's: *didn't answer* and *answered with an error* are two different things."""
     kind = BackendUnavailable if isinstance(error, UNREACHABLE) else BackendError
     verb = "doesn't answer" if kind is BackendUnavailable else "refused the request"
-    hint = " (a key of that name is no lock: choose another name, or a KEY_PREFIX)" if "WRONGTYPE" in str(error) else ""
+    hint = (
+        " (a key of that name is no lock: choose another name, or a KEY_PREFIX)"
+        if "WRONGTYPE" in str(error)
+        else ""
+    )
     return kind(f"Redis of the lock backend {alias!r} {verb}{hint}: {error}")
 
 
