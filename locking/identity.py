@@ -1,4 +1,6 @@
-"""Who is asking: the owner of an acquisition, the thread or task that re-enters, and the process after a fork."""
+"""Who is asking: the owner of an acquisition, the thread or task that re-enters, and the process after a
+fork.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import itertools
 import os
 import secrets
 import threading
+from asyncio.events import _get_running_loop
 
 
 def _new_client_id() -> str:
@@ -44,11 +47,9 @@ def new_owner() -> str:
 def current_context() -> object:
     """Return the running asyncio task, or else the running thread: who may re-enter what it holds.
 
-    The object itself is returned, not its ident (idents are reused) and not a ContextVar (those leak into child
-    tasks and into threads started by `asyncio.to_thread`).
+    The object itself is returned, not its ident (idents are reused) and not a ContextVar (those leak into
+    child tasks and into threads started by `asyncio.to_thread`).
     """
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no running event loop in this thread
-        task = None
-    return task or threading.current_thread()
+    if _get_running_loop() is None:
+        return threading.current_thread()
+    return asyncio.current_task() or threading.current_thread()

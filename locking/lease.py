@@ -1,7 +1,8 @@
 """One time-limited grant of a lock, from its acquisition to its end.
 
-A lease is held, unknown (the backend doesn't answer, and its local deadline hasn't passed), lost, or released.
-Its deadline is counted on the local clock from before the request was sent, so it never outlives the server's.
+A lease is held, unknown (the backend doesn't answer, and its local deadline hasn't passed), lost, or
+released. Its deadline is counted on the local clock from before the request was sent, so it never outlives
+the server's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 from locking.backends.base import BaseLockBackend
 from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
-from locking.identity import PROCESS, current_context
+from locking.identity import PROCESS
 from locking.names import check_ttl
 
 logger = logging.getLogger("locking")
@@ -34,14 +35,15 @@ class State(enum.Enum):
 
 HoldKey = tuple[str, str, int]
 HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakValueDictionary()
-"""What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself."""
+"""What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself.
+"""
 
 _losing = threading.Lock()
 
 
-def held_here(alias: str, key: str) -> SingleLease | None:
-    """Return the lease by which the running thread or task holds `key`, if it does."""
-    return HOLDS.get((alias, key, id(current_context())))
+def held_by(context: object, alias: str, key: str) -> SingleLease | None:
+    """Return the lease by which a thread or task holds `key`, if it does."""
+    return HOLDS.get((alias, key, id(context)))
 
 
 class Lease(ABC):
@@ -67,7 +69,7 @@ class Lease(ABC):
 
     @abstractmethod
     def ensure_held(self) -> None:
-        """Raise LockLost if the lease has ended or may have; call it before an effect that can't be undone."""
+        """Raise LockLost if the lease has ended or may have; call it before what can't be undone."""
 
     @abstractmethod
     def extend(self, ttl: float) -> None:
@@ -87,7 +89,7 @@ class Lease(ABC):
 
     @abstractmethod
     def keep(self) -> None:
-        """Stop renewing and leave the lock to its ttl: it stays taken until then, whatever this process does."""
+        """Stop renewing and leave the lock to its ttl: it stays taken until then."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ class Lease(ABC):
 
     @property
     def fencing_token(self) -> int:
-        """The strictly rising number of this hold; of the first name when there are several (see `leases`)."""
+        """The strictly rising number of this hold; of the first of several names (see `leases`)."""
         return self.leases[0].token
 
     def __bool__(self) -> bool:
@@ -108,8 +110,8 @@ class SingleLease(Lease):
     """The lease of one name."""
 
     __slots__ = (
-        "__weakref__", "_generation", "_on_lost", "_state", "backend", "context", "deadline", "depth", "key",
-        "min_hold", "name", "owner", "renew_at", "renewed", "taken_at", "token", "ttl",
+        "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline",
+        "depth", "key", "min_hold", "name", "owner", "renew_at", "renewed", "taken_at", "token", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +120,7 @@ class SingleLease(Lease):
         key: str,
         owner: str,
         backend: BaseLockBackend,
+        context: object,
         *,
         token: int,
         ttl: float,
@@ -126,20 +129,22 @@ class SingleLease(Lease):
         min_hold: float = 0.0,
         on_lost: Callable[[Lease], None] | None = None,
     ) -> None:
-        self.name, self.key, self.owner, self.backend = name, key, owner, backend
+        self.name, self.key, self.owner, self.backend, self.context = name, key, owner, backend, context
         self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
         self.taken_at = since
         self.deadline = since + ttl
         self.renew_at = since + ttl / 3
         self.depth = 1
-        self.context = current_context()
         self._on_lost = on_lost
         self._state = State.HELD
         self._generation = PROCESS.generation
-        HOLDS[(backend.alias, key, id(self.context))] = self
+        # A semaphore's holder may hold it many times, each time by another owner; any other lock once.
+        self._hold_key = (backend.alias, key if backend.exclusive else owner, id(context))
+        HOLDS[self._hold_key] = self
 
     def __repr__(self) -> str:
-        return f"<Lease of {self.name!r} on {self.backend.alias!r}: {self.state.value}, {self.remaining():.3f} s left>"
+        where = f"{self.name!r} on {self.backend.alias!r}"
+        return f"<Lease of {where}: {self.state.value}, {self.remaining():.3f} s left>"
 
     @property
     def leases(self) -> Sequence[SingleLease]:
@@ -174,8 +179,9 @@ class SingleLease(Lease):
 
     def _lost_error(self) -> LockLost:
         return LockLost(
-            f"the lock {self.name!r} on backend {self.backend.alias!r} was lost {now() - self.taken_at:.3f} s after"
-            f" it was acquired (ttl {self.ttl:g} s): another may hold it now, so nothing done since may count"
+            f"the lock {self.name!r} on backend {self.backend.alias!r} was lost"
+            f" {now() - self.taken_at:.3f} s after it was acquired (ttl {self.ttl:g} s):"
+            " another may hold it now, so nothing done since may count"
         )
 
     # prolonging
@@ -227,7 +233,7 @@ class SingleLease(Lease):
             threading.Thread(target=self._tell_lost, name="locking-on-lost", daemon=True).start()
 
     def _tell_lost(self) -> None:
-        """Run the caller's hook in a thread of its own: a slow one must not hold up the renewals of others."""
+        """Run the caller's hook in a thread of its own: a slow one must not hold up renewals."""
         assert self._on_lost is not None
         try:
             self._on_lost(self)
@@ -259,7 +265,9 @@ class SingleLease(Lease):
             self._ended(await self.backend.arelease(self.key, self.owner))
 
     def _leave(self) -> bool:
-        """Step out of one level of re-entry; True when it was the outermost, so that the backend must be told."""
+        """Step out of one level of re-entry; True when it was the outermost, so that the backend must be
+        told.
+        """
         if self.inherited:
             raise LockNotOwned(
                 f"{self!r} belongs to the process that forked this one: it isn't released here"
@@ -280,7 +288,7 @@ class SingleLease(Lease):
         return rest if rest >= 0.001 else 0.0
 
     def _ended(self, was_held: bool) -> None:
-        HOLDS.pop((self.backend.alias, self.key, id(self.context)), None)
+        HOLDS.pop(self._hold_key, None)
         if not was_held:
             self.lose()
         if self._state is State.LOST:
@@ -293,7 +301,7 @@ class SingleLease(Lease):
         if self.depth > 1:
             self.depth -= 1
             return
-        HOLDS.pop((self.backend.alias, self.key, id(self.context)), None)
+        HOLDS.pop(self._hold_key, None)
         if self.state is not State.LOST:
             self._state = State.RELEASED
 

@@ -22,8 +22,8 @@ from locking.exceptions import (
 )
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.identity import current_context, new_owner
-from locking.lease import Lease, MultiLease, SingleLease, State, held_here
-from locking.names import UNSET, _Unset, check_names, check_ttl, check_wait
+from locking.lease import Lease, MultiLease, SingleLease, State, held_by
+from locking.names import UNSET, Unset, check_names, check_ttl, check_wait
 from locking.renewal import watchdog
 
 logger = logging.getLogger("locking")
@@ -34,8 +34,8 @@ LONGEST_SLEEP: Final = 30.0
 
 def get_lock(
     *names: str,
-    ttl: float | None | _Unset = UNSET,
-    wait: float | None | _Unset = UNSET,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
     min_hold: float = 0.0,
@@ -61,31 +61,31 @@ def get_lock(
     """
     checked = check_names(names)
     engine = locks[backend]
-    options = _Options(engine, ttl, wait, fenced, min_hold, on_lost)
+    options = Options(engine, ttl, wait, fenced, min_hold, on_lost)
     parts = [SingleLock(name, options) for name in checked]
     return parts[0] if len(parts) == 1 else MultiLock(parts)
 
 
-class _Options:
-    """The checked arguments of `get_lock`, shared by the locks of several names."""
+class Options:
+    """The checked arguments of `get_lock`: one for all names, and one for every kind of lock."""
 
     __slots__ = ("backend", "fenced", "min_hold", "on_lost", "renewed", "ttl", "wait")
 
     def __init__(
         self,
         backend: BaseLockBackend,
-        ttl: float | None | _Unset,
-        wait: float | None | _Unset,
+        ttl: float | Unset | None,
+        wait: float | Unset | None,
         fenced: bool,
         min_hold: float,
         on_lost: Callable[[Lease], None] | None,
     ) -> None:
         settings = backend.settings
-        lease = settings.ttl if isinstance(ttl, _Unset) else ttl
+        lease = settings.ttl if isinstance(ttl, Unset) else ttl
         self.backend = backend
         self.renewed = lease is None
         self.ttl = DEFAULT_LEASE if lease is None else check_ttl(lease)
-        self.wait = settings.wait if isinstance(wait, _Unset) else check_wait(wait)
+        self.wait = settings.wait if isinstance(wait, Unset) else check_wait(wait)
         self.fenced = fenced
         self.min_hold = check_wait(min_hold, source="min_hold") or 0.0
         self.on_lost = on_lost
@@ -96,8 +96,8 @@ class _Options:
 class Lock(ABC):
     """A named lock. `with lock as lease:` never enters its block without the lock.
 
-    One Lock may be shared by threads and tasks: each has its own lease, and the one that holds the lock may take
-    it again (its holds are counted).
+    One Lock may be shared by threads and tasks: each has its own lease, and the one that holds the lock may
+    take it again (its holds are counted).
     """
 
     name: str
@@ -107,11 +107,11 @@ class Lock(ABC):
         self._entered: dict[int, list[Lease]] = {}
 
     @abstractmethod
-    def _take(self, wait: float | None) -> Lease:
-        """Acquire within `wait` seconds or raise."""
+    def _take(self, wait: float | None, context: object) -> Lease:
+        """Acquire for `context`, the running thread or task, within `wait` seconds, or raise."""
 
     @abstractmethod
-    async def _atake(self, wait: float | None) -> Lease:
+    async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio."""
 
     @abstractmethod
@@ -124,7 +124,7 @@ class Lock(ABC):
 
     # taking
 
-    def acquire(self, wait: float | None | _Unset = UNSET) -> Lease:
+    def acquire(self, wait: float | Unset | None = UNSET) -> Lease:
         """Wait until the lock is ours and return its lease.
 
         Args:
@@ -133,8 +133,9 @@ class Lock(ABC):
         Raises:
             LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered.
         """
-        lease = self._take(self._seconds(wait))
-        self._note(lease)
+        context = current_context()
+        lease = self._take(self._seconds(wait), context)
+        self._entered.setdefault(id(context), []).append(lease)
         return lease
 
     def try_acquire(self) -> Lease | None:
@@ -144,10 +145,11 @@ class Lock(ABC):
         except LockNotAcquired:
             return None
 
-    async def aacquire(self, wait: float | None | _Unset = UNSET) -> Lease:
+    async def aacquire(self, wait: float | Unset | None = UNSET) -> Lease:
         """`acquire` for asyncio: waits without a thread."""
-        lease = await self._atake(self._seconds(wait))
-        self._note(lease)
+        context = current_context()
+        lease = await self._atake(self._seconds(wait), context)
+        self._entered.setdefault(id(context), []).append(lease)
         return lease
 
     async def atry_acquire(self) -> Lease | None:
@@ -157,13 +159,10 @@ class Lock(ABC):
         except LockNotAcquired:
             return None
 
-    def _seconds(self, wait: float | None | _Unset) -> float | None:
-        return self._wait if isinstance(wait, _Unset) else check_wait(wait)
+    def _seconds(self, wait: float | Unset | None) -> float | None:
+        return self._wait if isinstance(wait, Unset) else check_wait(wait)
 
     # the leases of the running thread or task, innermost last
-
-    def _note(self, lease: Lease) -> None:
-        self._entered.setdefault(id(current_context()), []).append(lease)
 
     def _lease(self) -> Lease:
         mine = self._entered.get(id(current_context()))
@@ -171,11 +170,14 @@ class Lock(ABC):
             raise LockNotOwned(f"the lock {self.name!r} isn't held by this thread or task")
         return mine[-1]
 
-    def _forget(self) -> None:
+    def _forget(self) -> Lease:
+        """Take the innermost lease off the list and return it."""
         me = id(current_context())
-        self._entered[me].pop()
-        if not self._entered[me]:
+        mine = self._entered[me]
+        lease = mine.pop()
+        if not mine:
             del self._entered[me]
+        return lease
 
     def release(self) -> None:
         """Let go of what this thread or task acquired last. LockNotOwned, LockLost: see `Lease.release`."""
@@ -225,8 +227,7 @@ class Lock(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = self._lease()
-        self._forget()
+        lease = self._forget()
         with _settling(lease, error):
             lease.release()
 
@@ -236,8 +237,7 @@ class Lock(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = self._lease()
-        self._forget()
+        lease = self._forget()
         with _settling(lease, error):
             # A cancellation that arrives now must not leave the lock taken.
             await asyncio.shield(lease.arelease())
@@ -278,7 +278,7 @@ class _settling:  # noqa: N801 - reads as a verb where it is used
 class SingleLock(Lock):
     """The lock of one name."""
 
-    def __init__(self, name: str, options: _Options) -> None:
+    def __init__(self, name: str, options: Options) -> None:
         super().__init__()
         self.name = name
         self._options = options
@@ -297,9 +297,9 @@ class SingleLock(Lock):
         """See `Lock.locked`."""
         return await self._backend.aholder(self.key) is not None
 
-    def _take(self, wait: float | None) -> Lease:
+    def _take(self, wait: float | None, context: object) -> Lease:
         """Re-enter, or stand in the queue and wait for our turn."""
-        if hold := self._reenter():
+        if hold := self._reenter(context):
             return hold
         begun, owner, options = now(), new_owner(), self._options
         place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
@@ -311,11 +311,11 @@ class SingleLock(Lock):
             self._clean_up_after(error, owner)
             place.leave()
             raise
-        return self._leased(owner, outcome)
+        return self._leased(owner, outcome, context)
 
-    async def _atake(self, wait: float | None) -> Lease:
+    async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
-        if hold := self._reenter():
+        if hold := self._reenter(context):
             return hold
         begun, owner, options = now(), new_owner(), self._options
         place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
@@ -327,11 +327,11 @@ class SingleLock(Lock):
             self._clean_up_after(error, owner)
             await asyncio.shield(place.leave())
             raise
-        return self._leased(owner, outcome)
+        return self._leased(owner, outcome, context)
 
-    def _reenter(self) -> Lease | None:
+    def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
-        hold = held_here(self._backend.alias, self.key)
+        hold = held_by(context, self._backend.alias, self.key)
         if hold is None:
             return None
         hold.ensure_held()
@@ -357,13 +357,14 @@ class SingleLock(Lock):
         if not isinstance(error, LockNotAcquired):
             watchdog.bury(self._backend, self.key, owner, self._options.ttl)
 
-    def _leased(self, owner: str, grant: Grant) -> Lease:
+    def _leased(self, owner: str, grant: Grant, context: object) -> Lease:
         options = self._options
         lease = SingleLease(
             self.name,
             self.key,
             owner,
             self._backend,
+            context,
             token=grant.token,
             ttl=options.ttl,
             since=grant.since,
@@ -399,12 +400,12 @@ class MultiLock(Lock):
                 return True
         return False
 
-    def _take(self, wait: float | None) -> Lease:
+    def _take(self, wait: float | None, context: object) -> Lease:
         begun = now()
         taken: list[Lease] = []
         try:
             for part in self._parts:
-                taken.append(part._take(_left(begun, wait)))
+                taken.append(part._take(_left(begun, wait), context))
         except BaseException as error:
             for lease in reversed(taken):
                 with _settling(lease, error):
@@ -412,12 +413,12 @@ class MultiLock(Lock):
             raise
         return _together(taken)
 
-    async def _atake(self, wait: float | None) -> Lease:
+    async def _atake(self, wait: float | None, context: object) -> Lease:
         begun = now()
         taken: list[Lease] = []
         try:
             for part in self._parts:
-                taken.append(await part._atake(_left(begun, wait)))
+                taken.append(await part._atake(_left(begun, wait), context))
         except BaseException as error:
             for lease in reversed(taken):
                 with _settling(lease, error):
@@ -446,7 +447,7 @@ def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:
     """
     engine = locks[backend]
     for name in check_names(names):
-        lease = held_here(engine.alias, engine.key(name))
+        lease = held_by(current_context(), engine.alias, engine.key(name))
         if lease is None:
             raise LockNotOwned(f"this code needs the lock {name!r}, which this thread or task doesn't hold")
         lease.ensure_held()

@@ -14,21 +14,21 @@ MAX_NAME: Final = 1024
 """Characters; keys built by the grammar are hashed long before that."""
 
 
-class _Unset:
+class Unset:
     """The type of `UNSET`, which tells *not given* from None (None is a meaningful ttl and wait)."""
 
     def __repr__(self) -> str:
         return "UNSET"
 
 
-UNSET: Final = _Unset()
+UNSET: Final = Unset()
 
 
 def check_name(name: object) -> str:
     """Return `name` if a lock may have it, else raise LockKeyError.
 
-    Unbalanced braces are refused because Redis Cluster takes what stands between braces as the place of a key:
-    names derived from such a name would land on different servers.
+    Unbalanced braces are refused because Redis Cluster takes what stands between braces as the place of a
+    key: names derived from such a name would land on different servers.
     """
     if not isinstance(name, str):
         raise LockKeyError(
@@ -63,9 +63,13 @@ def _balanced(name: str) -> bool:
 
 
 def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
-    """Return the names checked, without duplicates and sorted, so that any two callers take them in one order."""
+    """Return the names checked, without duplicates and sorted, so that any two callers take them in one
+    order.
+    """
     if not names:
         raise LockKeyError("get_lock() needs at least one name, for example get_lock('order:42')")
+    if len(names) == 1:
+        return (check_name(names[0]),)
     return tuple(sorted({check_name(name) for name in names}))
 
 

@@ -1,6 +1,7 @@
 """What is sent to Redis and what its answers mean, without any I/O: threads and asyncio share it.
 
-Requests are packed here, once, as bytes: packing them in redis-py's general way costs as much as Redis itself.
+Requests are packed here, once, as bytes: packing them in redis-py's general way costs as much as Redis
+itself.
 """
 
 from __future__ import annotations
@@ -14,13 +15,26 @@ from locking.backends.base import Busy, Grant, Outcome
 from locking.clock import now
 
 
+def bulk(part: bytes) -> bytes:
+    """Return `part` as a RESP bulk string."""
+    return b"$%d\r\n%b\r\n" % (len(part), part)
+
+
 def pack(*parts: bytes) -> bytes:
     """Return the parts as RESP bulk strings, one after the other."""
-    return b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+    return b"".join([bulk(part) for part in parts])
+
+
+@lru_cache(maxsize=256)
+def packed_ms(seconds: float) -> bytes:
+    """Return a ttl as it is sent; few different ones are in use at a time."""
+    return bulk(b"%d" % milliseconds(seconds))
 
 
 class Script:
-    """A Lua script, called by its digest and sent whole only when the server doesn't know it (yet, or any more)."""
+    """A Lua script, called by its digest and sent whole only when the server doesn't know it (yet, or any
+    more).
+    """
 
     def __init__(self, *files_: str) -> None:
         source = b"\n".join(_read(name) for name in files_)
@@ -28,7 +42,9 @@ class Script:
         self._by_source = pack(b"EVAL", source)
 
     def request(self, count: int, tail: bytes) -> Request:
-        """Return the request whose `count` further parts (number of keys, keys, arguments) are packed in `tail`."""
+        """Return the request whose `count` further parts (number of keys, keys, arguments) are packed in
+        `tail`.
+        """
         return Request(self, b"*%d\r\n" % (count + 2), tail)
 
 
@@ -54,19 +70,21 @@ def _read(name: str) -> bytes:
     return (files("locking.backends") / "lua" / f"{name}.lua").read_bytes()
 
 
-ACQUIRE: Final = Script("handover", "acquire")
-RELEASE: Final = Script("handover", "release")
+ACQUIRE: Final = Script("token", "handover", "acquire")
+RELEASE: Final = Script("token", "handover", "release")
 EXTEND: Final = Script("extend")
 
+KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
 
-def derived(prefix: str, key: str) -> str:
+
+def derived(prefix: bytes, key: bytes) -> bytes:
     """Return a key that lives in the same cluster slot as `key`; Redisson's suffix rule."""
-    return f"{prefix}:{key}" if "{" in key else f"{prefix}:{{{key}}}"
+    return b"%b:%b" % (prefix, key) if b"{" in key else b"%b:{%b}" % (prefix, key)
 
 
 def lock_channel(key: str) -> str:
     """Return the channel on which Redisson's clients announce that the lock is free."""
-    return derived("redisson_lock__channel", key)
+    return derived(b"redisson_lock__channel", key.encode()).decode()
 
 
 class Keys(NamedTuple):
@@ -79,11 +97,9 @@ class Keys(NamedTuple):
 @lru_cache(maxsize=4096)
 def keys_of(key: str) -> Keys:
     """Return what is sent for every request on `key`."""
-    token, queue = derived("redisson_lock_token", key), derived("holdfast_lock_queue", key)
-    return Keys(
-        packed=pack(b"3", key.encode(), token.encode(), queue.encode()),
-        channel=pack(lock_channel(key).encode()),
-    )
+    lock = key.encode()
+    token, queue = derived(b"redisson_lock_token", lock), derived(b"holdfast_lock_queue", lock)
+    return Keys(pack(b"3", lock, token, queue), bulk(derived(b"redisson_lock__channel", lock)))
 
 
 def milliseconds(seconds: float) -> int:
@@ -93,14 +109,14 @@ def milliseconds(seconds: float) -> int:
 
 def acquire_request(key: str, owner: str, ttl: float, *, keep: bool, place: bytes) -> Request:
     """Return the call of acquire.lua; an empty `place` means *don't stand in line*."""
-    arguments = pack(owner.encode(), b"%d" % milliseconds(ttl), b"1" if keep else b"0", place)
+    arguments = bulk(owner.encode()) + packed_ms(ttl) + (KEEP if keep else DONT_KEEP) + bulk(place)
     return ACQUIRE.request(8, keys_of(key).packed + arguments)
 
 
 def release_request(key: str, owner: str, *, place: bytes = b"") -> Request:
     """Return the call of release.lua, which takes `place` out of the queue, too."""
     keys = keys_of(key)
-    return RELEASE.request(7, keys.packed + pack(owner.encode()) + keys.channel + pack(place))
+    return RELEASE.request(7, keys.packed + bulk(owner.encode()) + keys.channel + bulk(place))
 
 
 def extend_request(leases: list[tuple[str, str, float]]) -> Request:
@@ -112,7 +128,7 @@ def extend_request(leases: list[tuple[str, str, float]]) -> Request:
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:
-    """Return what stands in the queue for a waiter: all that the release script needs to hand the lock to it."""
+    """Return what stands in the queue for a waiter: all that is needed to hand the lock to it."""
     return f"{owner} {milliseconds(ttl)} {int(keep)} {channel}".encode()
 
 
@@ -133,10 +149,12 @@ def read_outcome(reply: Any, sent: float) -> tuple[Outcome, bool, Asked]:
 
 
 def read_wakeup(payload: bytes, owner: str, asked: Asked) -> Grant | bool:
-    """Return the hand-over that a wake-up carries, True for *try again*, False if it was meant for someone else.
+    """Return the hand-over that a wake-up carries, True for *try again*, False if it was meant for someone
+    else.
 
-    A waiter that was paused may read its hand-over long after it happened. How long is told by the server's clock
-    at the hand-over and at the waiter's last question: the lease began no earlier than the question plus that.
+    A waiter that was paused may read its hand-over long after it happened. How long is told by the server's
+    clock at the hand-over and at the waiter's last question: the lease began no earlier than the question
+    plus that.
     """
     whose, *grant = payload.decode().split(" ")
     if whose != owner:
