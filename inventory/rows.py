@@ -16,6 +16,7 @@ from django.db.models import F, QuerySet
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line, Shortage, SoldOut, UnknownProduct
 from inventory.models import Product
+from locking import LockNotAcquired
 
 Products = Mapping[str, Product]
 
@@ -37,22 +38,29 @@ def sale_transaction(wait: float | None = None) -> Iterator[None]:
         Busy: a row stayed locked for `wait` seconds, or the transaction was the victim of a deadlock.
         RuntimeError: called inside an open transaction.
     """
-    try:
-        with transaction.atomic(durable=True):
-            if wait is not None:
-                _set_lock_timeout(wait)
-            yield
-            _refuse_silent_rollback()
-    except OperationalError as error:
-        if getattr(error.__cause__, "sqlstate", None) not in _BUSY_STATES:
-            raise
-        raise Busy(
-            f"the stock's rows stayed locked ({error.__class__.__name__}: {_first_line(error)})"
-        ) from error
+    with busy_when_locked_out(), transaction.atomic(durable=True):
+        if wait is not None:
+            limit_row_waits(wait)
+        yield
+        _refuse_silent_rollback()
     checkpoint("committed")
 
 
-def _set_lock_timeout(wait: float) -> None:
+@contextmanager
+def busy_when_locked_out() -> Iterator[None]:
+    """Say Busy for a lock that wasn't got in time, be it a row's or a distributed one."""
+    try:
+        yield
+    except LockNotAcquired as error:
+        raise Busy(str(error), retry_after=error.retry_after or 1.0) from error
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) not in _BUSY_STATES:
+            raise
+        raise Busy(f"the stock's rows stayed locked: {str(error).splitlines()[0]}") from error
+
+
+def limit_row_waits(wait: float) -> None:
+    """Let no statement of this transaction wait for a row lock longer than `wait` seconds."""
     # LOCAL: it ends with the transaction and can't leak into the next user of a pooled connection.
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{max(1, round(wait * 1000))}ms"])
@@ -65,10 +73,6 @@ def _refuse_silent_rollback() -> None:
         raise transaction.TransactionManagementError(
             "an error inside the sale was swallowed; nothing was sold"
         )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def find_products(lines: Sequence[Line]) -> dict[str, Product]:

@@ -32,7 +32,7 @@ def redis():
 
 
 def test_a_lost_update_leaves_a_stock_that_looks_healthy():
-    """Two orders of one unit each leave nine of ten: one unit was sold twice, and the stock doesn't show it."""
+    """Two orders of one unit each leave nine of ten: one was sold twice and the stock doesn't show it."""
     sku = LabProductFactory(on_hand=10).sku
     with buyers() as start:
         a = start("A", buying(sku, "lost_update"), "read").reaches("read")
@@ -89,7 +89,7 @@ def test_a_negative_stock_is_refused_by_the_guard():
 
 
 def test_an_early_release_lets_the_next_holder_read_what_was_there_before():
-    """B gets the lock after A's release and before A's commit, reads A's unit as unsold, and sells it again."""
+    """B locks after A's release and before A's commit, reads A's unit as unsold, and sells it again."""
     sku = LabProductFactory().sku
     with buyers() as start:
         a = start("A", buying(sku, "early_release"), "unlocked").reaches("unlocked")
@@ -158,7 +158,7 @@ def test_a_fast_clock_takes_a_lock_that_has_not_ended(monkeypatch):
 
 
 def test_a_loser_overwrites_the_winners_stamp(monkeypatch):
-    """B and C find the same stamp past; B wins, and C's GETSET, though it loses, replaces B's stamp by C's."""
+    """B and C find one stamp past; B wins, and C's GETSET, though it loses, puts C's stamp over B's."""
     monkeypatch.setattr(SetnxGetset, "expiry", 60.0)
     monkeypatch.setattr(SetnxGetset, "wait", 0.0)
     sku, key = (product := LabProductFactory()).sku, f"stamp:{product.sku}"
