@@ -22,7 +22,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted in the block at the first signal and ignore the next, so that clearing up is not cut short.
+    """Raise Interrupted at the first signal and ignore the next, so that clearing up is not cut short.
 
     Outside the main thread, where Python delivers no signals, it does nothing.
     """

@@ -1,7 +1,7 @@
 """The lab's own products: one a race, unguarded, cleared away afterwards even if the race was killed.
 
-A race in progress holds a session-level advisory lock in the very database its products are in: it ends with the
-session, also after `kill -9`, at once and without a lease. Leftovers are products whose race holds no such lock.
+A race in progress holds a session-level advisory lock in the very database its products are in: it ends with
+the session, also after `kill -9`, at once and without a lease. Leftovers are products whose race holds none.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def forget(product: Product) -> None:
 
 
 def sweep() -> int:
-    """Clear what killed races left behind, not what races in progress still use; returns how many races it was."""
+    """Clear what killed races left behind, not what races in progress use; returns how many it cleared."""
     skus = Product.objects.filter(sku__startswith=LAB_PREFIX).values_list("sku", flat=True)
     races = {match["race"] for match in map(_OURS.fullmatch, skus) if match}
     return sum(_sweep_one(race) for race in sorted(races))
@@ -86,15 +86,17 @@ def require_connections(buyers: int) -> None:
     """
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,"
+            "SELECT current_setting('max_connections')::int"
+            " - current_setting('superuser_reserved_connections')::int,"
             " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
         )
         allowed, used = cursor.fetchone()
     free = allowed - used - _SPARE_CONNECTIONS
     if buyers > free:
         raise LabError(
-            f"buyers is {buyers}, each with a connection of its own, but PostgreSQL has room for {max(0, free)} more "
-            f"(max_connections leaves {allowed}, {used} in use): use fewer buyers or raise max_connections"
+            f"buyers is {buyers}, each with a connection of its own, but PostgreSQL has room for "
+            f"{max(0, free)} more (max_connections leaves {allowed}, {used} in use): use fewer buyers, or "
+            "raise max_connections"
         )
 
 

@@ -1,8 +1,8 @@
 """One process full of buyers: `python -m orders.race.worker FD`, where FD is its end of a pipe to its parent.
 
-It is started afresh rather than forked, so that it shares no connection, lock or thread with its parent, and it
-stays for all heats of a race, so that its buyers keep their connections. It goes home when it is told to, and
-also when its parent is gone.
+It is started afresh rather than forked, so that it shares no connection, lock or thread with its parent, and
+it stays for all heats of a race, so that its buyers keep their connections. It goes home when it is told to,
+and also when its parent is gone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Worker:
         self._channel = channel
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._stop = threading.Event()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(1)
         self._size = 0
 
     def serve(self) -> None:
@@ -84,7 +84,9 @@ class Worker:
         self._resize(len(heat.buyers))
         _set_lease(heat)
         gate = Gate(len(heat.buyers))
-        futures = [self._submit(heat, number, gate) for number in heat.buyers]
+        futures = [
+            self._pool.submit(_stand_and_buy, heat, number, gate, self._stop) for number in heat.buyers
+        ]
         gate.wait_for_all()
         self._channel.send(Ready())
         go = self._inbox.get()
@@ -100,22 +102,16 @@ class Worker:
             waiting = wait(waiting, REPORT_EVERY).not_done
             self._channel.send(Progress(len(futures) - len(waiting)))
 
-    def _submit(self, heat: Heat, number: int, gate: Gate) -> Future[Outcome]:
-        assert self._pool is not None
-        return self._pool.submit(_stand_and_buy, heat, number, gate, self._stop)
-
     def _resize(self, buyers: int) -> None:
-        """Keep one thread, and so one connection, for each buyer; a smaller crowd gives its connections back."""
+        """Keep a thread, and so a connection, for each buyer; a smaller crowd gives its connections back."""
         if buyers == self._size:
             return
-        if self._pool is not None:
-            self._close_connections()
-            self._pool.shutdown()
-        self._pool = ThreadPoolExecutor(buyers, thread_name_prefix="buyer") if buyers else None
+        self._close_connections()
+        self._pool.shutdown()
+        self._pool = ThreadPoolExecutor(max(1, buyers), thread_name_prefix="buyer")
         self._size = buyers
 
     def _close_connections(self) -> None:
-        assert self._pool is not None
         gate = Gate(self._size)
         for _ in range(self._size):
             self._pool.submit(_close, gate)
@@ -137,6 +133,7 @@ def _stand_and_buy(heat: Heat, number: int, gate: Gate, stop: threading.Event) -
 
     problem = ""
     try:
+        connection.close_if_unusable_or_obsolete()
         connection.ensure_connection()
     except Exception as error:
         problem = describe(error)
