@@ -1,6 +1,5 @@
 """Scratch checkouts with embedded servers of their own."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -45,11 +44,11 @@ def checkout(make_checkout: Callable[..., Path]) -> Path:
 def starter() -> Callable[..., subprocess.Popen[str]]:
     """Starts both servers of a checkout from a process of its own."""
 
-    def start(checkout: Path, **environment: str) -> subprocess.Popen[str]:
+    def start(checkout: Path, start_new_session: bool = False) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-c", START, str(checkout)],
             cwd=ROOT,
-            env={**os.environ, **environment},
+            start_new_session=start_new_session,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

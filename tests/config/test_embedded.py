@@ -7,7 +7,8 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,13 +67,38 @@ class TestStarting:
         assert len(pids(checkout)) == 2
         assert servers_working_in(checkout) == sorted(pids(checkout))
 
-    def test_the_servers_outlive_a_killed_starter(self, checkout, starter):
-        """A starter's death, even by SIGKILL of its whole group, does not end the servers."""
-        process = starter(checkout)
+    @pytest.mark.parametrize(
+        "reached", ["postgres.part/base", "postgres/postmaster.pid", "redis.log", "redis/redis.pid"]
+    )
+    def test_a_starter_killed_on_its_way_is_no_hindrance(self, checkout, starter, reached):
+        """Wherever SIGKILL hits a starter, the next one finishes its work, with one server of each kind."""
+        process = starter(checkout, start_new_session=True)
+        wait_for((checkout / ".run" / "home" / reached).exists)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        embedded.start(checkout)
+        assert servers_working_in(checkout) == sorted(pids(checkout))
+
+    def test_no_server_beside_the_living_child_of_a_killed_one(self, checkout):
+        """While a child of a killed PostgreSQL lives on its data, no second server is started there."""
+        postgres = Postgres(homes.settled(checkout))
+        postgres.start()
+        process = postgres.process()
+        assert process is not None
+        child = process.children()[0]
+        child.suspend()
+        kill_now(process.pid)
+        assert not postgres.launch_if_dead()
+        child.kill()
+        postgres.start()
+        assert postgres.answers()
+
+    def test_the_servers_outlive_their_starter(self, checkout, starter):
+        """The servers run on when the process that started them is gone, with its whole session."""
+        process = starter(checkout, start_new_session=True)
         process.communicate(timeout=90)
-        before = pids(checkout)
-        starter(checkout).kill()
-        assert pids(checkout) == before
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         assert all(server.answers() for server in embedded.servers(checkout))
 
     def test_a_second_start_changes_nothing(self, checkout):
@@ -106,6 +132,14 @@ class TestStarting:
             connection.execute("DROP DATABASE holdfast")
         embedded.start(checkout)
         assert postgres.answers()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Look again until `condition` holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
 
 
 def servers_working_in(checkout: Path) -> list[int]:
@@ -386,6 +420,15 @@ class TestRefusals:
             EmbeddedError, match=r"PostgreSQL did not start: .*max_connections.*postgres\.log"
         ):
             Postgres(homes.settled(checkout)).start()
+
+    def test_a_server_that_ends_while_starting_says_its_log(self, checkout, monkeypatch):
+        """A Redis that goes to the background and ends there is noticed, with Redis's own reason."""
+        settings = Redis.settings
+        monkeypatch.setattr(
+            Redis, "settings", lambda self: settings(self) | {"loadmodule": "/no/such/module.so"}
+        )
+        with pytest.raises(EmbeddedError, match=r"Redis .*/no/such/module\.so.*redis\.log.*REDIS_URL"):
+            Redis(homes.settled(checkout)).start()
 
     def test_a_file_lock_that_is_never_freed(self, checkout, monkeypatch):
         """A start that another process holds up for ever ends with that said."""
