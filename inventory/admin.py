@@ -51,7 +51,7 @@ class LabFilter(admin.SimpleListFilter):
         return queryset.filter(conditions.get(self.value() or "", Q()))
 
 
-class ProductForm(forms.ModelForm[Product]):
+class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptable
     """A product; its stock is changed by a movement, never by writing over the number."""
 
     change_by = forms.IntegerField(
@@ -80,7 +80,7 @@ class ProductForm(forms.ModelForm[Product]):
         return data
 
 
-class MovementInline(admin.TabularInline[StockMovement, Product]):
+class MovementInline(admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
     """The latest movements of a product."""
 
     model = StockMovement
@@ -110,7 +110,7 @@ class MovementInline(admin.TabularInline[StockMovement, Product]):
 
 
 @admin.register(Product)
-class ProductAdmin(admin.ModelAdmin[Product]):
+class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Products with what is on hand, what was sold, and what the shelf is worth."""
 
     KNOWN = ("sku", "on_hand", "sold", "value", "version", "guarded")
@@ -127,7 +127,8 @@ class ProductAdmin(admin.ModelAdmin[Product]):
         """Return the products with what was sold of each."""
         value = ExpressionWrapper(F("on_hand") * F("price"), output_field=MONEY)
         sold = Sum("order_items__quantity", default=0)
-        return super().get_queryset(request).annotate(_sold=sold, _value=value)
+        products: QuerySet[Product] = super().get_queryset(request)
+        return products.annotate(_sold=sold, _value=value)
 
     @admin.display(description=_("sold"), ordering="_sold")
     def sold(self, product: Any) -> int:
@@ -167,7 +168,7 @@ class ProductAdmin(admin.ModelAdmin[Product]):
 
 
 @admin.register(StockMovement)
-class StockMovementAdmin(admin.ModelAdmin[StockMovement]):
+class StockMovementAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The ledger, to be read."""
 
     list_display = ("created_at", "product", "kind", "quantity", "cause")

@@ -28,7 +28,7 @@ class ReadOnly:
         return False
 
 
-class OrderItemInline(ReadOnly, admin.TabularInline[OrderItem, Order]):
+class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
     """What was bought."""
 
     model = OrderItem
@@ -43,7 +43,7 @@ class OrderItemInline(ReadOnly, admin.TabularInline[OrderItem, Order]):
 
 
 @admin.register(Order)
-class OrderAdmin(ReadOnly, admin.ModelAdmin[Order]):
+class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Orders with their number of units."""
 
     list_display = ("id", "created_at", "state", "units", "lines", "total", "strategy")
@@ -56,7 +56,8 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin[Order]):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Order]:
         """Return the orders with their units and lines."""
-        return super().get_queryset(request).annotate(_units=Sum("items__quantity"), _lines=Count("items"))
+        orders: QuerySet[Order] = super().get_queryset(request)
+        return orders.annotate(_units=Sum("items__quantity"), _lines=Count("items"))
 
     @admin.display(description=_("units"), ordering="_units")
     def units(self, order: Any) -> int:
