@@ -1,15 +1,15 @@
 """A real Chromium before a real gunicorn, on the tests' own database and Redis."""
 
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+
+from tests.serving import server
+
+__all__ = ["server"]
 
 FLAGS = [
     "--headless",
@@ -22,7 +22,6 @@ FLAGS = [
     "--disable-sync",
 ]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ROOT = Path(__file__).parent.parent.parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,26 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.django_db(transaction=True))
             item.add_marker(pytest.mark.skipif(not CHROMIUM, reason="apt-get install chromium"))
-
-
-@pytest.fixture(scope="session")
-def server(django_db_setup: None) -> Iterator[str]:
-    """The address of the shop, served by the command of `make serve` on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "DEBUG": "true"}
-    command = [sys.executable, "-m", "config.serve", str(port)]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        # gunicorn's own word that a worker is up; an end of the stream means that it never will be.
-        log = iter(process.stderr.readline, "")
-        assert any("Booting worker" in line for line in log), "gunicorn did not start"
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,3 @@
+from tests.serving import server
+
+__all__ = ["server"]
