@@ -5,11 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
-
-from tests.serving import server
-
-__all__ = ["server"]
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 FLAGS = [
     "--headless",
@@ -21,6 +17,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+PATIENCE = 20_000  # ms; on a loaded machine everything still comes, only later
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -38,6 +35,7 @@ def browser() -> Iterator[Browser]:
     # Playwright keeps an event loop running in this thread, which Django takes for async code; none of ours
     # runs in it, so the ORM may be used here.
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        expect.set_options(timeout=PATIENCE)
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield launched
@@ -61,7 +59,7 @@ def open_page(
         context = browser.new_context(base_url=server, **options)  # type: ignore[arg-type]
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(PATIENCE)
         page.on("console", lambda message: complaints.extend(_complaint(message)))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(address)

@@ -1,3 +1,0 @@
-from tests.serving import server
-
-__all__ = ["server"]
