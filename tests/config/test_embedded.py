@@ -470,6 +470,15 @@ class TestSettings:
         assert done.stdout == "db.example redis://cache.example:6379/3\n", done.stderr
         assert not (copy / ".run").exists()
 
+    def test_the_folder_of_a_socket_may_stand_as_host(self, make_checkout):
+        """DATABASE_URL may name a Unix socket's folder, percent-encoded, where a host would stand."""
+        copy = make_checkout("socket") / "project"
+        copy.mkdir()
+        shutil.copytree(ROOT / "config", copy / "config")
+        urls = {"DATABASE_URL": "postgresql://me@%2Frun%2Fmy%20db/shop", "REDIS_URL": "redis://cache.example"}
+        done = load_settings(copy, urls)
+        assert done.stdout == "/run/my db redis://cache.example\n", done.stderr
+
     def test_the_reason_is_one_sentence(self, make_checkout):
         """When a server can't be had the command ends with one sentence and no traceback."""
         copy = make_checkout("wrong") / "project"

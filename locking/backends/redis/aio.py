@@ -72,6 +72,7 @@ class Room:
         self._alias = alias
         self._idle: deque[AbstractConnection] = deque()
         self.hub = Hub(connect)
+        self.shutdown: AsyncGenerator[None, None] | None = None
 
     async def call(self, request: Request) -> Any:
         """See `Wire.call`."""
@@ -140,7 +141,8 @@ class Rooms:
         room = self._rooms.get(loop)
         if room is None:
             room = self._rooms[loop] = Room(self._connect, self._alias)
-            await anext(_until_shutdown(room))
+            room.shutdown = _until_shutdown(room)  # kept: a generator that nobody holds is closed at once
+            await anext(room.shutdown)
         return room
 
 
