@@ -16,7 +16,7 @@ from django.db.models import F, QuerySet
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line, Shortage, SoldOut, UnknownProduct
 from inventory.models import Product
-from locking import LockNotAcquired
+from locking import LockLost, LockNotAcquired
 
 Products = Mapping[str, Product]
 
@@ -48,11 +48,13 @@ def sale_transaction(wait: float | None = None) -> Iterator[None]:
 
 @contextmanager
 def busy_when_locked_out() -> Iterator[None]:
-    """Say Busy for a lock that wasn't got in time, be it a row's or a distributed one."""
+    """Say Busy for a lock that wasn't got in time or was lost, be it a row's or a distributed one."""
     try:
         yield
     except LockNotAcquired as error:
         raise Busy(str(error), retry_after=error.retry_after or 1.0) from error
+    except LockLost as error:  # raised before the commit only: nothing was sold
+        raise Busy(str(error)) from error
     except OperationalError as error:
         if getattr(error.__cause__, "sqlstate", None) not in _BUSY_STATES:
             raise
@@ -145,6 +147,14 @@ def find_shortages(lines: Iterable[Line], products: Products) -> list[Shortage]:
         for line in lines
         if products[line.sku].on_hand < line.quantity
     ]
+
+
+def save_all(lines: Sequence[Line], products: Products) -> None:
+    """Write back what was computed in memory: right under a lock that holds, else a lost update."""
+    for product, quantity in in_key_order(lines, products):
+        product.on_hand -= quantity
+        product.save(update_fields=["on_hand"])
+    checkpoint("written")
 
 
 def subtract(product: Product, quantity: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
-from inventory.rows import decide, in_key_order, read_products, sale_transaction
+from inventory.rows import decide, read_products, sale_transaction, save_all
 from inventory.strategies.base import Sale, Strategy
 from locking import get_lock
 
@@ -38,9 +38,6 @@ class EarlyRelease(Strategy):
                 checkpoint("locked")
                 products = read_products(sale.lines)
                 decide(sale.lines, products)
-                for product, quantity in in_key_order(sale.lines, products):
-                    product.on_hand -= quantity
-                    product.save(update_fields=["on_hand"])
-                checkpoint("written")
+                save_all(sale.lines, products)
             checkpoint("unlocked")
             sale.record(products)

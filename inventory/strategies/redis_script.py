@@ -34,6 +34,7 @@ class RedisScript(Strategy):
 
     name: ClassVar[str] = "redis_script"
     sound: ClassVar[bool] = True
+    keeps_stock: ClassVar[bool] = True
 
     def sell(self, sale: Sale) -> None:
         """Take from Redis, then from the database; give back to Redis if that fails."""

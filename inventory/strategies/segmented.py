@@ -36,6 +36,7 @@ class Segmented(Strategy):
 
     name: ClassVar[str] = "segmented"
     sound: ClassVar[bool] = True
+    keeps_stock: ClassVar[bool] = True
     segments: ClassVar[int] = 5
 
     def sell(self, sale: Sale) -> None:

@@ -10,14 +10,15 @@ from django.db import connection, transaction
 
 from inventory import stock_store
 from inventory.domain import Busy, Line, SoldOut, UnknownProduct
-from inventory.models import Product
-from inventory.strategies import STRATEGIES, get_strategy
+from inventory.models import Product, StockMovement
+from inventory.services import change_stock
+from inventory.strategies import STRATEGIES, Sale, get_strategy
 from inventory.strategies.local_lock import _locks
 from inventory.strategies.redis_lock import RedisLock, lock_names
 from inventory.strategies.redis_spin_lock import RedisSpinLock
 from inventory.strategies.row_lock import RowLock
 from inventory.strategies.version_cas import VersionCas
-from locking import BackendUnavailable, LockTransactionError, distributed_lock, get_lock
+from locking import BackendUnavailable, LockLost, LockTransactionError, distributed_lock, get_lock
 from orders.models import Order
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 SOUND = [name for name, strategy in STRATEGIES.items() if strategy.sound]
 LOCKS = ["row_lock", "local_lock", "redis_lock", "redis_spin_lock"]
 IN_REDIS = ["redis_script", "segmented"]
+LEFT_BEHIND = {"setnx_expire_del": "lock", "setnx_getset": "stamp", "redis_spin_lock": "spin"}
 # How each strategy tells its checkpoints when there is nobody else: where a test may stop it.
 STEPS = {
     "row_lock": "waiting locked read decided written recorded committed",
@@ -258,6 +260,17 @@ def test_redis_lock_is_busy_with_the_holders_remaining_time(monkeypatch):
     assert books(sku).sold == 0
 
 
+def test_redis_lock_is_busy_when_its_lease_was_lost(monkeypatch):
+    """A lost lease rolls the sale back before the commit, so the buyer may try again."""
+
+    def lose(self: RedisLock, sale: Sale) -> None:
+        raise LockLost("the lease of 'sku:mug' ended")
+
+    monkeypatch.setattr(RedisLock, "_sell_locked", lose)
+    with pytest.raises(Busy, match="lease"):
+        checkout([Line("mug", 1)], "redis_lock")
+
+
 def test_the_spin_lock_is_busy_when_its_time_is_out(monkeypatch):
     """The acquire time-out ends the polling, and the other's lock stays."""
     monkeypatch.setattr(RedisSpinLock, "acquire_timeout", 0.05)
@@ -406,13 +419,33 @@ def test_units_given_back_after_a_flush_do_not_pass_for_the_whole_stock(strategy
     assert books(sku).balanced
 
 
-@pytest.mark.parametrize("strategy", IN_REDIS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_forgetting_leaves_no_key(strategy):
     """After `forget` Redis holds nothing of the product."""
     product = ProductFactory.create()
     get_strategy(strategy).prepare([product])
+    if strategy in LEFT_BEHIND:
+        stock_store.client().set(f"{LEFT_BEHIND[strategy]}:{product.sku}", 1)
     get_strategy(strategy).forget([product])
     assert list(stock_store.client().scan_iter(f"*{product.sku}*")) == []
+
+
+@pytest.mark.parametrize("strategy", IN_REDIS)
+def test_a_delivery_can_be_sold_at_once(strategy):
+    """Units that come in are not hidden by a copy in Redis that still says sold out."""
+    product = ProductFactory.create(on_hand=1)
+    checkout([Line(product.sku, 1)], strategy)
+    change_stock(product, StockMovement.Kind.RECEIVED, 2, "delivery:1")
+    checkout([Line(product.sku, 2)], strategy)
+    assert books(product.sku).balanced
+
+
+def test_a_delivery_does_not_need_redis(settings):
+    """A Redis that doesn't answer is logged; the delivery is in the books."""
+    product = ProductFactory.create(on_hand=1)
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"  # nothing listens there
+    change_stock(product, StockMovement.Kind.RECEIVED, 2, "delivery:1")
+    assert books(product.sku).left == 3
 
 
 def segment_units(sku: str) -> list[int]:
