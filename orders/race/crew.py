@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -50,7 +49,6 @@ class WorkerProcess:
                 [sys.executable, "-m", "orders.race.worker", str(far_end.fileno())],
                 pass_fds=[far_end.fileno()],
                 cwd=Path(settings.BASE_DIR),
-                env=os.environ | {"DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE},
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
@@ -211,4 +209,5 @@ def shared_settings() -> dict[str, object]:
     databases = {alias: dict(connections[alias].settings_dict) for alias in connections}
     for database in databases.values():
         database["OPTIONS"] = {k: v for k, v in database["OPTIONS"].items() if k != "pool"}
-    return {"DATABASES": databases, "CACHES": settings.CACHES, "LOCKING": settings.LOCKING, "DEBUG": False}
+    shared = {name: getattr(settings, name) for name in ("CACHES", "LOCKING", "REDIS_URL")}
+    return shared | {"DATABASES": databases, "DEBUG": False}

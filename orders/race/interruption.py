@@ -29,7 +29,9 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _interrupt) for number in _SIGNALS}
+    # A hang-up that is ignored already is `nohup`'s: the race was meant to outlive its terminal.
+    wanted = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _interrupt) for number in wanted}
     try:
         yield
     finally:

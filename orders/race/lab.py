@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from django.db import connection
 
 from inventory.lab import create_lab_product
 from inventory.models import LAB_PREFIX, Product
 from inventory.strategies import STRATEGIES, get_strategy
+from locking import BackendUnavailable
 from orders import lab
 
 _LOCK_CLASS = 0x6C6162 << 32
@@ -66,9 +67,11 @@ def clear(race: str) -> None:
 
 
 def forget(product: Product) -> None:
-    """Remove what any strategy keeps outside the database for a product."""
+    """Remove what any strategy keeps outside the database for a product, where that server answers."""
     for name in STRATEGIES:
-        get_strategy(name).forget([product])
+        # A server that is down must not keep the product in the database; its keys carry the race's own name.
+        with suppress(BackendUnavailable):
+            get_strategy(name).forget([product])
 
 
 def sweep() -> int:

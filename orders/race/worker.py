@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from orders.race.messages import Finished, Go, Heat, Hello, Outcome, Progress, Ready, Stop
@@ -69,11 +70,9 @@ class Worker:
         self._resize(0)
 
     def _listen(self) -> None:
-        try:
+        with suppress(EOFError, OSError):
             while not isinstance(message := self._channel.recv(), Stop):
                 self._inbox.put(message)
-        except (EOFError, OSError):
-            pass
         self._inbox.put(None)
         self._stop.set()
         # Every wait of a buyer has a bound; should one not keep it, the process still ends.
@@ -88,19 +87,24 @@ class Worker:
             self._pool.submit(_stand_and_buy, heat, number, gate, self._stop) for number in heat.buyers
         ]
         gate.wait_for_all()
-        self._channel.send(Ready())
+        self._say(Ready())
         go = self._inbox.get()
         gate.open(go.start_at if isinstance(go, Go) else time.monotonic())
         self._report(futures)
-        self._channel.send(Finished(tuple(future.result() for future in futures)))
+        self._say(Finished(tuple(future.result() for future in futures)))
         if not isinstance(go, Go):
             self._inbox.put(go)
+
+    def _say(self, message: object) -> None:
+        # A parent that is gone is noticed by the listener, which sends everybody home.
+        with suppress(OSError):
+            self._channel.send(message)
 
     def _report(self, futures: Sequence[Future[Outcome]]) -> None:
         waiting = set(futures)
         while waiting:
             waiting = wait(waiting, REPORT_EVERY).not_done
-            self._channel.send(Progress(len(futures) - len(waiting)))
+            self._say(Progress(len(futures) - len(waiting)))
 
     def _resize(self, buyers: int) -> None:
         """Keep a thread, and so a connection, for each buyer; a smaller crowd gives its connections back."""

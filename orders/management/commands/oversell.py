@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error as DatabaseError
 
 from inventory.strategies import STRATEGIES
+from locking import BackendUnavailable
 from orders.race.engine import race
 from orders.race.interruption import Interrupted, interruptible
 from orders.race.lab import LabError
@@ -76,10 +77,7 @@ class Command(BaseCommand):
             plan, variants, Bars(make_console(stderr=True, **colours), plan), bool(options["report"])
         )
         document = summary(plan, results, started)
-        if options["json"]:
-            options["json"].write_text(json.dumps(document, indent=2) + "\n")
-        if options["report"]:
-            write_report(options["report"], document, results)
+        _write(options, document, results)
         # Last, for its reader may have seen enough: `… | head` must not cost the files.
         print_results(make_console(file=self.stdout, **colours), plan, results)
         _judge(results)
@@ -112,6 +110,8 @@ def _raced(plan: Plan, variants: Sequence[Variant], bars: Bars, sample: bool) ->
         ) from None
     except LabError as error:
         raise CommandError(str(error), returncode=BAD_INPUT) from None
+    except BackendUnavailable as error:
+        raise CommandError(str(error), returncode=BAD_INPUT) from error
     except DatabaseError as error:
         raise CommandError(
             f"the database refused: {' '.join(str(error).split())}; {_way_out(error)}"
@@ -122,6 +122,16 @@ def _way_out(error: DatabaseError) -> str:
     if getattr(error.__cause__, "sqlstate", None) == "42P01":
         return "its tables are missing: run `python manage.py migrate` first"
     return "see that it runs and that DATABASE_URL, if set, is right"
+
+
+def _write(options: dict[str, Any], document: dict[str, Any], results: Sequence[Result]) -> None:
+    try:
+        if options["json"]:
+            options["json"].write_text(json.dumps(document, indent=2) + "\n")
+        if options["report"]:
+            write_report(options["report"], document, results)
+    except OSError as error:
+        raise CommandError(f"the figures could not be written: {error}; name another file") from error
 
 
 def _judge(results: Sequence[Result]) -> None:
