@@ -1,21 +1,68 @@
-# Everything that a reader runs. Each target sets up what it needs; `make help` lists them.
+# Everything that a reader runs. Each target sets up what it needs and may be run again; `make help` lists them.
+#   make PYTHON=python3.12 test     another Python       make PORT=8080 serve     another port
 PYTHON ?= python3
+PORT ?= 8000
+RACE ?= --strategy all --buyers 40 --stock 10 --gap 20ms --processes 4
+PYTEST ?=
+
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
+export PYTHONDONTWRITEBYTECODE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv stop
+.PHONY: help venv migrate demo serve test check bench stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
-venv: $(READY) ## build the virtual environment
+demo: migrate ## show the oversell, broken and cured, on real servers (about two minutes)
+	@$(RUN) manage.py seed_demo
+	@$(RUN) manage.py oversell $(RACE)
 
-$(READY): requirements.txt requirements-dev.txt
-	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	@touch $@
+serve: migrate ## run the shop at http://127.0.0.1:8000/
+	@$(RUN) manage.py seed_demo
+	@$(RUN) -m config.serve $(PORT)
+
+test: check ## check, then run all tests (PYTEST="-k name" narrows them)
+	@$(RUN) -m pytest $(PYTEST)
+
+check: $(READY) ## style, types, import rules, migrations, Django's own checks
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy .
+	@$(RUN) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
+	@$(RUN) manage.py makemigrations --check --dry-run
+	@$(RUN) manage.py check --fail-level WARNING
+
+bench: migrate ## measure the locks side by side, briefly
+	@$(RUN) -m benchmarks.locks --quick
 
 stop: ## stop the embedded servers
-	@if [ -x $(RUN) ]; then $(RUN) -m config.embedded stop; fi
+	@if [ -e $(READY) ]; then $(RUN) -m config.embedded stop; fi
+
+clean: ## stop the embedded servers, delete their data, the virtual environment and every cache
+	@if [ -e $(READY) ]; then $(RUN) -m config.embedded remove; fi
+	@rm -rf $(VENV) .run staticfiles .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+migrate: $(READY)
+	@$(RUN) manage.py migrate --verbosity 0
+
+venv: $(READY) ## build the virtual environment
+
+# The stamp comes last: an environment cut short while it was made has none, and is made anew.
+$(READY): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "holdfast: $(PYTHON) is not Python 3.11 or newer; install one, or name it: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "holdfast: $(PYTHON) can't make virtual environments; apt-get install python3-venv, or name another: make PYTHON=... ..." >&2; exit 1; }
+	@echo "Making the virtual environment $(VENV) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements.lock || { \
+	  echo "holdfast: the packages above could not be installed; check the network, then run make again." >&2; exit 1; }
+	@touch $@
+
+# Exact versions for Python 3.11 to 3.13. Not run by the other targets: a fresh clone's time stamps say nothing.
+lock: ## resolve the requirements anew into requirements.lock (needs uv)
+	uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-annotate requirements-dev.txt -o requirements.lock

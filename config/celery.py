@@ -1,4 +1,4 @@
-"""The Celery application: workers with `celery -A config.celery worker`, the clock with `celery -A config.celery beat`."""
+"""The Celery application: `celery -A config.celery worker` and, for the schedule, `beat`."""
 
 import os
 

@@ -1,11 +1,11 @@
 """Settings of the demo project; every choice that a deployment makes comes from the environment.
 
-    DATABASE_URL, REDIS_URL     servers to use; unset: private ones are started (see `config.embedded`)
-    DEBUG                       default true, because this is a demo that runs on the reader's own machine
-    SECRET_KEY                  required when DEBUG is false
-    ALLOWED_HOSTS               comma-separated
-    CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
-    DATABASE_POOL               connections kept by each process; 0 (the default) keeps none
+DATABASE_URL, REDIS_URL     servers to use; unset: private ones are started (see `config.embedded`)
+DEBUG                       default true, because this is a demo that runs on the reader's own machine
+SECRET_KEY                  required when DEBUG is false
+ALLOWED_HOSTS               comma-separated
+CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
+DATABASE_POOL               connections kept by each process; 0 (the default) keeps none
 """
 
 from pathlib import Path
@@ -14,12 +14,15 @@ from typing import Any
 import environ
 
 from config import embedded
+from config.redis_urls import as_broker
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 DEBUG = env.bool("DEBUG", default=True)
-SECRET_KEY = env.str("SECRET_KEY", default="for-the-demo-on-this-machine-only") if DEBUG else env.str("SECRET_KEY")
+SECRET_KEY = (
+    env.str("SECRET_KEY", default="for-the-demo-on-this-machine-only") if DEBUG else env.str("SECRET_KEY")
+)
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 
 INSTALLED_APPS = [
@@ -71,9 +74,9 @@ try:
 except embedded.EmbeddedError as error:
     raise SystemExit(f"holdfast: {error}") from None
 
-# psycopg's pool serves threads that come and go between requests (`make serve` sets it). It stays off for the tests
-# and the oversell race: there each buyer has one connection of its own, whose cost is part of what is measured, and a
-# pool must not be carried over a fork.
+# psycopg's pool serves threads that come and go between requests (`make serve` sets it). It stays off for the
+# tests and the oversell race: there each buyer has one connection of its own, whose cost is part of what is
+# measured, and a pool must not be carried over a fork.
 DATABASE_POOL = env.int("DATABASE_POOL", default=0)
 if DATABASE_POOL:
     DATABASE.setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": DATABASE_POOL, "timeout": 10}
@@ -90,7 +93,7 @@ CACHES = {
     },
 }
 
-LOCKING = {
+LOCKING: dict[str, dict[str, Any]] = {
     "default": {
         "BACKEND": "locking.backends.redis.RedisBackend",
         "CACHE": "default",
@@ -104,7 +107,7 @@ LOCKING = {
 
 CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
 
-CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=REDIS_URL.replace("unix://", "redis+socket://", 1))
+CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=as_broker(REDIS_URL))
 CELERY_TASK_ACKS_LATE = True  # a task of a killed worker is run again; the tasks here may be run twice
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TIMEZONE = "UTC"

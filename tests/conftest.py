@@ -1,0 +1,45 @@
+"""What every test shares: a database on the real PostgreSQL, an empty Redis database, repeatable examples."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import redis
+from hypothesis import settings as hypothesis_settings
+
+MARK = "holdfast:tests"  # says that a Redis database is ours to empty
+
+# Repeatable by default, so that a failure is the change's, not the day's; HYPOTHESIS_PROFILE=explore goes on.
+hypothesis_settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis_settings.register_profile("explore", max_examples=1000, deadline=None)
+hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
+    """Tell processes that tests start which database is the tests'."""
+    from django.conf import settings
+
+    database = settings.DATABASES["default"]
+    os.environ["HOLDFAST_TEST_DATABASE"] = database.get("TEST", {}).get("NAME") or f"test_{database['NAME']}"
+
+
+@pytest.fixture(scope="session")
+def redis_room() -> Iterator[redis.Redis]:
+    """This test process's own Redis database; one that holds somebody's data is refused."""
+    from django.conf import settings
+
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        if client.dbsize() and not client.exists(MARK):
+            pytest.exit(
+                f"{settings.REDIS_URL} holds data that is not these tests'; empty it or name another server."
+            )
+        yield client
+        client.flushdb()
+
+
+@pytest.fixture(autouse=True)
+def empty_redis(redis_room: redis.Redis) -> None:
+    """Start each test on an empty Redis database."""
+    redis_room.flushdb()
+    redis_room.set(MARK, 1)
