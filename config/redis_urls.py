@@ -1,6 +1,6 @@
 """Redis addresses, said the way each library reads them."""
 
-from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 
 def with_database(url: str, number: int) -> str:
@@ -16,7 +16,8 @@ def with_database(url: str, number: int) -> str:
     """
     parts = urlsplit(url)
     query = parse_qs(parts.query) | {"db": [str(number)]}  # redis-py lets ?db= win over the path
-    return urlunsplit(parts._replace(query=urlencode(query, doseq=True)))
+    # Not urlunsplit(): before Python 3.12.4 it drops the slashes of unix:///…, which has no host.
+    return f"{url.partition('?')[0]}?{urlencode(query, doseq=True)}"
 
 
 def as_broker(url: str) -> str:

@@ -1,0 +1,1 @@
+"""Products, their stock, the ledger of every movement, and the strategies that sell from it."""

@@ -12,6 +12,7 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
+from locking.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.lease import Lease
 from locking.lock import Lock, assert_locked, get_lock
 
@@ -29,5 +30,9 @@ __all__ = [
     "LockTransactionError",
     "StaleFencingToken",
     "assert_locked",
+    "get_fair_lock",
     "get_lock",
+    "get_read_lock",
+    "get_semaphore",
+    "get_write_lock",
 ]

@@ -108,7 +108,7 @@ class SingleLease(Lease):
     """The lease of one name."""
 
     __slots__ = (
-        "__weakref__", "_generation", "_on_lost", "_state", "backend", "context", "deadline", "depth", "key",
+        "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline", "depth", "key",
         "min_hold", "name", "owner", "renew_at", "renewed", "taken_at", "token", "ttl",
     )  # fmt: skip
 
@@ -136,7 +136,9 @@ class SingleLease(Lease):
         self._on_lost = on_lost
         self._state = State.HELD
         self._generation = PROCESS.generation
-        HOLDS[(backend.alias, key, id(context))] = self
+        # A semaphore's holder may hold it many times, each time by another owner; any other lock once.
+        self._hold_key = (backend.alias, key if backend.exclusive else owner, id(context))
+        HOLDS[self._hold_key] = self
 
     def __repr__(self) -> str:
         return f"<Lease of {self.name!r} on {self.backend.alias!r}: {self.state.value}, {self.remaining():.3f} s left>"
@@ -274,7 +276,7 @@ class SingleLease(Lease):
         return rest if rest >= 0.001 else 0.0
 
     def _ended(self, was_held: bool) -> None:
-        HOLDS.pop((self.backend.alias, self.key, id(self.context)), None)
+        HOLDS.pop(self._hold_key, None)
         if not was_held:
             self.lose()
         if self._state is State.LOST:
@@ -287,7 +289,7 @@ class SingleLease(Lease):
         if self.depth > 1:
             self.depth -= 1
             return
-        HOLDS.pop((self.backend.alias, self.key, id(self.context)), None)
+        HOLDS.pop(self._hold_key, None)
         if self.state is not State.LOST:
             self._state = State.RELEASED
 

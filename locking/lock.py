@@ -23,7 +23,7 @@ from locking.exceptions import (
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.identity import current_context, new_owner
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
-from locking.names import UNSET, _Unset, check_names, check_ttl, check_wait
+from locking.names import UNSET, Unset, check_names, check_ttl, check_wait
 from locking.renewal import watchdog
 
 logger = logging.getLogger("locking")
@@ -34,8 +34,8 @@ LONGEST_SLEEP: Final = 30.0
 
 def get_lock(
     *names: str,
-    ttl: float | None | _Unset = UNSET,
-    wait: float | None | _Unset = UNSET,
+    ttl: float | None | Unset = UNSET,
+    wait: float | None | Unset = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
     min_hold: float = 0.0,
@@ -61,31 +61,31 @@ def get_lock(
     """
     checked = check_names(names)
     engine = locks[backend]
-    options = _Options(engine, ttl, wait, fenced, min_hold, on_lost)
+    options = Options(engine, ttl, wait, fenced, min_hold, on_lost)
     parts = [SingleLock(name, options) for name in checked]
     return parts[0] if len(parts) == 1 else MultiLock(parts)
 
 
-class _Options:
-    """The checked arguments of `get_lock`, shared by the locks of several names."""
+class Options:
+    """The checked arguments of `get_lock`: one for all names, and one for every kind of lock."""
 
     __slots__ = ("backend", "fenced", "min_hold", "on_lost", "renewed", "ttl", "wait")
 
     def __init__(
         self,
         backend: BaseLockBackend,
-        ttl: float | None | _Unset,
-        wait: float | None | _Unset,
+        ttl: float | None | Unset,
+        wait: float | None | Unset,
         fenced: bool,
         min_hold: float,
         on_lost: Callable[[Lease], None] | None,
     ) -> None:
         settings = backend.settings
-        lease = settings.ttl if isinstance(ttl, _Unset) else ttl
+        lease = settings.ttl if isinstance(ttl, Unset) else ttl
         self.backend = backend
         self.renewed = lease is None
         self.ttl = DEFAULT_LEASE if lease is None else check_ttl(lease)
-        self.wait = settings.wait if isinstance(wait, _Unset) else check_wait(wait)
+        self.wait = settings.wait if isinstance(wait, Unset) else check_wait(wait)
         self.fenced = fenced
         self.min_hold = check_wait(min_hold, source="min_hold") or 0.0
         self.on_lost = on_lost
@@ -124,7 +124,7 @@ class Lock(ABC):
 
     # taking
 
-    def acquire(self, wait: float | None | _Unset = UNSET) -> Lease:
+    def acquire(self, wait: float | None | Unset = UNSET) -> Lease:
         """Wait until the lock is ours and return its lease.
 
         Args:
@@ -145,7 +145,7 @@ class Lock(ABC):
         except LockNotAcquired:
             return None
 
-    async def aacquire(self, wait: float | None | _Unset = UNSET) -> Lease:
+    async def aacquire(self, wait: float | None | Unset = UNSET) -> Lease:
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
         lease = await self._atake(self._seconds(wait), context)
@@ -159,8 +159,8 @@ class Lock(ABC):
         except LockNotAcquired:
             return None
 
-    def _seconds(self, wait: float | None | _Unset) -> float | None:
-        return self._wait if isinstance(wait, _Unset) else check_wait(wait)
+    def _seconds(self, wait: float | None | Unset) -> float | None:
+        return self._wait if isinstance(wait, Unset) else check_wait(wait)
 
     # the leases of the running thread or task, innermost last
 
@@ -278,7 +278,7 @@ class _settling:  # noqa: N801 - reads as a verb where it is used
 class SingleLock(Lock):
     """The lock of one name."""
 
-    def __init__(self, name: str, options: _Options) -> None:
+    def __init__(self, name: str, options: Options) -> None:
         super().__init__()
         self.name = name
         self._options = options

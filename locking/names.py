@@ -14,14 +14,14 @@ MAX_NAME: Final = 1024
 """Characters; keys built by the grammar are hashed long before that."""
 
 
-class _Unset:
+class Unset:
     """The type of `UNSET`, which tells *not given* from None (None is a meaningful ttl and wait)."""
 
     def __repr__(self) -> str:
         return "UNSET"
 
 
-UNSET: Final = _Unset()
+UNSET: Final = Unset()
 
 
 def check_name(name: object) -> str:

@@ -1,11 +1,10 @@
-"""The app `orders`."""
+"""The app of orders."""
 
 from django.apps import AppConfig
 
 
 class OrdersConfig(AppConfig):
-    """Registration with Django."""
+    """Orders and the checkout."""
 
-    name = "orders"
-    label = "orders"
     default_auto_field = "django.db.models.BigAutoField"
+    name = "orders"

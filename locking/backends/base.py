@@ -113,6 +113,11 @@ class BaseLockBackend(ABC):
     """Waiters get the lock in the order they came."""
     shared_between_processes: ClassVar[bool] = True
     """Two processes that use one name exclude each other."""
+    kinds: ClassVar[frozenset[str]] = frozenset()
+    """The further kinds of lock that `variant()` knows: read, write, semaphore, fair."""
+
+    exclusive: bool = True
+    """One holder at a time; a semaphore's variant says False."""
 
     def __init__(self, settings: AliasSettings) -> None:
         self.settings = settings
@@ -159,6 +164,10 @@ class BaseLockBackend(ABC):
     def force_release(self, key: str, expected: str) -> bool:
         """Break the hold of `expected` and of nobody else; False when someone else, or nobody, has the lock."""
         raise self.unsupported("force_release")
+
+    def variant(self, kind: str, **options: int) -> BaseLockBackend:
+        """Return the backend of another kind of lock on the same servers; one of `kinds`."""
+        raise self.unsupported(f"make a {kind} lock")
 
     def unsupported(self, verb: str) -> LockNotSupported:
         """Return the error for a verb that this backend doesn't have."""

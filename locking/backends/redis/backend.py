@@ -11,7 +11,9 @@ from redis.connection import ConnectionPool
 
 from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, Place
 from locking.backends.redis.aio import AsyncRedisPlace, Rooms, connections_like
+from locking.backends.redis.kinds import kind_named
 from locking.backends.redis.scripts import acquire_request, extend_request, read_outcome, release_request
+from locking.backends.redis.variant import RedisVariant
 from locking.backends.redis.waiting import Ears, RedisPlace
 from locking.backends.redis.wire import Wire
 from locking.clock import now
@@ -27,6 +29,7 @@ class RedisBackend(BaseLockBackend):
     supports_fencing = True
     supports_force_release = True
     supports_fairness = True
+    kinds = frozenset({"read", "write", "semaphore", "fair"})
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -34,6 +37,7 @@ class RedisBackend(BaseLockBackend):
         self._wire = Wire(pool, settings.alias)
         self._ears = Ears(self._wire)
         self._rooms = Rooms(connections_like(pool), settings.alias)
+        self._variants: dict[tuple[str, int], RedisVariant] = {}
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
@@ -68,6 +72,14 @@ class RedisBackend(BaseLockBackend):
     def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
         """See the base class."""
         return RedisPlace(self._wire, self._ears, key, owner, ttl, fenced)
+
+    def variant(self, kind: str, **options: int) -> BaseLockBackend:
+        """See the base class; one object a kind, because the watchdog renews by backend."""
+        which = (kind, options.get("permits", 0))
+        if which not in self._variants:
+            made = kind_named(kind, **options)
+            self._variants[which] = RedisVariant(self.settings, made, self._wire, self._ears, self._rooms)
+        return self._variants[which]
 
     # asyncio
 

@@ -65,8 +65,8 @@ def _read(name: str) -> bytes:
     return (files("locking.backends") / "lua" / f"{name}.lua").read_bytes()
 
 
-ACQUIRE: Final = Script("handover", "acquire")
-RELEASE: Final = Script("handover", "release")
+ACQUIRE: Final = Script("token", "handover", "acquire")
+RELEASE: Final = Script("token", "handover", "release")
 EXTEND: Final = Script("extend")
 
 KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")

@@ -1,0 +1,160 @@
+"""The words of a sale: lines, shortages, and the ways in which it can end without an order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+SKU_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
+"""Nothing that would need quoting in the name of a lock, a Redis key or an address."""
+
+MAX_QUANTITY: Final = 10_000
+"""Units of one product in one order."""
+
+MAX_LINES: Final = 100
+"""Lines of one order, before duplicates are merged: each is a row to lock."""
+
+_sku = re.compile(SKU_PATTERN)
+
+
+class InvalidCart(ValueError):
+    """What was asked for can't be an order.
+
+    Attributes:
+        field: `lines`, `sku` or `quantity`.
+        value: what was given.
+        reason: why it can't be, and what would.
+    """
+
+    def __init__(self, field: str, value: object, reason: str) -> None:
+        self.field = field
+        self.value = value
+        self.reason = reason
+        super().__init__(f"{field} {_shortened(value)}: {reason}")
+
+
+def _shortened(value: object, limit: int = 80) -> str:
+    # repr() of an int beyond 4300 digits raises: the message must survive what it complains about.
+    if isinstance(value, int) and abs(value) > 10**limit:
+        return f"<int of {value.bit_length()} bits>"
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Line:
+    """So many units of one product.
+
+    Args:
+        sku: the product's number, 1 to 64 letters, digits, dots, hyphens and underscores.
+        quantity: units, 1 to `MAX_QUANTITY`.
+
+    Raises:
+        InvalidCart: naming the field, the value and the reason.
+
+    Example:
+        >>> Line("mug", 2)
+        Line(sku='mug', quantity=2)
+    """
+
+    sku: str
+    quantity: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sku, str) or not _sku.match(self.sku):
+            raise InvalidCart(
+                "sku", self.sku, "must be 1 to 64 letters, digits, '.', '_' or '-', e.g. 'mug-01'"
+            )
+        if isinstance(self.quantity, bool) or not isinstance(self.quantity, int):
+            raise InvalidCart("quantity", self.quantity, "must be a whole number, e.g. 1")
+        if not 1 <= self.quantity <= MAX_QUANTITY:
+            raise InvalidCart("quantity", self.quantity, f"must be between 1 and {MAX_QUANTITY}")
+
+
+def merge_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Return the lines of a cart with duplicates added up, in the order of their SKUs.
+
+    Two lines of one SKU checked apart would each find enough for itself; and carts that lock in the order of
+    the basket deadlock. `lines` is consumed exactly once, so a generator is welcome.
+
+    Raises:
+        InvalidCart: no lines, too many, something that is no Line, or too many units in the sum.
+
+    Example:
+        >>> merge_lines([Line("pen", 1), Line("mug", 2), Line("pen", 3)])
+        (Line(sku='mug', quantity=2), Line(sku='pen', quantity=4))
+    """
+    totals: dict[str, int] = {}
+    for line in _some(lines):
+        totals[line.sku] = totals.get(line.sku, 0) + line.quantity
+    return tuple(Line(sku, totals[sku]) for sku in sorted(totals))
+
+
+def _some(lines: Iterable[Line]) -> list[Line]:
+    # One more than allowed is enough to know, and an endless generator must not hang the checkout.
+    some = list(islice(lines, MAX_LINES + 1))
+    if not some:
+        raise InvalidCart("lines", some, "an order needs at least one line")
+    if len(some) > MAX_LINES:
+        raise InvalidCart(
+            "lines", f"{len(some)} or more", f"an order has at most {MAX_LINES} lines; split it"
+        )
+    for line in some:
+        if not isinstance(line, Line):
+            raise InvalidCart("lines", line, "each line must be a Line(sku, quantity)")
+    return some
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A line that can't be served: `requested` units of `sku` were asked for, `available` are there."""
+
+    sku: str
+    requested: int
+    available: int
+
+
+class SoldOut(Exception):
+    """There isn't enough: a final answer. `shortages` has every line that is short."""
+
+    def __init__(self, shortages: Iterable[Shortage]) -> None:
+        self.shortages = tuple(shortages)
+        wanted = ", ".join(f"{s.sku} ({s.available} of {s.requested})" for s in self.shortages)
+        super().__init__(f"not enough stock: {wanted}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with the shortages: a race sends its outcomes between processes."""
+        return SoldOut, (self.shortages,)
+
+
+class Busy(Exception):
+    """The stock was busy for too long: try again. It never means sold out.
+
+    Args:
+        reason: who waited for what, for how long.
+        retry_after: seconds after which another try makes sense.
+    """
+
+    def __init__(self, reason: str, retry_after: float = 1.0) -> None:
+        self.reason = reason
+        self.retry_after = retry_after
+        super().__init__(f"{reason}; try again in {retry_after:g} s")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with both arguments."""
+        return Busy, (self.reason, self.retry_after)
+
+
+class UnknownProduct(Exception):
+    """There is no such product. `skus` has every one that is unknown."""
+
+    def __init__(self, skus: Iterable[str]) -> None:
+        self.skus = tuple(skus)
+        super().__init__(f"unknown product: {', '.join(self.skus)}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with the SKUs."""
+        return UnknownProduct, (self.skus,)

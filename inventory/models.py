@@ -1,0 +1,136 @@
+"""Products and the ledger of their stock. What must hold always is a constraint in the database."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Final, Never
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from inventory.domain import SKU_PATTERN
+
+LAB_PREFIX: Final = "lab-"
+"""The oversell lab's SKUs begin with it. Only they may be unguarded, only their rows may be cleared away."""
+
+
+class Product(models.Model):
+    """Something for sale. `on_hand` changes only together with a `StockMovement`."""
+
+    sku = models.CharField(
+        _("SKU"),
+        max_length=64,
+        unique=True,
+        validators=[RegexValidator(SKU_PATTERN, _("Letters, digits, . _ -"))],
+    )
+    name = models.CharField(_("name"), max_length=200)
+    price = models.DecimalField(
+        _("price"), max_digits=10, decimal_places=2, validators=[MinValueValidator(Decimal(0))]
+    )
+    on_hand = models.IntegerField(_("on hand"), default=0, help_text=_("Units there are to sell."))
+    version = models.PositiveBigIntegerField(
+        _("version"), default=0, editable=False, help_text=_("Rises with each change of stock.")
+    )
+    guarded = models.BooleanField(
+        _("guarded"), default=True, editable=False, help_text=_("The database refuses a stock below zero.")
+    )
+
+    class Meta:
+        ordering = ("sku",)
+        verbose_name = _("product")
+        verbose_name_plural = _("products")
+        constraints = (
+            models.CheckConstraint(
+                name="product_on_hand_not_negative", condition=Q(on_hand__gte=0) | Q(guarded=False)
+            ),
+            # Without this a slip could take the guard off real stock.
+            models.CheckConstraint(
+                name="product_unguarded_only_in_lab",
+                condition=Q(guarded=True) | Q(sku__startswith=LAB_PREFIX),
+            ),
+            models.CheckConstraint(name="product_price_not_negative", condition=Q(price__gte=0)),
+            models.CheckConstraint(
+                name="product_sku_is_plain", condition=Q(sku__regex=SKU_PATTERN.replace(r"\Z", "$"))
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.sku
+
+
+class ImmutableRow(ValidationError):
+    """A ledger is added to, never changed: write a movement that corrects the wrong one."""
+
+
+def _refuse(verb: str) -> Never:
+    raise ImmutableRow(f"a stock movement can't be {verb}; write an 'adjusted' movement that corrects it")
+
+
+class MovementQuerySet(models.QuerySet["StockMovement"]):
+    """Reads and adds; everything else is refused here already, and by a trigger in the database."""
+
+    def update(self, **kwargs: Any) -> int:
+        """Refuse."""
+        _refuse("changed")
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Refuse."""
+        _refuse("deleted")
+
+
+class StockMovement(models.Model):
+    """One change of one product's stock: who took or brought how much, and because of what."""
+
+    class Kind(models.TextChoices):
+        """Why stock changed."""
+
+        RECEIVED = "received", _("received")
+        SOLD = "sold", _("sold")
+        RESTOCKED = "restocked", _("restocked")
+        ADJUSTED = "adjusted", _("adjusted")
+
+    product = models.ForeignKey(
+        Product, on_delete=models.PROTECT, related_name="movements", verbose_name=_("product")
+    )
+    kind = models.CharField(_("kind"), max_length=10, choices=Kind.choices)
+    quantity = models.IntegerField(
+        _("quantity"), help_text=_("Added to the stock: negative when units leave.")
+    )
+    cause = models.CharField(
+        _("cause"), max_length=200, unique=True, help_text=_("What brought it about; nothing counts twice.")
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True, db_index=True)
+
+    objects = MovementQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at", "-pk")
+        verbose_name = _("stock movement")
+        verbose_name_plural = _("stock movements")
+        constraints = (
+            models.CheckConstraint(
+                name="movement_sign_fits_kind",
+                condition=(
+                    Q(kind="sold", quantity__lt=0)
+                    | Q(kind__in=("received", "restocked"), quantity__gt=0)
+                    | (Q(kind="adjusted") & ~Q(quantity=0))
+                ),
+            ),
+            models.CheckConstraint(name="movement_has_cause", condition=~Q(cause="")),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.quantity:+d} {self.kind} ({self.cause})"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Insert; refuse to change a row that is there."""
+        if not self._state.adding:
+            _refuse("changed")
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """Refuse."""
+        _refuse("deleted")

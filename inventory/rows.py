@@ -1,0 +1,166 @@
+"""The few ways in which strategies touch product rows. The only place that locks them.
+
+Rows are locked and changed in primary-key order, always: two carts that share two products then queue up
+instead of deadlocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Never
+
+from django.db import OperationalError, connection, transaction
+from django.db.models import F, QuerySet
+
+from inventory.checkpoints import checkpoint
+from inventory.domain import Busy, Line, Shortage, SoldOut, UnknownProduct
+from inventory.models import Product
+
+Products = Mapping[str, Product]
+
+# 55P03 lock_not_available: `lock_timeout` ended. 40P01: the victim of a deadlock.
+_BUSY_STATES = frozenset({"55P03", "40P01"})
+
+
+@contextmanager
+def sale_transaction(wait: float | None = None) -> Iterator[None]:
+    """One transaction for one sale, committed when the block ends; refused inside another one.
+
+    Inside an outer transaction the commit would come later than the release of whatever lock the strategy
+    holds, and a retry would run in a transaction that is already aborted.
+
+    Args:
+        wait: seconds to wait for any one row lock; None for PostgreSQL's own limit, which is none by default.
+
+    Raises:
+        Busy: a row stayed locked for `wait` seconds, or the transaction was the victim of a deadlock.
+        RuntimeError: called inside an open transaction.
+    """
+    try:
+        with transaction.atomic(durable=True):
+            if wait is not None:
+                _set_lock_timeout(wait)
+            yield
+            _refuse_silent_rollback()
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) not in _BUSY_STATES:
+            raise
+        raise Busy(
+            f"the stock's rows stayed locked ({error.__class__.__name__}: {_first_line(error)})"
+        ) from error
+    checkpoint("committed")
+
+
+def _set_lock_timeout(wait: float) -> None:
+    # LOCAL: it ends with the transaction and can't leak into the next user of a pooled connection.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{max(1, round(wait * 1000))}ms"])
+
+
+def _refuse_silent_rollback() -> None:
+    # atomic() leaves without a word when an error inside was swallowed: the sale would look done and not be
+    # there.
+    if transaction.get_rollback():
+        raise transaction.TransactionManagementError(
+            "an error inside the sale was swallowed; nothing was sold"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def read_products(lines: Sequence[Line]) -> dict[str, Product]:
+    """Return the products of `lines` by SKU, as they are now and unlocked.
+
+    Raises:
+        UnknownProduct: naming every SKU that there isn't.
+    """
+    products = _by_sku(Product.objects.all(), lines)
+    _tell_read(products)
+    return products
+
+
+def lock_products(lines: Sequence[Line]) -> dict[str, Product]:
+    """Return the products of `lines` by SKU, their rows locked until the transaction ends.
+
+    `no_key`: inserting an order item takes FOR KEY SHARE on its product, which a plain FOR UPDATE would
+    block.
+
+    Raises:
+        UnknownProduct: naming every SKU that there isn't.
+    """
+    checkpoint("waiting")
+    products = _by_sku(Product.objects.select_for_update(no_key=True, of=("self",)), lines)
+    checkpoint("locked")
+    _tell_read(products)
+    return products
+
+
+def _tell_read(products: Products) -> None:
+    checkpoint("read", on_hand={sku: product.on_hand for sku, product in products.items()})
+
+
+def _by_sku(products: QuerySet[Product], lines: Sequence[Line]) -> dict[str, Product]:
+    wanted = [line.sku for line in lines]
+    found = {product.sku: product for product in products.filter(sku__in=wanted).order_by("pk")}
+    missing = [sku for sku in wanted if sku not in found]
+    if missing:
+        raise UnknownProduct(missing)
+    return found
+
+
+def in_key_order(lines: Iterable[Line], products: Products) -> list[tuple[Product, int]]:
+    """Return `(product, quantity)` of each line in primary-key order: the order in which rows are changed."""
+    pairs = [(products[line.sku], line.quantity) for line in lines]
+    return sorted(pairs, key=lambda pair: pair[0].pk)
+
+
+def decide(lines: Iterable[Line], products: Products) -> None:
+    """Raise SoldOut, with every short line, unless `products` as read have enough for each line."""
+    shortages = find_shortages(lines, products)
+    if shortages:
+        raise SoldOut(shortages)
+    checkpoint("decided")
+
+
+def find_shortages(lines: Iterable[Line], products: Products) -> list[Shortage]:
+    """Return the lines for which `products` as read have too little."""
+    return [
+        Shortage(line.sku, line.quantity, max(0, products[line.sku].on_hand))
+        for line in lines
+        if products[line.sku].on_hand < line.quantity
+    ]
+
+
+def subtract(product: Product, quantity: int) -> bool:
+    """Take `quantity` units in one conditional UPDATE; False, and nothing changed, when there are fewer."""
+    enough = Product.objects.filter(pk=product.pk, on_hand__gte=quantity)
+    return enough.update(on_hand=F("on_hand") - quantity, version=F("version") + 1) == 1
+
+
+def subtract_all(lines: Sequence[Line], products: Products) -> None:
+    """Take every line, each by a conditional UPDATE: the second line of defence behind a lock.
+
+    Raises:
+        SoldOut: there were fewer than the lock's holder had read: the lock didn't hold. The database did.
+    """
+    for product, quantity in in_key_order(lines, products):
+        if not subtract(product, quantity):
+            checkpoint("second_line", sku=product.sku)
+            refuse(lines)
+    checkpoint("written")
+
+
+def refuse(lines: Sequence[Line]) -> Never:
+    """Refuse the order, with the stock as it is now.
+
+    Raises:
+        SoldOut: naming the short lines.
+        Busy: there is enough again, so it isn't sold out.
+    """
+    shortages = find_shortages(lines, _by_sku(Product.objects.all(), lines))
+    if shortages:
+        raise SoldOut(shortages)
+    raise Busy("stock came back while the order was refused", retry_after=0)

@@ -1,0 +1,61 @@
+"""Changes of stock that aren't sales. Each writes its movement in the same transaction."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django.db import transaction
+from django.db.models import F
+
+from inventory.models import Product, StockMovement
+
+Kind = StockMovement.Kind
+
+
+@transaction.atomic
+def create_product(
+    sku: str, *, name: str = "", price: Decimal = Decimal("1.00"), on_hand: int = 0, guarded: bool = True
+) -> Product:
+    """Return a new product whose stock of `on_hand` units is accounted for by a `received` movement.
+
+    Raises:
+        ValidationError: the product can't be; it says which field and why.
+
+    Example:
+        >>> create_product("mug", price=Decimal("7.50"), on_hand=10)  # doctest: +SKIP
+        <Product: mug>
+    """
+    product = Product(sku=sku, name=name or sku, price=price, on_hand=on_hand, guarded=guarded)
+    product.full_clean()
+    product.save(force_insert=True)
+    if on_hand:
+        _write(product, Kind.RECEIVED, on_hand, f"initial:{product.pk}")
+    return product
+
+
+@transaction.atomic
+def change_stock(product: Product, kind: StockMovement.Kind, quantity: int, cause: str) -> StockMovement:
+    """Add `quantity` (negative: take) to the stock of `product`, once for each `cause`.
+
+    Args:
+        product: its `on_hand` is refreshed from the database.
+        kind: received, restocked or adjusted; sales go through the checkout.
+        quantity: units, signed.
+        cause: what brought it about; the same cause twice is refused, so nothing is restocked twice.
+
+    Raises:
+        IntegrityError: the cause was used before, or a guarded stock would fall below zero.
+        ValueError: `kind` is sold.
+    """
+    if kind == Kind.SOLD:
+        raise ValueError(
+            "kind 'sold' is written by orders.services.checkout; use 'adjusted' to correct a stock"
+        )
+    Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") + quantity, version=F("version") + 1)
+    movement = _write(product, kind, quantity, cause)
+    product.refresh_from_db(fields=["on_hand", "version"])
+    return movement
+
+
+def _write(product: Product, kind: StockMovement.Kind, quantity: int, cause: str) -> StockMovement:
+    return StockMovement.objects.create(product=product, kind=kind, quantity=quantity, cause=cause)

@@ -1,0 +1,159 @@
+"""The raw Redis under the strategies that use it by hand: stock in keys, and the locks that everyone writes
+first.
+
+Units in Redis are a copy that serves refusals quickly; the database has the last word. Whatever goes wrong
+between the two, the copy may only end up too high (the database then refuses) or too low until
+`Strategy.prepare` rebuilds it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import redis
+from django.conf import settings
+from django.core.signals import setting_changed
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from inventory.domain import Line, Shortage, SoldOut
+from locking import BackendUnavailable
+
+logger = logging.getLogger(__name__)
+
+Taken = Mapping[str, int]
+"""Units that were taken, by key."""
+
+_LUA = Path(__file__).parent / "lua"
+
+
+@cache
+def client() -> redis.Redis:
+    """Return the process's client. It never repeats a command by itself.
+
+    A repeated script whose first reply was lost would take the units twice, and a repeated SET NX would say
+    that the lock is another's. The caller is told that the outcome is unknown instead.
+    """
+    return redis.Redis.from_url(
+        settings.REDIS_URL,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=5,
+        socket_connect_timeout=2,
+        decode_responses=True,
+    )
+
+
+@cache
+def _script(name: str) -> Any:
+    return client().register_script((_LUA / f"{name}.lua").read_text())
+
+
+@setting_changed.connect
+def _on_setting_changed(*, setting: str, **_: object) -> None:
+    if setting == "REDIS_URL":
+        client.cache_clear()
+        _script.cache_clear()
+
+
+@contextmanager
+def answering() -> Iterator[redis.Redis]:
+    """Give the client to the block.
+
+    Raises:
+        BackendUnavailable: Redis doesn't answer; whether it did what it was asked is not known.
+    """
+    try:
+        yield client()
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise BackendUnavailable(
+            f"Redis doesn't answer ({error}); is it running? REDIS_URL names it"
+        ) from error
+
+
+def run(script: str, keys: Sequence[str], args: Sequence[object]) -> list[Any]:
+    """Run `lua/<script>.lua`, atomic on the server."""
+    with answering():
+        return cast("list[Any]", _script(script)(keys=keys, args=args))
+
+
+class _NotLoaded(Exception):
+    """Redis doesn't know the stock of a line: it was never loaded, or was lost."""
+
+
+def take(
+    script: str,
+    lines: Sequence[Line],
+    keys: Sequence[str],
+    args: Sequence[object],
+    load_stock: Callable[[], Mapping[str, int]],
+) -> Taken:
+    """Take every line or nothing, by a script that answers as `take.lua` does.
+
+    Args:
+        script: `take` or `take_segments`.
+        lines: what is wanted; one number in a refusal for each.
+        keys: the script's KEYS, which hold the units.
+        args: the script's ARGV.
+        load_stock: returns the units of every key from the database; called when Redis has lost them.
+
+    Raises:
+        SoldOut: naming the short lines.
+        BackendUnavailable: no answer; units may be gone from Redis until the next reload.
+    """
+    for overwrite in (False, True):
+        with suppress(_NotLoaded):
+            return _take(script, lines, keys, args)
+        load(load_stock(), overwrite=overwrite)
+    return _take(script, lines, keys, args)
+
+
+def _take(script: str, lines: Sequence[Line], keys: Sequence[str], args: Sequence[object]) -> Taken:
+    verdict, *numbers = run(script, keys, args)
+    if verdict == "missing":
+        raise _NotLoaded
+    if verdict == "short":
+        left = zip(lines, numbers, strict=True)
+        raise SoldOut(Shortage(line.sku, line.quantity, n) for line, n in left if n < line.quantity)
+    return {key: units for key, units in zip(keys, numbers, strict=True) if units}
+
+
+@contextmanager
+def returned_on_failure(taken: Taken) -> Iterator[None]:
+    """Give `taken` back if the block fails for whatever reason: Redis must not keep what no order has."""
+    try:
+        yield
+    except BaseException:
+        _give_back(taken)
+        raise
+
+
+def _give_back(taken: Taken) -> None:
+    try:
+        run("give_back", list(taken), list(taken.values()))
+    except BackendUnavailable:
+        # The body's own error matters more; the units come back with the next reload.
+        logger.warning(
+            "could not give units back to Redis: %s; `manage.py reload_stock` repairs it", dict(taken)
+        )
+
+
+def load(stock: Mapping[str, int], *, overwrite: bool) -> None:
+    """Set every key of `stock`, all or none; without `overwrite` only if none of them exists."""
+    with answering() as server:
+        if overwrite:
+            server.mset(dict(stock))
+        else:
+            server.msetnx(dict(stock))
+
+
+def drop(keys: Iterable[str]) -> None:
+    """Delete `keys`."""
+    doomed = list(keys)
+    if doomed:
+        with answering() as server:
+            server.delete(*doomed)

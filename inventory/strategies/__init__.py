@@ -1,0 +1,58 @@
+"""Every way to sell, by name: a plain dict, so that adding one is a file and a line.
+
+Each broken one stands before the sound ones that mend it.
+"""
+
+from __future__ import annotations
+
+from inventory.strategies.base import Sale, Strategy
+from inventory.strategies.conditional_update import ConditionalUpdate
+from inventory.strategies.early_release import EarlyRelease
+from inventory.strategies.local_lock import LocalLock
+from inventory.strategies.lost_update import LostUpdate
+from inventory.strategies.negative_stock import NegativeStock
+from inventory.strategies.redis_lock import RedisLock
+from inventory.strategies.redis_script import RedisScript
+from inventory.strategies.redis_spin_lock import RedisSpinLock
+from inventory.strategies.row_lock import RowLock
+from inventory.strategies.segmented import Segmented
+from inventory.strategies.setnx_expire_del import SetnxExpireDel
+from inventory.strategies.setnx_getset import SetnxGetset
+from inventory.strategies.version_cas import VersionCas
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    "lost_update": LostUpdate,
+    "row_lock": RowLock,
+    "version_cas": VersionCas,
+    "negative_stock": NegativeStock,
+    "conditional_update": ConditionalUpdate,
+    "local_lock": LocalLock,
+    "early_release": EarlyRelease,
+    "redis_lock": RedisLock,
+    "setnx_expire_del": SetnxExpireDel,
+    "setnx_getset": SetnxGetset,
+    "redis_spin_lock": RedisSpinLock,
+    "redis_script": RedisScript,
+    "segmented": Segmented,
+}
+
+__all__ = ["STRATEGIES", "Sale", "Strategy", "UnknownStrategy", "get_strategy"]
+
+
+class UnknownStrategy(ValueError):
+    """There is no strategy of that name."""
+
+
+def get_strategy(name: str) -> Strategy:
+    """Return the strategy called `name`, ready to sell.
+
+    Raises:
+        UnknownStrategy: naming those that there are.
+
+    Example:
+        >>> get_strategy("row_lock").sound
+        True
+    """
+    if not isinstance(name, str) or name not in STRATEGIES:
+        raise UnknownStrategy(f"unknown strategy {name!r}; there are {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]()

@@ -1,0 +1,56 @@
+"""What a strategy is: one way to sell the lines of an order, right or wrong."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from inventory.domain import Line
+from inventory.models import Product
+
+
+@dataclass(frozen=True, slots=True)
+class Sale:
+    """What is to be sold.
+
+    Attributes:
+        lines: merged and sorted by SKU. record: writes order, items and movements in the current transaction,
+            given the products by SKU. A strategy that tries again in a new transaction calls it again.
+    """
+
+    lines: tuple[Line, ...]
+    record: Callable[[Mapping[str, Product]], None]
+
+
+class Strategy(ABC):
+    """One idea of how to sell. The docstring of each tells Idea, Interleaving, Verdict and Cost."""
+
+    name: ClassVar[str]
+    """How it is called in settings, in the lab and in the orders' rows."""
+
+    sound: ClassVar[bool]
+    """It never sells more than there is, whoever comes in between."""
+
+    sound_across_processes: ClassVar[bool] = True
+    """It stays sound when its buyers come from several processes."""
+
+    wait: ClassVar[float] = 10.0
+    """Seconds to wait for a busy stock before the answer is Busy."""
+
+    @abstractmethod
+    def sell(self, sale: Sale) -> None:
+        """Take the lines from the stock and record the sale, all or nothing, committed on return.
+
+        Raises:
+            SoldOut: not enough stock.
+            Busy: the wait ran out; a later try may succeed.
+            UnknownProduct: a line names a product that there isn't.
+        """
+
+    def prepare(self, products: Iterable[Product]) -> None:  # noqa: B027 - most have nothing to prepare
+        """Set up what the strategy keeps outside the database for `products`, from the database."""
+
+    def forget(self, products: Iterable[Product]) -> None:  # noqa: B027 - most have nothing to forget
+        """Remove what the strategy keeps outside the database for `products`."""

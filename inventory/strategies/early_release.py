@@ -1,0 +1,50 @@
+"""Broken: a good lock, let go before the commit."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from inventory.checkpoints import checkpoint
+from inventory.domain import Busy
+from inventory.rows import decide, in_key_order, read_products, sale_transaction
+from inventory.strategies.base import Sale, Strategy
+from locking import LockNotAcquired, get_lock
+
+
+class EarlyRelease(Strategy):
+    """Idea:
+        Take a distributed lock around reading and writing the stock. The transaction was open already: the
+        framework opens one for each request.
+
+    Interleaving:
+        A locks, reads 1, writes 0 and unlocks; its transaction is still open. B locks, and reads 1: the 0
+        isn't committed, so B can't see it. B's write waits for A's row, then puts its own 0 over A's.
+
+    Verdict:
+        Oversells. The lock is perfect and protects the wrong stretch: it has to end after the commit, so the
+        transaction belongs inside the lock. ATOMIC_REQUESTS makes this mistake for you.
+
+    Cost:
+        All of a distributed lock's, for nothing.
+    """
+
+    name: ClassVar[str] = "early_release"
+    sound: ClassVar[bool] = False
+
+    def sell(self, sale: Sale) -> None:
+        """Lock inside the transaction."""
+        with sale_transaction():
+            checkpoint("waiting")
+            try:
+                with get_lock(*(f"sku:{line.sku}" for line in sale.lines), wait=self.wait):
+                    checkpoint("locked")
+                    products = read_products(sale.lines)
+                    decide(sale.lines, products)
+                    for product, quantity in in_key_order(sale.lines, products):
+                        product.on_hand -= quantity
+                        product.save(update_fields=["on_hand"])
+                    checkpoint("written")
+            except LockNotAcquired as error:
+                raise Busy(str(error), retry_after=error.retry_after or 1.0) from error
+            checkpoint("unlocked")
+            sale.record(products)

@@ -1,0 +1,82 @@
+"""Broken: SETNX of a time stamp, GETSET to take over an expired one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import ClassVar
+
+from inventory.checkpoints import checkpoint
+from inventory.domain import Busy
+from inventory.rows import decide, in_key_order, read_products, sale_transaction
+from inventory.stock_store import answering
+from inventory.strategies.base import Sale, Strategy
+
+
+class SetnxGetset(Strategy):
+    """Idea:
+        No gap between SETNX and EXPIRE: the value is the time at which the lock ends. Whoever finds it past
+        takes over by GETSET, and has won if it got the old stamp back.
+
+    Interleaving:
+        A's work outlasts its stamp, or B's clock is fast: B finds it past, takes over and sells what A is
+        selling. And C, a moment late in its GETSET, is told that it lost, but has put its own stamp over B's.
+
+    Verdict:
+        Oversells. The clocks of the clients decide who holds the lock, and no value says whose it is.
+
+    Cost:
+        One to three requests a try, and clocks that nobody watches.
+    """
+
+    name: ClassVar[str] = "setnx_getset"
+    sound: ClassVar[bool] = False
+    expiry: ClassVar[float] = 0.015  # seconds; so short that the lab's gap outlasts it
+    retry_interval: ClassVar[float] = 0.005  # seconds
+
+    def sell(self, sale: Sale) -> None:
+        """Lock each product, then read, compute and save."""
+        with ExitStack() as locks:
+            for line in sale.lines:
+                locks.enter_context(self._held(f"stamp:{line.sku}"))
+            with sale_transaction():
+                products = read_products(sale.lines)
+                decide(sale.lines, products)
+                for product, quantity in in_key_order(sale.lines, products):
+                    product.on_hand -= quantity
+                    product.save(update_fields=["on_hand"])
+                checkpoint("written")
+                sale.record(products)
+
+    def clock(self) -> float:
+        """Return this client's own idea of the time."""
+        return time.time()
+
+    @contextmanager
+    def _held(self, key: str) -> Iterator[None]:
+        deadline = time.monotonic() + self.wait
+        while (ends := self._try(key)) is None:
+            checkpoint("waiting", lock=key)
+            if time.monotonic() > deadline:
+                raise Busy(f"{key} stayed locked for {self.wait:g} s")
+            time.sleep(self.retry_interval)
+        checkpoint("locked", lock=key)
+        try:
+            yield
+        finally:
+            with answering() as redis:
+                if self.clock() < float(ends):
+                    redis.delete(key)
+            checkpoint("unlocked", lock=key)
+
+    def _try(self, key: str) -> str | None:
+        mine = repr(self.clock() + self.expiry)
+        with answering() as redis:
+            if redis.setnx(key, mine):
+                return mine
+            theirs = redis.get(key)
+            if theirs is None or float(theirs) > self.clock():
+                return None
+            checkpoint("waiting", lock=key, expired=theirs)
+            return mine if redis.getset(key, mine) == theirs else None

@@ -1,0 +1,11 @@
+-- Gives a permit back.
+--   KEYS[1] permits left   KEYS[2] token (unused)   KEYS[3] `{name}:timeout`
+--   ARGV[1] permit  ARGV[2] channel
+-- Returns 1, or 0 when the permit has ended already.
+local score = redis.call('ZSCORE', KEYS[3], ARGV[1])
+if not score then return 0 end
+redis.call('ZREM', KEYS[3], ARGV[1])
+redis.call('PUBLISH', ARGV[2], redis.call('INCR', KEYS[1]))
+local time = redis.call('TIME')
+if tonumber(score) <= time[1] * 1000 + time[2] / 1000 then return 0 end
+return 1

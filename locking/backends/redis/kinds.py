@@ -1,0 +1,206 @@
+"""Redisson's other locks: read-write, semaphore with expiring permits, fair. What each sends, without any I/O.
+
+They are announced on a channel and taken by whoever asks first (the fair lock: by the head of its own queue), as
+the Java side does it; the hand-over of `acquire.lua` is for the ordinary lock only.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Final
+
+from locking.backends.redis.scripts import DONT_KEEP, KEEP, Request, Script, bulk, derived, pack, packed_ms
+
+FAIR_PATIENCE: Final = 300_000
+"""Milliseconds that a waiter of a fair lock may be silent: Redisson's default, which all clients must share."""
+
+
+class Kind(ABC):
+    """One kind of lock: its channel and its three requests."""
+
+    name: str
+
+    @abstractmethod
+    def channel(self, key: str, owner: str) -> str:
+        """Return the channel that wakes a waiter."""
+
+    @abstractmethod
+    def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
+        """Return the request that takes the lock."""
+
+    @abstractmethod
+    def extend(self, key: str, owner: str, ttl: float) -> Request:
+        """Return the request that prolongs a hold; it answers 1, or 0 when there is none."""
+
+    @abstractmethod
+    def release(self, key: str, owner: str) -> Request:
+        """Return the request that ends a hold; it answers 1, or 0 when there is none."""
+
+    def leave(self, key: str, owner: str) -> Request | None:
+        """Return the request that a waiter sends who gives up, if there is a queue to leave."""
+        return None
+
+
+def _braced(key: str) -> bytes:
+    raw = key.encode()
+    return raw if b"{" in raw else b"{%b}" % raw
+
+
+def _token(key: str) -> bytes:
+    return derived(b"redisson_lock_token", key.encode())
+
+
+def _call(script: Script, keys: list[bytes], *arguments: bytes) -> Request:
+    return script.request(1 + len(keys) + len(arguments), pack(b"%d" % len(keys), *keys) + b"".join(arguments))
+
+
+ACQUIRE_READ: Final = Script("token", "acquire_read")
+ACQUIRE_WRITE: Final = Script("token", "acquire_write")
+RELEASE_READ: Final = Script("release_read")
+RELEASE_WRITE: Final = Script("release_write")
+EXTEND_READ: Final = Script("extend_read")
+EXTEND_WRITE: Final = Script("extend_write")
+ACQUIRE_PERMIT: Final = Script("token", "acquire_permit")
+RELEASE_PERMIT: Final = Script("release_permit")
+EXTEND_PERMIT: Final = Script("extend_permit")
+ACQUIRE_FAIR: Final = Script("token", "acquire_fair")
+RELEASE_FAIR: Final = Script("release_fair")
+EXTEND_FAIR: Final = Script("extend")
+
+
+def _read_write_channel(key: str) -> str:
+    return derived(b"redisson_rwlock", key.encode()).decode()
+
+
+class Read(Kind):
+    """The shared side of a read-write lock."""
+
+    name = "read"
+
+    def channel(self, key: str, owner: str) -> str:
+        """See the base class."""
+        return _read_write_channel(key)
+
+    def _keys(self, key: str, owner: str) -> list[bytes]:
+        return [key.encode(), _token(key), b"%b:%b:rwlock_timeout:1" % (_braced(key), owner.encode())]
+
+    def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
+        """See the base class."""
+        arguments = bulk(owner.encode()), packed_ms(ttl), KEEP if keep else DONT_KEEP
+        return _call(ACQUIRE_READ, self._keys(key, owner), *arguments)
+
+    def extend(self, key: str, owner: str, ttl: float) -> Request:
+        """See the base class."""
+        return _call(EXTEND_READ, self._keys(key, owner), bulk(owner.encode()), packed_ms(ttl))
+
+    def release(self, key: str, owner: str) -> Request:
+        """See the base class."""
+        arguments = owner.encode(), _read_write_channel(key).encode(), _braced(key)
+        return _call(RELEASE_READ, self._keys(key, owner), *map(bulk, arguments))
+
+
+class Write(Kind):
+    """The exclusive side of a read-write lock."""
+
+    name = "write"
+
+    def channel(self, key: str, owner: str) -> str:
+        """See the base class."""
+        return _read_write_channel(key)
+
+    def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
+        """See the base class."""
+        arguments = bulk(owner.encode()), packed_ms(ttl), KEEP if keep else DONT_KEEP
+        return _call(ACQUIRE_WRITE, [key.encode(), _token(key)], *arguments)
+
+    def extend(self, key: str, owner: str, ttl: float) -> Request:
+        """See the base class."""
+        return _call(EXTEND_WRITE, [key.encode(), _token(key)], bulk(owner.encode()), packed_ms(ttl))
+
+    def release(self, key: str, owner: str) -> Request:
+        """See the base class."""
+        arguments = owner.encode(), _read_write_channel(key).encode()
+        return _call(RELEASE_WRITE, [key.encode(), _token(key)], *map(bulk, arguments))
+
+
+class Semaphore(Kind):
+    """Permits that end by themselves; a hold is one permit."""
+
+    name = "semaphore"
+
+    def __init__(self, permits: int) -> None:
+        self._permits = b"%d" % permits
+
+    def channel(self, key: str, owner: str) -> str:
+        """See the base class."""
+        return derived(b"redisson_sc", key.encode()).decode()
+
+    def _keys(self, key: str) -> list[bytes]:
+        return [key.encode(), _token(key), self.timeouts(key)]
+
+    def timeouts(self, key: str) -> bytes:
+        """Return the key of the zset of permits that are out."""
+        return b"%b:timeout" % _braced(key)
+
+    def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
+        """See the base class."""
+        channel = bulk(self.channel(key, owner).encode())
+        arguments = bulk(owner.encode()), packed_ms(ttl), KEEP if keep else DONT_KEEP, bulk(self._permits), channel
+        return _call(ACQUIRE_PERMIT, self._keys(key), *arguments)
+
+    def extend(self, key: str, owner: str, ttl: float) -> Request:
+        """See the base class."""
+        return _call(EXTEND_PERMIT, self._keys(key), bulk(owner.encode()), packed_ms(ttl))
+
+    def release(self, key: str, owner: str) -> Request:
+        """See the base class."""
+        arguments = owner.encode(), self.channel(key, owner).encode()
+        return _call(RELEASE_PERMIT, self._keys(key), *map(bulk, arguments))
+
+
+class Fair(Kind):
+    """Redisson's fair lock, whose queue Java waiters stand in as well.
+
+    The ordinary lock is first in, first out among Python waiters already; this one is for sharing with RFairLock.
+    """
+
+    name = "fair"
+
+    def channel(self, key: str, owner: str) -> str:
+        """See the base class."""
+        return f"{derived(b'redisson_lock__channel', key.encode()).decode()}:{owner}"
+
+    def _keys(self, key: str) -> list[bytes]:
+        raw = key.encode()
+        return [raw, _token(key), derived(b"redisson_lock_queue", raw), derived(b"redisson_lock_timeout", raw)]
+
+    def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
+        """See the base class."""
+        waiting = bulk(b"%d" % FAIR_PATIENCE), bulk(_epoch_ms()), bulk(b"%d" % queue)
+        arguments = bulk(owner.encode()), packed_ms(ttl), KEEP if keep else DONT_KEEP, *waiting
+        return _call(ACQUIRE_FAIR, self._keys(key), *arguments)
+
+    def extend(self, key: str, owner: str, ttl: float) -> Request:
+        """See the base class."""
+        return _call(EXTEND_FAIR, [key.encode()], bulk(owner.encode()), packed_ms(ttl))
+
+    def release(self, key: str, owner: str) -> Request:
+        """See the base class."""
+        channel = derived(b"redisson_lock__channel", key.encode())
+        arguments = owner.encode(), channel, b"%d" % FAIR_PATIENCE, _epoch_ms()
+        return _call(RELEASE_FAIR, self._keys(key), *map(bulk, arguments))
+
+    def leave(self, key: str, owner: str) -> Request | None:
+        """See the base class."""
+        return self.release(key, owner)
+
+
+def _epoch_ms() -> bytes:
+    """Return the wall clock, by which Redisson dates the places in the fair queue (no lease depends on it)."""
+    return b"%d" % (time.time() * 1000)
+
+
+def kind_named(name: str, *, permits: int = 1) -> Kind:
+    """Return the kind called `name`."""
+    return Semaphore(permits) if name == "semaphore" else {"read": Read, "write": Write, "fair": Fair}[name]()

@@ -1,0 +1,212 @@
+"""A kind of lock as a backend of its own: it shares the sockets of the RedisBackend that it belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Holder, Outcome, Place
+from locking.backends.redis.aio import Room, Rooms
+from locking.backends.redis.kinds import Kind, Semaphore
+from locking.backends.redis.scripts import read_outcome
+from locking.backends.redis.waiting import Ear, Ears
+from locking.backends.redis.wire import Wire
+from locking.clock import now
+from locking.conf import AliasSettings
+from locking.exceptions import BackendUnavailable, LockError
+
+
+class RedisVariant(BaseLockBackend):
+    """The contract's verbs for one kind."""
+
+    supports_fencing = True
+    supports_force_release = True
+
+    def __init__(self, settings: AliasSettings, kind: Kind, wire: Wire, ears: Ears, rooms: Rooms) -> None:
+        super().__init__(settings)
+        self.alias = f"{settings.alias}/{kind.name}"
+        self.exclusive = kind.name != "semaphore"
+        self.kind, self._wire, self._ears, self._rooms = kind, wire, ears, rooms
+
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class."""
+        sent = now()
+        reply = self._wire.call(self.kind.acquire(key, owner, ttl, keep=fenced, queue=False))
+        return read_outcome(reply, sent)[0]
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return _yes(self._wire.call(self.kind.extend(key, owner, ttl)))
+
+    def release(self, key: str, owner: str) -> bool:
+        """See the base class."""
+        return _yes(self._wire.call(self.kind.release(key, owner)))
+
+    def force_release(self, key: str, expected: str) -> bool:
+        """See the base class."""
+        return self.release(key, expected)
+
+    def holder(self, key: str) -> Holder | None:
+        """Return one of the holders (there may be many), or None; the number of holds is its count."""
+        if isinstance(self.kind, Semaphore):
+            taken = self._wire.command("ZRANGE", self.kind.timeouts(key), 0, -1)
+            return Holder(taken[0].decode(), len(taken), None) if taken else None
+        fields = [field for field in self._wire.command("HKEYS", key) if field != b"mode"]
+        left = self._wire.command("PTTL", key)
+        return Holder(fields[0].decode(), len(fields), None if left < 0 else left / 1000) if fields else None
+
+    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+        """See the base class."""
+        return AnnouncedPlace(self.kind, self._wire, self._ears, key, owner, ttl, fenced)
+
+    async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class."""
+        room, sent = await self._rooms.here(), now()
+        return read_outcome(await room.call(self.kind.acquire(key, owner, ttl, keep=fenced, queue=False)), sent)[0]
+
+    async def aextend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return _yes(await (await self._rooms.here()).call(self.kind.extend(key, owner, ttl)))
+
+    async def arelease(self, key: str, owner: str) -> bool:
+        """See the base class."""
+        return _yes(await (await self._rooms.here()).call(self.kind.release(key, owner)))
+
+    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+        """See the base class."""
+        return AsyncAnnouncedPlace(self.kind, self._rooms, key, owner, ttl, fenced)
+
+
+def _yes(reply: Any) -> bool:
+    return (reply[0] if isinstance(reply, list) else reply) == 1
+
+
+class AnnouncedPlace(Place):
+    """A thread that hears the kind's channel and asks again after every announcement."""
+
+    def __init__(
+        self, kind: Kind, wire: Wire, ears: Ears, key: str, owner: str, ttl: float, fenced: bool
+    ) -> None:
+        self._kind, self._wire, self._ears = kind, wire, ears
+        self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
+        self._ear: Ear | None = None
+        self._asked_in_line = False
+
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """Ask; a waiter asks once more after it has begun to listen, lest it miss what happened in between."""
+        outcome = self._ask(queue)
+        if queue and self._ear is None and isinstance(outcome, Busy):
+            self._listen()
+            outcome = self._ask(queue)
+        if isinstance(outcome, Grant):
+            self._stop_listening()
+        return outcome
+
+    def _ask(self, queue: bool) -> Outcome:
+        sent = now()
+        self._asked_in_line |= queue
+        request = self._kind.acquire(self._key, self._owner, self._ttl, keep=self._fenced, queue=queue)
+        return read_outcome(self._wire.call(request), sent)[0]
+
+    def _listen(self) -> None:
+        ear = self._ears.idle() or self._ears.open()
+        try:
+            ear.listen_to(self._kind.channel(self._key, self._owner))
+        except (RedisError, OSError) as error:
+            ear.close()
+            raise BackendUnavailable(f"can't subscribe to wake-ups: {error}") from error
+        self._ear = ear
+
+    def wait(self, timeout: float) -> Outcome:
+        """See the base class."""
+        assert self._ear is not None
+        own, deadline = self._ear.channel.encode(), now() + timeout
+        try:
+            while (left := deadline - now()) > 0:
+                heard = self._ear.hear(left)
+                if heard is None or heard[0] not in (b"", own):
+                    break
+        except (RedisError, OSError):
+            self._ear.close()
+            self._ear = None
+        return self.try_acquire(queue=True)
+
+    def leave(self) -> None:
+        """See the base class."""
+        self._stop_listening()
+        request = self._kind.leave(self._key, self._owner) if self._asked_in_line else None
+        if request is not None:
+            _quietly(self._wire, request)
+
+    def _stop_listening(self) -> None:
+        if self._ear is not None:
+            self._ears.give_back(self._ear)
+            self._ear = None
+
+
+def _quietly(wire: Wire, request: Any) -> None:
+    try:
+        wire.call(request)
+    except LockError:
+        pass  # Redisson's queue drops a silent waiter by itself
+
+
+class AsyncAnnouncedPlace(AsyncPlace):
+    """`AnnouncedPlace` for a task."""
+
+    def __init__(self, kind: Kind, rooms: Rooms, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        self._kind, self._rooms = kind, rooms
+        self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
+        self._listening = False
+        self._asked_in_line = False
+
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        """See `AnnouncedPlace.try_acquire`."""
+        room = await self._rooms.here()
+        if self._listening and room.hub.is_deaf(self._owner):
+            self._listening = False
+        outcome = await self._ask(room, queue)
+        if queue and not self._listening and isinstance(outcome, Busy):
+            await self._listen(room)
+            outcome = await self._ask(room, queue)
+        if isinstance(outcome, Grant):
+            await self._stop_listening(room)
+        return outcome
+
+    async def _ask(self, room: Room, queue: bool) -> Outcome:
+        sent = now()
+        self._asked_in_line |= queue
+        request = self._kind.acquire(self._key, self._owner, self._ttl, keep=self._fenced, queue=queue)
+        return read_outcome(await room.call(request), sent)[0]
+
+    async def _listen(self, room: Room) -> None:
+        self._listening = True
+        try:
+            await room.hub.expect(self._owner)
+            await room.hub.listen(self._owner, self._kind.channel(self._key, self._owner))
+        except (RedisError, OSError, TimeoutError) as error:
+            raise BackendUnavailable(f"can't subscribe to wake-ups: {error}") from error
+
+    async def wait(self, timeout: float) -> Outcome:
+        """See the base class."""
+        room = await self._rooms.here()
+        if not room.hub.is_deaf(self._owner):
+            await room.hub.next_message(self._owner, timeout)
+        return await self.try_acquire(queue=True)
+
+    async def leave(self) -> None:
+        """See the base class."""
+        room = await self._rooms.here()
+        await self._stop_listening(room)
+        request = self._kind.leave(self._key, self._owner) if self._asked_in_line else None
+        if request is not None:
+            try:
+                await room.call(request)
+            except LockError:
+                pass
+
+    async def _stop_listening(self, room: Room) -> None:
+        if self._listening:
+            self._listening = False
+            await room.hub.forget(self._owner)

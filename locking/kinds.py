@@ -1,0 +1,130 @@
+"""The other kinds of lock: read-write, semaphore, Redisson's fair lock. Each is a `Lock` with the same surface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from locking.exceptions import LockNotSupported
+from locking.handler import DEFAULT_ALIAS, locks
+from locking.lease import Lease, held_by
+from locking.lock import Lock, Options, SingleLock
+from locking.names import UNSET, Unset, check_name
+
+MAX_PERMITS = 1_000_000
+
+
+def get_read_lock(
+    name: str,
+    *,
+    ttl: float | None | Unset = UNSET,
+    wait: float | None | Unset = UNSET,
+    fenced: bool = False,
+    backend: str = DEFAULT_ALIAS,
+    on_lost: Callable[[Lease], None] | None = None,
+) -> Lock:
+    """Return the shared side of the read-write lock `name`: many readers, or one writer.
+
+    A stream of readers can keep a writer waiting: the protocol, shared with Redisson, prefers readers. Under the
+    write lock of the same name it is a re-entry into that lock. Arguments and errors: as for `get_lock`.
+
+    Example:
+        >>> with get_read_lock("catalogue"):
+        ...     render()
+    """
+    engine = locks[backend].variant("read")
+    return ReadLock(check_name(name), Options(engine, ttl, wait, fenced, 0.0, on_lost))
+
+
+def get_write_lock(
+    name: str,
+    *,
+    ttl: float | None | Unset = UNSET,
+    wait: float | None | Unset = UNSET,
+    fenced: bool = False,
+    backend: str = DEFAULT_ALIAS,
+    on_lost: Callable[[Lease], None] | None = None,
+) -> Lock:
+    """Return the exclusive side of the read-write lock `name`.
+
+    Asking for it while the same thread or task reads raises LockNotSupported: it would wait for itself.
+    Arguments and errors: as for `get_lock`.
+
+    Example:
+        >>> with get_write_lock("catalogue"):
+        ...     rebuild()
+    """
+    engine = locks[backend].variant("write")
+    return WriteLock(check_name(name), Options(engine, ttl, wait, fenced, 0.0, on_lost))
+
+
+def get_semaphore(
+    name: str,
+    permits: int,
+    *,
+    ttl: float | None | Unset = UNSET,
+    wait: float | None | Unset = UNSET,
+    backend: str = DEFAULT_ALIAS,
+    on_lost: Callable[[Lease], None] | None = None,
+) -> Lock:
+    """Return a semaphore: at most `permits` holds of `name` at a time, each with a lease of its own.
+
+    A permit whose holder died comes back when its lease ends. Every `acquire` takes another permit, also in one
+    thread. The first to use a name decides how many permits it has. Other arguments: as for `get_lock`.
+
+    Raises:
+        ValueError: `permits` is not a whole number from 1 to 1,000,000.
+
+    Example:
+        >>> with get_semaphore("mail-gateway", permits=5, wait=10):
+        ...     send()
+    """
+    if isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= MAX_PERMITS:
+        raise ValueError(f"permits must be a whole number from 1 to {MAX_PERMITS:,}, not {permits!r}")
+    engine = locks[backend].variant("semaphore", permits=permits)
+    return SingleLock(check_name(name), Options(engine, ttl, wait, False, 0.0, on_lost))
+
+
+def get_fair_lock(
+    name: str,
+    *,
+    ttl: float | None | Unset = UNSET,
+    wait: float | None | Unset = UNSET,
+    fenced: bool = False,
+    backend: str = DEFAULT_ALIAS,
+    on_lost: Callable[[Lease], None] | None = None,
+) -> Lock:
+    """Return Redisson's fair lock, for names that Java services lock with RFairLock.
+
+    Among Python processes `get_lock` is first in, first out already, and faster. Don't use both kinds, or RLock and
+    RFairLock, on one name. Arguments and errors: as for `get_lock`.
+    """
+    engine = locks[backend].variant("fair")
+    return SingleLock(check_name(name), Options(engine, ttl, wait, fenced, 0.0, on_lost))
+
+
+class ReadLock(SingleLock):
+    """The shared side; a writer who asks for it gets one more hold of its write lock."""
+
+    def _reenter(self, context: object) -> Lease | None:
+        writing = held_by(context, _sibling(self._backend.alias, "write"), self.key)
+        if writing is None:
+            return super()._reenter(context)
+        writing.ensure_held()
+        writing.depth += 1
+        return writing
+
+
+class WriteLock(SingleLock):
+    """The exclusive side; refused to one who reads, for it would never come."""
+
+    def _reenter(self, context: object) -> Lease | None:
+        if held_by(context, _sibling(self._backend.alias, "read"), self.key) is not None:
+            raise LockNotSupported(
+                f"this thread or task holds {self.name!r} for reading: it would wait for itself to end;"
+                " release the read lock first, or take the write lock from the start"
+            )
+        return super()._reenter(context)
+
+
+def _sibling(alias: str, kind: str) -> str:
+    return f"{alias.rsplit('/', 1)[0]}/{kind}"

@@ -1,0 +1,64 @@
+"""Orders and their items."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from inventory.models import Product
+
+
+class Order(models.Model):
+    """What someone bought."""
+
+    class State(models.TextChoices):
+        """How far the order has come."""
+
+        PLACED = "placed", _("placed")
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.PLACED)
+    total = models.DecimalField(_("total"), max_digits=14, decimal_places=2)
+    strategy = models.CharField(_("strategy"), max_length=40, help_text=_("How the stock was taken."))
+    created_at = models.DateTimeField(_("created"), auto_now_add=True, db_index=True)
+
+    items: models.Manager[OrderItem]
+
+    class Meta:
+        ordering = ("-created_at", "-pk")
+        verbose_name = _("order")
+        verbose_name_plural = _("orders")
+        constraints = (
+            models.CheckConstraint(name="order_total_not_negative", condition=Q(total__gte=0)),
+            models.CheckConstraint(name="order_state_is_known", condition=Q(state__in=("placed",))),
+        )
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class OrderItem(models.Model):
+    """So many units of one product at the price of that moment."""
+
+    order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="items", verbose_name=_("order"))
+    product = models.ForeignKey(
+        Product, on_delete=models.PROTECT, related_name="order_items", verbose_name=_("product")
+    )
+    quantity = models.PositiveIntegerField(_("quantity"))
+    unit_price = models.DecimalField(_("unit price"), max_digits=10, decimal_places=2)
+
+    class Meta:
+        ordering = ("pk",)
+        verbose_name = _("item")
+        verbose_name_plural = _("items")
+        constraints = (
+            models.UniqueConstraint(name="item_product_once_an_order", fields=("order", "product")),
+            models.CheckConstraint(name="item_quantity_positive", condition=Q(quantity__gt=0)),
+            models.CheckConstraint(name="item_unit_price_not_negative", condition=Q(unit_price__gte=0)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.quantity} × {self.product_id}"

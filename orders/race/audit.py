@@ -1,0 +1,126 @@
+"""What the database says after a race, in SQL that shares nothing with the code under test."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+from django.db import connection
+
+from orders.race.messages import Outcome
+
+_BOOKS = """
+SELECT p.on_hand,
+       p.price,
+       coalesce((SELECT sum(i.quantity) FROM orders_orderitem i WHERE i.product_id = p.id), 0),
+       coalesce((SELECT -sum(m.quantity) FROM inventory_stockmovement m
+                  WHERE m.product_id = p.id AND m.kind = 'sold'), 0),
+       coalesce((SELECT sum(o.total) FROM orders_order o WHERE o.id IN
+                  (SELECT i.order_id FROM orders_orderitem i WHERE i.product_id = p.id)), 0),
+       ARRAY(SELECT DISTINCT i.order_id::text FROM orders_orderitem i WHERE i.product_id = p.id)
+  FROM inventory_product p
+ WHERE p.sku = %s
+"""
+
+_SAMPLE = """
+SELECT p.on_hand, coalesce((SELECT sum(i.quantity) FROM orders_orderitem i WHERE i.product_id = p.id), 0)
+  FROM inventory_product p
+ WHERE p.sku = %s
+"""
+
+SAMPLE_EVERY = 0.01
+
+
+@dataclass(frozen=True)
+class Books:
+    """One product's rows, summed up.
+
+    Args:
+        left: what the product page says.
+        sold: pieces in the order items.
+        moved: pieces that left according to the ledger.
+        price, takings: what one piece costs, and the total of the orders.
+        orders: ids of the orders.
+    """
+
+    left: int
+    price: Decimal
+    sold: int
+    moved: int
+    takings: Decimal
+    orders: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look while the race runs: the stock as the page shows it, and the pieces in orders."""
+
+    at: float
+    left: int
+    sold: int
+
+
+def read_books(sku: str) -> Books:
+    """Sum up the rows of one product, all in one statement, so in one snapshot."""
+    with connection.cursor() as cursor:
+        cursor.execute(_BOOKS, [sku])
+        left, price, sold, moved, takings, orders = cursor.fetchone()
+    return Books(left, price, int(sold), int(moved), takings, frozenset(orders))
+
+
+def disagreements(books: Books, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Compare the rows with one another and with what the buyers were told.
+
+    Returns:
+        One sentence for each thing that doesn't agree; nothing when all is well.
+    """
+    told = {outcome.order for outcome in outcomes if outcome.order}
+    checks = (
+        (books.moved == books.sold, f"the ledger has {books.moved} sold, the order items {books.sold}"),
+        (
+            books.takings == books.sold * books.price,
+            f"the orders' totals are {books.takings} for {books.sold} pieces",
+        ),
+        (told <= books.orders, f"{len(told - books.orders)} acknowledged orders aren't there"),
+        (books.orders <= told, f"{len(books.orders - told)} orders are there that no buyer was told of"),
+    )
+    return tuple(sentence for holds, sentence in checks if not holds)
+
+
+@contextmanager
+def sampled(sku: str, wanted: bool) -> Iterator[list[Sample]]:
+    """Look at a product every 10 ms from a connection of its own while the block runs, if that is wanted.
+
+    Args:
+        sku: the product.
+        wanted: the looks cost a little of the two cores that the buyers share, so only the report asks for them.
+    """
+    samples: list[Sample] = []
+    over = threading.Event()
+    thread = threading.Thread(target=_sample, args=(sku, samples, over), daemon=True)
+    if wanted:
+        thread.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        if wanted:
+            thread.join()
+
+
+def _sample(sku: str, samples: list[Sample], over: threading.Event) -> None:
+    with connection.cursor() as cursor:
+        while True:
+            last = over.is_set()
+            cursor.execute(_SAMPLE, [sku])
+            left, sold = cursor.fetchone()
+            samples.append(Sample(time.monotonic(), left, int(sold)))
+            if last:
+                break
+            over.wait(SAMPLE_EVERY)
+    connection.close()

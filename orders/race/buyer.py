@@ -1,0 +1,124 @@
+"""One buyer: places an order through the shop's one door, tries again when it is busy, keeps a trace."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import connection
+
+from inventory.checkpoints import installed
+from inventory.domain import Busy, Line, SoldOut
+from orders.race.messages import Answer, Heat, Mark, Outcome
+from orders.services import checkout
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.25
+
+
+class Cancelled(BaseException):
+    """The race was called off. No Exception, so that no strategy takes it for a fault of the shop."""
+
+
+@dataclass
+class Buyer:
+    """A person who wants one piece.
+
+    Args:
+        number: from 1, the same in the trace, the table and the report.
+        heat: what to buy and how.
+        stop: set when the race is called off.
+    """
+
+    number: int
+    heat: Heat
+    stop: threading.Event
+    retries: int = 0
+    queries: int = 0
+    trace: list[Mark] = field(default_factory=list)
+
+    def buy(self, start_at: float) -> Outcome:
+        """Wait for the start, then buy until there is an answer; never raises.
+
+        Args:
+            start_at: when to start, in monotonic seconds.
+
+        Returns:
+            The outcome; whatever went wrong is an `error` with its reason.
+        """
+        self.stop.wait(max(0.0, start_at - time.monotonic()))
+        started = time.monotonic()
+        try:
+            with installed(self._at_checkpoint), connection.execute_wrapper(self._count_query):
+                answer, order, problem = self._until_answered(started + self.heat.deadline)
+        except Cancelled:
+            answer, order, problem = "error", None, "the race was called off"
+        except Exception as error:
+            answer, order, problem = "error", None, describe(error)
+        return Outcome(
+            self.number,
+            answer,
+            started,
+            time.monotonic(),
+            self.retries,
+            self.queries,
+            order,
+            problem,
+            tuple(self.trace),
+        )
+
+    def _until_answered(self, deadline: float) -> tuple[Answer, str | None, str]:
+        while True:
+            self.queries = 0
+            try:
+                order = checkout([Line(self.heat.sku, 1)], strategy=self.heat.strategy)
+                return "sold", str(order.pk), ""
+            except SoldOut:
+                return "refused", None, ""
+            except Busy as busy:
+                if time.monotonic() >= deadline:
+                    return "error", None, f"still busy after {self.heat.deadline:g} s"
+                self._pause(busy.retry_after)
+
+    def _pause(self, advised: float | None) -> None:
+        """Wait as a polite client does on a 503: as long as advised, within reason, and not all in step."""
+        self.retries += 1
+        pause = min(max(advised or 0.0, SHORTEST_PAUSE), LONGEST_PAUSE)
+        self.stop.wait(random.uniform(0.5, 1.0) * pause)  # noqa: S311
+        self._give_up_if_stopped()
+
+    def _at_checkpoint(self, name: str, /, **facts: object) -> None:
+        self.trace.append(Mark(name, time.monotonic(), self._on_hand(facts)))
+        # Not at "locked": there a primitive lock has no expiry yet, and whoever gave up would hold it for ever.
+        if name != "locked":
+            self._give_up_if_stopped()
+        if name == "decided":
+            # The rest comes after the decision, so that those who are refused don't rest.
+            self.stop.wait(self.heat.gap)
+            self._give_up_if_stopped()
+
+    def _on_hand(self, facts: Mapping[str, object]) -> int | None:
+        """The stock that was seen at this checkpoint, where it tells one."""
+        stock = facts.get("on_hand")
+        return stock.get(self.heat.sku) if isinstance(stock, Mapping) else None
+
+    def _give_up_if_stopped(self) -> None:
+        if self.stop.is_set():
+            raise Cancelled
+
+    def _count_query(self, execute: Callable[..., Any], *query: Any) -> Any:
+        self.queries += 1
+        return execute(*query)
+
+
+def describe(error: BaseException) -> str:
+    """Say an exception in one line of at most 200 characters.
+
+    Example:
+        >>> describe(ValueError("two" + chr(10) + "lines"))
+        'ValueError: two lines'
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

@@ -1,0 +1,108 @@
+"""The race from beginning to end: sweep, crew, one heat after another, judge, clear."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from inventory.models import Product
+from inventory.strategies import STRATEGIES, Strategy
+from orders.race import audit, evidence, lab
+from orders.race.crew import Crew
+from orders.race.messages import Heat
+from orders.race.plan import Plan, Variant, share_out
+from orders.race.result import Result, judge
+
+
+class Watcher(Protocol):
+    """Whoever wants to see how far the race is; called in the process that runs it."""
+
+    def heat(self, variant: Variant, attempt: int) -> None:
+        """A heat begins; `attempt` counts from 1."""
+
+    def answered(self, variant: Variant, buyers: int) -> None:
+        """So many buyers of this heat have their answer."""
+
+    def result(self, variant: Variant, result: Result) -> None:
+        """The variant is done."""
+
+
+def race(plan: Plan, variants: Sequence[Variant], watcher: Watcher, *, sample: bool = False) -> list[Result]:
+    """Race the variants one after another; leave no process, product, order or stock key behind.
+
+    Args:
+        plan: the parameters.
+        variants: what to race, from `plan.choose`.
+        watcher: is told how far it is.
+        sample: look at the stock every 10 ms, for the report's plot of stock over time.
+
+    Returns:
+        A result for each variant, in the same order.
+
+    Raises:
+        LabError: the database has no room for so many buyers.
+
+    Example:
+        plan = Plan(buyers=40, stock=10, gap=0.02, processes=4)
+        results = race(plan, choose("all", STRATEGIES, plan), watcher)
+    """
+    lab.require_connections(plan.buyers)
+    lab.sweep()
+    # The crew is the inner one: every buyer is home before the products are cleared away.
+    with lab.race_in_progress() as name, Crew(plan.processes) as crew:
+        track = _Track(plan, name, crew, watcher, sample)
+        return [track.run(variant) for variant in variants]
+
+
+@dataclass
+class _Track:
+    """Where the variants of one race run."""
+
+    plan: Plan
+    race: str
+    crew: Crew
+    watcher: Watcher
+    sample: bool
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def run(self, variant: Variant) -> Result:
+        """Race a sound variant once, a broken one until its fault has shown or its tries are used up."""
+        tries = 1 if variant.sound else self.plan.tries
+        for attempt in range(1, tries + 1):
+            self.watcher.heat(variant, attempt)
+            result = self._heat(variant, attempt)
+            if result.kept:
+                break
+        self.watcher.result(variant, result)
+        return result
+
+    def _heat(self, variant: Variant, attempt: int) -> Result:
+        product = lab.stock_up(self.race, next(self.numbers), variant.strategy, self.plan.stock)
+        with audit.sampled(product.sku, self.sample) as samples:
+            outcomes = self.crew.race(
+                self._heats(variant, product), lambda answered: self.watcher.answered(variant, answered)
+            )
+        books = audit.read_books(product.sku)
+        explain = evidence.explain_order if variant.sound else evidence.explain_fault
+        lab.forget(product)
+        return judge(
+            self.plan, variant, books, outcomes, tries=attempt, evidence=explain(outcomes), samples=samples
+        )
+
+    def _heats(self, variant: Variant, product: Product) -> list[Heat]:
+        hands = share_out(self.plan.buyers, variant.processes, self.plan.processes)
+        lease = _lease(STRATEGIES[variant.strategy], self.plan.gap)
+        return [
+            Heat(product.sku, variant.strategy, self.plan.gap, lease, self.plan.deadline, hand)
+            for hand in hands
+        ]
+
+
+def _lease(strategy: type[Strategy], gap: float) -> float | None:
+    """A lock that is broken because its lease can end too early gets one that does: shorter than the gap."""
+    expiry: float | None = getattr(strategy, "expiry", None)
+    if strategy.sound or expiry is None:
+        return None
+    return min(expiry, max(0.001, gap * 0.75))

@@ -1,0 +1,43 @@
+"""Ctrl-C, a closed terminal and a polite kill end a race in order, once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Never
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked for the end. `signal` is its number."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = number
+        super().__init__(signal.Signals(number).name)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise Interrupted in the block at the first signal and ignore the next, so that clearing up is not cut short.
+
+    Outside the main thread, where Python delivers no signals, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _interrupt) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, _: FrameType | None) -> Never:
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise Interrupted(number)

@@ -1,0 +1,114 @@
+"""The lab's own products: one a race, unguarded, cleared away afterwards even if the race was killed.
+
+A race in progress holds a session-level advisory lock in the very database its products are in: it ends with the
+session, also after `kill -9`, at once and without a lease. Leftovers are products whose race holds no such lock.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connection
+
+from inventory.lab import create_lab_product
+from inventory.models import LAB_PREFIX, Product
+from inventory.strategies import STRATEGIES, get_strategy
+from orders import lab
+
+_LOCK_CLASS = 0x6C6162 << 32
+_OURS = re.compile(rf"{LAB_PREFIX}(?P<race>[0-9a-f]{{8}})-\d+")
+_SPARE_CONNECTIONS = 5
+
+
+class LabError(RuntimeError):
+    """The race can't be held here; the message says why and what to do."""
+
+
+@contextmanager
+def race_in_progress() -> Iterator[str]:
+    """Yield the id of a new race, marked as in progress; clear its products at the end, whatever happened."""
+    race = secrets.token_hex(4)
+    mark = connection.copy()
+    try:
+        with mark.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_lock(%s)", [_lock_number(race)])
+        try:
+            yield race
+        finally:
+            clear(race)
+    finally:
+        mark.close()
+
+
+def stock_up(race: str, number: int, strategy: str, stock: int) -> Product:
+    """Make the product of one heat: `stock` pieces, unguarded, so that nothing but the strategy protects it.
+
+    Args:
+        race: the id of the race.
+        number: of the heat within the race.
+        strategy: made ready to sell the product.
+        stock: pieces on hand.
+    """
+    product = create_lab_product(f"{LAB_PREFIX}{race}-{number}", stock)
+    get_strategy(strategy).prepare([product])
+    return product
+
+
+def clear(race: str) -> None:
+    """Delete the products of a race with their orders, items and movements, in the database and beside it."""
+    products = list(Product.objects.filter(sku__startswith=f"{LAB_PREFIX}{race}-"))
+    for product in products:
+        forget(product)
+    lab.clear([product.sku for product in products])
+
+
+def forget(product: Product) -> None:
+    """Remove what any strategy keeps outside the database for a product."""
+    for name in STRATEGIES:
+        get_strategy(name).forget([product])
+
+
+def sweep() -> int:
+    """Clear what killed races left behind, not what races in progress still use; returns how many races it was."""
+    skus = Product.objects.filter(sku__startswith=LAB_PREFIX).values_list("sku", flat=True)
+    races = {match["race"] for match in map(_OURS.fullmatch, skus) if match}
+    return sum(_sweep_one(race) for race in sorted(races))
+
+
+def require_connections(buyers: int) -> None:
+    """Refuse a race with more buyers than the database has free connections.
+
+    Raises:
+        LabError: with the numbers and the way out.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,"
+            " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
+        )
+        allowed, used = cursor.fetchone()
+    free = allowed - used - _SPARE_CONNECTIONS
+    if buyers > free:
+        raise LabError(
+            f"buyers is {buyers}, each with a connection of its own, but PostgreSQL has room for {max(0, free)} more "
+            f"(max_connections leaves {allowed}, {used} in use): use fewer buyers or raise max_connections"
+        )
+
+
+def _sweep_one(race: str) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_lock_number(race)])
+        if not cursor.fetchone()[0]:
+            return False
+        try:
+            clear(race)
+        finally:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [_lock_number(race)])
+    return True
+
+
+def _lock_number(race: str) -> int:
+    return _LOCK_CLASS | int(race, 16)

@@ -1,0 +1,103 @@
+"""What the processes of a race say to one another: plain frozen records, sent over a private pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Answer = Literal["sold", "refused", "error"]
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first word to a worker: settings that must be those of its parent (test databases, ports)."""
+
+    settings: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One race as one worker sees it.
+
+    Args:
+        sku: what everybody wants one of.
+        strategy: how the order is placed.
+        gap: seconds a buyer rests after deciding.
+        lease: seconds after which a lock that can't defend itself gives way, or None for the strategy's own.
+        deadline: seconds a buyer keeps trying while the shop is busy.
+        buyers: the numbers of this worker's buyers.
+    """
+
+    sku: str
+    strategy: str
+    gap: float
+    lease: float | None
+    deadline: float
+    buyers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """All buyers of this worker stand at the line, connections open."""
+
+
+@dataclass(frozen=True)
+class Go:
+    """Start at this moment of the clock that all processes of a machine share."""
+
+    start_at: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """So many buyers of this worker have their answer."""
+
+    answered: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A checkpoint passed by a buyer: which, when (monotonic seconds), and the stock that was seen there."""
+
+    name: str
+    at: float
+    on_hand: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended for one buyer.
+
+    Args:
+        buyer: its number, from 1.
+        answer: `sold`, `refused` (sold out) or `error`.
+        started, ended: monotonic seconds; their difference is what the buyer waited, retries included.
+        retries: how often the shop said that it was busy.
+        queries: SQL statements of the last attempt.
+        order: id of the order, where there is one.
+        problem: what went wrong, in one line, for an error.
+        trace: the checkpoints of all attempts, oldest first.
+    """
+
+    buyer: int
+    answer: Answer
+    started: float = 0.0
+    ended: float = 0.0
+    retries: int = 0
+    queries: int = 0
+    order: str | None = None
+    problem: str = ""
+    trace: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The outcomes of all buyers of this worker."""
+
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Go home: whoever is still buying gives up at the next checkpoint."""

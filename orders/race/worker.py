@@ -1,0 +1,177 @@
+"""One process full of buyers: `python -m orders.race.worker FD`, where FD is its end of a pipe to its parent.
+
+It is started afresh rather than forked, so that it shares no connection, lock or thread with its parent, and it
+stays for all heats of a race, so that its buyers keep their connections. It goes home when it is told to, and
+also when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from multiprocessing.connection import Connection
+
+from orders.race.messages import Finished, Go, Heat, Hello, Outcome, Progress, Ready, Stop
+
+READY_WITHIN = 30.0
+LEAVE_WITHIN = 8.0
+REPORT_EVERY = 0.1
+
+
+class Gate:
+    """The line at which all buyers of this worker stand until the start."""
+
+    def __init__(self, buyers: int) -> None:
+        self._here = threading.Barrier(buyers + 1)
+        self._open = threading.Event()
+        self._start_at = 0.0
+
+    def arrive(self) -> float:
+        """Say that this buyer is here; returns the moment of the start once it is known."""
+        self._here.wait(READY_WITHIN)
+        self._open.wait()
+        return self._start_at
+
+    def wait_for_all(self) -> None:
+        """Return when every buyer is here."""
+        self._here.wait(READY_WITHIN)
+
+    def open(self, start_at: float) -> None:
+        """Let them go at `start_at`, in monotonic seconds."""
+        self._start_at = start_at
+        self._open.set()
+
+
+class Worker:
+    """Runs heats until it is told to stop.
+
+    Args:
+        channel: the pipe to the parent.
+    """
+
+    def __init__(self, channel: Connection) -> None:
+        self._channel = channel
+        self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._pool: ThreadPoolExecutor | None = None
+        self._size = 0
+
+    def serve(self) -> None:
+        """Run each heat that arrives; return after Stop or when the parent is gone."""
+        threading.Thread(target=self._listen, daemon=True, name="listener").start()
+        while isinstance(message := self._inbox.get(), Heat):
+            self._run(message)
+        self._resize(0)
+
+    def _listen(self) -> None:
+        try:
+            while not isinstance(message := self._channel.recv(), Stop):
+                self._inbox.put(message)
+        except (EOFError, OSError):
+            pass
+        self._inbox.put(None)
+        self._stop.set()
+        # Every wait of a buyer has a bound; should one not keep it, the process still ends.
+        time.sleep(LEAVE_WITHIN)
+        os._exit(1)
+
+    def _run(self, heat: Heat) -> None:
+        self._resize(len(heat.buyers))
+        _set_lease(heat)
+        gate = Gate(len(heat.buyers))
+        futures = [self._submit(heat, number, gate) for number in heat.buyers]
+        gate.wait_for_all()
+        self._channel.send(Ready())
+        go = self._inbox.get()
+        gate.open(go.start_at if isinstance(go, Go) else time.monotonic())
+        self._report(futures)
+        self._channel.send(Finished(tuple(future.result() for future in futures)))
+        if not isinstance(go, Go):
+            self._inbox.put(go)
+
+    def _report(self, futures: Sequence[Future[Outcome]]) -> None:
+        waiting = set(futures)
+        while waiting:
+            waiting = wait(waiting, REPORT_EVERY).not_done
+            self._channel.send(Progress(len(futures) - len(waiting)))
+
+    def _submit(self, heat: Heat, number: int, gate: Gate) -> Future[Outcome]:
+        assert self._pool is not None
+        return self._pool.submit(_stand_and_buy, heat, number, gate, self._stop)
+
+    def _resize(self, buyers: int) -> None:
+        """Keep one thread, and so one connection, for each buyer; a smaller crowd gives its connections back."""
+        if buyers == self._size:
+            return
+        if self._pool is not None:
+            self._close_connections()
+            self._pool.shutdown()
+        self._pool = ThreadPoolExecutor(buyers, thread_name_prefix="buyer") if buyers else None
+        self._size = buyers
+
+    def _close_connections(self) -> None:
+        assert self._pool is not None
+        gate = Gate(self._size)
+        for _ in range(self._size):
+            self._pool.submit(_close, gate)
+        gate.wait_for_all()
+        gate.open(time.monotonic())
+
+
+def _set_lease(heat: Heat) -> None:
+    from inventory.strategies import STRATEGIES
+
+    if heat.lease is not None:
+        setattr(STRATEGIES[heat.strategy], "expiry", heat.lease)  # noqa: B010 - only some strategies have it
+
+
+def _stand_and_buy(heat: Heat, number: int, gate: Gate, stop: threading.Event) -> Outcome:
+    from django.db import connection
+
+    from orders.race.buyer import Buyer, describe
+
+    problem = ""
+    try:
+        connection.ensure_connection()
+    except Exception as error:
+        problem = describe(error)
+    start_at = gate.arrive()
+    return Outcome(number, "error", problem=problem) if problem else Buyer(number, heat, stop).buy(start_at)
+
+
+def _close(gate: Gate) -> None:
+    from django.db import connections
+
+    # Each thread holds on at the gate, so that every thread of the pool gets exactly one of these calls.
+    gate.arrive()
+    connections.close_all()
+
+
+def set_up_django(hello: Hello) -> None:
+    """Load Django with the parent's settings laid over the project's own."""
+    import django
+    from django.conf import settings
+
+    for name, value in hello.settings.items():
+        setattr(settings, name, value)
+    django.setup()
+
+
+def main() -> None:
+    """Shake hands, then serve."""
+    channel = Connection(int(sys.argv[1]))
+    hello = channel.recv()
+    set_up_django(hello)
+    Worker(channel).serve()
+
+
+if __name__ == "__main__":
+    # By its full name, so that the records it sends and receives are the parent's classes.
+    from orders.race.worker import main as serve
+
+    serve()

@@ -1,0 +1,169 @@
+"""Real buyers on real connections, led from checkpoint to checkpoint: a race that happens in every run.
+
+A buyer stops where the test says, and goes on when the test says. That it *waits* is never assumed: PostgreSQL is
+asked (`pg_stat_activity`), or the checkpoint and the lock's own key are looked at. Nothing sleeps in order to be right:
+every wait ends when what it waits for is seen, and after `PATIENCE` seconds the test fails.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from django.db import connection, connections
+
+from inventory import stock_store
+from inventory.checkpoints import installed
+
+PATIENCE = 15.0
+
+
+class Killed(BaseException):
+    """The buyer's process died here: no handler may catch this."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A buyer came to a checkpoint."""
+
+    buyer: str
+    name: str
+    facts: dict[str, object]
+
+
+@dataclass
+class Outcome:
+    """How a buyer ended."""
+
+    result: object = None
+    error: BaseException | None = None
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Return as soon as `condition` holds; fail when it doesn't within `PATIENCE` seconds."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        threading.Event().wait(0.002)
+
+
+@dataclass
+class Buyer:
+    """One buyer in a thread of its own, with a database connection of its own."""
+
+    name: str
+    work: Callable[[], object]
+    journal: list[Event]
+    stops: list[str]
+    outcome: Outcome = field(default_factory=Outcome)
+    pid: int | None = None
+    _stopped_at: str | None = None
+    _doomed: bool = False
+    _arrived: threading.Event = field(default_factory=threading.Event)
+    _go: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            connection.ensure_connection()
+            self.pid = connection.connection.info.backend_pid
+            with installed(self._hook):
+                self.outcome.result = self.work()
+        except BaseException as error:
+            self.outcome.error = error
+        finally:
+            connections.close_all()
+
+    def _hook(self, name: str, /, **facts: object) -> None:
+        self.journal.append(Event(self.name, name, facts))
+        if self.stops and self.stops[0] == name:
+            self.stops.pop(0)
+            self._go.clear()
+            self._stopped_at = name
+            self._arrived.set()
+            assert self._go.wait(PATIENCE * 2), f"{self.name} was left standing at {name}"
+            if self._doomed:
+                raise Killed(name)
+
+    def reaches(self, name: str) -> Buyer:
+        """Wait until the buyer stands at its next stop, which must be `name`."""
+        eventually(lambda: self._arrived.is_set() or not self._thread.is_alive(), f"{self.name} at {name}")
+        assert self._stopped_at == name, f"{self.name} ended with {self.outcome} before it came to {name}"
+        return self
+
+    def goes_on(self) -> Buyer:
+        """Let the buyer leave the checkpoint where it stands."""
+        self._stopped_at = None
+        self._arrived.clear()
+        self._go.set()
+        return self
+
+    def dies(self) -> Outcome:
+        """End the buyer where it stands, as if its process had been killed there."""
+        self._doomed = True
+        return self.ends()
+
+    def ends(self) -> Outcome:
+        """Let the buyer run to its end, past every stop."""
+        self.stops.clear()
+        self.goes_on()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), f"{self.name} never ended; last seen at {self.last}"
+        return self.outcome
+
+    @property
+    def last(self) -> str | None:
+        """The checkpoint that the buyer came to last."""
+        names = [event.name for event in self.journal if event.buyer == self.name]
+        return names[-1] if names else None
+
+    def ends_or_waits(self) -> str:
+        """Return `ended` or `waits`, whichever is seen first."""
+        eventually(lambda: not self._thread.is_alive() or self._waits(), f"{self.name} ends or waits")
+        return "waits" if self._thread.is_alive() else "ended"
+
+    def _waits(self) -> bool:
+        return self._waits_for_a_row() or (self.last == "waiting" and self._was_refused())
+
+    def _waits_for_a_row(self) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", [self.pid])
+            row = cursor.fetchone()
+        return row is not None and row[0] == "Lock"
+
+    def _was_refused(self) -> bool:
+        """A lock that is waited for shows it: a refusal was told at the checkpoint, or it has a queue in Redis."""
+        told = [event.facts for event in self.journal if event.buyer == self.name and event.name == "waiting"]
+        return "lock" in told[-1] or next(stock_store.client().scan_iter("*", _type="list"), None) is not None
+
+
+@contextmanager
+def buyers() -> Iterator[Callable[..., Buyer]]:
+    """Give a function that starts buyers, all writing one journal; afterwards none of them is left.
+
+    Example:
+        with buyers() as start:
+            a = start("A", lambda: checkout([Line("mug", 1)], "row_lock"), "read").reaches("read")
+            b = start("B", lambda: checkout([Line("mug", 1)], "row_lock"))
+            assert b.ends_or_waits() == "waits"
+            a.ends()
+            b.ends()
+    """
+    journal: list[Event] = []
+    started: list[Buyer] = []
+
+    def start(name: str, work: Callable[[], object], *stops: str) -> Buyer:
+        started.append(Buyer(name, work, journal, list(stops)))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for buyer in started:
+            buyer.ends()

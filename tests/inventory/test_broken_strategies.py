@@ -1,0 +1,200 @@
+"""Each broken strategy oversells in the one interleaving that its docstring tells, every time."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import pytest
+
+from inventory import stock_store
+from inventory.domain import Busy, Line, SoldOut
+from inventory.strategies import STRATEGIES
+from inventory.strategies.setnx_expire_del import SetnxExpireDel
+from inventory.strategies.setnx_getset import SetnxGetset
+from orders.services import checkout
+from tests.factories import LabProductFactory, ProductFactory
+from tests.inventory.books import books
+from tests.inventory.interleaving import buyers, eventually
+from tests.inventory.processes import process_buyers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def buying(sku: str, strategy: str, quantity: int = 1):
+    """Return what a buyer does."""
+    return partial(checkout, [Line(sku, quantity)], strategy)
+
+
+def redis():
+    """Return the Redis that the strategies use."""
+    return stock_store.client()
+
+
+def test_a_lost_update_leaves_a_stock_that_looks_healthy():
+    """Two orders of one unit each leave nine of ten: one unit was sold twice, and the stock doesn't show it."""
+    sku = LabProductFactory(on_hand=10).sku
+    with buyers() as start:
+        a = start("A", buying(sku, "lost_update"), "read").reaches("read")
+        assert start("B", buying(sku, "lost_update")).ends().error is None
+        assert a.ends().error is None
+    kept = books(sku)
+    assert (kept.sold, kept.left, kept.unaccounted) == (2, 9, -1)
+    assert kept.moved == kept.sold, "the ledger is honest, which is how the loss shows"
+
+
+def test_a_lost_update_sells_the_last_unit_twice():
+    """Two buyers read the last unit, and both get it."""
+    sku = LabProductFactory().sku
+    with buyers() as start:
+        a = start("A", buying(sku, "lost_update"), "read").reaches("read")
+        start("B", buying(sku, "lost_update")).ends()
+        a.ends()
+    assert books(sku).oversold == 1
+    assert books(sku).left == 0
+
+
+def test_a_lost_update_is_not_stopped_by_the_guard():
+    """The CHECK sees nothing wrong with a stock that was computed from a stale one."""
+    sku = ProductFactory(on_hand=1).sku
+    with buyers() as start:
+        a = start("A", buying(sku, "lost_update"), "read").reaches("read")
+        start("B", buying(sku, "lost_update")).ends()
+        a.ends()
+    assert books(sku).oversold == 1
+
+
+def test_a_negative_stock_shows():
+    """Both buyers pass the check in memory, both subtractions count, and the stock ends below zero."""
+    sku = LabProductFactory().sku
+    with buyers() as start:
+        a = start("A", buying(sku, "negative_stock"), "read").reaches("read")
+        assert start("B", buying(sku, "negative_stock")).ends().error is None
+        assert a.ends().error is None
+    kept = books(sku)
+    assert (kept.oversold, kept.left, kept.unaccounted) == (1, -1, 0)
+
+
+def test_a_negative_stock_is_refused_by_the_guard():
+    """On a guarded product the database's CHECK turns the second buyer away, as sold out."""
+    sku = ProductFactory(on_hand=1).sku
+    with buyers() as start:
+        a = start("A", buying(sku, "negative_stock"), "read").reaches("read")
+        start("B", buying(sku, "negative_stock")).ends()
+        refused = a.ends().error
+    assert isinstance(refused, SoldOut)
+    assert refused.shortages[0].available == 0
+    assert books(sku).balanced
+    assert books(sku).sold == 1
+
+
+def test_an_early_release_lets_the_next_holder_read_what_was_there_before():
+    """B gets the lock after A's release and before A's commit, reads A's unit as unsold, and sells it again."""
+    sku = LabProductFactory().sku
+    with buyers() as start:
+        a = start("A", buying(sku, "early_release"), "unlocked").reaches("unlocked")
+        b = start("B", buying(sku, "early_release"))
+        assert b.ends_or_waits() == "waits", "B's write waits for A's row: B is past the lock and past its read"
+        assert [event.name for event in b.journal if event.buyer == "B"][-1] == "decided"
+        assert a.ends().error is None
+        assert b.ends().error is None
+    assert books(sku).oversold == 1
+
+
+@pytest.mark.parametrize("strategy", ["setnx_expire_del", "setnx_getset"])
+def test_a_holder_that_outlasts_its_lock_is_overtaken(strategy):
+    """A's lock ends while A works: B takes it, reads what A has read, and both sell the last unit."""
+    sku = LabProductFactory().sku
+    with buyers() as start:
+        a = start("A", buying(sku, strategy), "read").reaches("read")
+        assert start("B", buying(sku, strategy)).ends().error is None
+        assert a.ends().error is None
+    assert books(sku).oversold == 1
+
+
+def test_a_crash_between_setnx_and_expire_holds_for_ever(monkeypatch):
+    """Who dies between the two calls leaves a lock without an end; everyone after it is told to try again."""
+    monkeypatch.setattr(SetnxExpireDel, "wait", 0.05)
+    sku = LabProductFactory().sku
+    with buyers() as start:
+        start("A", buying(sku, "setnx_expire_del"), "locked").reaches("locked").dies()
+        assert redis().ttl(f"lock:{sku}") == -1, "no expiry"
+        assert isinstance(start("B", buying(sku, "setnx_expire_del")).ends().error, Busy)
+    assert books(sku).left == 1
+
+
+def test_a_late_holder_deletes_anothers_lock(monkeypatch):
+    """A's lock has ended and B holds it; A deletes it all the same, and C comes in beside B."""
+    monkeypatch.setattr(SetnxExpireDel, "expiry", 60.0)
+    sku, key = (product := LabProductFactory(on_hand=5)).sku, f"lock:{product.sku}"
+    with buyers() as start:
+        a = start("A", buying(sku, "setnx_expire_del"), "read").reaches("read")
+        redis().pexpire(key, 1)  # its time is up
+        eventually(lambda: not redis().exists(key), "A's lock ends")
+        b = start("B", buying(sku, "setnx_expire_del"), "read").reaches("read")
+        assert redis().exists(key), "B holds the lock"
+        a.ends()
+        assert not redis().exists(key), "and A has deleted it"
+        c = start("C", buying(sku, "setnx_expire_del")).ends()
+        assert c.error is None
+        b.ends()
+    kept = books(sku)
+    assert (kept.sold, kept.unaccounted) == (3, 5 - 3 - kept.left)
+    assert kept.unaccounted < 0
+
+
+def test_a_fast_clock_takes_a_lock_that_has_not_ended(monkeypatch):
+    """A's lock has a minute left; B's clock is two minutes fast, so B takes it over and sells A's unit."""
+    monkeypatch.setattr(SetnxGetset, "expiry", 60.0)
+    sku = LabProductFactory().sku
+    with buyers() as start:
+        a = start("A", buying(sku, "setnx_getset"), "read").reaches("read")
+        monkeypatch.setattr(SetnxGetset, "clock", lambda self: time.time() + 120)
+        assert start("B", buying(sku, "setnx_getset")).ends().error is None
+        assert a.ends().error is None
+    assert books(sku).oversold == 1
+
+
+def test_a_loser_overwrites_the_winners_stamp(monkeypatch):
+    """B and C find the same stamp past; B wins, and C's GETSET, though it loses, replaces B's stamp by C's."""
+    monkeypatch.setattr(SetnxGetset, "expiry", 60.0)
+    monkeypatch.setattr(SetnxGetset, "wait", 0.0)
+    sku, key = (product := LabProductFactory()).sku, f"stamp:{product.sku}"
+    redis().set(key, "1.0")  # a holder that died long ago
+    with buyers() as start:
+        c = start("C", buying(sku, "setnx_getset"), "waiting").reaches("waiting")
+        b = start("B", buying(sku, "setnx_getset"), "read").reaches("read")
+        winners = redis().get(key)
+        assert isinstance(c.ends().error, Busy)
+        assert redis().get(key) != winners, "the lock's value is no longer its holder's"
+        b.ends()
+
+
+def test_a_local_lock_is_two_locks_in_two_processes():
+    """Each process has a lock of its own: both buyers hold 'the' lock, read 1, and sell it."""
+    sku = LabProductFactory().sku
+    with process_buyers() as start:
+        a = start("local_lock", sku).reaches("read")
+        b = start("local_lock", sku).reaches("read")
+        assert (a.ends(), b.ends()) == ("sold", "sold")
+    assert books(sku).oversold == 1
+
+
+def test_every_broken_strategy_is_shown_broken_here():
+    """The registry has no broken strategy that this module doesn't know."""
+    shown = {"lost_update", "negative_stock", "early_release", "setnx_expire_del", "setnx_getset"}
+    assert {name for name, strategy in STRATEGIES.items() if not strategy.sound} == shown
+
+
+def test_one_buyer_alone_never_notices():
+    """Without a second buyer every broken strategy sells exactly its stock: that is why such code ships."""
+    for name in [name for name, strategy in STRATEGIES.items() if not strategy.sound]:
+        sku = LabProductFactory(on_hand=2).sku
+        for _ in range(2):
+            checkout([Line(sku, 1)], name)
+        with pytest.raises(SoldOut):
+            checkout([Line(sku, 1)], name)
+        assert books(sku).balanced
+        assert books(sku).left == 0
+
+
