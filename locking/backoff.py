@@ -6,7 +6,7 @@ import random
 
 
 def exponential(attempt: int, *, first: float = 0.005, cap: float = 0.25) -> float:
-    """Return the pause in seconds before attempt number `attempt` (from 0): doubled each time, up to `cap`."""
+    """Return the seconds before attempt number `attempt` (from 0): doubled each time, up to `cap`."""
     return float(min(cap, first * 2 ** min(attempt, 30)))
 
 

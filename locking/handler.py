@@ -1,16 +1,16 @@
 """From an alias in `LOCKING` to its backend: one backend an alias and process, shared by all threads.
 
-Django's connection handler gives every thread its own connection object. A lock backend is thread-safe and keeps
-what the whole process must share (idle sockets, the memory store, the queue of waiters), so here one instance
-serves all threads, and a forked child starts with none: sockets that two processes share mix up their replies.
+Django's connection handler gives every thread its own connection object. A lock backend is thread-safe and
+keeps what the whole process must share (idle sockets, the memory store, the queue of waiters), so here one
+instance serves all threads, and a forked child starts with none: sockets that two processes share mix up
+their replies.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler, ConnectionDoesNotExist
@@ -26,13 +26,19 @@ class InvalidLockBackend(ConnectionDoesNotExist):
     """`LOCKING` has no such alias."""
 
 
-class LockHandler(BaseConnectionHandler):
+if TYPE_CHECKING:
+    Base = BaseConnectionHandler[BaseLockBackend]
+else:  # Django's class takes no parameters when it runs
+    Base = BaseConnectionHandler
+
+
+class LockHandler(Base):
     """`locks["default"]` is the backend that `LOCKING["default"]` describes."""
 
     settings_name = "LOCKING"
     exception_class = InvalidLockBackend
 
-    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, settings: dict[str, Any] | None = None) -> None:
         super().__init__(settings)
         self._backends: dict[str, BaseLockBackend] = {}
         self._building = threading.Lock()
@@ -57,13 +63,13 @@ class LockHandler(BaseConnectionHandler):
                 self._backends[alias] = self.create_connection(alias)
             return self._backends[alias]
 
-    def configure_settings(self, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Without the setting there is one alias, on the default cache: an app works as soon as it is added."""
+    def configure_settings(self, settings: dict[str, Any] | None) -> dict[str, Any]:
+        """Without the setting there is one alias, on the default cache: added is enough."""
         from django.conf import settings as django_settings
 
         if settings is None:
             settings = getattr(django_settings, self.settings_name, {})
-        return {DEFAULT_ALIAS: {"CACHE": "default"}} if not settings else settings
+        return settings or {DEFAULT_ALIAS: {"CACHE": "default"}}
 
     def create_connection(self, alias: str) -> BaseLockBackend:
         """Build the backend of `alias`; no network yet."""

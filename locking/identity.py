@@ -1,4 +1,6 @@
-"""Who is asking: the owner of an acquisition, the thread or task that re-enters, and the process after a fork."""
+"""Who is asking: the owner of an acquisition, the thread or task that re-enters, and the process after a
+fork.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,8 @@ def new_owner() -> str:
 def current_context() -> object:
     """Return the running asyncio task, or else the running thread: who may re-enter what it holds.
 
-    The object itself is returned, not its ident (idents are reused) and not a ContextVar (those leak into child
-    tasks and into threads started by `asyncio.to_thread`).
+    The object itself is returned, not its ident (idents are reused) and not a ContextVar (those leak into
+    child tasks and into threads started by `asyncio.to_thread`).
     """
     if _get_running_loop() is None:
         return threading.current_thread()

@@ -1,4 +1,6 @@
-"""The other kinds of lock: read-write, semaphore, Redisson's fair lock. Each is a `Lock` with the same surface."""
+"""The other kinds of lock: read-write, semaphore, Redisson's fair lock. Each is a `Lock` with the same
+surface.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ MAX_PERMITS = 1_000_000
 def get_read_lock(
     name: str,
     *,
-    ttl: float | None | Unset = UNSET,
-    wait: float | None | Unset = UNSET,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
     on_lost: Callable[[Lease], None] | None = None,
 ) -> Lock:
     """Return the shared side of the read-write lock `name`: many readers, or one writer.
 
-    A stream of readers can keep a writer waiting: the protocol, shared with Redisson, prefers readers. Under the
-    write lock of the same name it is a re-entry into that lock. Arguments and errors: as for `get_lock`.
+    A stream of readers can keep a writer waiting: the protocol, shared with Redisson, prefers readers. Under
+    the write lock of the same name it is a re-entry into that lock. Arguments and errors: as for `get_lock`.
 
     Example:
         >>> with get_read_lock("catalogue"):
@@ -38,8 +40,8 @@ def get_read_lock(
 def get_write_lock(
     name: str,
     *,
-    ttl: float | None | Unset = UNSET,
-    wait: float | None | Unset = UNSET,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
     on_lost: Callable[[Lease], None] | None = None,
@@ -61,15 +63,15 @@ def get_semaphore(
     name: str,
     permits: int,
     *,
-    ttl: float | None | Unset = UNSET,
-    wait: float | None | Unset = UNSET,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
     backend: str = DEFAULT_ALIAS,
     on_lost: Callable[[Lease], None] | None = None,
 ) -> Lock:
     """Return a semaphore: at most `permits` holds of `name` at a time, each with a lease of its own.
 
-    A permit whose holder died comes back when its lease ends. Every `acquire` takes another permit, also in one
-    thread. The first to use a name decides how many permits it has. Other arguments: as for `get_lock`.
+    A permit whose holder died comes back when its lease ends. Every `acquire` takes another permit, also in
+    one thread. The first to use a name decides how many permits it has. Other arguments: as for `get_lock`.
 
     Raises:
         ValueError: `permits` is not a whole number from 1 to 1,000,000.
@@ -87,16 +89,16 @@ def get_semaphore(
 def get_fair_lock(
     name: str,
     *,
-    ttl: float | None | Unset = UNSET,
-    wait: float | None | Unset = UNSET,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
     on_lost: Callable[[Lease], None] | None = None,
 ) -> Lock:
     """Return Redisson's fair lock, for names that Java services lock with RFairLock.
 
-    Among Python processes `get_lock` is first in, first out already, and faster. Don't use both kinds, or RLock and
-    RFairLock, on one name. Arguments and errors: as for `get_lock`.
+    Among Python processes `get_lock` is first in, first out already, and faster. Don't use both kinds, or
+    RLock and RFairLock, on one name. Arguments and errors: as for `get_lock`.
     """
     engine = locks[backend].variant("fair")
     return SingleLock(check_name(name), Options(engine, ttl, wait, fenced, 0.0, on_lost))

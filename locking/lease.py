@@ -1,7 +1,8 @@
 """One time-limited grant of a lock, from its acquisition to its end.
 
-A lease is held, unknown (the backend doesn't answer, and its local deadline hasn't passed), lost, or released.
-Its deadline is counted on the local clock from before the request was sent, so it never outlives the server's.
+A lease is held, unknown (the backend doesn't answer, and its local deadline hasn't passed), lost, or
+released. Its deadline is counted on the local clock from before the request was sent, so it never outlives
+the server's.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class State(enum.Enum):
 
 HoldKey = tuple[str, str, int]
 HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakValueDictionary()
-"""What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself."""
+"""What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself.
+"""
 
 _losing = threading.Lock()
 
@@ -67,7 +69,7 @@ class Lease(ABC):
 
     @abstractmethod
     def ensure_held(self) -> None:
-        """Raise LockLost if the lease has ended or may have; call it before an effect that can't be undone."""
+        """Raise LockLost if the lease has ended or may have; call it before what can't be undone."""
 
     @abstractmethod
     def extend(self, ttl: float) -> None:
@@ -87,7 +89,7 @@ class Lease(ABC):
 
     @abstractmethod
     def keep(self) -> None:
-        """Stop renewing and leave the lock to its ttl: it stays taken until then, whatever this process does."""
+        """Stop renewing and leave the lock to its ttl: it stays taken until then."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ class Lease(ABC):
 
     @property
     def fencing_token(self) -> int:
-        """The strictly rising number of this hold; of the first name when there are several (see `leases`)."""
+        """The strictly rising number of this hold; of the first of several names (see `leases`)."""
         return self.leases[0].token
 
     def __bool__(self) -> bool:
@@ -108,8 +110,8 @@ class SingleLease(Lease):
     """The lease of one name."""
 
     __slots__ = (
-        "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline", "depth", "key",
-        "min_hold", "name", "owner", "renew_at", "renewed", "taken_at", "token", "ttl",
+        "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline",
+        "depth", "key", "min_hold", "name", "owner", "renew_at", "renewed", "taken_at", "token", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -141,7 +143,8 @@ class SingleLease(Lease):
         HOLDS[self._hold_key] = self
 
     def __repr__(self) -> str:
-        return f"<Lease of {self.name!r} on {self.backend.alias!r}: {self.state.value}, {self.remaining():.3f} s left>"
+        where = f"{self.name!r} on {self.backend.alias!r}"
+        return f"<Lease of {where}: {self.state.value}, {self.remaining():.3f} s left>"
 
     @property
     def leases(self) -> Sequence[SingleLease]:
@@ -176,8 +179,9 @@ class SingleLease(Lease):
 
     def _lost_error(self) -> LockLost:
         return LockLost(
-            f"the lock {self.name!r} on backend {self.backend.alias!r} was lost {now() - self.taken_at:.3f} s after"
-            f" it was acquired (ttl {self.ttl:g} s): another may hold it now, so nothing done since may count"
+            f"the lock {self.name!r} on backend {self.backend.alias!r} was lost"
+            f" {now() - self.taken_at:.3f} s after it was acquired (ttl {self.ttl:g} s):"
+            " another may hold it now, so nothing done since may count"
         )
 
     # prolonging
@@ -229,7 +233,7 @@ class SingleLease(Lease):
             threading.Thread(target=self._tell_lost, name="locking-on-lost", daemon=True).start()
 
     def _tell_lost(self) -> None:
-        """Run the caller's hook in a thread of its own: a slow one must not hold up the renewals of others."""
+        """Run the caller's hook in a thread of its own: a slow one must not hold up renewals."""
         assert self._on_lost is not None
         try:
             self._on_lost(self)
@@ -243,7 +247,11 @@ class SingleLease(Lease):
         if not self._leave():
             return
         rest = self._rest_of_min_hold()
-        answer = self.backend.extend(self.key, self.owner, rest) if rest else self.backend.release(self.key, self.owner)
+        answer = (
+            self.backend.extend(self.key, self.owner, rest)
+            if rest
+            else self.backend.release(self.key, self.owner)
+        )
         self._ended(answer)
 
     async def arelease(self) -> None:
@@ -257,9 +265,13 @@ class SingleLease(Lease):
             self._ended(await self.backend.arelease(self.key, self.owner))
 
     def _leave(self) -> bool:
-        """Step out of one level of re-entry; True when it was the outermost, so that the backend must be told."""
+        """Step out of one level of re-entry; True when it was the outermost, so that the backend must be
+        told.
+        """
         if self.inherited:
-            raise LockNotOwned(f"{self!r} belongs to the process that forked this one: it isn't released here")
+            raise LockNotOwned(
+                f"{self!r} belongs to the process that forked this one: it isn't released here"
+            )
         if self._state is State.RELEASED:
             raise LockNotOwned(f"the lock {self.name!r} was released already")
         if self.depth > 1:

@@ -34,8 +34,8 @@ LONGEST_SLEEP: Final = 30.0
 
 def get_lock(
     *names: str,
-    ttl: float | None | Unset = UNSET,
-    wait: float | None | Unset = UNSET,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
     min_hold: float = 0.0,
@@ -74,8 +74,8 @@ class Options:
     def __init__(
         self,
         backend: BaseLockBackend,
-        ttl: float | None | Unset,
-        wait: float | None | Unset,
+        ttl: float | Unset | None,
+        wait: float | Unset | None,
         fenced: bool,
         min_hold: float,
         on_lost: Callable[[Lease], None] | None,
@@ -96,8 +96,8 @@ class Options:
 class Lock(ABC):
     """A named lock. `with lock as lease:` never enters its block without the lock.
 
-    One Lock may be shared by threads and tasks: each has its own lease, and the one that holds the lock may take
-    it again (its holds are counted).
+    One Lock may be shared by threads and tasks: each has its own lease, and the one that holds the lock may
+    take it again (its holds are counted).
     """
 
     name: str
@@ -124,7 +124,7 @@ class Lock(ABC):
 
     # taking
 
-    def acquire(self, wait: float | None | Unset = UNSET) -> Lease:
+    def acquire(self, wait: float | Unset | None = UNSET) -> Lease:
         """Wait until the lock is ours and return its lease.
 
         Args:
@@ -145,7 +145,7 @@ class Lock(ABC):
         except LockNotAcquired:
             return None
 
-    async def aacquire(self, wait: float | None | Unset = UNSET) -> Lease:
+    async def aacquire(self, wait: float | Unset | None = UNSET) -> Lease:
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
         lease = await self._atake(self._seconds(wait), context)
@@ -159,7 +159,7 @@ class Lock(ABC):
         except LockNotAcquired:
             return None
 
-    def _seconds(self, wait: float | None | Unset) -> float | None:
+    def _seconds(self, wait: float | Unset | None) -> float | None:
         return self._wait if isinstance(wait, Unset) else check_wait(wait)
 
     # the leases of the running thread or task, innermost last

@@ -27,17 +27,23 @@ UNSET: Final = Unset()
 def check_name(name: object) -> str:
     """Return `name` if a lock may have it, else raise LockKeyError.
 
-    Unbalanced braces are refused because Redis Cluster takes what stands between braces as the place of a key:
-    names derived from such a name would land on different servers.
+    Unbalanced braces are refused because Redis Cluster takes what stands between braces as the place of a
+    key: names derived from such a name would land on different servers.
     """
     if not isinstance(name, str):
-        raise LockKeyError(f"a lock's name must be a str, not {name!r} ({type(name).__name__}); pass str(…) of it")
+        raise LockKeyError(
+            f"a lock's name must be a str, not {name!r} ({type(name).__name__}); pass str(…) of it"
+        )
     if not name.strip():
         raise LockKeyError(f"a lock's name can't be empty ({name!r}): unrelated callers would share one lock")
     if len(name) > MAX_NAME:
-        raise LockKeyError(f"a lock's name has at most {MAX_NAME} characters, {name[:40]!r}… has {len(name)}; hash it")
+        raise LockKeyError(
+            f"a lock's name has at most {MAX_NAME} characters, {name[:40]!r}… has {len(name)}; hash it"
+        )
     if not _balanced(name):
-        raise LockKeyError(f"the braces in the lock's name {name!r} don't pair up; leave them out or close them")
+        raise LockKeyError(
+            f"the braces in the lock's name {name!r} don't pair up; leave them out or close them"
+        )
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -57,7 +63,9 @@ def _balanced(name: str) -> bool:
 
 
 def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
-    """Return the names checked, without duplicates and sorted, so that any two callers take them in one order."""
+    """Return the names checked, without duplicates and sorted, so that any two callers take them in one
+    order.
+    """
     if not names:
         raise LockKeyError("get_lock() needs at least one name, for example get_lock('order:42')")
     if len(names) == 1:
@@ -79,7 +87,9 @@ def check_wait(wait: object, *, source: str = "wait") -> float | None:
         return None
     seconds = _number(wait, source)
     if seconds < 0:
-        raise ValueError(f"{source} must be 0 (don't wait), positive seconds, or None (no limit), not {wait!r}")
+        raise ValueError(
+            f"{source} must be 0 (don't wait), positive seconds, or None (no limit), not {wait!r}"
+        )
     return seconds
 
 

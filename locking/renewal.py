@@ -1,8 +1,8 @@
 """The watchdog: one thread a process that renews every lease taken without a ttl, in batches.
 
-It never re-creates a lock: a lease that the backend doesn't know any more is lost, and one whose backend doesn't
-answer is unknown until its local deadline, then lost. It also buries ghosts: an acquisition whose reply never
-came may still take effect later, on a server that was only paused.
+It never re-creates a lock: a lease that the backend doesn't know any more is lost, and one whose backend
+doesn't answer is unknown until its local deadline, then lost. It also buries ghosts: an acquisition whose
+reply never came may still take effect later, on a server that was only paused.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Watchdog:
             self._wake(lease.renew_at)
 
     def bury(self, backend: BaseLockBackend, key: str, owner: str, ttl: float) -> None:
-        """Release `owner`'s hold of `key`, should it appear within `ttl` seconds of the backend's next answer."""
+        """Release `owner`'s hold of `key`, should it appear within `ttl` seconds of the backend's next
+        answer.
+        """
         ghost = Ghost(backend, key, owner, until=now() + max(ttl, 60.0))
         with self._changed:
             self._ghosts.append(ghost)
@@ -153,8 +155,8 @@ def _settle(lease: SingleLease, held: bool, sent: float) -> None:
 def exorcise(ghost: Ghost) -> bool:
     """Try to release a ghost; True when it can't come back.
 
-    A paused server works off what it had received in no given order, so one answer isn't proof: a second one a
-    little later is.
+    A paused server works off what it had received in no given order, so one answer isn't proof: a second one
+    a little later is.
     """
     ghost.next_try = now() + SETTLING
     with contextlib.suppress(LockError):

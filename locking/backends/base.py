@@ -1,8 +1,8 @@
 """What a backend must do: a few atomic verbs. Waiting, re-entry, renewal and errors live once, in `lock.py`.
 
-A backend implements `try_acquire`, `extend`, `release` and `holder`, each one atomic step. It says with its flags
-what it can do; the contract suite checks every flag both ways. Where the engine can wake a waiter, the backend
-gives its own `place()`; otherwise the polling one here serves.
+A backend implements `try_acquire`, `extend`, `release` and `holder`, each one atomic step. It says with its
+flags what it can do; the contract suite checks every flag both ways. Where the engine can wake a waiter, the
+backend gives its own `place()`; otherwise the polling one here serves.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class Place(ABC):
 
     @abstractmethod
     def wait(self, timeout: float) -> Outcome:
-        """Sleep until woken, at most `timeout` seconds, and return what came of it: a hand-over, or a new try."""
+        """Sleep until woken, at most `timeout` seconds, and return what came of it: a hand-over, or a new
+        try.
+        """
 
     @abstractmethod
     def leave(self) -> None:
@@ -129,7 +131,8 @@ class BaseLockBackend(ABC):
 
     @abstractmethod
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """Take the lock for `owner` and `ttl` seconds if it is free; a repeated call by its owner is granted too.
+        """Take the lock for `owner` and `ttl` seconds if it is free; a repeated call by its owner is granted
+        too.
 
         Args:
             key: what `key(name)` returned.
@@ -138,7 +141,8 @@ class BaseLockBackend(ABC):
             fenced: the database will check the token: its counter must never be forgotten.
 
         Raises:
-            BackendUnavailable: no answer; the lock counts as not held, and the backend cleans up behind itself.
+            BackendUnavailable: no answer; the lock counts as not held, and the backend cleans up behind
+            itself.
         """
 
     @abstractmethod
@@ -162,7 +166,7 @@ class BaseLockBackend(ABC):
         return [self.extend(key, owner, ttl) for key, owner, ttl in leases]
 
     def force_release(self, key: str, expected: str) -> bool:
-        """Break the hold of `expected` and of nobody else; False when someone else, or nobody, has the lock."""
+        """Break the hold of `expected` and of nobody else; False when it doesn't have the lock."""
         raise self.unsupported("force_release")
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
@@ -201,7 +205,7 @@ class BaseLockBackend(ABC):
         """Return what is wrong with the configuration; with `live`, the server is asked too."""
         return []
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most backends have nothing to close
         """Let go of sockets and threads; the backend opens new ones if it is used again."""
 
 

@@ -6,6 +6,7 @@ First in, first out: whoever lets a lock go hands it to the first waiter and wak
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections import deque
@@ -218,10 +219,8 @@ class AsyncMemoryPlace(AsyncPlace):
 
     async def wait(self, timeout: float) -> Outcome:
         """See the base class."""
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), timeout)
-        except TimeoutError:
-            pass
         return self._waiter.grant or await self.try_acquire(queue=True)
 
     async def leave(self) -> None:

@@ -1,7 +1,7 @@
 """Redis for asyncio, without a thread: the same scripts, one room of sockets for each event loop.
 
-Tasks of one loop share one subscription. Its reader runs only while a task waits; a message names the owner it is
-meant for, so it reaches that task alone.
+Tasks of one loop share one subscription. Its reader runs only while a task waits; a message names the owner
+it is meant for, so it reaches that task alone.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from locking.exceptions import BackendUnavailable, LockError
 
 SHARED_OPTIONS: Final = (
     "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "protocol",
-    "socket_timeout", "socket_connect_timeout", "socket_keepalive", "ssl_keyfile", "ssl_certfile", "ssl_cert_reqs",
-    "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_check_hostname", "ssl_password", "ssl_min_version",
-    "ssl_ciphers",
+    "socket_timeout", "socket_connect_timeout", "socket_keepalive", "ssl_keyfile", "ssl_certfile",
+    "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_check_hostname", "ssl_password",
+    "ssl_min_version", "ssl_ciphers",
 )  # fmt: skip
 """What an asyncio connection takes over from the pool of blocking ones; the rest is of the other kind."""
 
@@ -52,7 +52,9 @@ Connect = Callable[[], AbstractConnection]
 
 def connections_like(pool: ConnectionPool) -> Connect:
     """Return a maker of asyncio connections to the same server, with the same credentials, as `pool`'s."""
-    options = {name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs}
+    options = {
+        name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs
+    }
     kind: type[AbstractConnection] = Connection
     if issubclass(pool.connection_class, BlockingUnixConnection):
         kind = UnixDomainSocketConnection
@@ -88,7 +90,9 @@ class Room:
             except UNREACHABLE as error:
                 await connection.disconnect(nowait=True)
                 if attempt == ATTEMPTS:
-                    raise error if isinstance(error, RedisError) else RedisConnectionError(str(error)) from error
+                    raise (
+                        error if isinstance(error, RedisError) else RedisConnectionError(str(error))
+                    ) from error
         raise AssertionError("unreachable")
 
     async def command(self, *parts: str) -> Any:
@@ -141,7 +145,7 @@ class Rooms:
 
 
 async def _until_shutdown(room: Room) -> AsyncGenerator[None, None]:
-    """Close `room` when its loop shuts down: asyncio then closes every asynchronous generator that was begun."""
+    """Close `room` when its loop shuts down: asyncio then closes every generator that was begun."""
     try:
         yield
     finally:

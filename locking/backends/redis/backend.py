@@ -86,7 +86,9 @@ class RedisBackend(BaseLockBackend):
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         sent = now()
-        reply = await (await self._rooms.here()).call(acquire_request(key, owner, ttl, keep=fenced, place=b""))
+        reply = await (await self._rooms.here()).call(
+            acquire_request(key, owner, ttl, keep=fenced, place=b"")
+        )
         return read_outcome(reply, sent)[0]
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
@@ -115,7 +117,11 @@ class RedisBackend(BaseLockBackend):
 
 def read_holder(fields: Any, left: int) -> Holder | None:
     """Return the holder from the lock's hash (a list in RESP2, a dict in RESP3) and its time left in ms."""
-    pairs = list(fields.items()) if isinstance(fields, dict) else list(zip(fields[::2], fields[1::2], strict=True))
+    pairs = (
+        list(fields.items())
+        if isinstance(fields, dict)
+        else list(zip(fields[::2], fields[1::2], strict=True))
+    )
     if not pairs or left == -2:
         return None
     owner, count = pairs[0]
@@ -130,7 +136,8 @@ def connection_pool(settings: AliasSettings) -> ConnectionPool:
         raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}] has both CACHE and LOCATION; keep one")
     if not isinstance(settings.location, str):
         raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}]['LOCATION'] must be one redis:// URL for this backend, not {settings.location!r}"
+            f"LOCKING[{settings.alias!r}]['LOCATION'] must be one redis:// URL for this backend,"
+            f" not {settings.location!r}"
         )
     try:
         return ConnectionPool.from_url(settings.location, **settings.options)
@@ -149,9 +156,11 @@ def _pool_of_cache(settings: AliasSettings) -> ConnectionPool:
     else:
         raise ImproperlyConfigured(
             f"LOCKING[{settings.alias!r}] shares the cache {settings.cache or 'default'!r}, which is"
-            f" {type(cache).__module__}.{type(cache).__qualname__} and not on Redis; point CACHES at django-redis,"
-            " or give LOCKING a LOCATION of its own"
+            f" {type(cache).__module__}.{type(cache).__qualname__} and not on Redis;"
+            " point CACHES at django-redis, or give LOCKING a LOCATION of its own"
         )
     if not isinstance(client, Redis):
-        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}]: can't lock through a {type(client).__qualname__}")
-    return client.connection_pool  # type: ignore[no-any-return]
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}]: can't lock through a {type(client).__qualname__}"
+        )
+    return client.connection_pool

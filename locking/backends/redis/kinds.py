@@ -1,19 +1,22 @@
-"""Redisson's other locks: read-write, semaphore with expiring permits, fair. What each sends, without any I/O.
+"""Redisson's other locks: read-write, semaphore with expiring permits, fair. What each sends, without any
+I/O.
 
-They are announced on a channel and taken by whoever asks first (the fair lock: by the head of its own queue), as
-the Java side does it; the hand-over of `acquire.lua` is for the ordinary lock only.
+They are announced on a channel and taken by whoever asks first (the fair lock: by the head of its own queue),
+as the Java side does it; the hand-over of `acquire.lua` is for the ordinary lock only.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Final
 
 from locking.backends.redis.scripts import DONT_KEEP, KEEP, Request, Script, bulk, derived, pack, packed_ms
 
 FAIR_PATIENCE: Final = 300_000
-"""Milliseconds that a waiter of a fair lock may be silent: Redisson's default, which all clients must share."""
+"""Milliseconds that a waiter of a fair lock may be silent: Redisson's default, which all clients must share.
+"""
 
 
 class Kind(ABC):
@@ -52,7 +55,9 @@ def _token(key: str) -> bytes:
 
 
 def _call(script: Script, keys: list[bytes], *arguments: bytes) -> Request:
-    return script.request(1 + len(keys) + len(arguments), pack(b"%d" % len(keys), *keys) + b"".join(arguments))
+    return script.request(
+        1 + len(keys) + len(arguments), pack(b"%d" % len(keys), *keys) + b"".join(arguments)
+    )
 
 
 ACQUIRE_READ: Final = Script("token", "acquire_read")
@@ -146,7 +151,13 @@ class Semaphore(Kind):
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """See the base class."""
         channel = bulk(self.channel(key, owner).encode())
-        arguments = bulk(owner.encode()), packed_ms(ttl), KEEP if keep else DONT_KEEP, bulk(self._permits), channel
+        arguments = (
+            bulk(owner.encode()),
+            packed_ms(ttl),
+            KEEP if keep else DONT_KEEP,
+            bulk(self._permits),
+            channel,
+        )
         return _call(ACQUIRE_PERMIT, self._keys(key), *arguments)
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
@@ -162,7 +173,8 @@ class Semaphore(Kind):
 class Fair(Kind):
     """Redisson's fair lock, whose queue Java waiters stand in as well.
 
-    The ordinary lock is first in, first out among Python waiters already; this one is for sharing with RFairLock.
+    The ordinary lock is first in, first out among Python waiters already; this one is for sharing with
+    RFairLock.
     """
 
     name = "fair"
@@ -173,7 +185,12 @@ class Fair(Kind):
 
     def _keys(self, key: str) -> list[bytes]:
         raw = key.encode()
-        return [raw, _token(key), derived(b"redisson_lock_queue", raw), derived(b"redisson_lock_timeout", raw)]
+        return [
+            raw,
+            _token(key),
+            derived(b"redisson_lock_queue", raw),
+            derived(b"redisson_lock_timeout", raw),
+        ]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """See the base class."""
@@ -197,10 +214,11 @@ class Fair(Kind):
 
 
 def _epoch_ms() -> bytes:
-    """Return the wall clock, by which Redisson dates the places in the fair queue (no lease depends on it)."""
+    """Return the wall clock, by which Redisson dates places in the fair queue; no lease depends on it."""
     return b"%d" % (time.time() * 1000)
 
 
 def kind_named(name: str, *, permits: int = 1) -> Kind:
     """Return the kind called `name`."""
-    return Semaphore(permits) if name == "semaphore" else {"read": Read, "write": Write, "fair": Fair}[name]()
+    simple: dict[str, Callable[[], Kind]] = {"read": Read, "write": Write, "fair": Fair}
+    return Semaphore(permits) if name == "semaphore" else simple[name]()

@@ -1,6 +1,7 @@
 """What is sent to Redis and what its answers mean, without any I/O: threads and asyncio share it.
 
-Requests are packed here, once, as bytes: packing them in redis-py's general way costs as much as Redis itself.
+Requests are packed here, once, as bytes: packing them in redis-py's general way costs as much as Redis
+itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def packed_ms(seconds: float) -> bytes:
 
 
 class Script:
-    """A Lua script, called by its digest and sent whole only when the server doesn't know it (yet, or any more)."""
+    """A Lua script, called by its digest and sent whole only when the server doesn't know it (yet, or any
+    more).
+    """
 
     def __init__(self, *files_: str) -> None:
         source = b"\n".join(_read(name) for name in files_)
@@ -39,7 +42,9 @@ class Script:
         self._by_source = pack(b"EVAL", source)
 
     def request(self, count: int, tail: bytes) -> Request:
-        """Return the request whose `count` further parts (number of keys, keys, arguments) are packed in `tail`."""
+        """Return the request whose `count` further parts (number of keys, keys, arguments) are packed in
+        `tail`.
+        """
         return Request(self, b"*%d\r\n" % (count + 2), tail)
 
 
@@ -123,7 +128,7 @@ def extend_request(leases: list[tuple[str, str, float]]) -> Request:
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:
-    """Return what stands in the queue for a waiter: all that the release script needs to hand the lock to it."""
+    """Return what stands in the queue for a waiter: all that is needed to hand the lock to it."""
     return f"{owner} {milliseconds(ttl)} {int(keep)} {channel}".encode()
 
 
@@ -144,10 +149,12 @@ def read_outcome(reply: Any, sent: float) -> tuple[Outcome, bool, Asked]:
 
 
 def read_wakeup(payload: bytes, owner: str, asked: Asked) -> Grant | bool:
-    """Return the hand-over that a wake-up carries, True for *try again*, False if it was meant for someone else.
+    """Return the hand-over that a wake-up carries, True for *try again*, False if it was meant for someone
+    else.
 
-    A waiter that was paused may read its hand-over long after it happened. How long is told by the server's clock
-    at the hand-over and at the waiter's last question: the lease began no earlier than the question plus that.
+    A waiter that was paused may read its hand-over long after it happened. How long is told by the server's
+    clock at the hand-over and at the waiter's last question: the lease began no earlier than the question
+    plus that.
     """
     whose, *grant = payload.decode().split(" ")
     if whose != owner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -63,7 +64,9 @@ class RedisVariant(BaseLockBackend):
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         room, sent = await self._rooms.here(), now()
-        return read_outcome(await room.call(self.kind.acquire(key, owner, ttl, keep=fenced, queue=False)), sent)[0]
+        return read_outcome(
+            await room.call(self.kind.acquire(key, owner, ttl, keep=fenced, queue=False)), sent
+        )[0]
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
@@ -79,7 +82,7 @@ class RedisVariant(BaseLockBackend):
 
 
 def _yes(reply: Any) -> bool:
-    return (reply[0] if isinstance(reply, list) else reply) == 1
+    return bool((reply[0] if isinstance(reply, list) else reply) == 1)
 
 
 class AnnouncedPlace(Place):
@@ -94,7 +97,7 @@ class AnnouncedPlace(Place):
         self._asked_in_line = False
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """Ask; a waiter asks once more after it has begun to listen, lest it miss what happened in between."""
+        """Ask; a waiter asks again once it listens, lest it miss what happened in between."""
         outcome = self._ask(queue)
         if queue and self._ear is None and isinstance(outcome, Busy):
             self._listen()
@@ -146,10 +149,8 @@ class AnnouncedPlace(Place):
 
 
 def _quietly(wire: Wire, request: Any) -> None:
-    try:
+    with contextlib.suppress(LockError):  # Redisson's queue drops a silent waiter by itself
         wire.call(request)
-    except LockError:
-        pass  # Redisson's queue drops a silent waiter by itself
 
 
 class AsyncAnnouncedPlace(AsyncPlace):
@@ -201,10 +202,8 @@ class AsyncAnnouncedPlace(AsyncPlace):
         await self._stop_listening(room)
         request = self._kind.leave(self._key, self._owner) if self._asked_in_line else None
         if request is not None:
-            try:
+            with contextlib.suppress(LockError):
                 await room.call(request)
-            except LockError:
-                pass
 
     async def _stop_listening(self, room: Room) -> None:
         if self._listening:

@@ -127,8 +127,8 @@ class RedisPlace(Place):
     def try_acquire(self, *, queue: bool) -> Outcome:
         """See the base class.
 
-        The first waiting of a thread asks without a place, then opens its ear, then asks again with one: whoever
-        never waits needs no second socket, and whoever waits again has it already and asks once.
+        The first waiting of a thread asks without a place, then opens its ear, then asks again with one:
+        whoever never waits needs no second socket, and whoever waits again has it already and asks once.
         """
         if queue and self._ear is None and (ear := self._ears.idle()):
             self._stand(ear)
@@ -151,7 +151,7 @@ class RedisPlace(Place):
         return self._done(outcome)
 
     def _listen_and_ask(self, ear: Ear) -> Outcome:
-        """Hear the lock's own channel, for a holder who wakes no other, and ask again: it may be free by now."""
+        """Hear the lock's own channel, for a holder who wakes no other, and ask again: it may be free."""
         try:
             ear.listen_to(lock_channel(self._key))
         except (RedisError, OSError):

@@ -1,7 +1,8 @@
-"""Sockets for threads: one request, one reply, every wait bounded, and nothing sent twice that isn't safe twice.
+"""Sockets for threads: one request, one reply, every wait bounded, and nothing sent twice that isn't safe
+twice.
 
-Connections come from a redis-py pool, so address, TLS and credentials are the user's own. A connection is kept
-in hand after its first use: the pool's check-out and check-in cost as much as the request.
+Connections come from a redis-py pool, so address, TLS and credentials are the user's own. A connection is
+kept in hand after its first use: the pool's check-out and check-in cost as much as the request.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Wire:
             except UNREACHABLE as error:
                 connection.disconnect()
                 if attempt == ATTEMPTS:
-                    raise error if isinstance(error, RedisError) else RedisConnectionError(str(error)) from error
+                    raise (
+                        error if isinstance(error, RedisError) else RedisConnectionError(str(error))
+                    ) from error
         raise AssertionError("unreachable")
 
     def command(self, *parts: str | bytes | int) -> Any:
@@ -99,16 +102,21 @@ class Wire:
 
 
 def translated(error: Exception, alias: str) -> BackendError:
-    """Return our error for redis-py's: *didn't answer* and *answered with an error* are two different things."""
+    """Return our error for redis-py's: *no answer* and *an error as answer* are two different things."""
     kind = BackendUnavailable if isinstance(error, UNREACHABLE) else BackendError
     verb = "doesn't answer" if kind is BackendUnavailable else "refused the request"
-    hint = " (a key of that name is no lock: choose another name, or a KEY_PREFIX)" if "WRONGTYPE" in str(error) else ""
+    hint = (
+        " (a key of that name is no lock: choose another name, or a KEY_PREFIX)"
+        if "WRONGTYPE" in str(error)
+        else ""
+    )
     return kind(f"Redis of the lock backend {alias!r} {verb}{hint}: {error}")
 
 
 def _exchange(connection: AbstractConnection, request: Request) -> Any:
-    """One request and its reply. An interruption between the two closes the socket (redis-py sees to it): the next
-    user of the connection must not read an answer that was meant for this one."""
+    """One request and its reply. An interruption between the two closes the socket (redis-py sees to it): the
+    next user of the connection must not read an answer that was meant for this one.
+    """
     try:
         connection.send_packed_command((request.by_digest,), check_health=False)
         return connection.read_response(disable_decoding=True)

@@ -1,0 +1,266 @@
+"""Commit before release: lock, BEGIN, body, COMMIT, and only then the release.
+
+A lock that is let go before the transaction under it commits protects nothing: the next holder reads what was
+there before. So the lock stands outside the transaction, never inside; what can't be ordered so is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic, atomic
+
+from locking.exceptions import LockError, LockNotSupported, LockTransactionError
+from locking.handler import DEFAULT_ALIAS
+from locking.lease import Lease
+from locking.lock import Lock, get_lock
+from locking.names import UNSET, Unset, check_names
+
+logger = logging.getLogger("locking")
+
+DatabaseAliases = str | Sequence[str]
+
+PSYCOPG_IN_ERROR: Final = 3  # TransactionStatus.INERROR, in psycopg 2 and 3 alike
+
+
+@contextmanager
+def locked_transaction(
+    *names: str,
+    using: DatabaseAliases = "default",
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
+    fenced: bool = False,
+    backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
+    on_lost: Callable[[Lease], None] | None = None,
+) -> Iterator[Lease]:
+    """Hold the locks of these names around a transaction: lock, BEGIN, body, COMMIT, release.
+
+    `on_commit` hooks run while the lock is still held. The same names may be locked again inside: that nests
+    as a plain savepoint, since the lock stays until the outermost block has committed.
+
+    Args:
+        names: what to lock; several are taken all or none.
+        using: the database alias, or several. Several commit one after the other, not as one.
+        ttl: seconds of the lease; None = 30 s kept alive by the watchdog.
+        wait: seconds to wait for the lock; 0 = don't, None = without end.
+        fenced: check the fencing token in the database; not supported yet.
+        backend: alias in `LOCKING`.
+        min_hold: seconds for which the lock stays taken even if the block ends earlier.
+        on_lost: called with the lease when it is found lost.
+
+    Returns:
+        A context manager that gives the lease.
+
+    Raises:
+        LockNotAcquired: others held a lock until the wait ran out; the body has not run.
+        BackendUnavailable: the backend didn't answer; the body has not run.
+        LockTransactionError: a transaction is open already, so the lock would be released before it commits;
+            or the body's work was rolled back although the body itself raised nothing.
+        LockLost: the lease ended before COMMIT; everything was rolled back.
+
+    Example:
+        >>> with locked_transaction("order:42") as lease:    # doctest: +SKIP
+        ...     order.pay()
+    """
+    checked, aliases = check_names(names), database_aliases(using)
+    if fenced:
+        raise fence_not_supported()
+    lock = get_lock(*checked, ttl=ttl, wait=wait, backend=backend, min_hold=min_hold, on_lost=on_lost)
+    with transaction_under(lock, checked, aliases, backend) as lease:
+        yield lease
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Section:
+    """A locked transaction that is running: what it holds and where it will commit."""
+
+    names: frozenset[str]
+    aliases: frozenset[str]
+    backend: str
+    lease: Lease
+
+    def covers(self, names: Sequence[str], aliases: Sequence[str], backend: str) -> bool:
+        """Whether everything asked for is held until this section's own commits are through."""
+        return backend == self.backend and self.names.issuperset(names) and self.aliases.issuperset(aliases)
+
+
+class SectionAtomic(Atomic):
+    """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it."""
+
+    def __init__(self, alias: str, section: Section) -> None:
+        super().__init__(alias, savepoint=True, durable=True)
+        self.section = section
+
+
+@contextmanager
+def transaction_under(
+    lock: Lock, names: Sequence[str], aliases: Sequence[str], backend: str, *, release: bool = True
+) -> Iterator[Lease]:
+    """`locked_transaction` on a lock that was made already; without `release` it is left to its ttl."""
+    if outer := enclosing_section(names, aliases, backend):
+        with _atomics([atomic(alias) for alias in aliases]):
+            yield outer.lease
+            _refuse_silent_rollbacks(aliases)
+        return
+    refuse_open_transactions(names)
+    with holding(lock, release=release) as lease:
+        section = Section(frozenset(names), frozenset(aliases), backend, lease)
+        with _atomics([SectionAtomic(alias, section) for alias in aliases]):
+            # Room for the fence: the first statement of each transaction, before anything is read.
+            yield lease
+            _refuse_silent_rollbacks(aliases)
+            lease.ensure_held()
+
+
+@contextmanager
+def holding(lock: Lock, *, release: bool = True) -> Iterator[Lease]:
+    """Hold a lock around what settles by itself: trouble in letting go masks neither its error nor result."""
+    lease = lock.acquire()
+    try:
+        yield lease
+    finally:
+        _let_go(lease, release=release)
+
+
+def _let_go(lease: Lease, *, release: bool) -> None:
+    try:
+        lease.release() if release else lease.keep()
+    except LockError as error:
+        logger.warning("after its transaction was settled, %r could not be released: %s", lease, error)
+
+
+@contextmanager
+def _atomics(blocks: Sequence[Any]) -> Iterator[None]:
+    """Enter several atomic blocks; they end in reverse order."""
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.enter_context(block)
+        yield
+
+
+def database_aliases(using: object) -> tuple[str, ...]:
+    """Return the database aliases of a `using` option, checked: one alias, or several, in the order given."""
+    aliases = (using,) if isinstance(using, str) else using
+    if not isinstance(aliases, list | tuple | set | frozenset) or not aliases:
+        raise ValueError(f"using={using!r} is no database alias; write using='default', or a list of aliases")
+    for alias in aliases:
+        if alias not in connections.settings:
+            known = ", ".join(sorted(connections.settings))
+            raise ValueError(f"using={using!r}: DATABASES has no alias {alias!r}; it has {known}")
+    return tuple(dict.fromkeys(aliases))
+
+
+def fence_not_supported() -> LockNotSupported:
+    """The error for `fenced=True` where the database would have to check the token."""
+    return LockNotSupported(
+        "fenced=True around a transaction needs the fence table, which this version doesn't have; take the"
+        " token with get_lock(…, fenced=True) and check it in your own row, or leave fenced out"
+    )
+
+
+# what is open already
+
+
+def enclosing_section(names: Sequence[str], aliases: Sequence[str], backend: str) -> Section | None:
+    """The locked transaction around the caller that holds all of this until its commit, if there is one."""
+    found = {_section_of(connections[alias]) for alias in aliases}
+    section = found.pop()
+    if found or section is None or not section.covers(names, aliases, backend):
+        return None
+    return section
+
+
+def _section_of(connection: BaseDatabaseWrapper) -> Section | None:
+    blocks = _open_blocks(connection)
+    return getattr(blocks[0], "section", None) if blocks else None
+
+
+def _open_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
+    """The atomic blocks that are open, without those that TestCase wraps around each test."""
+    blocks: list[Any] = connection.atomic_blocks
+    return [block for block in blocks if not block._from_testcase]
+
+
+def refuse_open_transactions(names: Sequence[str]) -> None:
+    """Raise LockTransactionError if a database of this thread has an open transaction: it ends too late."""
+    for connection in connections.all(initialized_only=True):
+        if _open_blocks(connection):
+            raise LockTransactionError(_why_refused(connection, names))
+        if not connection.in_atomic_block and not _commits_by_itself(connection):
+            raise LockTransactionError(
+                f"autocommit is off on database {connection.alias!r}: the lock {_shown(names)} would be"
+                " released before anything commits; set AUTOCOMMIT to True: the lock opens the transaction"
+            )
+
+
+def _commits_by_itself(connection: BaseDatabaseWrapper) -> bool:
+    return connection.autocommit if connection.connection else bool(connection.settings_dict["AUTOCOMMIT"])
+
+
+def _why_refused(connection: BaseDatabaseWrapper, names: Sequence[str]) -> str:
+    return (
+        f"a transaction is open on database {connection.alias!r}, and the lock {_shown(names)} would be"
+        f" released before it commits: the next holder would read old data. {_way_out(connection)}"
+    )
+
+
+def _way_out(connection: BaseDatabaseWrapper) -> str:
+    if section := _section_of(connection):
+        held = _shown(sorted(section.names))
+        return f"Take every name and database in the outermost locked transaction; it has only {held}"
+    advice = (
+        "Put the lock outside: @distributed_lock above @transaction.atomic, or locked_transaction(…) instead"
+        " of `with transaction.atomic()` around it"
+    )
+    if connection.settings_dict["ATOMIC_REQUESTS"]:
+        advice += (
+            f". ATOMIC_REQUESTS is on for {connection.alias!r}: decorate what the URLconf calls (for a class"
+            " method_decorator on 'dispatch'), outermost, and name the database in using="
+        )
+    return advice
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+# what was lost without a word
+
+
+def _refuse_silent_rollbacks(aliases: Sequence[str]) -> None:
+    """Django leaves such a block without an error and without the data: nobody may take that for success."""
+    for alias in aliases:
+        if reason := silent_rollback(connections[alias]):
+            raise LockTransactionError(
+                f"the transaction on database {alias!r} can't commit: {reason}; nothing of it was stored"
+            ) from getattr(connections[alias], "rollback_exc", None)
+
+
+def silent_rollback(connection: BaseDatabaseWrapper) -> str | None:
+    """Why the open transaction will be rolled back although nothing was raised; None where it can commit."""
+    if connection.closed_in_transaction:
+        return "its connection was closed inside the block (connection.close(), close_old_connections())"
+    if connection.needs_rollback:
+        return (
+            "an error inside it was caught, or a rollback was asked for; catch database errors around a"
+            " transaction.atomic() of their own"
+        )
+    if _aborted_by_server(connection):
+        return (
+            "a statement failed and its error was caught; catch it around a transaction.atomic() of its own"
+        )
+    return None
+
+
+def _aborted_by_server(connection: BaseDatabaseWrapper) -> bool:
+    """Whether PostgreSQL will answer COMMIT with ROLLBACK: the drivers raise nothing then."""
+    if connection.vendor != "postgresql" or connection.connection is None:
+        return False
+    return bool(connection.connection.info.transaction_status == PSYCOPG_IN_ERROR)

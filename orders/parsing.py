@@ -1,0 +1,203 @@
+"""From the bytes of a checkout request to lines that can be trusted, before any I/O.
+
+Every fault found is reported at once, each with a JSON pointer (RFC 6901) to the field and what to do about it:
+a client that must guess one fault after the other is a client that retries blindly.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN, InvalidCart, Line
+
+MAX_BODY_BYTES = 64 * 1024
+MAX_FAULTS = 20  # enough to mend a client, too few to make a small request a large answer
+
+_FIELDS = ("lines", "strategy")
+_GOOD_LINE: dict[str, Any] = {"sku": "mug", "quantity": 1}
+_KINDS = {dict: "an object", list: "an array"}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with a request: where (a JSON pointer, "" for the whole body) and why."""
+
+    pointer: str
+    detail: str
+
+
+class InvalidRequest(Exception):
+    """The request can't be understood; `faults` says why, field by field."""
+
+    def __init__(self, *faults: Fault) -> None:
+        self.faults = faults[:MAX_FAULTS]
+        super().__init__("; ".join(f"{fault.pointer or 'body'}: {fault.detail}" for fault in self.faults))
+
+
+@dataclass(frozen=True)
+class CheckoutRequest:
+    """What a client asked for: its lines as they came, and the strategy it named, if any."""
+
+    lines: tuple[Line, ...]
+    strategy: str | None = None
+
+
+def parse_checkout(body: bytes, *, strategies: Iterable[str]) -> CheckoutRequest:
+    """Read the body of a checkout request.
+
+    Args:
+        body: the raw JSON, at most `MAX_BODY_BYTES` bytes (the view has refused longer ones).
+        strategies: names that the client may choose from; empty where it may not choose.
+
+    Returns:
+        The lines in the order in which they came (the checkout merges and sorts them) and the strategy or None.
+
+    Raises:
+        InvalidRequest: with one fault for each wrong field.
+
+    Example:
+        >>> parse_checkout(b'{"lines": [{"sku": "mug", "quantity": 2}]}', strategies=())
+        CheckoutRequest(lines=(Line(sku='mug', quantity=2),), strategy=None)
+    """
+    data = _load(body)
+    if not isinstance(data, dict):
+        _refuse("", f'must be an object such as {{"lines": [...]}}, not {_shown(data)}')
+    faults = [*_field_faults("", data, _FIELDS, required=("lines",))]
+    if "lines" in data:
+        faults += _lines_faults(data["lines"])
+    if "strategy" in data:
+        faults += _strategy_faults(data["strategy"], sorted(strategies))
+    if faults:
+        raise InvalidRequest(*faults)
+    return CheckoutRequest(tuple(Line(**line) for line in data["lines"]), data.get("strategy"))
+
+
+def parse_after(after: str) -> str:
+    """Return the SKU after which a page begins ("" for the first page).
+
+    Raises:
+        InvalidRequest: it can't be a SKU; NUL, for one, would be an error in the database.
+    """
+    if after and not re.match(SKU_PATTERN, after):
+        raise InvalidRequest(
+            Fault("", f"has after={_shown(after)} in its address, which is no SKU; follow `next`")
+        )
+    return after
+
+
+def unknown_products(lines: Sequence[Line], skus: Iterable[str]) -> InvalidRequest:
+    """Return the error for lines whose SKUs aren't in the catalogue, with a pointer to each."""
+    unknown = frozenset(skus)
+    return InvalidRequest(
+        *(
+            Fault(
+                f"/lines/{index}/sku",
+                f"{_shown(line.sku)}: no product has this SKU; GET /products/ lists them",
+            )
+            for index, line in enumerate(lines)
+            if line.sku in unknown
+        )
+    )
+
+
+# Reading the JSON -----------------------------------------------------------------------------------------------
+
+
+def _load(body: bytes) -> Any:
+    if not body.strip():
+        _refuse("", 'is empty; send an object such as {"lines": [{"sku": "mug", "quantity": 1}]}')
+    try:
+        text = body.decode("utf-8")
+        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        _refuse("", f"is not UTF-8 (byte {error.start}); send UTF-8")
+    except json.JSONDecodeError as error:
+        _refuse("", f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+    except RecursionError:
+        _refuse("", "is nested too deeply; an order is an object with one array of flat objects")
+    except ValueError:  # the interpreter's own limit on the digits of an integer
+        _refuse("", f"holds a number with too many digits; a quantity is at most {MAX_QUANTITY}")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse {"quantity": 1, "quantity": 9}: parsers differ on which one counts."""
+    seen: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in seen:
+            _refuse("", f"has the key {_shown(key)} twice in one object; keep one of them")
+        seen[key] = value
+    return seen
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    _refuse("", f"is not JSON: {name} is not a JSON number")
+
+
+# Checking the fields --------------------------------------------------------------------------------------------
+
+
+def _field_faults(
+    at: str, found: Mapping[str, Any], known: Iterable[str], *, required: Iterable[str]
+) -> Iterator[Fault]:
+    for name in required:
+        if name not in found:
+            yield Fault(f"{at}/{name}", "is missing")
+    for name in found:
+        if name not in known:
+            yield Fault(f"{at}/{_escape(name)}", f"is not a known field; known here: {', '.join(known)}")
+
+
+def _lines_faults(lines: Any) -> Iterator[Fault]:
+    if not isinstance(lines, list):
+        yield Fault("/lines", f"must be an array of lines, not {_shown(lines)}")
+    elif not 1 <= len(lines) <= MAX_LINES:
+        yield Fault("/lines", f"has {len(lines)} lines; an order has 1 to {MAX_LINES}")
+    else:
+        for index, line in enumerate(lines):
+            yield from _line_faults(f"/lines/{index}", line)
+
+
+def _line_faults(at: str, line: Any) -> Iterator[Fault]:
+    if not isinstance(line, dict):
+        yield Fault(at, f'must be an object such as {{"sku": "mug", "quantity": 1}}, not {_shown(line)}')
+        return
+    yield from _field_faults(at, line, tuple(_GOOD_LINE), required=_GOOD_LINE)
+    for field in filter(line.__contains__, _GOOD_LINE):
+        try:
+            # Each value is tried beside a good one, so that a line wrong in both fields hears of both.
+            Line(**{**_GOOD_LINE, field: line[field]})
+        except InvalidCart as error:
+            yield Fault(f"{at}/{field}", f"{_shown(line[field])}: {error.reason}")
+
+
+def _strategy_faults(strategy: Any, allowed: list[str]) -> Iterator[Fault]:
+    if not allowed:
+        yield Fault("/strategy", "can be chosen only with DEBUG on; leave it out")
+    elif not isinstance(strategy, str):
+        yield Fault("/strategy", f"must be a string, not {_shown(strategy)}")
+    elif strategy not in allowed:
+        yield Fault("/strategy", f"{_shown(strategy)} is not one of {', '.join(allowed)}")
+
+
+# Wording --------------------------------------------------------------------------------------------------------
+
+
+def _refuse(pointer: str, detail: str) -> NoReturn:
+    raise InvalidRequest(Fault(pointer, detail))
+
+
+def _shown(value: Any) -> str:
+    """Show a value as JSON, ASCII only and cut short, and containers by their kind alone."""
+    if type(value) in _KINDS:
+        return _KINDS[type(value)]
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _escape(name: str) -> str:
+    """Escape one step of a JSON pointer (RFC 6901), keeping it printable and short."""
+    return _shown(name)[1:-1].replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,290 @@
+"""The one place where what went wrong becomes an HTTP answer, an RFC 9457 problem.
+
+*Sold out* is final (409). *Busy* and an outage are not (503, with Retry-After): a shop that mixes them up turns buyers
+away from a full shelf. Where it can't be known whether the order was placed, the answer says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import singledispatch, wraps
+from http import HTTPStatus
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.translation import gettext_noop
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+
+from inventory.domain import Busy, InvalidCart, SoldOut
+from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
+from orders.parsing import Fault, InvalidRequest
+
+_View = Callable[..., HttpResponse]
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_OUTAGE = 5  # seconds; long enough for a server to be restarted, short enough for a person to wait
+
+
+@dataclass(frozen=True)
+class ProblemType:
+    """One kind of problem: what stays the same whenever it happens. Its page is `/problems/#<slug>`."""
+
+    slug: str
+    status: HTTPStatus
+    title: str  # in English; the page of problems translates it
+    meaning: str
+
+
+INVALID = ProblemType(
+    "invalid-request",
+    HTTPStatus.BAD_REQUEST,
+    gettext_noop("The request is not valid"),
+    gettext_noop(
+        "Each entry of errors has a JSON pointer to the field and the reason. Mend the request; sending it again as it "
+        "is won't help."
+    ),
+)
+SOLD_OUT = ProblemType(
+    "sold-out",
+    HTTPStatus.CONFLICT,
+    gettext_noop("Not enough stock"),
+    gettext_noop(
+        "A final answer: nothing was ordered. Each entry of shortages has the SKU, the units requested and those "
+        "available."
+    ),
+)
+BUSY = ProblemType(
+    "busy",
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    gettext_noop("Too busy right now"),
+    gettext_noop(
+        "Someone else was buying the same product for too long. Nothing was ordered, and it may well be in stock: try "
+        "again after the seconds in Retry-After."
+    ),
+)
+UNAVAILABLE = ProblemType(
+    "unavailable",
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    gettext_noop("A server behind the shop doesn't answer"),
+    gettext_noop("Nothing was ordered. Try again after the seconds in Retry-After."),
+)
+OUTCOME_UNKNOWN = ProblemType(
+    "outcome-unknown",
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    gettext_noop("It isn't known whether the order was placed"),
+    gettext_noop(
+        "The connection or the lock was lost in the middle. Look at the stock before trying again: a second try may be "
+        "a second order."
+    ),
+)
+NOT_FOUND = ProblemType(
+    "not-found",
+    HTTPStatus.NOT_FOUND,
+    gettext_noop("Not found"),
+    gettext_noop("There is nothing at this address."),
+)
+METHOD = ProblemType(
+    "method-not-allowed",
+    HTTPStatus.METHOD_NOT_ALLOWED,
+    gettext_noop("Method not allowed"),
+    gettext_noop("The header Allow names the methods that this address answers."),
+)
+TOO_LARGE = ProblemType(
+    "too-large",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    gettext_noop("The request is too large"),
+    gettext_noop("Send fewer lines in one order."),
+)
+MEDIA_TYPE = ProblemType(
+    "media-type",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    gettext_noop("Not JSON"),
+    gettext_noop("A request has the header Content-Type: application/json, in UTF-8 and not compressed."),
+)
+
+PROBLEM_TYPES = (
+    INVALID,
+    NOT_FOUND,
+    METHOD,
+    SOLD_OUT,
+    TOO_LARGE,
+    MEDIA_TYPE,
+    BUSY,
+    UNAVAILABLE,
+    OUTCOME_UNKNOWN,
+)
+
+
+class Problem(Exception):
+    """A problem that happened: its type, what is particular to this time, extra members and headers."""
+
+    def __init__(
+        self, kind: ProblemType, detail: str, *, headers: dict[str, str] | None = None, **members: Any
+    ) -> None:
+        self.kind = kind
+        self.detail = detail
+        self.headers = headers or {}
+        self.members = members
+        super().__init__(detail)
+
+
+def respond(problem: Problem) -> JsonResponse:
+    """Return the problem as `application/problem+json`."""
+    body = {
+        "type": f"/problems/#{problem.kind.slug}",
+        "title": problem.kind.title,
+        "status": problem.kind.status.value,
+        "detail": problem.detail,
+        **problem.members,
+    }
+    return JsonResponse(
+        body, status=problem.kind.status, content_type="application/problem+json", headers=problem.headers
+    )
+
+
+# From an error to its problem ------------------------------------------------------------------------------------
+
+
+@singledispatch
+def problem_of(error: Exception) -> Problem:
+    """Return what to tell the client about `error`; what isn't registered below is our own mistake and is raised."""
+    raise error
+
+
+@problem_of.register
+def _(error: Problem) -> Problem:
+    return error
+
+
+@problem_of.register
+def _(error: InvalidRequest) -> Problem:
+    return _invalid(error.faults)
+
+
+@problem_of.register
+def _(error: InvalidCart) -> Problem:
+    return _invalid([Fault("/lines", str(error))])
+
+
+@problem_of.register
+def _(error: SoldOut) -> Problem:
+    skus = ", ".join(shortage.sku for shortage in error.shortages)
+    shortages = [asdict(shortage) for shortage in error.shortages]
+    return Problem(SOLD_OUT, f"Not enough of {skus}; nothing was ordered.", shortages=shortages)
+
+
+@problem_of.register
+def _(error: Busy) -> Problem:
+    return _try_again(BUSY, "The stock was busy for too long; nothing was ordered.", error.retry_after)
+
+
+@problem_of.register
+def _(error: LockNotAcquired) -> Problem:
+    # The holder and the key stay in the log: who buys what is not the next buyer's business.
+    return _try_again(
+        BUSY, "Someone else was buying this for too long; nothing was ordered.", error.retry_after or 1
+    )
+
+
+@problem_of.register
+def _(error: StaleFencingToken) -> Problem:
+    return _try_again(BUSY, "A newer order overtook this one; nothing was ordered.", 1)
+
+
+@problem_of.register
+def _(error: BackendError) -> Problem:
+    logger.error("the lock's or the stock's server failed: %s", error)
+    return _try_again(
+        UNAVAILABLE, "The server of the locks or of the stock doesn't answer.", RETRY_AFTER_OUTAGE
+    )
+
+
+@problem_of.register
+def _(error: LockLost) -> Problem:
+    logger.error("a lock was lost in a request: %s", error)
+    return _unknown("The lock was lost while the order was being placed.")
+
+
+@problem_of.register(OperationalError)
+@problem_of.register(InterfaceError)
+def _(error: DatabaseError) -> Problem:
+    logger.error("the database failed: %s", error)
+    if _refused(error):
+        return _try_again(
+            UNAVAILABLE, "The database refused the work; nothing was changed.", RETRY_AFTER_OUTAGE
+        )
+    return _unknown("The connection to the database was lost.")
+
+
+def _refused(error: DatabaseError) -> bool:
+    """Return whether the server itself said no: deadlock or conflict (40), no resources (53), lock time-out (55).
+
+    Anything else, a lost connection above all, may have come after the commit.
+    """
+    return (getattr(error.__cause__, "sqlstate", None) or "")[:2] in {"40", "53", "55"}
+
+
+def _invalid(faults: Sequence[Fault]) -> Problem:
+    first = faults[0]
+    detail = f"{first.pointer or 'The body'} {first.detail}."
+    if len(faults) > 1:
+        detail += f" {len(faults) - 1} more in errors."
+    return Problem(INVALID, detail, errors=[asdict(fault) for fault in faults])
+
+
+def _try_again(kind: ProblemType, detail: str, seconds: float) -> Problem:
+    # Retry-After is in whole seconds; rounded up, or the second try would come while the lock is still held.
+    return Problem(kind, detail, headers={"Retry-After": str(max(1, math.ceil(seconds)))})
+
+
+def _unknown(detail: str) -> Problem:
+    return _try_again(OUTCOME_UNKNOWN, detail, RETRY_AFTER_OUTAGE)
+
+
+# Around a view ---------------------------------------------------------------------------------------------------
+
+
+def json_api(*methods: str) -> Callable[[_View], _View]:
+    """Make a view of JSON: it answers `methods` only, and its errors become problems.
+
+    It is exempt from the CSRF token because it reads no cookie: it acts for nobody, so a foreign page has nobody's
+    rights to borrow. The view that writes insists on `application/json` besides, which no form can send and for which
+    a browser asks first (CORS); that question is never answered. So the shop page, `curl` and a load generator all
+    call the same address in the same way.
+    """
+
+    def decorate(view: _View) -> _View:
+        @never_cache
+        @csrf_exempt
+        @wraps(view)
+        def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            try:
+                if request.method not in methods:
+                    raise _wrong_method(request, methods)
+                return view(request, *args, **kwargs)
+            except Exception as error:
+                return respond(_as_seen_by(request, problem_of(error)))
+
+        return answer
+
+    return decorate
+
+
+def _wrong_method(request: HttpRequest, methods: Sequence[str]) -> Problem:
+    allowed = ", ".join(methods)
+    return Problem(
+        METHOD, f"{request.method} is not allowed here; use {allowed}.", headers={"Allow": allowed}
+    )
+
+
+def _as_seen_by(request: HttpRequest, problem: Problem) -> Problem:
+    """Don't worry a reader with an order of unknown outcome: reading places none."""
+    if request.method != "POST" and problem.kind is OUTCOME_UNKNOWN:
+        return Problem(UNAVAILABLE, problem.detail, headers=problem.headers)
+    return problem

@@ -1,0 +1,80 @@
+"""What the HTTP surface reads, as plain data: services write, selectors read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from inventory.models import LAB_PREFIX, Product
+from inventory.strategies import STRATEGIES, Strategy
+from orders.models import Order
+
+PAGE = 100
+
+
+def products_for_sale(after: str = "") -> QuerySet[Product]:
+    """Return a page of products in the order of their SKUs, without those of the oversell lab.
+
+    Args:
+        after: the last SKU of the page before; empty for the first page.
+    """
+    # Filtered by SKU rather than cut by offset: a page stays the same while products come and go before it.
+    return Product.objects.filter(sku__gt=after).exclude(sku__startswith=LAB_PREFIX).order_by("sku")[:PAGE]
+
+
+def find_order(order_id: str) -> Order | None:
+    """Return the order of this id, or None; something that is no UUID is the id of no order."""
+    try:
+        return Order.objects.filter(pk=UUID(order_id)).first()
+    except ValueError:
+        return None
+
+
+def product_data(product: Product) -> dict[str, Any]:
+    """Return a product as JSON data; money is a string, because a JSON number would be read as a float."""
+    return {
+        "sku": product.sku,
+        "name": product.name,
+        "price": str(product.price),
+        "on_hand": product.on_hand,
+    }
+
+
+def order_data(order: Order) -> dict[str, Any]:
+    """Return an order and its lines as JSON data."""
+    return {
+        "id": str(order.pk),
+        "state": order.state,
+        "total": str(order.total),
+        "strategy": order.strategy,
+        "created_at": order.created_at.isoformat(),
+        "lines": [
+            {"sku": item.product.sku, "quantity": item.quantity, "unit_price": str(item.unit_price)}
+            for item in order.items.select_related("product")
+        ],
+    }
+
+
+@dataclass(frozen=True)
+class StrategyChoice:
+    """A strategy that a client may name, and the idea behind it in one sentence."""
+
+    name: str
+    sound: bool
+    idea: str
+
+
+def strategy_choices() -> list[StrategyChoice]:
+    """Return the strategies that a client may name: all with DEBUG on, none without."""
+    strategies = STRATEGIES.values() if settings.DEBUG else ()
+    return [StrategyChoice(strategy.name, strategy.sound, _idea(strategy)) for strategy in strategies]
+
+
+def _idea(strategy: type[Strategy]) -> str:
+    """Return the first sentence of the *Idea* that opens every strategy's docstring."""
+    idea = " ".join((strategy.__doc__ or "").removeprefix("Idea:").split())
+    return idea.partition(". ")[0].rstrip(".") + "."

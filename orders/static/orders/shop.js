@@ -1,0 +1,180 @@
+"use strict";
+
+// The shop page: it buys through the same address as every other client and shows what was answered.
+// gettext, ngettext and interpolate come from /texts.js, Django's catalogue of this app's translations.
+
+const form = document.getElementById("order");
+const byId = (id) => document.getElementById(id);
+const rows = form ? [...form.querySelectorAll(".product")] : [];
+
+// The basket -------------------------------------------------------------------------------------------------
+
+const field = (row) => row.querySelector("input");
+
+function quantity(row) {
+  const value = field(row).valueAsNumber;
+  return Number.isFinite(value) ? value : 0;
+}
+
+function lines() {
+  return rows
+    .filter((row) => quantity(row) !== 0)
+    .map((row) => ({ sku: row.dataset.sku, quantity: quantity(row) }));
+}
+
+// In cents: a sum of floats would show 29.970000000000002.
+const cents = (price) => Math.round(Number(price) * 100);
+
+function showSum() {
+  const units = rows.reduce((sum, row) => sum + quantity(row), 0);
+  const total = rows.reduce((sum, row) => sum + quantity(row) * cents(row.dataset.price), 0);
+  byId("units").textContent = interpolate(ngettext("%s piece", "%s pieces", units), [units]);
+  byId("total").textContent = (total / 100).toFixed(2);
+  byId("buy").disabled = units === 0;
+}
+
+function step(event) {
+  const button = event.target.closest("[data-step]");
+  if (!button) return;
+  const input = button.parentElement.querySelector("input");
+  input.value = Math.max(0, (input.valueAsNumber || 0) + Number(button.dataset.step));
+  showSum();
+}
+
+// The shelf --------------------------------------------------------------------------------------------------
+
+function stockText(onHand) {
+  if (onHand < 0) return interpolate(gettext("%s: oversold"), [onHand]);
+  if (onHand === 0) return gettext("sold out");
+  return interpolate(ngettext("%s in stock", "%s in stock", onHand), [onHand]);
+}
+
+function showStock(row, onHand) {
+  const stock = row.querySelector(".stock");
+  stock.textContent = stockText(onHand);
+  stock.dataset.stock = onHand;
+  stock.dataset.level = onHand < 0 ? "below" : onHand === 0 ? "none" : onHand <= 5 ? "low" : "good";
+}
+
+async function refresh() {
+  try {
+    const answer = await fetch(form.dataset.products, { credentials: "omit" });
+    const { products } = await answer.json();
+    const onHand = new Map(products.map((product) => [product.sku, product.on_hand]));
+    rows.filter((row) => onHand.has(row.dataset.sku)).forEach((row) => showStock(row, onHand.get(row.dataset.sku)));
+  } catch {
+    say(gettext("The stock can't be read: the shop doesn't answer."));
+  }
+}
+
+// Buying -----------------------------------------------------------------------------------------------------
+
+async function buy(event) {
+  event.preventDefault();
+  const order = { lines: lines() };
+  const strategy = byId("strategy")?.value;
+  if (strategy) order.strategy = strategy;
+  busy(true);
+  try {
+    await show(await post(order));
+  } catch {
+    add("unknown", gettext("No answer: it isn't known whether the order was placed"), []);
+  }
+  busy(false);
+  showSum();
+  await refresh();
+}
+
+function post(order) {
+  return fetch(form.action, {
+    method: "POST",
+    credentials: "omit", // the checkout acts for nobody, so no cookie goes along
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(order),
+  });
+}
+
+function busy(on) {
+  byId("buy").disabled = on;
+  byId("buy").setAttribute("aria-busy", on);
+  if (on) say(gettext("Placing the order …"));
+}
+
+async function show(answer) {
+  const text = await answer.text();
+  const isJson = /json/.test(answer.headers.get("Content-Type") ?? "");
+  const body = isJson ? JSON.parse(text) : {};
+  const [kind, title, details] = answer.ok ? ordered(body) : refused(answer, body);
+  add(kind, title, details, `${answer.status} ${isJson ? JSON.stringify(body, null, 2) : answer.statusText}`);
+  if (answer.ok) rows.forEach((row) => (field(row).value = 0));
+}
+
+function ordered(order) {
+  const items = order.lines.map((line) => `${line.quantity} × ${line.sku}`).join(", ");
+  return ["ordered", interpolate(gettext("Ordered for %s"), [order.total]), [items, order.strategy]];
+}
+
+function refused(answer, problem) {
+  const wait = answer.headers.get("Retry-After");
+  const again = wait ? [interpolate(gettext("Try again in %s s."), [wait])] : [];
+  switch ((problem.type ?? "").split("#")[1]) {
+    case "sold-out":
+      return ["soldout", gettext("Not enough in stock; nothing was ordered"), problem.shortages.map(shortage)];
+    case "busy":
+      return ["busy", gettext("Too busy right now; nothing was ordered"), again];
+    case "unavailable":
+      return ["busy", gettext("The shop's servers are down; nothing was ordered"), again];
+    case "invalid-request":
+      return ["invalid", gettext("The order can't be understood"), problem.errors.map((e) => `${e.pointer} ${e.detail}`)];
+  }
+  // Without a known type only the status tells: below 500 the server refused, from 500 on anything may have happened.
+  return answer.status < 500
+    ? ["invalid", gettext("The order was refused"), [problem.detail ?? answer.statusText]]
+    : ["unknown", gettext("It isn't known whether the order was placed"), [gettext("Look at the stock first.")]];
+}
+
+function shortage({ sku, requested, available }) {
+  return interpolate(gettext("%(sku)s: %(available)s of %(requested)s"), { sku, requested, available }, true);
+}
+
+// Answers, newest first --------------------------------------------------------------------------------------
+
+const SIGNS = { ordered: "✓", soldout: "✗", busy: "⧗", invalid: "!", unknown: "?" };
+
+function add(kind, title, details, raw) {
+  const item = element("li", { className: `answer ${kind}` });
+  item.append(element("strong", { textContent: `${SIGNS[kind]} ${title}` }));
+  details.forEach((detail) => item.append(element("p", { textContent: detail })));
+  if (raw) item.append(whole(raw));
+  byId("answers").prepend(item);
+  byId("none").hidden = true;
+  say(title);
+}
+
+function whole(raw) {
+  const details = element("details", {});
+  details.append(element("summary", { textContent: gettext("the whole answer") }), element("pre", { textContent: raw }));
+  return details;
+}
+
+const element = (name, properties) => Object.assign(document.createElement(name), properties);
+
+function say(text) {
+  byId("message").textContent = text;
+}
+
+// Start ------------------------------------------------------------------------------------------------------
+
+function showIdea() {
+  byId("idea").textContent = byId("strategy").selectedOptions[0].dataset.idea;
+}
+
+if (form) {
+  rows.forEach((row) => showStock(row, Number(row.querySelector(".stock").dataset.stock)));
+  form.addEventListener("click", step);
+  form.addEventListener("input", showSum);
+  form.addEventListener("submit", buy);
+  byId("refresh").addEventListener("click", refresh);
+  byId("strategy")?.addEventListener("change", showIdea);
+  showSum();
+}

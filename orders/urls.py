@@ -1,0 +1,18 @@
+"""Addresses of the shop: pages for people, JSON for programs."""
+
+from django.urls import path
+from django.views.i18n import JavaScriptCatalog
+
+from orders import views
+
+app_name = "orders"
+
+urlpatterns = [
+    path("", views.start, name="start"),
+    path("shop/", views.shop, name="shop"),
+    path("problems/", views.problems, name="problems"),
+    path("checkout/", views.checkout_view, name="checkout"),
+    path("orders/<str:order_id>/", views.order_view, name="order"),
+    path("products/", views.products_view, name="products"),
+    path("texts.js", JavaScriptCatalog.as_view(packages=["orders"]), name="texts"),
+]

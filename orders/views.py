@@ -1,0 +1,107 @@
+"""The HTTP surface: views parse, call and respond; what goes wrong is answered in `orders.problems`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from inventory.domain import UnknownProduct
+from orders import selectors
+from orders.models import Order
+from orders.parsing import MAX_BODY_BYTES, CheckoutRequest, parse_after, parse_checkout, unknown_products
+from orders.problems import MEDIA_TYPE, NOT_FOUND, PROBLEM_TYPES, TOO_LARGE, Problem, json_api
+from orders.services import checkout
+
+# Everything on the pages comes from this server, in files: an injected script has nowhere to stand.
+CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+
+# JSON -----------------------------------------------------------------------------------------------------------
+
+
+@json_api("POST")
+def checkout_view(request: HttpRequest) -> HttpResponse:
+    """Place an order: 201 with its address in Location."""
+    _require_small_json(request)
+    names = [choice.name for choice in selectors.strategy_choices()]
+    order = _place(parse_checkout(request.body, strategies=names))
+    location = reverse("orders:order", args=[order.pk])
+    return JsonResponse(selectors.order_data(order), status=201, headers={"Location": location})
+
+
+def _place(wanted: CheckoutRequest) -> Order:
+    try:
+        return checkout(wanted.lines, strategy=wanted.strategy)
+    except UnknownProduct as error:
+        # Only here are both known: which SKUs the catalogue lacks, and where the client wrote them.
+        raise unknown_products(wanted.lines, error.skus) from error
+
+
+def _require_small_json(request: HttpRequest) -> None:
+    """Refuse by the headers alone, before a byte of the body is read."""
+    charset = (request.content_params or {}).get("charset", "utf-8")
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if request.content_type != "application/json" or charset.lower() not in ("utf-8", "utf8"):
+        shown = request.headers.get("Content-Type") or "missing"
+        raise Problem(MEDIA_TYPE, f"Content-Type is {shown[:80]}; send application/json in UTF-8.")
+    if encoding.lower() != "identity":
+        raise Problem(MEDIA_TYPE, f"Content-Encoding is {encoding[:80]}; send the body uncompressed.")
+    if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY_BYTES:
+        raise Problem(TOO_LARGE, f"The body is larger than {MAX_BODY_BYTES} bytes.")
+
+
+@json_api("GET", "HEAD")
+def order_view(request: HttpRequest, order_id: str) -> HttpResponse:
+    """Show an order."""
+    order = selectors.find_order(order_id)
+    if order is None:
+        raise Problem(NOT_FOUND, "There is no order of this id.")
+    return JsonResponse(selectors.order_data(order))
+
+
+@json_api("GET", "HEAD")
+def products_view(request: HttpRequest) -> HttpResponse:
+    """List a page of products; `next` is the address of the following page, or null."""
+    page = selectors.products_for_sale(parse_after(request.GET.get("after", "")))
+    products = [selectors.product_data(product) for product in page]
+    following = f"{request.path}?after={products[-1]['sku']}" if len(products) == selectors.PAGE else None
+    return JsonResponse({"products": products, "next": following})
+
+
+# Pages ----------------------------------------------------------------------------------------------------------
+
+
+def start(request: HttpRequest) -> HttpResponse:
+    """Say what is here and where."""
+    product = selectors.products_for_sale().first()
+    context = {"strategy": settings.CHECKOUT_STRATEGY, "example_sku": product.sku if product else "mug"}
+    return _page(request, "orders/start.html", context)
+
+
+def shop(request: HttpRequest) -> HttpResponse:
+    """Sell a few products to a person, through the same checkout as everyone else."""
+    context = {
+        "products": selectors.products_for_sale(),
+        "strategies": selectors.strategy_choices(),
+        "current": settings.CHECKOUT_STRATEGY,
+    }
+    return _page(request, "orders/shop.html", context)
+
+
+def problems(request: HttpRequest) -> HttpResponse:
+    """Explain every `type` of a problem; each links here."""
+    return _page(request, "orders/problems.html", {"problems": PROBLEM_TYPES})
+
+
+@never_cache
+@require_safe
+def _page(request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
+    response = render(request, template, {"debug": settings.DEBUG, **context})
+    response["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+    return response
