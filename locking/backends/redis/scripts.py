@@ -81,6 +81,7 @@ def _read(name: str) -> bytes:
 ACQUIRE: Final = Script("token", "handover", "acquire")
 RELEASE: Final = Script("token", "handover", "release")
 EXTEND: Final = Script("extend")
+SHORTEN: Final = Script("token", "handover", "shorten")
 
 KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
 
@@ -133,6 +134,12 @@ def extend_request(leases: list[tuple[str, str, float]]) -> Request:
     for _, owner, ttl in leases:
         parts += [owner.encode(), b"%d" % milliseconds(ttl)]
     return EXTEND.request(len(parts), pack(*parts))
+
+
+def shorten_request(key: str, owner: str, ttl: float) -> Request:
+    """Return the call of shorten.lua."""
+    keys = keys_of(key)
+    return SHORTEN.request(7, keys.packed + bulk(owner.encode()) + packed_ms(ttl) + keys.channel)
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:
