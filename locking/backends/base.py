@@ -178,7 +178,7 @@ class BaseLockBackend(ABC):
         raise self.unsupported(f"make a {kind} lock")
 
     def held(self, *, offset: int = 0, limit: int = 50) -> list[tuple[str, Holder]]:
-        """Return a page of what is held, as keys and their holders; at most `limit`, from the `offset`-th on."""
+        """Return a page of what is held, keys and their holders: `limit` of them from the `offset`-th on."""
         raise self.unsupported("list what is held")
 
     def unsupported(self, verb: str) -> LockNotSupported:

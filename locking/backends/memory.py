@@ -233,7 +233,7 @@ class AsyncMemoryPlace(AsyncPlace):
     async def wait(self, timeout: float) -> Outcome:
         """See the base class."""
         with contextlib.suppress(TimeoutError):
-            # Not wait_for: before Python 3.12 it swallows a cancellation that comes together with the wake-up.
+            # Not wait_for: before Python 3.12 it swallows a cancellation that comes with the wake-up.
             async with asyncio.timeout(timeout):
                 await self._woken.wait()
         self._woken.clear()

@@ -56,6 +56,7 @@ class Connect(NamedTuple):
     timeout: float
 
     def __call__(self) -> AbstractConnection:
+        """Return a new connection, not yet connected."""
         # Without a socket_timeout of its own: redis-py would spend it by wait_for, which before Python 3.12
         # swallows a cancellation that comes when the request has just been sent.
         return self.kind(**self.options, socket_timeout=None, retry=Retry(NoBackoff(), 0))
@@ -63,7 +64,7 @@ class Connect(NamedTuple):
 
 def connections_like(pool: ConnectionPool) -> Connect:
     """Return a maker of asyncio connections to the same server, with the same credentials, as `pool`'s."""
-    options = {
+    options: dict[str, Any] = {
         name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs
     }
     kind: type[AbstractConnection] = Connection

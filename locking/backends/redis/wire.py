@@ -85,7 +85,7 @@ class Wire:
 
     def connection(self) -> AbstractConnection:
         """Return a new connection, not yet connected, that gives up in bounded time."""
-        # Not by make_connection(): the pool would count it against its limit, for ever, even after it was closed.
+        # Not by make_connection(): the pool would count it against its limit, even after it was closed.
         connection: Any = self._pool.connection_class(**self._pool.connection_kwargs)
         connection.retry = Retry(NoBackoff(), 0)
         connection.socket_timeout = connection.socket_timeout or DEFAULT_TIMEOUT
