@@ -9,6 +9,7 @@ import pytest
 from django.db import connections
 
 from locking.lease import SingleLease
+from locking.renewal import watchdog
 from tests.locking.support import committed
 
 
@@ -54,3 +55,10 @@ def backend_down(settings: Any) -> str:
     }
     settings.LOCKING = {**settings.LOCKING, "down": down}
     return "down"
+
+
+@pytest.fixture(autouse=True)
+def _no_ghosts_of_other_tests() -> Iterator[None]:
+    """Let no burial begun by one test reach into the next."""
+    yield
+    watchdog._ghosts.clear()

@@ -14,7 +14,13 @@ from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, 
 from locking.backends.redis.aio import AsyncRedisPlace, Rooms, connections_like
 from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.kinds import kind_named
-from locking.backends.redis.scripts import acquire_request, extend_request, read_outcome, release_request
+from locking.backends.redis.scripts import (
+    acquire_request,
+    extend_request,
+    read_outcome,
+    release_request,
+    shorten_request,
+)
 from locking.backends.redis.variant import RedisVariant
 from locking.backends.redis.waiting import Ears, RedisPlace
 from locking.backends.redis.wire import Wire
@@ -50,6 +56,10 @@ class RedisBackend(BaseLockBackend):
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
         return self.extend_many([(key, owner, ttl)])[0]
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return bool(self._wire.call(shorten_request(key, owner, ttl)))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
         """See the base class."""
@@ -101,6 +111,10 @@ class RedisBackend(BaseLockBackend):
         """See the base class."""
         reply = await (await self._rooms.here()).call(extend_request([(key, owner, ttl)]))
         return bool(reply[0] == 1)
+
+    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return bool(await (await self._rooms.here()).call(shorten_request(key, owner, ttl)))
 
     async def arelease(self, key: str, owner: str) -> bool:
         """See the base class."""
