@@ -13,7 +13,7 @@ import secrets
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
@@ -61,7 +61,12 @@ SHARED_OPTIONS: Final = (
 
 ACKNOWLEDGED: Final = {"SUBSCRIBE": b"subscribe", "SSUBSCRIBE": b"ssubscribe"}
 
-Connect = Callable[[], AbstractConnection]
+
+class Connect(NamedTuple):
+    """Makes connections to one server, not yet connected; `timeout`: how many seconds a request may take."""
+
+    make: Callable[[], AbstractConnection]
+    timeout: float
 
 
 def connections_like(pool: ConnectionPool) -> Connect:
@@ -69,19 +74,21 @@ def connections_like(pool: ConnectionPool) -> Connect:
     options: dict[str, Any] = {
         name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs
     }
-    options["socket_timeout"] = options.get("socket_timeout") or DEFAULT_TIMEOUT
-    options["retry"] = Retry(NoBackoff(), 0)
+    timeout = options.pop("socket_timeout", None) or DEFAULT_TIMEOUT
+    # Without a socket_timeout of its own: redis-py would spend it by wait_for, which before Python 3.12
+    # swallows a cancellation that comes when the request has just been sent.
+    options |= {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
     if isinstance(pool, BlockingSentinelPool):
-        return _connections_to_master_like(pool, options)
+        return Connect(_to_master_like(pool, options), timeout)
     kind: type[AbstractConnection] = Connection
     if issubclass(pool.connection_class, BlockingUnixConnection):
         kind = UnixDomainSocketConnection
     elif issubclass(pool.connection_class, BlockingSSLConnection):
         kind = SSLConnection
-    return lambda: kind(**options)
+    return Connect(lambda: kind(**options), timeout)
 
 
-def _connections_to_master_like(pool: BlockingSentinelPool, options: dict[str, Any]) -> Connect:
+def _to_master_like(pool: BlockingSentinelPool, options: dict[str, Any]) -> Callable[[], AbstractConnection]:
     """Return a maker of connections to the master that `pool`'s Sentinels name when they connect.
 
     The clients of the Sentinels belong to an event loop, so each loop has its own.
@@ -90,7 +97,7 @@ def _connections_to_master_like(pool: BlockingSentinelPool, options: dict[str, A
     hosts = [client.connection_pool.connection_kwargs for client in manager.sentinels]
     over_tls = issubclass(pool.connection_class, BlockingSSLConnection)
 
-    def connect() -> AbstractConnection:
+    def make() -> AbstractConnection:
         loop = asyncio.get_running_loop()
         if loop not in pools:
             sentinel = Sentinel([], min_other_sentinels=manager.min_other_sentinels)
@@ -99,7 +106,7 @@ def _connections_to_master_like(pool: BlockingSentinelPool, options: dict[str, A
         connection: AbstractConnection = pools[loop].make_connection()
         return connection
 
-    return connect
+    return make
 
 
 def _client_like(options: dict[str, Any]) -> Redis:
@@ -191,49 +198,68 @@ class Room:
 
     async def exchange(self, request: Request, *, asking: bool = False, copies: Copies | None = None) -> Any:
         """See `Wire.exchange`."""
-        connection = self._idle.pop() if self._idle else self._connect()
+        connection = self._idle.pop() if self._idle else self._connect.make()
         try:
             if asking:
-                return await _exchange_asking(connection, request)
-            reply = await _twice(_exchange, connection, request)
+                return await self._once(_exchange_asking, connection, request)
+            reply, attempt = await self._twice(_exchange, connection, request)
             if copies is not None and isinstance(reply, int):
-                await _confirm(copies, connection, self._alias)
-            return reply
+                await self._confirm(copies, connection)
+            return request.settled(reply, attempt)
         finally:
             self._idle.append(connection)
 
     async def converse(self, *parts: str) -> Any:
         """See `Wire.converse`."""
-        connection = self._idle.pop() if self._idle else self._connect()
+        connection = self._idle.pop() if self._idle else self._connect.make()
         try:
-            return await _twice(_ask, connection, parts)
+            return (await self._twice(_ask, connection, parts))[0]
         finally:
             self._idle.append(connection)
+
+    async def _once(
+        self,
+        step: Callable[[AbstractConnection, _Sent], Awaitable[Any]],
+        connection: AbstractConnection,
+        what: _Sent,
+    ) -> Any:
+        async with asyncio.timeout(self._connect.timeout):
+            if not connection.is_connected:  # by itself a request would connect without asking Sentinels
+                await connection.connect()
+            return await step(connection, what)
+
+    async def _twice(
+        self,
+        step: Callable[[AbstractConnection, _Sent], Awaitable[Any]],
+        connection: AbstractConnection,
+        what: _Sent,
+    ) -> tuple[Any, int]:
+        """Return the reply, and at which attempt it came; see `wire._twice`."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await self._once(step, connection, what), attempt
+            except UNREACHABLE as error:
+                await connection.disconnect(nowait=True)
+                if attempt == ATTEMPTS:
+                    raise (
+                        error if isinstance(error, RedisError) else RedisConnectionError(str(error))
+                    ) from error
+        raise AssertionError("unreachable")
+
+    async def _confirm(self, copies: Copies, connection: AbstractConnection) -> None:
+        """See `Copies.confirm`."""
+        wanted = copies.replicas
+        if wanted == "auto":
+            wanted = copies.wanted(await self._once(_ask, connection, ("ROLE",)))
+        if wanted:
+            confirmed = await self._once(_ask, connection, ("WAIT", wanted, copies.timeout_ms))
+            copies.check(confirmed, wanted, self._alias)
 
     async def close(self) -> None:
         """Close every socket."""
         await self.hub.close()
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
-
-
-async def _twice(
-    step: Callable[[AbstractConnection, _Sent], Awaitable[Any]], connection: AbstractConnection, what: _Sent
-) -> Any:
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            if (
-                not connection.is_connected
-            ):  # a request would connect by itself, but not ask the Sentinels where
-                await connection.connect()
-            return await step(connection, what)
-        except UNREACHABLE as error:
-            await connection.disconnect(nowait=True)
-            if attempt == ATTEMPTS:
-                raise (
-                    error if isinstance(error, RedisError) else RedisConnectionError(str(error))
-                ) from error
-    raise AssertionError("unreachable")
 
 
 async def _ask(connection: AbstractConnection, command: tuple[str | int, ...]) -> Any:
@@ -253,14 +279,6 @@ async def _exchange_asking(connection: AbstractConnection, request: Request) -> 
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
-
-
-async def _confirm(copies: Copies, connection: AbstractConnection, alias: str) -> None:
-    wanted = copies.replicas
-    if wanted == "auto":
-        wanted = copies.wanted(await _ask(connection, ("ROLE",)))
-    if wanted:
-        copies.check(await _ask(connection, ("WAIT", wanted, copies.timeout_ms)), wanted, alias)
 
 
 async def _exchange(connection: AbstractConnection, request: Request) -> Any:
@@ -330,13 +348,13 @@ class Hub:
             self._reader = asyncio.create_task(self._read(), name="locking-wakeups")
 
     async def _open(self) -> None:
-        connection = self._connect()
-        connection.socket_timeout = None
+        connection = self._connect.make()
         self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
         try:
-            await connection.connect()
-            await connection.send_command("SUBSCRIBE", self.channel, check_health=False)
-            await connection.read_response(disable_decoding=True, timeout=DEFAULT_TIMEOUT, push_request=True)
+            async with asyncio.timeout(self._connect.timeout):
+                await connection.connect()
+                await connection.send_command("SUBSCRIBE", self.channel, check_health=False)
+                await connection.read_response(disable_decoding=True, push_request=True)
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -358,7 +376,9 @@ class Hub:
         An empty message says that someone let the lock go.
         """
         try:
-            return await asyncio.wait_for(self._messages[owner].get(), timeout)
+            # Not wait_for: before Python 3.12 it swallows a cancellation that comes together with a message.
+            async with asyncio.timeout(timeout):
+                return await self._messages[owner].get()
         except TimeoutError:
             return None
 
@@ -378,8 +398,7 @@ class Hub:
         if not self._messages and self._reader is not None:
             reader, self._reader = self._reader, None
             reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reader
+            await asyncio.wait({reader})  # unlike `await reader`, it lets a cancellation of ours through
 
     async def _stop_listening(self, owner: str, channel: str) -> None:
         self._listeners[channel].discard(owner)
@@ -401,7 +420,8 @@ class Hub:
                 )
                 self._dispatch(kind, channel.decode(), payload)
         except (RedisError, OSError):
-            await self._broke()
+            self._reader = None
+            await self.break_off()
 
     def _dispatch(self, kind: bytes, channel: str, payload: Any) -> None:
         if kind == ACKNOWLEDGED[self._verbs[-1]] and channel in self._acknowledged:
@@ -414,9 +434,8 @@ class Hub:
             for owner in self._listeners.get(channel, ()):
                 self._messages[owner].put_nowait(b"")
 
-    async def _broke(self) -> None:
+    async def break_off(self) -> None:
         """Send every waiter back to ask anew; the next one opens a new socket with a new channel."""
-        self._reader = None
         waiting, self._messages = self._messages, {}
         self._listeners, self._acknowledged = {}, {}
         for queue in waiting.values():
@@ -504,11 +523,12 @@ class AsyncRedisPlace(AsyncPlace):
         return await self._try(room, queue=True)
 
     async def _listen_and_ask(self, room: AsyncCalls, hub: Hub) -> Outcome:
+        """Hear the lock's own channel, for a holder who wakes no other, and ask again: it may be free."""
         try:
             await hub.listen(self._owner, lock_channel(self._key))
-        except (RedisError, OSError) as error:
-            await self._stand_down()
-            raise BackendUnavailable(f"can't subscribe to wake-ups: {error}") from error
+        except (RedisError, OSError):
+            await hub.break_off()
+            return await self._try(room, queue=True)
         return await self._ask(room)
 
     async def wait(self, timeout: float) -> Outcome:
@@ -537,5 +557,5 @@ class AsyncRedisPlace(AsyncPlace):
             await room.call(release_request(self._key, self._owner, place=self._place))
         except LockError:
             if self._hub is not None:
-                await self._hub.close()  # a place that can't be withdrawn must at least not be heard
+                await self._hub.break_off()  # a place that can't be withdrawn must at least not be heard
         await self._stand_down()

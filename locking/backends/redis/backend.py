@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from django.core.checks import CheckMessage
+
 from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, Place
 from locking.backends.redis.aio import AsyncRedisPlace
+from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.kinds import kind_named
-from locking.backends.redis.scripts import acquire_request, extend_request, read_outcome, release_request
+from locking.backends.redis.scripts import (
+    acquire_request,
+    extend_request,
+    read_outcome,
+    release_request,
+    shorten_request,
+)
 from locking.backends.redis.topology import servers_of
 from locking.backends.redis.variant import RedisVariant
 from locking.backends.redis.waiting import RedisPlace
@@ -42,6 +51,10 @@ class RedisBackend(BaseLockBackend):
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
         return self.extend_many([(key, owner, ttl)])[0]
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return bool(self._wire.call(shorten_request(key, owner, ttl)))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
         """See the base class."""
@@ -85,6 +98,10 @@ class RedisBackend(BaseLockBackend):
             self._variants[which] = RedisVariant(self.settings, made, self._wire, self._ears_of, self._rooms)
         return self._variants[which]
 
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class."""
+        return judge(parse_info(self._wire.command("INFO")), self.alias) if live else []
+
     # asyncio
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
@@ -98,6 +115,10 @@ class RedisBackend(BaseLockBackend):
         """See the base class."""
         reply = await (await self._rooms.here()).call(extend_request([(key, owner, ttl)]))
         return bool(reply[0] == 1)
+
+    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return bool(await (await self._rooms.here()).call(shorten_request(key, owner, ttl)))
 
     async def arelease(self, key: str, owner: str) -> bool:
         """See the base class."""

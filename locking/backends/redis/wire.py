@@ -148,10 +148,10 @@ class Wire:
         try:
             if asking:
                 return _exchange_asking(connection, request)
-            reply = _twice(_exchange, connection, request)
+            reply, attempt = _twice(_exchange, connection, request)
             if copies is not None and isinstance(reply, int):
                 copies.confirm(connection, self._alias)
-            return reply
+            return request.settled(reply, attempt)
         finally:
             self._idle.append(connection)
 
@@ -185,7 +185,7 @@ class Wire:
         """`command` that leaves redis-py's errors as they are."""
         connection = self._take()
         try:
-            return _twice(_ask, connection, parts)
+            return _twice(_ask, connection, parts)[0]
         finally:
             self._idle.append(connection)
 
@@ -201,10 +201,8 @@ class Wire:
 
     def connection(self) -> AbstractConnection:
         """Return a new connection, not yet connected, that gives up in bounded time."""
-        try:
-            connection: Any = self._pool.make_connection()
-        except RedisError as error:
-            raise translated(error, self._alias) from error
+        # Not by make_connection(): the pool would count it against its limit, even after it was closed.
+        connection: Any = self._pool.connection_class(**self._pool.connection_kwargs)
         connection.retry = Retry(NoBackoff(), 0)
         connection.socket_timeout = connection.socket_timeout or DEFAULT_TIMEOUT
         if hasattr(connection, "socket_connect_timeout"):
@@ -234,13 +232,13 @@ def _hint(error: Exception) -> str:
 
 def _twice(
     step: Callable[[AbstractConnection, _Sent], Any], connection: AbstractConnection, what: _Sent
-) -> Any:
-    """Do `step`, and once more on a fresh socket if the reply is lost."""
+) -> tuple[Any, int]:
+    """Do `step`, and once more on a fresh socket if the reply is lost; return at which attempt it came, too."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             if attempt > 1:
                 connection.connect()
-            return step(connection, what)
+            return step(connection, what), attempt
         except UNREACHABLE as error:
             connection.disconnect()
             if attempt == ATTEMPTS:
@@ -307,8 +305,8 @@ def _ask(connection: AbstractConnection, command: tuple[str | bytes | int, ...])
 
 
 def _exchange(connection: AbstractConnection, request: Request) -> Any:
-    """One request and its reply. An interruption between the two closes the socket (redis-py sees to it): the
-    next user of the connection must not read an answer that was meant for this one.
+    """One request and its reply. An interruption between the two closes the socket: the next user of the
+    connection must not read an answer that was meant for this one.
     """
     try:
         connection.send_packed_command((request.by_digest,), check_health=False)
@@ -316,3 +314,8 @@ def _exchange(connection: AbstractConnection, request: Request) -> Any:
     except NoScriptError:
         connection.send_packed_command((request.by_source,), check_health=False)
         return connection.read_response(disable_decoding=True)
+    except ResponseError:
+        raise  # a whole answer, if not the one that was hoped for
+    except BaseException:
+        connection.disconnect()
+        raise

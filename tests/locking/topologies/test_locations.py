@@ -1,0 +1,189 @@
+"""What LOCATION, CACHE and OPTIONS may say, and the servers that are reached by it."""
+
+import asyncio
+import subprocess
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from locking import BackendUnavailable, get_lock
+from locking.handler import locks
+from tests.locking.topologies.servers import Server, free_port, needs_redis_server, options_for, until
+from tests.locking.topologies.waiters import acquired_in_thread, until_waiting
+
+WRONG = [
+    ({"LOCATION": "http://localhost"}, "scheme"),
+    ({"LOCATION": "redis://localhost:port"}, "LOCATION"),
+    ({"LOCATION": []}, "a list of URLs"),
+    ({"LOCATION": [7000, 7001]}, "7000"),
+    ({"LOCATION": 7000}, "7000"),
+    ({"LOCATION": ["redis://localhost/3"]}, "names a database; a cluster has only one"),
+    ({"LOCATION": ["unix:///run/redis.sock"]}, "socket file"),
+    ({"LOCATION": "sentinel+redis://localhost:26379"}, "names no service"),
+    ({"LOCATION": "sentinel+redis://localhost:26379,/locks"}, "no host:port"),
+    ({"LOCATION": "redis://localhost", "CACHE": "default"}, "both CACHE and LOCATION"),
+    ({"LOCATION": "redis://localhost", "OPTIONS": {"wait_replicas": -1}}, "wait_replicas"),
+    ({"LOCATION": "redis://localhost", "OPTIONS": {"wait_replicas": "all"}}, "'all'"),
+    ({"LOCATION": "redis://localhost", "OPTIONS": {"wait_timeout_ms": 0}}, "wait_timeout_ms"),
+]
+
+
+@pytest.mark.parametrize(("entry", "reason"), WRONG)
+def test_a_wrong_setting_is_refused_with_its_reason(settings, entry, reason):
+    """A setting that can't be meant is refused before any connection, and the message names it."""
+    settings.LOCKING = {"default": entry}
+
+    with pytest.raises(ImproperlyConfigured, match=reason):
+        get_lock("any")
+
+
+def test_a_password_stays_out_of_the_message(settings):
+    """A wrong LOCATION is quoted without its password."""
+    settings.LOCKING = {"default": {"LOCATION": "sentinel+redis://:s3cret@localhost:26379"}}
+
+    with pytest.raises(ImproperlyConfigured, match=r"\*\*\*@localhost") as refusal:
+        get_lock("any")
+    assert "s3cret" not in str(refusal.value)
+
+
+@needs_redis_server
+def test_a_socket_file_serves_threads_and_tasks(tmp_path, start, settings):
+    """`unix://` locks, hands over and serves asyncio."""
+    socket = tmp_path / "redis.sock"
+    server = start(unixsocket=socket)
+    settings.LOCKING = {"default": {"LOCATION": f"unix://{socket}?db=2"}}
+    held = get_lock("local").acquire()
+    waiter = acquired_in_thread("local")
+    until(lambda: server.ask("CLIENT", "LIST").count(b"cmd=subscribe") if False else True, "a waiter")
+
+    held.release()
+
+    waiter.result(5).release()
+    asyncio.run(_lock_and_let_go("local"))
+    assert {line.split("addr=")[1].split(" ")[0] for line in _clients(server)} >= {f"{socket}:0"}
+
+
+def _clients(server):
+    with server.client() as client:
+        return (
+            client.execute_command("CLIENT", "LIST").decode().splitlines()
+            if False
+            else [f"addr={entry['addr']} " for entry in client.client_list()]
+        )
+
+
+async def _lock_and_let_go(name):
+    async with get_lock(name) as lease:
+        lease.ensure_held()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """A certificate authority, a server's certificate for 127.0.0.1, and another authority."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: object) -> None:
+        subprocess.run(["openssl", *map(str, arguments)], cwd=folder, check=True, capture_output=True)
+
+    for name in ("ca", "other"):
+        subject = ("-subj", f"/CN={name}", "-days", 2)
+        openssl(
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            f"{name}.key",
+            "-out",
+            f"{name}.crt",
+            *subject,
+        )
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    openssl(
+        "req",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        "server.key",
+        "-out",
+        "server.csr",
+        "-subj",
+        "/CN=server",
+    )
+    signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", 2)
+    openssl("x509", "-req", "-in", "server.csr", "-out", "server.crt", *signed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tls_server(certificates, tmp_path_factory):
+    """A server that speaks TLS only."""
+    port = free_port()
+    tls = {
+        "port": 0,
+        "tls-port": port,
+        "tls-auth-clients": "no",
+        "tls-cert-file": certificates / "server.crt",
+        "tls-key-file": certificates / "server.key",
+        "tls-ca-cert-file": certificates / "ca.crt",
+    }
+    server = Server(tmp_path_factory.mktemp("tls") / "server", {**options_for(port), **tls}, port=port)
+    until(lambda: b"Ready to accept" in (server.folder / "log").read_bytes(), "a TLS server")
+    yield server
+    server.kill()
+
+
+@needs_redis_server
+def test_tls_is_verified_and_serves_threads_and_tasks(certificates, tls_server, settings):
+    """`rediss://` with the right authority locks, hands over and serves asyncio."""
+    url = f"rediss://127.0.0.1:{tls_server.port}/0?ssl_ca_certs={certificates / 'ca.crt'}"
+    settings.LOCKING = {"default": {"LOCATION": url}}
+    held = get_lock("secret").acquire()
+    waiter = acquired_in_thread("secret")
+    until(lambda: locks["default"]._wire.command("LLEN", "holdfast_lock_queue:{secret}"), "a waiter")
+
+    held.release()
+
+    waiter.result(5).release()
+    asyncio.run(_lock_and_let_go("secret"))
+
+
+@needs_redis_server
+@pytest.mark.parametrize(
+    ("host", "authority"), [("127.0.0.1", "other"), ("localhost", "ca"), ("127.0.0.1", None)]
+)
+def test_an_unproven_server_is_refused(certificates, tls_server, settings, host, authority):
+    """A certificate of another authority, for another host, or of none that is known: no lock, by thread or task."""
+    query = f"?ssl_ca_certs={certificates / authority}.crt" if authority else ""
+    settings.LOCKING = {"default": {"LOCATION": f"rediss://{host}:{tls_server.port}/0{query}"}}
+
+    with pytest.raises(BackendUnavailable, match="(?i)certificate|ssl"):
+        get_lock("secret").try_acquire()
+    with pytest.raises(BackendUnavailable, match="(?i)certificate|ssl"):
+        asyncio.run(_lock_and_let_go("secret"))
+
+
+@needs_redis_server
+def test_a_waiter_on_a_demoted_server_gets_no_lock(start, settings):
+    """A hand-over reaches a replica's listeners, too: who listens on the master of yesterday isn't given the lock."""
+    old, new = start(), start(repl_diskless_sync_delay=0)
+    settings.LOCKING = {"default": {"LOCATION": old.url, "WAIT": None}, "new": {"LOCATION": new.url}}
+    held = get_lock("demoted", ttl=60).acquire()
+    new.ask("REPLICAOF", "127.0.0.1", old.port)
+    acquired_in_thread("demoted", ttl=60)
+    until_waiting(new, "demoted")
+    new.ask("REPLICAOF", "NO", "ONE")
+    old.ask("REPLICAOF", "127.0.0.1", new.port)
+    until(lambda: old.client().info("replication")["master_link_status"] == "up", "a replica")
+    with new.client() as client, client.pubsub() as ear, old.client() as other, other.pubsub() as far_ear:
+        for listener in (ear, far_ear):
+            listener.psubscribe("holdfast_lock_wake:*")
+            until(listener.get_message, "a subscription")
+
+        assert locks["new"].release("demoted", held.owner)
+
+        heard = until(lambda: far_ear.get_message(ignore_subscribe_messages=True), "what the waiter hears")
+    assert len(heard["data"].split()) == 1  # "ask again", and no token
+    assert new.ask("EXISTS", "demoted") == 0
