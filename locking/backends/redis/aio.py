@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
@@ -67,6 +68,8 @@ class Connect(NamedTuple):
 
     make: Callable[[], AbstractConnection]
     timeout: float
+    close: Callable[[], Awaitable[None]] | None = None
+    """Closes what finding the server has opened in this loop."""
 
 
 def connections_like(pool: ConnectionPool) -> Connect:
@@ -79,7 +82,8 @@ def connections_like(pool: ConnectionPool) -> Connect:
     # swallows a cancellation that comes when the request has just been sent.
     options |= {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
     if isinstance(pool, BlockingSentinelPool):
-        return Connect(_to_master_like(pool, options), timeout)
+        masters = Masters(pool, options)
+        return Connect(masters.make, timeout, masters.close)
     kind: type[AbstractConnection] = Connection
     if issubclass(pool.connection_class, BlockingUnixConnection):
         kind = UnixDomainSocketConnection
@@ -88,29 +92,41 @@ def connections_like(pool: ConnectionPool) -> Connect:
     return Connect(lambda: kind(**options), timeout)
 
 
-def _to_master_like(pool: BlockingSentinelPool, options: dict[str, Any]) -> Callable[[], AbstractConnection]:
-    """Return a maker of connections to the master that `pool`'s Sentinels name when they connect.
+class Masters:
+    """Makes connections to the master that the Sentinels of a pool name when they connect.
 
     The clients of the Sentinels belong to an event loop, so each loop has its own.
     """
-    manager, pools = pool.sentinel_manager, weakref.WeakKeyDictionary[Any, SentinelConnectionPool]()
-    hosts = [client.connection_pool.connection_kwargs for client in manager.sentinels]
-    over_tls = issubclass(pool.connection_class, BlockingSSLConnection)
 
-    def make() -> AbstractConnection:
+    def __init__(self, like: BlockingSentinelPool, options: dict[str, Any]) -> None:
+        self._like, self._options = like, options
+        self._pools = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SentinelConnectionPool]()
+
+    def make(self) -> AbstractConnection:
+        """Return a new connection, not yet connected."""
         loop = asyncio.get_running_loop()
-        if loop not in pools:
-            sentinel = Sentinel([], min_other_sentinels=manager.min_other_sentinels)
-            sentinel.sentinels = [_client_like(kwargs) for kwargs in hosts]
-            pools[loop] = SentinelConnectionPool(pool.service_name, sentinel, ssl=over_tls, **options)
-        connection: AbstractConnection = pools[loop].make_connection()
+        if loop not in self._pools:
+            self._pools[loop] = self._pool()
+        connection: AbstractConnection = self._pools[loop].make_connection()
         return connection
 
-    return make
+    def _pool(self) -> SentinelConnectionPool:
+        manager = self._like.sentinel_manager
+        sentinel = Sentinel([], min_other_sentinels=manager.min_other_sentinels)
+        sentinel.sentinels = [_client_like(client) for client in manager.sentinels]
+        over_tls = issubclass(self._like.connection_class, BlockingSSLConnection)
+        return SentinelConnectionPool(self._like.service_name, sentinel, ssl=over_tls, **self._options)
+
+    async def close(self) -> None:
+        """Close the running loop's connections to the Sentinels."""
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        for client in pool.sentinel_manager.sentinels if pool else ():
+            await client.aclose()
 
 
-def _client_like(options: dict[str, Any]) -> Redis:
-    """Return a client of one Sentinel."""
+def _client_like(client: BlockingRedis) -> Redis:
+    """Return an asyncio client of the same Sentinel."""
+    options = client.connection_pool.connection_kwargs
     kept: dict[str, Any] = {name: options[name] for name in SHARED_OPTIONS if name in options}
     kept["retry"] = Retry(NoBackoff(), 0)
     return Redis(**kept, ssl="ssl_cert_reqs" in options)
@@ -260,6 +276,8 @@ class Room:
         await self.hub.close()
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
+        if self._connect.close is not None:
+            await self._connect.close()
 
 
 async def _ask(connection: AbstractConnection, command: tuple[str | int, ...]) -> Any:

@@ -167,7 +167,7 @@ class ClusterWire:
             raise
 
     def command(self, *parts: str | bytes | int) -> Any:
-        """See `Wire.command`; the second part is the key. A command without one is answered by some server."""
+        """See `Wire.command`; the second part is the key. One without a key is answered by some server."""
         slot = key_slot(_bytes(parts[1])) if len(parts) > 1 else 0
 
         def send(wire: Wire, asking: bool) -> Any:

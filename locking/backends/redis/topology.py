@@ -145,7 +145,7 @@ def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[s
             )
         if options.pop("db", 0):
             raise _bad_location(
-                settings, f"{_without_password(url)!r} names a database; a cluster has only 0"
+                settings, f"{_without_password(url)!r} names a database; a cluster has only one"
             )
     seeds = [Address(each.get("host", "localhost"), each.get("port", 6379)) for each in parsed]
     return seeds, _pool_options({**parsed[0], **_connection_options(settings)})

@@ -233,7 +233,7 @@ def _hint(error: Exception) -> str:
 def _twice(
     step: Callable[[AbstractConnection, _Sent], Any], connection: AbstractConnection, what: _Sent
 ) -> tuple[Any, int]:
-    """Do `step`, and once more on a fresh socket if the reply is lost; return at which attempt it came, too."""
+    """Do `step`, and once more on a fresh socket if the reply is lost; return the reply and its attempt."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             if attempt > 1:

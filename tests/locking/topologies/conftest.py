@@ -22,7 +22,7 @@ def shared_cluster(tmp_path_factory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(shared_cluster, settings) -> Cluster:
+def cluster(shared_cluster: Cluster, settings) -> Cluster:
     """A whole, empty cluster, and `LOCKING` on it."""
     for node in shared_cluster.masters:
         node.ask("FLUSHALL")

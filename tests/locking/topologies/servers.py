@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def free_port() -> int:
     while True:
         with socket.socket() as bus, socket.socket() as server:
             bus.bind(("127.0.0.1", 0))
-            port = bus.getsockname()[1] - 10_000
+            port: int = bus.getsockname()[1] - 10_000
             with contextlib.suppress(OSError):
                 server.bind(("127.0.0.1", port))
                 return port
@@ -65,9 +66,9 @@ class Server:
         """The server's address."""
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def client(self) -> redis.Redis:
+    def client(self, database: int = 0) -> redis.Redis:
         """A plain client, for looking behind the scenes."""
-        return redis.Redis(port=self.port, socket_timeout=5)
+        return redis.Redis(port=self.port, db=database, socket_timeout=5)
 
     def ask(self, *command: object) -> Any:
         """Send one command."""
@@ -113,6 +114,11 @@ def servers(folder: Path) -> Iterator[Callable[..., Server]]:
             server.kill()
 
 
+def is_copying(replica: Server) -> bool:
+    """Whether the replica is in touch with its master."""
+    return bool(replica.client().info("replication").get("master_link_status") == "up")
+
+
 class Service:
     """A master, its replica, and three Sentinels that watch them."""
 
@@ -121,10 +127,10 @@ class Service:
     def __init__(self, folder: Path, start: Callable[..., Server]) -> None:
         self.master = start(repl_diskless_sync_delay=0)
         self.replica = start(replicaof=f"127.0.0.1 {self.master.port}", repl_diskless_sync_delay=0)
-        until(lambda: self.replica.client().info("replication")["master_link_status"] == "up", "a replica")
+        until(lambda: is_copying(self.replica), "a replica")
         self.sentinels = [self._sentinel(folder) for _ in range(3)]
         for sentinel in self.sentinels:
-            until(lambda sentinel=sentinel: self._sees_all(sentinel), "Sentinels that know each other")
+            until(partial(self._sees_all, sentinel), "Sentinels that know each other")
 
     def _sentinel(self, folder: Path) -> Server:
         port = free_port()
@@ -138,7 +144,7 @@ class Service:
         return Server(folder / f"sentinel-{port}", options, port=port, sentinel=True)
 
     def _sees_all(self, sentinel: Server) -> bool:
-        state = sentinel.client().sentinel_master(self.name)
+        state: dict[str, Any] = sentinel.client().sentinel_master(self.name)
         return bool(state["num-slaves"] == 1 and state["num-other-sentinels"] == 2)
 
     @property
@@ -192,8 +198,9 @@ class Cluster:
     def is_whole(self) -> bool:
         """Whether every node sees the cluster as it should be."""
         states = [node.client().cluster("INFO") for node in self.nodes]
-        linked = self.replica.client().info("replication").get("master_link_status") == "up"
-        return linked and all(s["cluster_state"] == "ok" and s["cluster_known_nodes"] == "4" for s in states)
+        return is_copying(self.replica) and all(
+            s["cluster_state"] == "ok" and s["cluster_known_nodes"] == "4" for s in states
+        )
 
     @property
     def location(self) -> list[str]:

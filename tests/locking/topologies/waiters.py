@@ -34,6 +34,7 @@ def queue_of(name: str) -> str:
     return f"holdfast_lock_queue:{{{name}}}"
 
 
-def until_waiting(server: Server, name: str, count: int = 1) -> None:
+def until_waiting(server: Server, name: str, count: int = 1, database: int = 0) -> None:
     """Return once `count` waiters stand in line for `name`."""
-    until(lambda: server.ask("LLEN", queue_of(name)) == count, f"{count} waiters for {name}")
+    with server.client(database) as client:
+        until(lambda: client.llen(queue_of(name)) == count, f"{count} waiters for {name}")
