@@ -144,7 +144,7 @@ class Service:
         return Server(folder / f"sentinel-{port}", options, port=port, sentinel=True)
 
     def _sees_all(self, sentinel: Server) -> bool:
-        state: dict[str, Any] = sentinel.client().sentinel_master(self.name)
+        state: Any = sentinel.client().sentinel_master(self.name)
         return bool(state["num-slaves"] == 1 and state["num-other-sentinels"] == 2)
 
     @property
@@ -197,10 +197,9 @@ class Cluster:
 
     def is_whole(self) -> bool:
         """Whether every node sees the cluster as it should be."""
-        states = [node.client().cluster("INFO") for node in self.nodes]
-        return is_copying(self.replica) and all(
-            s["cluster_state"] == "ok" and s["cluster_known_nodes"] == "4" for s in states
-        )
+        states: list[Any] = [node.client().cluster("INFO") for node in self.nodes]
+        seen = {(state["cluster_state"], state["cluster_known_nodes"]) for state in states}
+        return seen == {("ok", "4")} and is_copying(self.replica)
 
     @property
     def location(self) -> list[str]:
