@@ -254,6 +254,23 @@ def test_a_dead_python_waiter_does_not_hold_up_java(site):
     site.java.do("unlock", "shared")
 
 
+def test_a_dead_python_waiter_does_not_hold_up_python(site):
+    """Behind a Java holder, a waiter whose forerunner died in the queue is woken by Java's release."""
+    assert site.java.do("try", "shared") == "true"
+    command = [sys.executable, "-c", HOLD, repr(site.location), "shared"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as doomed:
+        until_waiting(site.home("shared"), "shared")
+        waiter = acquired_in_thread("shared")
+        until_waiting(site.home("shared"), "shared", count=2)
+        doomed.kill()
+    subscriptions = 1 if isinstance(site.location, str) else 2
+    until(lambda: site.listeners("redisson_lock__channel:{shared}") == subscriptions, "the live waiter alone")
+
+    site.java.do("unlock", "shared")
+
+    assert waiter.result(PROMPT).remaining() > 50
+
+
 def test_java_forces_python_out(site):
     """After Java's forceUnlock the Python holder is told that it lost the lock; a waiter has it."""
     held = get_lock("shared").acquire()
