@@ -39,13 +39,15 @@ def end_own_connection() -> None:
 @pytest.fixture
 def mug() -> Product:
     """Ten mugs at 7.50."""
-    return ProductFactory.create(sku="mug", price="7.50", on_hand=10)
+    product: Product = ProductFactory.create(sku="mug", price="7.50", on_hand=10)
+    return product
 
 
 @pytest.fixture
 def pen() -> Product:
     """Three pens at 2.40."""
-    return ProductFactory.create(sku="pen", price="2.40", on_hand=3)
+    product: Product = ProductFactory.create(sku="pen", price="2.40", on_hand=3)
+    return product
 
 
 def test_an_order_is_created_and_found_at_its_address(client, mug, pen):
