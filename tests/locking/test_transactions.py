@@ -1,7 +1,5 @@
 """`locked_transaction`: the lock outlives the transaction, and no lost work passes for success."""
 
-
-
 from __future__ import annotations
 
 import threading
