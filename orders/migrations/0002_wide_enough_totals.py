@@ -4,15 +4,14 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('orders', '0001_initial'),
+        ("orders", "0001_initial"),
     ]
 
     operations = [
         migrations.AlterField(
-            model_name='order',
-            name='total',
-            field=models.DecimalField(decimal_places=2, max_digits=18, verbose_name='total'),
+            model_name="order",
+            name="total",
+            field=models.DecimalField(decimal_places=2, max_digits=18, verbose_name="total"),
         ),
     ]
