@@ -165,7 +165,9 @@ class SingleLease(Lease):
 
     def remaining(self) -> float:
         """See `Lease.remaining`."""
-        return max(0.0, self.deadline - now()) if self._state in (State.HELD, State.UNKNOWN) else 0.0
+        if self.inherited or self._state not in (State.HELD, State.UNKNOWN):
+            return 0.0
+        return max(0.0, self.deadline - now())
 
     def ensure_held(self) -> None:
         """See `Lease.ensure_held`."""
@@ -189,12 +191,14 @@ class SingleLease(Lease):
     def extend(self, ttl: float) -> None:
         """See `Lease.extend`."""
         since = self._may_extend(ttl)
-        self._extended(self.backend.extend(self.key, self.owner, ttl), since, ttl)
+        verb = self.backend.shorten if ttl < self.remaining() else self.backend.extend
+        self._extended(verb(self.key, self.owner, ttl), since, ttl)
 
     async def aextend(self, ttl: float) -> None:
         """See `Lease.extend`."""
         since = self._may_extend(ttl)
-        self._extended(await self.backend.aextend(self.key, self.owner, ttl), since, ttl)
+        verb = self.backend.ashorten if ttl < self.remaining() else self.backend.aextend
+        self._extended(await verb(self.key, self.owner, ttl), since, ttl)
 
     def _may_extend(self, ttl: float) -> float:
         check_ttl(ttl)
@@ -248,7 +252,7 @@ class SingleLease(Lease):
             return
         rest = self._rest_of_min_hold()
         answer = (
-            self.backend.extend(self.key, self.owner, rest)
+            self.backend.shorten(self.key, self.owner, rest)
             if rest
             else self.backend.release(self.key, self.owner)
         )
@@ -260,7 +264,7 @@ class SingleLease(Lease):
             return
         rest = self._rest_of_min_hold()
         if rest:
-            self._ended(await self.backend.aextend(self.key, self.owner, rest))
+            self._ended(await self.backend.ashorten(self.key, self.owner, rest))
         else:
             self._ended(await self.backend.arelease(self.key, self.owner))
 

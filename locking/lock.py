@@ -172,10 +172,9 @@ class Lock(ABC):
 
     def _forget(self) -> Lease:
         """Take the innermost lease off the list and return it."""
-        me = id(current_context())
-        mine = self._entered[me]
-        lease = mine.pop()
-        if not mine:
+        lease, me = self._lease(), id(current_context())
+        self._entered[me].pop()
+        if not self._entered[me]:
             del self._entered[me]
         return lease
 
@@ -406,6 +405,8 @@ class MultiLock(Lock):
         try:
             for part in self._parts:
                 taken.append(part._take(_left(begun, wait), context))
+            for lease in taken:
+                lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
             for lease in reversed(taken):
                 with _settling(lease, error):
@@ -419,6 +420,8 @@ class MultiLock(Lock):
         try:
             for part in self._parts:
                 taken.append(await part._atake(_left(begun, wait), context))
+            for lease in taken:
+                lease.ensure_held()
         except BaseException as error:
             for lease in reversed(taken):
                 with _settling(lease, error):

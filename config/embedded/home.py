@@ -148,13 +148,19 @@ def is_utf8(raw: bytes) -> bool:
     return True
 
 
+def lock_file(descriptor: int) -> bool:
+    """Take an exclusive lock if it is free; returns whether it was."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def wait_for_file_lock(descriptor: int, path: Path) -> None:
     """Take an exclusive lock, but not for ever: its holder may be stopped in a debugger."""
     deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+    while not lock_file(descriptor):
         if time.monotonic() > deadline:
             raise EmbeddedError(
                 f"another process has held {path} for {LOCK_SECONDS:.0f} s; find it and end it."

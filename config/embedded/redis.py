@@ -64,14 +64,14 @@ class Redis(Server):
         """The running redis-server of this home, or None."""
         return living(self.data / "redis.pid", self.data, "redis-server")
 
-    def launch(self) -> None:
+    def launch(self, alive: int) -> None:
         """Write the settings and start redis-server, which moves itself into the background."""
         self.home.folder("redis")
         self.socket.unlink(missing_ok=True)
         (self.data / "redis.pid").unlink(missing_ok=True)
         self.home.write(self.data / "redis.conf", self.settings(), between=" ")
-        binary = program()
-        done = run_as(self.home.account, [self.home.usable(binary, tree=binary), "redis.conf"], cwd=self.data)
+        binary = self.home.usable(program(), tree=program())
+        done = run_as(self.home.account, [binary, "redis.conf"], cwd=self.data, keep_open=alive)
         if done.returncode:
             raise self.failure("did not start", done.stdout + done.stderr)
         self.await_pid_file()

@@ -7,13 +7,15 @@ kept in hand after its first use: the pool's check-out and check-in cost as much
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -29,6 +31,24 @@ ATTEMPTS = 2
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
 
+class KeepsSockets(Protocol):
+    """What a forked child must empty: a socket that two processes read mixes up their replies."""
+
+    def forget(self) -> None:
+        """Drop the idle sockets; a lock made before the fork then opens its own."""
+
+
+IDLE_SOCKETS: WeakSet[KeepsSockets] = WeakSet()
+
+
+def _forget_all() -> None:
+    for keeper in list(IDLE_SOCKETS):
+        keeper.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
 class Wire:
     """Requests of all threads to one server."""
 
@@ -36,6 +56,11 @@ class Wire:
         self._pool = pool
         self._alias = alias
         self._idle: deque[AbstractConnection] = deque()
+        IDLE_SOCKETS.add(self)
+
+    def forget(self) -> None:
+        """Drop the idle sockets without a word to the server."""
+        self._idle = deque()
 
     def call(self, request: Request) -> Any:
         """Send a script call and return the reply.
@@ -57,7 +82,7 @@ class Wire:
     def _converse(self, connection: AbstractConnection, request: Request) -> Any:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return _exchange(connection, request)
+                return request.settled(_exchange(connection, request), attempt)
             except UNREACHABLE as error:
                 connection.disconnect()
                 if attempt == ATTEMPTS:
@@ -85,10 +110,8 @@ class Wire:
 
     def connection(self) -> AbstractConnection:
         """Return a new connection, not yet connected, that gives up in bounded time."""
-        try:
-            connection: Any = self._pool.make_connection()
-        except RedisError as error:
-            raise translated(error, self._alias) from error
+        # Not by make_connection(): the pool would count it against its limit, even after it was closed.
+        connection: Any = self._pool.connection_class(**self._pool.connection_kwargs)
         connection.retry = Retry(NoBackoff(), 0)
         connection.socket_timeout = connection.socket_timeout or DEFAULT_TIMEOUT
         if hasattr(connection, "socket_connect_timeout"):
@@ -114,8 +137,8 @@ def translated(error: Exception, alias: str) -> BackendError:
 
 
 def _exchange(connection: AbstractConnection, request: Request) -> Any:
-    """One request and its reply. An interruption between the two closes the socket (redis-py sees to it): the
-    next user of the connection must not read an answer that was meant for this one.
+    """One request and its reply. An interruption between the two closes the socket: the next user of the
+    connection must not read an answer that was meant for this one.
     """
     try:
         connection.send_packed_command((request.by_digest,), check_health=False)
@@ -123,3 +146,8 @@ def _exchange(connection: AbstractConnection, request: Request) -> Any:
     except NoScriptError:
         connection.send_packed_command((request.by_source,), check_health=False)
         return connection.read_response(disable_decoding=True)
+    except ResponseError:
+        raise  # a whole answer, if not the one that was hoped for
+    except BaseException:
+        connection.disconnect()
+        raise
