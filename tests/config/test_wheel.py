@@ -14,6 +14,7 @@ from tests.config.conftest import ROOT
 pytestmark = pytest.mark.slow
 
 SETTINGS = """
+DEBUG = True  # the memory backend is warned of elsewhere
 SECRET_KEY = "only for this test"
 INSTALLED_APPS = ["locking"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
