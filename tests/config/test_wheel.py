@@ -14,6 +14,7 @@ from tests.config.conftest import ROOT
 pytestmark = pytest.mark.slow
 
 SETTINGS = """
+DEBUG = True  # the memory backend is warned of elsewhere
 SECRET_KEY = "only for this test"
 DEBUG = True  # the memory backend is warned of otherwise
 INSTALLED_APPS = ["locking"]
