@@ -72,7 +72,7 @@ TEMPLATES = [
 def named_database() -> dict[str, Any]:
     """What DATABASE_URL says; the folder of a Unix socket may be written as its host, %2Flike%2Fthis."""
     database: dict[str, Any] = env.db("DATABASE_URL")
-    return database | {"HOST": unquote(database["HOST"] or "")}
+    return database | {"HOST": unquote(database.get("HOST") or "")}
 
 
 # The servers: yours where the variables are set, private ones otherwise.

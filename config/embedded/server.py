@@ -83,12 +83,22 @@ class Server(ABC):
         while not self.is_up():
             if not launched:
                 launched = self.launch_if_dead()
-            elif self.process() is None:
+            elif not self.lives():
                 raise self.failure("stopped while starting")
             if time.monotonic() > deadline:
                 raise self.failure(f"runs but has not answered for {READY_SECONDS:.0f} s (make stop ends it)")
             time.sleep(0.02)
         self.complete()
+
+    @property
+    def alive(self) -> Path:
+        """The file on which everything launched holds a lock."""
+        return self.home.path / f"{self.label.lower()}.alive"
+
+    def lives(self) -> bool:
+        """Whether anything launched still runs."""
+        with self.alive.open("a") as file:
+            return not lock_file(file.fileno())
 
     def launch_if_dead(self) -> bool:
         """Launch the server unless something that works on its data lives.
@@ -99,9 +109,8 @@ class Server(ABC):
         Returns:
             Whether it was launched.
         """
-        path = self.home.path / f"{self.label.lower()}.alive"
-        with path.open("a") as file:
-            own(path, self.home.account)
+        with self.alive.open("a") as file:
+            own(self.alive, self.home.account)
             if not lock_file(file.fileno()):
                 return False
             demand_space(self.home.path)

@@ -102,7 +102,7 @@ def simulate_contention(name: str, *, backend: str = DEFAULT_ALIAS) -> Iterator[
 def simulate_loss(lease: Lease | str, *, backend: str = DEFAULT_ALIAS) -> None:
     """Take a lock away from its holder in this process, as an outage would: others may have it now.
 
-    The lease is lost from here on: `ensure_held()` raises LockLost, `on_lost` is called, the block's end raises.
+    The lease is lost from here on: `ensure_held()` raises, `on_lost` is called, the block's end raises.
 
     Args:
         lease: what `acquire` returned, or the name of a lock that a thread or task of this process holds.

@@ -31,7 +31,7 @@ def explain_order(outcomes: Sequence[Outcome]) -> str:
     sections = _sections(outcomes)
     if len(sections) < 2 or shared_lock(outcomes):
         return ""
-    return f"{len(sections)} buyers held the lock, never two at a time."
+    return f"{len(sections)} sales were made under the lock, never two at a time."
 
 
 def same_reading(outcomes: Sequence[Outcome]) -> str:

@@ -301,6 +301,17 @@ class TestPlaces:
         assert stat.S_IMODE(checkout.stat().st_mode) == 0o700
         assert all(server.answers() for server in embedded.servers(checkout))
 
+    def test_programs_out_of_reach_are_copied(self, checkout, monkeypatch):
+        """Where the servers' account can't run the installed programs, whole copies in the home are run."""
+        monkeypatch.setattr(homes, "can_run", lambda account, binary: False)
+        embedded.start(checkout)
+        programs = {Path(psutil.Process(pid).exe()) for pid in pids(checkout)}
+        home = homes.settled(checkout).path
+        assert programs == {
+            home / "bin" / postgres_module.TREE / "bin" / "postgres",
+            home / "bin" / "redis-server",
+        }
+
     @as_root
     def test_root_in_a_users_checkout_leaves_it_usable_for_the_user(self, checkout):
         """What root starts in an ordinary user's checkout runs as that user, who owns what was made."""

@@ -1,7 +1,5 @@
 """`locked_transaction`: the lock outlives the transaction, and no lost work passes for success."""
 
-# ruff: noqa: PT012 - what is tested is the end of the block, so the block must be there
-
 from __future__ import annotations
 
 import threading

@@ -1,6 +1,7 @@
 import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -8,13 +9,14 @@ from django.db import connection
 from django.test import Client, override_settings
 
 from inventory.models import Product
+from inventory.services import create_product
 from inventory.strategies import STRATEGIES
 from inventory.strategies.redis_lock import RedisLock
 from locking import get_lock
 from orders.models import Order
 from orders.parsing import MAX_BODY_BYTES
 from orders.selectors import PAGE
-from tests.factories import LabProductFactory, ProductFactory
+from tests.factories import LabProductFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,13 +41,13 @@ def end_own_connection() -> None:
 @pytest.fixture
 def mug() -> Product:
     """Ten mugs at 7.50."""
-    return ProductFactory.create(sku="mug", price="7.50", on_hand=10)
+    return create_product("mug", name="Mug", price=Decimal("7.50"), on_hand=10)
 
 
 @pytest.fixture
 def pen() -> Product:
     """Three pens at 2.40."""
-    return ProductFactory.create(sku="pen", price="2.40", on_hand=3)
+    return create_product("pen", name="Pen", price=Decimal("2.40"), on_hand=3)
 
 
 def test_an_order_is_created_and_found_at_its_address(client, mug, pen):

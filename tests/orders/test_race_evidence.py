@@ -50,7 +50,7 @@ def test_a_lock_that_held_is_praised_only_when_sections_never_met():
     """Sections one after another are the evidence of a lock; one holder alone is none."""
     assert (
         explain_order([holder(1, 1.0, 1.1), holder(2, 1.1, 1.2)])
-        == "2 buyers held the lock, never two at a time."
+        == "2 sales were made under the lock, never two at a time."
     )
     assert explain_order([holder(1, 1.0, 1.1), holder(2, 1.05, 1.2)]) == ""
     assert explain_order([holder(1, 1.0, 1.1)]) == ""
