@@ -5,6 +5,8 @@ import threading
 import time
 
 import pytest
+from django_redis.client import DefaultClient
+from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
 from locking import BackendError, BackendUnavailable, LockNotAcquired, get_lock
@@ -306,6 +308,34 @@ def test_one_url_of_a_cluster_says_what_to_do(cluster, settings):
 
     with pytest.raises(BackendError, match="list of its nodes' URLs"):
         get_lock(name).try_acquire()
+
+
+class ClusterClient(DefaultClient):
+    """A django-redis client that is on a cluster."""
+
+    def connect(self, index=0):
+        """Return redis-py's own cluster client."""
+        return RedisCluster.from_url(self._server[index])
+
+
+def test_a_cache_on_a_cluster_is_shared(cluster, settings):
+    """`CACHE` may name a cache whose client is a RedisCluster: locks go to all of its nodes."""
+    settings.CACHES = {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": cluster.location[0],
+            "OPTIONS": {"CLIENT_CLASS": f"{__name__}.ClusterClient"},
+        }
+    }
+    settings.LOCKING = {"default": {"CACHE": "default"}}
+    names = [cluster.name_in(node, "cached") for node in cluster.masters]
+
+    with get_lock(*names):
+        assert [node.ask("EXISTS", name) for node, name in zip(cluster.masters, names, strict=True)] == [
+            1,
+            1,
+            1,
+        ]
 
 
 def test_contention_across_threads_is_exclusive(cluster):
