@@ -51,6 +51,10 @@ class Lease(ABC):
 
     __slots__ = ()
     name: str
+    key: str
+    """Where the backend keeps it; of the first of several names, as `owner` is."""
+    owner: str
+    """The identity that proves the hold, unique to it."""
     ttl: float
 
     @property
@@ -314,6 +318,7 @@ class MultiLease(Lease):
     def __init__(self, leases: Sequence[SingleLease]) -> None:
         self._leases = tuple(leases)
         self.name = ", ".join(lease.name for lease in leases)
+        self.key, self.owner = leases[0].key, leases[0].owner
         self.ttl = min(lease.ttl for lease in leases)
 
     def __repr__(self) -> str:
