@@ -169,7 +169,9 @@ class SingleLease(Lease):
 
     def remaining(self) -> float:
         """See `Lease.remaining`."""
-        return max(0.0, self.deadline - now()) if self._state in (State.HELD, State.UNKNOWN) else 0.0
+        if self.inherited or self._state not in (State.HELD, State.UNKNOWN):
+            return 0.0
+        return max(0.0, self.deadline - now())
 
     def ensure_held(self) -> None:
         """See `Lease.ensure_held`."""

@@ -172,10 +172,9 @@ class Lock(ABC):
 
     def _forget(self) -> Lease:
         """Take the innermost lease off the list and return it."""
-        me = id(current_context())
-        mine = self._entered[me]
-        lease = mine.pop()
-        if not mine:
+        lease, me = self._lease(), id(current_context())
+        self._entered[me].pop()
+        if not self._entered[me]:
             del self._entered[me]
         return lease
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 from redis.connection import ConnectionPool
 
 from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, Place
 from locking.backends.redis.aio import AsyncRedisPlace, Rooms, connections_like
+from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.kinds import kind_named
 from locking.backends.redis.scripts import (
     acquire_request,
@@ -90,6 +92,10 @@ class RedisBackend(BaseLockBackend):
             made = kind_named(kind, **options)
             self._variants[which] = RedisVariant(self.settings, made, self._wire, self._ears, self._rooms)
         return self._variants[which]
+
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class."""
+        return judge(parse_info(self._wire.command("INFO")), self.alias) if live else []
 
     # asyncio
 

@@ -24,7 +24,7 @@ from locking.backends.redis.scripts import (
     read_wakeup,
     release_request,
 )
-from locking.backends.redis.wire import Wire
+from locking.backends.redis.wire import IDLE_SOCKETS, Wire
 from locking.clock import now
 from locking.exceptions import BackendUnavailable, LockError
 
@@ -84,6 +84,11 @@ class Ears:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._idle: deque[Ear] = deque()
+        IDLE_SOCKETS.add(self)
+
+    def forget(self) -> None:
+        """Drop the idle ones; see `wire.KeepsSockets`."""
+        self._idle = deque()
 
     def idle(self) -> Ear | None:
         """Return an ear at no cost, if there is one."""

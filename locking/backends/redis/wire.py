@@ -7,8 +7,10 @@ kept in hand after its first use: the pool's check-out and check-in cost as much
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool
@@ -29,6 +31,24 @@ ATTEMPTS = 2
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
 
+class KeepsSockets(Protocol):
+    """What a forked child must empty: a socket that two processes read mixes up their replies."""
+
+    def forget(self) -> None:
+        """Drop the idle sockets; a lock made before the fork then opens its own."""
+
+
+IDLE_SOCKETS: WeakSet[KeepsSockets] = WeakSet()
+
+
+def _forget_all() -> None:
+    for keeper in list(IDLE_SOCKETS):
+        keeper.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
 class Wire:
     """Requests of all threads to one server."""
 
@@ -36,6 +56,11 @@ class Wire:
         self._pool = pool
         self._alias = alias
         self._idle: deque[AbstractConnection] = deque()
+        IDLE_SOCKETS.add(self)
+
+    def forget(self) -> None:
+        """Drop the idle sockets without a word to the server."""
+        self._idle = deque()
 
     def call(self, request: Request) -> Any:
         """Send a script call and return the reply.
