@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -39,6 +40,15 @@ HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakVa
 """
 
 _losing = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Give a forked child a lock of its own: one that another thread held at that moment is never let go."""
+    global _losing
+    _losing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def held_by(context: object, alias: str, key: str) -> SingleLease | None:
@@ -158,7 +168,7 @@ class SingleLease(Lease):
     @property
     def state(self) -> State:
         """See `Lease.state`; a lease whose deadline has passed counts as lost."""
-        if self._state in (State.HELD, State.UNKNOWN) and now() >= self.deadline:
+        if self._state in (State.HELD, State.UNKNOWN) and now() >= self.deadline and not self.inherited:
             self.lose()
         return self._state
 

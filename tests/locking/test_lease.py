@@ -9,9 +9,10 @@ import pytest
 from locking import Lease, LockLost, LockNotOwned, get_lock
 from locking.backends.memory import STORES
 from locking.clock import now
-from locking.lease import HOLDS, State
+from locking.lease import HOLDS, State, _losing
 from locking.testing import held_locks, simulate_loss
 from locking.testing.contract.base import elsewhere, until
+from locking.testing.contract.processes import child
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
 PATIENCE = 10.0
@@ -92,6 +93,30 @@ def test_a_hook_that_raises_hurts_nobody(caplog):
     simulate_loss(lease)
     assert done.wait(PATIENCE)
     until(lambda: "on_lost of the lock 'a' raised" in caplog.text, PATIENCE)
+
+
+def test_a_forked_child_tells_no_loss_of_its_parents_lease():
+    """The hold is the parent's, and so is its end: the child calls no `on_lost`, whatever it looks at."""
+    told: list[Lease] = []
+
+    def work(pipe):
+        lease.leases[0].deadline = lease.leases[0].taken_at
+        pipe.send((lease.state.value, lease.remaining(), told))
+
+    with get_lock("a", ttl=60, on_lost=told.append) as lease, child(work) as forked:
+        assert forked.report() == ("held", 0.0, [])
+
+
+def test_a_fork_while_a_loss_is_told_does_not_block_the_child():
+    """A lock that another thread holds at the moment of the fork would never be let go in the child."""
+
+    def work(pipe):
+        with pytest.raises(LockLost), get_lock("a", ttl=60) as lease:
+            simulate_loss(lease)
+        pipe.send("lost, and told so")
+
+    with _losing, child(work) as forked:
+        assert forked.report(PATIENCE) == "lost, and told so"
 
 
 def test_a_released_lease_is_not_lost(caplog):
