@@ -8,10 +8,9 @@ PYTEST ?=
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
-export PYTHONDONTWRITEBYTECODE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test check bench stop clean lock
+.PHONY: help venv migrate demo serve test check docs bench stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -37,6 +36,11 @@ check: $(READY) ## style, types, import rules, migrations, Django's own checks
 
 bench: migrate ## measure the locks side by side, briefly
 	@$(RUN) -m benchmarks.locks --quick
+
+docs: $(READY) ## build the documentation into build/docs
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
+	@$(RUN) -m sphinx -q -W -b html docs build/docs
+	@echo "build/docs/index.html"
 
 stop: ## stop the embedded servers
 	@if [ -e $(READY) ]; then $(RUN) -m config.embedded stop; fi

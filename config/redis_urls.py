@@ -1,6 +1,6 @@
 """Redis addresses, said the way each library reads them."""
 
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode
 
 
 def with_database(url: str, number: int) -> str:
@@ -14,10 +14,9 @@ def with_database(url: str, number: int) -> str:
         >>> with_database("redis://localhost:6379/0", 3)
         'redis://localhost:6379/0?db=3'
     """
-    parts = urlsplit(url)
-    query = parse_qs(parts.query) | {"db": [str(number)]}  # redis-py lets ?db= win over the path
-    # Not urlunsplit(): before Python 3.12.4 it drops the slashes of unix:///…, which has no host.
-    return f"{url.partition('?')[0]}?{urlencode(query, doseq=True)}"
+    server, _, query = url.partition("?")
+    wanted = parse_qs(query) | {"db": [str(number)]}  # redis-py lets ?db= win over the path
+    return f"{server}?{urlencode(wanted, doseq=True)}"
 
 
 def as_broker(url: str) -> str:
@@ -32,8 +31,8 @@ def as_broker(url: str) -> str:
     """
     if not url.startswith("unix://"):
         return url
-    parts = urlsplit(url)
-    query = parse_qs(parts.query)
-    if "db" in query:
-        query["virtual_host"] = query.pop("db")
-    return f"redis+socket://{parts.netloc}{parts.path}?{urlencode(query, doseq=True)}".rstrip("?")
+    server, _, query = url.partition("?")
+    wanted = parse_qs(query)
+    if "db" in wanted:
+        wanted["virtual_host"] = wanted.pop("db")
+    return f"redis+socket{server.removeprefix('unix')}?{urlencode(wanted, doseq=True)}".rstrip("?")

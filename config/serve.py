@@ -7,6 +7,10 @@ import os
 import socket
 import sys
 
+import django
+from django.conf import settings
+from django.core.management import call_command
+
 HOST = "127.0.0.1"
 THREADS = 8
 WORKERS = 2
@@ -67,6 +71,14 @@ def gunicorn(port: int) -> list[str]:
     ]
 
 
+def collect_static() -> None:
+    """Outside DEBUG the files must lie in one place, under names that change with their content."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    django.setup()
+    if not settings.DEBUG:
+        call_command("collectstatic", interactive=False, verbosity=0)
+
+
 def main(arguments: list[str]) -> None:
     """Check the port, say the addresses, become gunicorn."""
     try:
@@ -74,6 +86,7 @@ def main(arguments: list[str]) -> None:
         demand_free(port)
     except ValueError as error:
         sys.exit(f"holdfast: {error}")
+    collect_static()
     print(greeting(port), flush=True)
     os.environ.setdefault("DATABASE_POOL", str(THREADS))
     os.execv(sys.executable, gunicorn(port))  # noqa: S606  Ctrl-C and signals must reach gunicorn itself

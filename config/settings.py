@@ -10,6 +10,7 @@ DATABASE_POOL               connections kept by each process; 0 (the default) ke
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import environ
 
@@ -67,9 +68,16 @@ TEMPLATES = [
     },
 ]
 
+
+def named_database() -> dict[str, Any]:
+    """What DATABASE_URL says; the folder of a Unix socket may be written as its host, %2Flike%2Fthis."""
+    database: dict[str, Any] = env.db("DATABASE_URL")
+    return database | {"HOST": unquote(database.get("HOST") or "")}
+
+
 # The servers: yours where the variables are set, private ones otherwise.
 try:
-    DATABASE: dict[str, Any] = env.db("DATABASE_URL") if "DATABASE_URL" in env else embedded.database()
+    DATABASE: dict[str, Any] = named_database() if "DATABASE_URL" in env else embedded.database()
     REDIS_URL: str = env.str("REDIS_URL") if "REDIS_URL" in env else embedded.redis_url()
 except embedded.EmbeddedError as error:
     raise SystemExit(f"holdfast: {error}") from None

@@ -35,6 +35,10 @@ class InvalidCart(ValueError):
         self.reason = reason
         super().__init__(f"{field} {_shortened(value)}: {reason}")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with all three: a race sends its outcomes between processes."""
+        return InvalidCart, (self.field, self.value, self.reason)
+
 
 def _shortened(value: object, limit: int = 80) -> str:
     # repr() of an int beyond 4300 digits raises: the message must survive what it complains about.
@@ -95,6 +99,8 @@ def merge_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
 
 def _some(lines: Iterable[Line]) -> list[Line]:
     # One more than allowed is enough to know, and an endless generator must not hang the checkout.
+    if not isinstance(lines, Iterable):
+        raise InvalidCart("lines", lines, "must be a list of Line(sku, quantity)")
     some = list(islice(lines, MAX_LINES + 1))
     if not some:
         raise InvalidCart("lines", some, "an order needs at least one line")

@@ -16,6 +16,7 @@ from django.db.models import F, QuerySet
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line, Shortage, SoldOut, UnknownProduct
 from inventory.models import Product
+from locking import LockLost, LockNotAcquired
 
 Products = Mapping[str, Product]
 
@@ -37,22 +38,31 @@ def sale_transaction(wait: float | None = None) -> Iterator[None]:
         Busy: a row stayed locked for `wait` seconds, or the transaction was the victim of a deadlock.
         RuntimeError: called inside an open transaction.
     """
-    try:
-        with transaction.atomic(durable=True):
-            if wait is not None:
-                _set_lock_timeout(wait)
-            yield
-            _refuse_silent_rollback()
-    except OperationalError as error:
-        if getattr(error.__cause__, "sqlstate", None) not in _BUSY_STATES:
-            raise
-        raise Busy(
-            f"the stock's rows stayed locked ({error.__class__.__name__}: {_first_line(error)})"
-        ) from error
+    with busy_when_locked_out(), transaction.atomic(durable=True):
+        if wait is not None:
+            limit_row_waits(wait)
+        yield
+        _refuse_silent_rollback()
     checkpoint("committed")
 
 
-def _set_lock_timeout(wait: float) -> None:
+@contextmanager
+def busy_when_locked_out() -> Iterator[None]:
+    """Say Busy for a lock that wasn't got in time or was lost, be it a row's or a distributed one."""
+    try:
+        yield
+    except LockNotAcquired as error:
+        raise Busy(str(error), retry_after=error.retry_after or 1.0) from error
+    except LockLost as error:  # raised before the commit only: nothing was sold
+        raise Busy(str(error)) from error
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) not in _BUSY_STATES:
+            raise
+        raise Busy(f"the stock's rows stayed locked: {str(error).splitlines()[0]}") from error
+
+
+def limit_row_waits(wait: float) -> None:
+    """Let no statement of this transaction wait for a row lock longer than `wait` seconds."""
     # LOCAL: it ends with the transaction and can't leak into the next user of a pooled connection.
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{max(1, round(wait * 1000))}ms"])
@@ -67,23 +77,28 @@ def _refuse_silent_rollback() -> None:
         )
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
-def read_products(lines: Sequence[Line]) -> dict[str, Product]:
-    """Return the products of `lines` by SKU, as they are now and unlocked.
+def find_products(lines: Sequence[Line]) -> dict[str, Product]:
+    """Return the products of `lines` by SKU, as they are now and unlocked; not a step of a sale.
 
     Raises:
         UnknownProduct: naming every SKU that there isn't.
     """
-    products = _by_sku(Product.objects.all(), lines)
+    return _by_sku(Product.objects.all(), lines)
+
+
+def read_products(lines: Sequence[Line]) -> dict[str, Product]:
+    """Read the stock of a sale: the products of `lines` by SKU, as they are now and unlocked.
+
+    Raises:
+        UnknownProduct: naming every SKU that there isn't.
+    """
+    products = find_products(lines)
     _tell_read(products)
     return products
 
 
 def lock_products(lines: Sequence[Line]) -> dict[str, Product]:
-    """Return the products of `lines` by SKU, their rows locked until the transaction ends.
+    """Read the stock of a sale with the products' rows locked until the transaction ends.
 
     `no_key`: inserting an order item takes FOR KEY SHARE on its product, which a plain FOR UPDATE would
     block.
@@ -134,6 +149,14 @@ def find_shortages(lines: Iterable[Line], products: Products) -> list[Shortage]:
     ]
 
 
+def save_all(lines: Sequence[Line], products: Products) -> None:
+    """Write back what was computed in memory: right under a lock that holds, else a lost update."""
+    for product, quantity in in_key_order(lines, products):
+        product.on_hand -= quantity
+        product.save(update_fields=["on_hand"])
+    checkpoint("written")
+
+
 def subtract(product: Product, quantity: int) -> bool:
     """Take `quantity` units in one conditional UPDATE; False, and nothing changed, when there are fewer."""
     enough = Product.objects.filter(pk=product.pk, on_hand__gte=quantity)
@@ -160,7 +183,7 @@ def refuse(lines: Sequence[Line]) -> Never:
         SoldOut: naming the short lines.
         Busy: there is enough again, so it isn't sold out.
     """
-    shortages = find_shortages(lines, _by_sku(Product.objects.all(), lines))
+    shortages = find_shortages(lines, find_products(lines))
     if shortages:
         raise SoldOut(shortages)
     raise Busy("stock came back while the order was refused", retry_after=0)

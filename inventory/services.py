@@ -8,6 +8,7 @@ from django.db import transaction
 from django.db.models import F
 
 from inventory.models import Product, StockMovement
+from inventory.strategies import STRATEGIES
 
 Kind = StockMovement.Kind
 
@@ -54,7 +55,16 @@ def change_stock(product: Product, kind: StockMovement.Kind, quantity: int, caus
     Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") + quantity, version=F("version") + 1)
     movement = _write(product, kind, quantity, cause)
     product.refresh_from_db(fields=["on_hand", "version"])
+    # Robust: the delivery is in the database, whether Redis answers or not; `reload_stock` does the same.
+    transaction.on_commit(lambda: _forget_copies(product), robust=True)
     return movement
+
+
+def _forget_copies(product: Product) -> None:
+    """Let the next buyer load the new stock: a copy that is too low would refuse units that are there."""
+    for strategy in STRATEGIES.values():
+        if strategy.keeps_stock:
+            strategy().forget([product])
 
 
 def _write(product: Product, kind: StockMovement.Kind, quantity: int, cause: str) -> StockMovement:

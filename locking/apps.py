@@ -10,3 +10,7 @@ class LockingConfig(AppConfig):
     name = "locking"
     verbose_name = _("Locks")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the system checks."""
+        from locking import checks  # noqa: F401

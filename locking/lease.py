@@ -191,12 +191,14 @@ class SingleLease(Lease):
     def extend(self, ttl: float) -> None:
         """See `Lease.extend`."""
         since = self._may_extend(ttl)
-        self._extended(self.backend.extend(self.key, self.owner, ttl), since, ttl)
+        verb = self.backend.shorten if ttl < self.remaining() else self.backend.extend
+        self._extended(verb(self.key, self.owner, ttl), since, ttl)
 
     async def aextend(self, ttl: float) -> None:
         """See `Lease.extend`."""
         since = self._may_extend(ttl)
-        self._extended(await self.backend.aextend(self.key, self.owner, ttl), since, ttl)
+        verb = self.backend.ashorten if ttl < self.remaining() else self.backend.aextend
+        self._extended(await verb(self.key, self.owner, ttl), since, ttl)
 
     def _may_extend(self, ttl: float) -> float:
         check_ttl(ttl)
@@ -250,7 +252,7 @@ class SingleLease(Lease):
             return
         rest = self._rest_of_min_hold()
         answer = (
-            self.backend.extend(self.key, self.owner, rest)
+            self.backend.shorten(self.key, self.owner, rest)
             if rest
             else self.backend.release(self.key, self.owner)
         )
@@ -262,7 +264,7 @@ class SingleLease(Lease):
             return
         rest = self._rest_of_min_hold()
         if rest:
-            self._ended(await self.backend.aextend(self.key, self.owner, rest))
+            self._ended(await self.backend.ashorten(self.key, self.owner, rest))
         else:
             self._ended(await self.backend.arelease(self.key, self.owner))
 

@@ -405,6 +405,8 @@ class MultiLock(Lock):
         try:
             for part in self._parts:
                 taken.append(part._take(_left(begun, wait), context))
+            for lease in taken:
+                lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
             for lease in reversed(taken):
                 with _settling(lease, error):
@@ -418,6 +420,8 @@ class MultiLock(Lock):
         try:
             for part in self._parts:
                 taken.append(await part._atake(_left(begun, wait), context))
+            for lease in taken:
+                lease.ensure_held()
         except BaseException as error:
             for lease in reversed(taken):
                 with _settling(lease, error):

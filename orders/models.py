@@ -21,11 +21,10 @@ class Order(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.PLACED)
-    total = models.DecimalField(_("total"), max_digits=14, decimal_places=2)
+    # Wide enough for the largest order: MAX_LINES lines of MAX_QUANTITY units at the highest price.
+    total = models.DecimalField(_("total"), max_digits=18, decimal_places=2)
     strategy = models.CharField(_("strategy"), max_length=40, help_text=_("How the stock was taken."))
     created_at = models.DateTimeField(_("created"), auto_now_add=True, db_index=True)
-
-    items: models.Manager[OrderItem]
 
     class Meta:
         ordering = ("-created_at", "-pk")

@@ -1,7 +1,7 @@
 """From the bytes of a checkout request to lines that can be trusted, before any I/O.
 
-Every fault found is reported at once, each with a JSON pointer (RFC 6901) to the field and what to do about it:
-a client that must guess one fault after the other is a client that retries blindly.
+Every fault is reported at once, each with a JSON pointer (RFC 6901) to the field and what to do about it: a
+client that learns of its faults one by one retries blindly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_FAULTS = 20  # enough to mend a client, too few to make a small request a la
 
 _FIELDS = ("lines", "strategy")
 _GOOD_LINE: dict[str, Any] = {"sku": "mug", "quantity": 1}
-_KINDS = {dict: "an object", list: "an array"}
+_KINDS: dict[type, str] = {dict: "an object", list: "an array"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def parse_checkout(body: bytes, *, strategies: Iterable[str]) -> CheckoutRequest
         strategies: names that the client may choose from; empty where it may not choose.
 
     Returns:
-        The lines in the order in which they came (the checkout merges and sorts them) and the strategy or None.
+        The lines as they came (the checkout merges and sorts them), and the strategy or None.
 
     Raises:
         InvalidRequest: with one fault for each wrong field.
@@ -104,7 +104,7 @@ def unknown_products(lines: Sequence[Line], skus: Iterable[str]) -> InvalidReque
     )
 
 
-# Reading the JSON -----------------------------------------------------------------------------------------------
+# Reading the JSON ------------------------------------------------------------------------------------------
 
 
 def _load(body: bytes) -> Any:
@@ -137,7 +137,7 @@ def _refuse_constant(name: str) -> NoReturn:
     _refuse("", f"is not JSON: {name} is not a JSON number")
 
 
-# Checking the fields --------------------------------------------------------------------------------------------
+# Checking the fields ---------------------------------------------------------------------------------------
 
 
 def _field_faults(
@@ -183,7 +183,7 @@ def _strategy_faults(strategy: Any, allowed: list[str]) -> Iterator[Fault]:
         yield Fault("/strategy", f"{_shown(strategy)} is not one of {', '.join(allowed)}")
 
 
-# Wording --------------------------------------------------------------------------------------------------------
+# Wording ---------------------------------------------------------------------------------------------------
 
 
 def _refuse(pointer: str, detail: str) -> NoReturn:

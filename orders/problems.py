@@ -1,7 +1,7 @@
 """The one place where what went wrong becomes an HTTP answer, an RFC 9457 problem.
 
-*Sold out* is final (409). *Busy* and an outage are not (503, with Retry-After): a shop that mixes them up turns buyers
-away from a full shelf. Where it can't be known whether the order was placed, the answer says so.
+*Sold out* is final (409). *Busy* and an outage are not (503, with Retry-After): a shop that mixes them up
+turns buyers away from a full shelf. Where it can't be known whether the order was placed, the answer says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import singledispatch, wraps
 from http import HTTPStatus
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.translation import gettext_noop
 from django.views.decorators.cache import never_cache
@@ -46,8 +46,8 @@ INVALID = ProblemType(
     HTTPStatus.BAD_REQUEST,
     gettext_noop("The request is not valid"),
     gettext_noop(
-        "Each entry of errors has a JSON pointer to the field and the reason. Mend the request; sending it again as it "
-        "is won't help."
+        "Each entry of errors has a JSON pointer to the field and the reason. Mend the request; sending it "
+        "again as it is won't help."
     ),
 )
 SOLD_OUT = ProblemType(
@@ -55,8 +55,8 @@ SOLD_OUT = ProblemType(
     HTTPStatus.CONFLICT,
     gettext_noop("Not enough stock"),
     gettext_noop(
-        "A final answer: nothing was ordered. Each entry of shortages has the SKU, the units requested and those "
-        "available."
+        "A final answer: nothing was ordered. Each entry of shortages has the SKU, the units requested and "
+        "those available."
     ),
 )
 BUSY = ProblemType(
@@ -64,8 +64,8 @@ BUSY = ProblemType(
     HTTPStatus.SERVICE_UNAVAILABLE,
     gettext_noop("Too busy right now"),
     gettext_noop(
-        "Someone else was buying the same product for too long. Nothing was ordered, and it may well be in stock: try "
-        "again after the seconds in Retry-After."
+        "Someone else was buying the same product for too long. Nothing was ordered, and it may well be in "
+        "stock: try again after the seconds in Retry-After."
     ),
 )
 UNAVAILABLE = ProblemType(
@@ -79,8 +79,8 @@ OUTCOME_UNKNOWN = ProblemType(
     HTTPStatus.SERVICE_UNAVAILABLE,
     gettext_noop("It isn't known whether the order was placed"),
     gettext_noop(
-        "The connection or the lock was lost in the middle. Look at the stock before trying again: a second try may be "
-        "a second order."
+        "The connection or the lock was lost in the middle. Look at the stock before trying again: a second "
+        "try may be a second order."
     ),
 )
 NOT_FOUND = ProblemType(
@@ -148,12 +148,12 @@ def respond(problem: Problem) -> JsonResponse:
     )
 
 
-# From an error to its problem ------------------------------------------------------------------------------------
+# From an error to its problem ------------------------------------------------------------------------------
 
 
 @singledispatch
 def problem_of(error: Exception) -> Problem:
-    """Return what to tell the client about `error`; what isn't registered below is our own mistake and is raised."""
+    """Return what to tell the client about `error`; what isn't registered below is a bug and is raised."""
     raise error
 
 
@@ -223,7 +223,7 @@ def _(error: DatabaseError) -> Problem:
 
 
 def _refused(error: DatabaseError) -> bool:
-    """Return whether the server itself said no: deadlock or conflict (40), no resources (53), lock time-out (55).
+    """Return whether the server itself said no: conflict or deadlock (40), resources (53), lock (55).
 
     Anything else, a lost connection above all, may have come after the commit.
     """
@@ -247,19 +247,21 @@ def _unknown(detail: str) -> Problem:
     return _try_again(OUTCOME_UNKNOWN, detail, RETRY_AFTER_OUTAGE)
 
 
-# Around a view ---------------------------------------------------------------------------------------------------
+# Around a view ---------------------------------------------------------------------------------------------
 
 
 def json_api(*methods: str) -> Callable[[_View], _View]:
     """Make a view of JSON: it answers `methods` only, and its errors become problems.
 
-    It is exempt from the CSRF token because it reads no cookie: it acts for nobody, so a foreign page has nobody's
-    rights to borrow. The view that writes insists on `application/json` besides, which no form can send and for which
-    a browser asks first (CORS); that question is never answered. So the shop page, `curl` and a load generator all
-    call the same address in the same way.
+    It is exempt from the CSRF token because it reads no cookie: it acts for nobody, so a foreign page has
+    nobody's rights to borrow. The view that writes insists on `application/json` besides, which no form can
+    send and for which a browser asks first (CORS); that question is never answered. So the shop page,
+    `curl` and a load generator all call the same address in the same way.
     """
 
     def decorate(view: _View) -> _View:
+        # ATOMIC_REQUESTS would commit after the strategy has let go of its lock: the transaction is its own.
+        @transaction.non_atomic_requests
         @never_cache
         @csrf_exempt
         @wraps(view)

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 
 from inventory.models import LAB_PREFIX, Product
 from inventory.strategies import STRATEGIES, Strategy
-from orders.models import Order
+from orders.models import Order, OrderItem
 
 PAGE = 100
 
@@ -54,7 +54,7 @@ def order_data(order: Order) -> dict[str, Any]:
         "created_at": order.created_at.isoformat(),
         "lines": [
             {"sku": item.product.sku, "quantity": item.quantity, "unit_price": str(item.unit_price)}
-            for item in order.items.select_related("product")
+            for item in OrderItem.objects.filter(order=order).select_related("product")
         ],
     }
 

@@ -14,5 +14,6 @@ urlpatterns = [
     path("checkout/", views.checkout_view, name="checkout"),
     path("orders/<str:order_id>/", views.order_view, name="order"),
     path("products/", views.products_view, name="products"),
+    path("favicon.ico", views.favicon),
     path("texts.js", JavaScriptCatalog.as_view(packages=["orders"]), name="texts"),
 ]

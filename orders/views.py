@@ -6,7 +6,8 @@ from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.templatetags.static import static
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
@@ -22,7 +23,7 @@ from orders.services import checkout
 CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 
-# JSON -----------------------------------------------------------------------------------------------------------
+# JSON ------------------------------------------------------------------------------------------------------
 
 
 @json_api("POST")
@@ -74,7 +75,7 @@ def products_view(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"products": products, "next": following})
 
 
-# Pages ----------------------------------------------------------------------------------------------------------
+# Pages -----------------------------------------------------------------------------------------------------
 
 
 def start(request: HttpRequest) -> HttpResponse:
@@ -97,6 +98,12 @@ def shop(request: HttpRequest) -> HttpResponse:
 def problems(request: HttpRequest) -> HttpResponse:
     """Explain every `type` of a problem; each links here."""
     return _page(request, "orders/problems.html", {"problems": PROBLEM_TYPES})
+
+
+@require_safe
+def favicon(request: HttpRequest) -> HttpResponse:
+    """Lead browsers that ask without being told to the icon."""
+    return redirect(static("orders/icon.svg"))
 
 
 @never_cache

@@ -7,6 +7,10 @@ import pytest
 import redis
 from hypothesis import settings as hypothesis_settings
 
+from tests.serving import server
+
+__all__ = ["server"]
+
 MARK = "holdfast:tests"  # says that a Redis database is ours to empty
 
 # Repeatable by default, so that a failure is the change's, not the day's; HYPOTHESIS_PROFILE=explore goes on.

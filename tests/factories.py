@@ -5,7 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-import factory
+from factory.declarations import LazyAttribute, LazyFunction, Sequence
+from factory.django import DjangoModelFactory
 
 from inventory.domain import Line
 from inventory.models import Product
@@ -14,14 +15,14 @@ from orders.models import Order
 from orders.services import checkout
 
 
-class ProductFactory(factory.django.DjangoModelFactory[Product]):
+class ProductFactory(DjangoModelFactory[Product]):
     """A guarded product with ten units."""
 
     class Meta:
         model = Product
 
-    sku = factory.Sequence(lambda n: f"product-{n}")
-    name = factory.LazyAttribute(lambda product: product.sku.title())
+    sku = Sequence(lambda n: f"product-{n}")
+    name = LazyAttribute(lambda product: product.sku.title())
     price = Decimal("2.50")
     on_hand = 10
 
@@ -33,19 +34,19 @@ class ProductFactory(factory.django.DjangoModelFactory[Product]):
 class LabProductFactory(ProductFactory):
     """An unguarded product with one unit: two buyers, one of whom must go without."""
 
-    sku = factory.Sequence(lambda n: f"lab-{n}")
+    sku = Sequence(lambda n: f"lab-{n}")
     on_hand = 1
     guarded = False
 
 
-class OrderFactory(factory.django.DjangoModelFactory[Order]):
+class OrderFactory(DjangoModelFactory[Order]):
     """A placed order of one unit of a new product; `lines` and `strategy` may be given."""
 
     class Meta:
         model = Order
 
     strategy = "conditional_update"
-    lines = factory.LazyFunction(lambda: [Line(ProductFactory().sku, 1)])
+    lines = LazyFunction(lambda: [Line(ProductFactory.create().sku, 1)])
 
     @classmethod
     def _create(cls, model_class: type[Order], *args: Any, **kwargs: Any) -> Order:

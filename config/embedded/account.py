@@ -80,8 +80,17 @@ def own(path: Path, account: Account) -> None:
         os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
 
 
-def run_as(account: Account, command: Sequence[str | Path], cwd: Path | str = "/") -> Done:
-    """Run a short command as `account`, away from our terminal and our environment."""
+def run_as(
+    account: Account, command: Sequence[str | Path], cwd: Path | str = "/", keep_open: int | None = None
+) -> Done:
+    """Run a short command, away from our terminal and our environment.
+
+    Args:
+        account: who runs it; only root can name another.
+        command: the program and its arguments.
+        cwd: where it works.
+        keep_open: an open file that it and its children inherit.
+    """
     identity: Identity = {}
     if is_root():
         identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": [account.pw_gid]}
@@ -95,6 +104,7 @@ def run_as(account: Account, command: Sequence[str | Path], cwd: Path | str = "/
         errors="replace",
         start_new_session=True,  # Ctrl-C in the starter's terminal must not reach a server that others use
         check=False,
+        pass_fds=[] if keep_open is None else [keep_open],
         **identity,
     )
 

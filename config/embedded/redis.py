@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -20,7 +19,6 @@ from config.embedded.errors import EmbeddedError
 from config.embedded.server import Server, living
 
 FLOOR = (6, 2)
-BACKGROUND_SECONDS = 10.0
 
 
 class Redis(Server):
@@ -64,17 +62,17 @@ class Redis(Server):
         """The running redis-server of this home, or None."""
         return living(self.data / "redis.pid", self.data, "redis-server")
 
-    def launch(self) -> None:
+    def launch(self, alive: int) -> None:
         """Write the settings and start redis-server, which moves itself into the background."""
         self.home.folder("redis")
         self.socket.unlink(missing_ok=True)
         (self.data / "redis.pid").unlink(missing_ok=True)
         self.home.write(self.data / "redis.conf", self.settings(), between=" ")
-        binary = program()
-        done = run_as(self.home.account, [self.home.usable(binary, tree=binary), "redis.conf"], cwd=self.data)
+        original = program()
+        binary = self.home.usable(original, original.parent, needs=(original.name,))
+        done = run_as(self.home.account, [binary, "redis.conf"], cwd=self.data, keep_open=alive)
         if done.returncode:
             raise self.failure("did not start", done.stdout + done.stderr)
-        self.await_pid_file()
 
     def settings(self) -> dict[str, str]:
         """Settings that suit locks: nothing is evicted, and a restart doesn't forget who holds what."""
@@ -90,14 +88,6 @@ class Redis(Server):
             "appendfsync": "everysec",
             "save": '""',
         }
-
-    def await_pid_file(self) -> None:
-        """The command returns before its child has written the pid file."""
-        deadline = time.monotonic() + BACKGROUND_SECONDS
-        while self.process() is None:
-            if time.monotonic() > deadline:
-                raise self.failure("did not start")
-            time.sleep(0.02)
 
     def ask_to_stop(self) -> None:
         """Ask for an orderly shutdown, which flushes the append-only file."""

@@ -10,12 +10,13 @@ from typing import ClassVar
 
 import psutil
 
+from config.embedded.account import own
 from config.embedded.errors import EmbeddedError, demand_space, disk_full, spoken
-from config.embedded.home import Home
+from config.embedded.home import Home, lock_file
 
 READY_SECONDS = 60.0  # crash recovery on a slow disk takes its time
 STOP_SECONDS = 15.0
-TELLING = re.compile(r"FATAL|PANIC|Fatal|ERROR|No space left|error:|can't|Can't")
+TELLING = re.compile(r"FATAL|PANIC|Fatal|ERROR|error:|invalid|[Cc]an't|could not")
 
 
 class Server(ABC):
@@ -46,8 +47,12 @@ class Server(ABC):
         """The running server of this home, or None."""
 
     @abstractmethod
-    def launch(self) -> None:
-        """Clear what a killed server left, then start a new one."""
+    def launch(self, alive: int) -> None:
+        """Clear what a killed server left, then start a new one.
+
+        Args:
+            alive: an open file that everything launched must inherit.
+        """
 
     @abstractmethod
     def ask_to_stop(self) -> None:
@@ -73,22 +78,45 @@ class Server(ABC):
 
     def start_alone(self) -> None:
         """Start under the file lock; whoever held it before us may have done so already."""
-        if self.process() is None:
-            demand_space(self.home.path)
-            self.log_start = self.log.stat().st_size if self.log.exists() else 0
-            self.launch()
-        self.await_up()
-        self.complete()
-
-    def await_up(self) -> None:
-        """Wait until the server takes connections; it may be replaying its log after a crash."""
+        launched = False
         deadline = time.monotonic() + READY_SECONDS
         while not self.is_up():
-            if self.process() is None:
+            if not launched:
+                launched = self.launch_if_dead()
+            elif not self.lives():
                 raise self.failure("stopped while starting")
             if time.monotonic() > deadline:
                 raise self.failure(f"runs but has not answered for {READY_SECONDS:.0f} s (make stop ends it)")
-            time.sleep(0.05)
+            time.sleep(0.02)
+        self.complete()
+
+    @property
+    def alive(self) -> Path:
+        """The file on which everything launched holds a lock."""
+        return self.home.path / f"{self.label.lower()}.alive"
+
+    def lives(self) -> bool:
+        """Whether anything launched still runs."""
+        with self.alive.open("a") as file:
+            return not lock_file(file.fileno())
+
+    def launch_if_dead(self) -> bool:
+        """Launch the server unless something that works on its data lives.
+
+        Whatever is launched inherits a lock, which the kernel frees with the last of these processes. So
+        nothing is started beside the child of a killed server, or the unfinished work of a killed starter.
+
+        Returns:
+            Whether it was launched.
+        """
+        with self.alive.open("a") as file:
+            own(self.alive, self.home.account)
+            if not lock_file(file.fileno()):
+                return False
+            demand_space(self.home.path)
+            self.log_start = self.log.stat().st_size if self.log.exists() else 0
+            self.launch(file.fileno())
+        return True
 
     def stop(self) -> bool:
         """Stop the server, by force if it doesn't listen.
@@ -107,11 +135,11 @@ class Server(ABC):
 
     def failure(self, what: str, said: str = "") -> EmbeddedError:
         """The error for a failed start, with the telling line of the log or of what the command said."""
-        words = telling_line(self.new_log()) or telling_line(said) or "it said nothing"
+        words = f"{self.new_log()}\n{said}"
         if "No space left on device" in words:
             return disk_full(self.home.path)
         return EmbeddedError(
-            f"the embedded {self.label} {what}: {words}; see {self.log}, "
+            f"the embedded {self.label} {what}: {telling_line(words)}; see {self.log}, "
             f"or set {self.variable} to a server of your own."
         )
 
@@ -124,20 +152,28 @@ class Server(ABC):
 
 
 def telling_line(text: str) -> str:
-    """The last line that says what went wrong, or else the last line."""
+    """The first line that says what went wrong, or else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return ([line for line in lines if TELLING.search(line)] or lines or [""])[-1]
+    telling = [line for line in lines if TELLING.search(line)]
+    return (telling or lines[-1:] or ["it said nothing"])[0]
 
 
 def end(process: psutil.Process) -> None:
     """Wait for a server to go; one that doesn't is killed, and recovers at its next start."""
     with suppress(psutil.NoSuchProcess):
-        if process.status() != psutil.STATUS_STOPPED:
-            with suppress(psutil.TimeoutExpired):
-                process.wait(timeout=STOP_SECONDS)
-        if process.is_running():
+        if process.status() == psutil.STATUS_STOPPED or not gone_within(process, STOP_SECONDS):
             process.kill()
-            process.wait(timeout=STOP_SECONDS)
+            gone_within(process, STOP_SECONDS)
+
+
+def gone_within(process: psutil.Process, seconds: float) -> bool:
+    """Whether the process ends in time; one that its parent has yet to bury has ended."""
+    deadline = time.monotonic() + seconds
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def living(pid_file: Path, cwd: Path, name: str) -> psutil.Process | None:

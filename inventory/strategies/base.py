@@ -36,6 +36,9 @@ class Strategy(ABC):
     sound_across_processes: ClassVar[bool] = True
     """It stays sound when its buyers come from several processes."""
 
+    keeps_stock: ClassVar[bool] = False
+    """It keeps a copy of the stock outside the database, which a delivery makes out of date."""
+
     wait: ClassVar[float] = 10.0
     """Seconds to wait for a busy stock before the answer is Busy."""
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import Busy
-from inventory.rows import decide, in_key_order, read_products, sale_transaction
+from inventory.rows import decide, read_products, sale_transaction, save_all
 from inventory.strategies.base import Sale, Strategy
-from locking import LockNotAcquired, get_lock
+from locking import get_lock
 
 
 class EarlyRelease(Strategy):
@@ -35,16 +34,10 @@ class EarlyRelease(Strategy):
         """Lock inside the transaction."""
         with sale_transaction():
             checkpoint("waiting")
-            try:
-                with get_lock(*(f"sku:{line.sku}" for line in sale.lines), wait=self.wait):
-                    checkpoint("locked")
-                    products = read_products(sale.lines)
-                    decide(sale.lines, products)
-                    for product, quantity in in_key_order(sale.lines, products):
-                        product.on_hand -= quantity
-                        product.save(update_fields=["on_hand"])
-                    checkpoint("written")
-            except LockNotAcquired as error:
-                raise Busy(str(error), retry_after=error.retry_after or 1.0) from error
+            with get_lock(*(f"sku:{line.sku}" for line in sale.lines), wait=self.wait):
+                checkpoint("locked")
+                products = read_products(sale.lines)
+                decide(sale.lines, products)
+                save_all(sale.lines, products)
             checkpoint("unlocked")
             sale.record(products)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line
-from inventory.rows import decide, in_key_order, read_products, sale_transaction
+from inventory.rows import decide, read_products, sale_transaction, save_all
 from inventory.strategies.base import Sale, Strategy
 
 _locks: dict[str, threading.Lock] = {}
@@ -43,10 +43,7 @@ class LocalLock(Strategy):
             with sale_transaction():
                 products = read_products(sale.lines)
                 decide(sale.lines, products)
-                for product, quantity in in_key_order(sale.lines, products):
-                    product.on_hand -= quantity
-                    product.save(update_fields=["on_hand"])
-                checkpoint("written")
+                save_all(sale.lines, products)
                 sale.record(products)
 
     def _acquire(self, line: Line, held: ExitStack) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
+from django.db import transaction
+
 from inventory.checkpoints import checkpoint
-from inventory.domain import Busy
-from inventory.rows import decide, read_products, sale_transaction, subtract_all
+from inventory.rows import busy_when_locked_out, decide, limit_row_waits, read_products, subtract_all
 from inventory.strategies.base import Sale, Strategy
-from locking import LockNotAcquired, get_lock
+from locking import distributed_lock
+
+
+def lock_names(strategy: Strategy, sale: Sale) -> list[str]:
+    """Return the names of the locks of a sale, one a product."""
+    return [f"sku:{line.sku}" for line in sale.lines]
 
 
 class RedisLock(Strategy):
     """Idea:
-        One lock a product, all or none for a cart; the transaction begins inside the lock and is committed
-        before it is let go. The watchdog renews it, and buyers wait in line instead of polling.
+        One lock a product, all or none for a cart. The decorator begins the transaction inside the lock and
+        commits it before the release. A watchdog renews the lock, and buyers wait in line instead of polling.
 
     Interleaving:
         A locks, reads 1, sells it, commits, and only then unlocks; the lock is handed to B, which has waited
@@ -22,8 +29,7 @@ class RedisLock(Strategy):
 
     Verdict:
         Exact, with one transaction a product at a time. A lease can still end under a holder that is paused
-        for too
-        long: the second line, UPDATE … WHERE on_hand >= n, then refuses what the lock let through.
+        for too long: the second line, UPDATE … WHERE on_hand >= n, then refuses what the lock let through.
 
     Cost:
         Two requests to Redis around each sale; refused buyers stand in line too. It also orders work outside
@@ -32,21 +38,21 @@ class RedisLock(Strategy):
 
     name: ClassVar[str] = "redis_lock"
     sound: ClassVar[bool] = True
+    wait: ClassVar[float] = 10.0
 
     def sell(self, sale: Sale) -> None:
-        """Lock, then BEGIN, read, decide, write, COMMIT, unlock."""
+        """Lock, BEGIN, read, decide, write, COMMIT, unlock."""
         checkpoint("waiting")
-        try:
-            with get_lock(*(f"sku:{line.sku}" for line in sale.lines), wait=self.wait):
-                checkpoint("locked")
-                self._sell_locked(sale)
-        except LockNotAcquired as error:
-            raise Busy(str(error), retry_after=error.retry_after or 1.0) from error
+        with busy_when_locked_out():
+            self._sell_locked(sale)
         checkpoint("unlocked")
 
+    @distributed_lock(key=lock_names, wait=wait, on_conflict="raise")
     def _sell_locked(self, sale: Sale) -> None:
-        with sale_transaction(self.wait):
-            products = read_products(sale.lines)
-            decide(sale.lines, products)
-            subtract_all(sale.lines, products)
-            sale.record(products)
+        checkpoint("locked")
+        transaction.on_commit(partial(checkpoint, "committed"))
+        limit_row_waits(self.wait)
+        products = read_products(sale.lines)
+        decide(sale.lines, products)
+        subtract_all(sale.lines, products)
+        sale.record(products)

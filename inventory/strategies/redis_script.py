@@ -8,7 +8,7 @@ from typing import ClassVar
 from inventory import stock_store
 from inventory.checkpoints import checkpoint
 from inventory.models import Product
-from inventory.rows import read_products, sale_transaction, subtract_all
+from inventory.rows import find_products, read_products, sale_transaction, subtract_all
 from inventory.strategies.base import Sale, Strategy
 
 
@@ -34,6 +34,7 @@ class RedisScript(Strategy):
 
     name: ClassVar[str] = "redis_script"
     sound: ClassVar[bool] = True
+    keeps_stock: ClassVar[bool] = True
 
     def sell(self, sale: Sale) -> None:
         """Take from Redis, then from the database; give back to Redis if that fails."""
@@ -48,7 +49,7 @@ class RedisScript(Strategy):
         keys = [_key(line.sku) for line in sale.lines]
         wanted = [line.quantity for line in sale.lines]
         return stock_store.take(
-            "take", sale.lines, keys, wanted, lambda: _stock(read_products(sale.lines).values())
+            "take", sale.lines, keys, wanted, lambda: _stock(find_products(sale.lines).values())
         )
 
     def prepare(self, products: Iterable[Product]) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import ClassVar
 from uuid import uuid4
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy
+from inventory.models import Product
 from inventory.rows import decide, read_products, sale_transaction, subtract_all
-from inventory.stock_store import answering, run
+from inventory.stock_store import answering, drop, run
 from inventory.strategies.base import Sale, Strategy
 from locking import BackendUnavailable
 
@@ -52,6 +53,10 @@ class RedisSpinLock(Strategy):
                 decide(sale.lines, products)
                 subtract_all(sale.lines, products)
                 sale.record(products)
+
+    def forget(self, products: Iterable[Product]) -> None:
+        """Remove the locks, also those that a dead holder left."""
+        drop(f"spin:{product.sku}" for product in products)
 
     @contextmanager
     def _held(self, key: str) -> Iterator[None]:

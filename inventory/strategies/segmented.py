@@ -9,7 +9,7 @@ from typing import ClassVar
 from inventory import stock_store
 from inventory.checkpoints import checkpoint
 from inventory.models import Product
-from inventory.rows import read_products, sale_transaction, subtract_all
+from inventory.rows import find_products, read_products, sale_transaction, subtract_all
 from inventory.strategies.base import Sale, Strategy
 
 
@@ -36,6 +36,7 @@ class Segmented(Strategy):
 
     name: ClassVar[str] = "segmented"
     sound: ClassVar[bool] = True
+    keeps_stock: ClassVar[bool] = True
     segments: ClassVar[int] = 5
 
     def sell(self, sale: Sale) -> None:
@@ -52,7 +53,7 @@ class Segmented(Strategy):
         first = random.randrange(self.segments)  # noqa: S311
         args = [self.segments, first, *(line.quantity for line in sale.lines)]
         return stock_store.take(
-            "take_segments", sale.lines, keys, args, lambda: self._stock(read_products(sale.lines).values())
+            "take_segments", sale.lines, keys, args, lambda: self._stock(find_products(sale.lines).values())
         )
 
     def prepare(self, products: Iterable[Product]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy
-from inventory.rows import decide, in_key_order, read_products, sale_transaction
-from inventory.stock_store import answering
+from inventory.models import Product
+from inventory.rows import decide, read_products, sale_transaction, save_all
+from inventory.stock_store import answering, drop
 from inventory.strategies.base import Sale, Strategy
 
 
@@ -43,15 +44,16 @@ class SetnxGetset(Strategy):
             with sale_transaction():
                 products = read_products(sale.lines)
                 decide(sale.lines, products)
-                for product, quantity in in_key_order(sale.lines, products):
-                    product.on_hand -= quantity
-                    product.save(update_fields=["on_hand"])
-                checkpoint("written")
+                save_all(sale.lines, products)
                 sale.record(products)
 
     def clock(self) -> float:
         """Return this client's own idea of the time."""
         return time.time()
+
+    def forget(self, products: Iterable[Product]) -> None:
+        """Remove the locks, also those that a dead holder left."""
+        drop(f"stamp:{product.sku}" for product in products)
 
     @contextmanager
     def _held(self, key: str) -> Iterator[None]:

@@ -165,6 +165,10 @@ class BaseLockBackend(ABC):
         """Extend each `(key, owner, ttl)`; one answer each, in order. The watchdog renews by this."""
         return [self.extend(key, owner, ttl) for key, owner, ttl in leases]
 
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        """`extend` to less than what is left; where waiters sleep until the lease ends, they must be told."""
+        return self.extend(key, owner, ttl)
+
     def force_release(self, key: str, expected: str) -> bool:
         """Break the hold of `expected` and of nobody else; False when it doesn't have the lock."""
         raise self.unsupported("force_release")
@@ -172,6 +176,10 @@ class BaseLockBackend(ABC):
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """Return the backend of another kind of lock on the same servers; one of `kinds`."""
         raise self.unsupported(f"make a {kind} lock")
+
+    def held(self, *, offset: int = 0, limit: int = 50) -> list[tuple[str, Holder]]:
+        """Return a page of what is held, keys and their holders: `limit` of them from the `offset`-th on."""
+        raise self.unsupported("list what is held")
 
     def unsupported(self, verb: str) -> LockNotSupported:
         """Return the error for a verb that this backend doesn't have."""
@@ -186,6 +194,10 @@ class BaseLockBackend(ABC):
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         """`extend` for asyncio."""
         return await asyncio.to_thread(self.extend, key, owner, ttl)
+
+    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
+        """`shorten` for asyncio."""
+        return await asyncio.to_thread(self.shorten, key, owner, ttl)
 
     async def arelease(self, key: str, owner: str) -> bool:
         """`release` for asyncio."""

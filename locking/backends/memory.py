@@ -64,7 +64,10 @@ class Store:
             hold = self._live(key)
             if hold is None or hold.owner != owner:
                 return False
+            shorter = now() + ttl < hold.deadline
             hold.deadline = now() + ttl
+            if shorter:
+                self._tell_new_end(key)
             return True
 
     def release(self, key: str, owner: str) -> bool:
@@ -87,6 +90,11 @@ class Store:
             queue = self._queues.get(key)
             if queue and waiter in queue:
                 queue.remove(waiter)
+
+    def _tell_new_end(self, key: str) -> None:
+        """Have the waiters ask again: they sleep as long as the lease that they were told of."""
+        for waiter in self._queues.get(key, ()):
+            waiter.wake()
 
     def _live(self, key: str) -> Hold | None:
         hold = self._holds.get(key)
@@ -166,6 +174,10 @@ class MemoryBackend(BaseLockBackend):
         """See the base class."""
         return self.store.extend(key, owner, ttl)
 
+    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return self.store.extend(key, owner, ttl)
+
     async def arelease(self, key: str, owner: str) -> bool:
         """See the base class."""
         return self.store.release(key, owner)
@@ -195,6 +207,7 @@ class MemoryPlace(Place):
     def wait(self, timeout: float) -> Outcome:
         """See the base class."""
         self._woken.wait(timeout)
+        self._woken.clear()
         return self._waiter.grant or self.try_acquire(queue=True)
 
     def leave(self) -> None:
@@ -220,7 +233,10 @@ class AsyncMemoryPlace(AsyncPlace):
     async def wait(self, timeout: float) -> Outcome:
         """See the base class."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), timeout)
+            # Not wait_for: before Python 3.12 it swallows a cancellation that comes with the wake-up.
+            async with asyncio.timeout(timeout):
+                await self._woken.wait()
+        self._woken.clear()
         return self._waiter.grant or await self.try_acquire(queue=True)
 
     async def leave(self) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -98,7 +97,7 @@ def sampled(sku: str, wanted: bool) -> Iterator[list[Sample]]:
 
     Args:
         sku: the product.
-        wanted: the looks cost a little of the two cores that the buyers share, so only the report asks for them.
+        wanted: the looks take a little time from the buyers, so only the report asks for them.
     """
     samples: list[Sample] = []
     over = threading.Event()

@@ -92,7 +92,7 @@ class Buyer:
 
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
         self.trace.append(Mark(name, time.monotonic(), self._on_hand(facts)))
-        # Not at "locked": there a primitive lock has no expiry yet, and whoever gave up would hold it for ever.
+        # Not at "locked": a primitive lock has no expiry yet, and whoever gave up would hold it for ever.
         if name != "locked":
             self._give_up_if_stopped()
         if name == "decided":

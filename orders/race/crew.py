@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from django.conf import settings
 from django.db import connections
@@ -35,7 +35,7 @@ class WorkerProcess:
 
     def __init__(self, shared: Mapping[str, object]) -> None:
         self.channel, far_end = Pipe()
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self.process = self._start(far_end)
         self.answered = 0
         self.outcomes: tuple[Outcome, ...] = ()
@@ -45,24 +45,21 @@ class WorkerProcess:
 
     def _start(self, far_end: Connection) -> subprocess.Popen[bytes]:
         with far_end:
-            return subprocess.Popen(  # noqa: S603
+            return subprocess.Popen(
                 [sys.executable, "-m", "orders.race.worker", str(far_end.fileno())],
                 pass_fds=[far_end.fileno()],
                 cwd=Path(settings.BASE_DIR),
-                env=os.environ | {"DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE},
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                # A session of its own: Ctrl-C reaches the parent alone, which then sends everybody home in order.
+                # A session of its own: Ctrl-C reaches the parent alone, which sends everybody home in order.
                 start_new_session=True,
             )
 
     def send(self, message: object) -> None:
         """Send a message; a worker that is gone will be noticed when its answer is awaited."""
-        try:
+        with suppress(OSError):
             self.channel.send(message)
-        except OSError:
-            pass
 
     def begin(self, heat: Heat) -> None:
         """Hand over the next heat."""
@@ -70,7 +67,7 @@ class WorkerProcess:
         self.send(heat)
 
     def hear(self, kind: type[Ready | Finished]) -> bool:
-        """Take the next message; say whether it was the awaited kind, or the last that this worker will send."""
+        """Take the next message; say whether it was the awaited kind, or this worker's last."""
         try:
             message = self.channel.recv()
         except (EOFError, OSError):
@@ -154,8 +151,8 @@ class Crew:
             on_progress: called with the number of buyers who have their answer.
 
         Returns:
-            An outcome for every buyer, in the order of their numbers. The buyers of a worker that died have an
-            `error` with the reason, and the worker is replaced.
+            An outcome for every buyer, in the order of their numbers. The buyers of a worker that died have
+            an `error` with the reason, and the worker is replaced.
         """
         for worker, heat in zip(self._workers, heats, strict=True):
             worker.begin(heat)
@@ -206,10 +203,11 @@ class Crew:
 def shared_settings() -> dict[str, object]:
     """The settings that a worker must share with this process, which may be a test with databases of its own.
 
-    Each buyer has a connection of its own, as each request of a busy shop has: no pool. DEBUG is off, because it
-    would keep every SQL statement in memory and slow the buyers down.
+    Each buyer has a connection of its own, as each request of a busy shop has: no pool. DEBUG is off, because
+    it would keep every SQL statement in memory and slow the buyers down.
     """
     databases = {alias: dict(connections[alias].settings_dict) for alias in connections}
     for database in databases.values():
         database["OPTIONS"] = {k: v for k, v in database["OPTIONS"].items() if k != "pool"}
-    return {"DATABASES": databases, "CACHES": settings.CACHES, "LOCKING": settings.LOCKING, "DEBUG": False}
+    shared = {name: getattr(settings, name) for name in ("CACHES", "LOCKING", "REDIS_URL")}
+    return shared | {"DATABASES": databases, "DEBUG": False}

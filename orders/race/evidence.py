@@ -11,7 +11,7 @@ from orders.race.messages import Mark, Outcome
 
 @dataclass(frozen=True)
 class Section:
-    """The work of one buyer under a lock, from having it to the last row written; monotonic seconds."""
+    """The work of one buyer under a lock, from having it to the stock being written; monotonic seconds."""
 
     buyer: int
     begin: float
@@ -24,11 +24,14 @@ def explain_fault(outcomes: Sequence[Outcome]) -> str:
 
 
 def explain_order(outcomes: Sequence[Outcome]) -> str:
-    """Say in one sentence what the traces show of a sound strategy's lock; empty if it takes none."""
+    """Say in one sentence what the traces show of a sound strategy at work; empty if it shows nothing."""
+    overtaken = sum(mark.name == "overtaken" for outcome in outcomes for mark in outcome.trace)
+    if overtaken:
+        return f"{overtaken} times a buyer was overtaken, noticed it, and read again."
     sections = _sections(outcomes)
     if len(sections) < 2 or shared_lock(outcomes):
         return ""
-    return f"{len(sections)} buyers held the lock, never two at a time."
+    return f"{len(sections)} sales were made under the lock, never two at a time."
 
 
 def same_reading(outcomes: Sequence[Outcome]) -> str:
@@ -65,7 +68,7 @@ def shared_lock(outcomes: Sequence[Outcome]) -> str:
     for section in others:
         if section.begin < first.end:
             together = min(first.end, section.end) - section.begin
-            return f"buyers {first.buyer} and {section.buyer} both held the lock, for {_ms(together)}."
+            return f"{_name(sorted((first.buyer, section.buyer)))} both held the lock, for {_ms(together)}."
         first = section
     return ""
 
@@ -77,7 +80,7 @@ def _sections(outcomes: Iterable[Outcome]) -> list[Section]:
 
 def _section(outcome: Outcome) -> Section | None:
     # Both ends lie strictly within the hold, so sections of a lock that works can't even seem to overlap.
-    begin, end = _last(outcome.trace, "locked"), _last(outcome.trace, "recorded")
+    begin, end = _last(outcome.trace, "locked"), _last(outcome.trace, "written")
     return Section(outcome.buyer, begin.at, end.at) if begin and end and begin.at < end.at else None
 
 

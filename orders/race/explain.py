@@ -8,6 +8,7 @@ import re
 from orders.race.result import Result
 
 _HEADING = re.compile(r"^(Idea|Interleaving|Verdict|Cost):\s*$", re.MULTILINE)
+_SHORT = 40
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
 
@@ -25,9 +26,15 @@ def headings(strategy: type) -> dict[str, str]:
     return {heading: " ".join(text.split()) for heading, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def first_sentence(text: str) -> str:
-    """The text up to its first full stop that ends a sentence."""
-    return _SENTENCE_END.split(text, maxsplit=1)[0]
+def opening(text: str) -> str:
+    """The first sentence of a text, and the next one where the first is a word or two.
+
+    Example:
+        >>> opening("Oversells. The lock ends too early. It costs a lot.")
+        'Oversells. The lock ends too early.'
+    """
+    first, *others = _SENTENCE_END.split(text)
+    return " ".join([first, *others[:1]]) if len(first) < _SHORT else first
 
 
 def explain(result: Result, strategy: type) -> str:
@@ -40,7 +47,7 @@ def explain(result: Result, strategy: type) -> str:
     Returns:
         The docstring's verdict, then this race's evidence, or what is missing if it didn't do as labelled.
     """
-    verdict = first_sentence(headings(strategy).get("Verdict", ""))
+    verdict = opening(headings(strategy).get("Verdict", ""))
     seen = result.evidence if result.kept else f"This race: {'; '.join(result.faults()) or 'nothing to see'}."
     return " ".join(part for part in (verdict, _capital(seen)) if part)
 

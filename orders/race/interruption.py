@@ -22,14 +22,16 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted in the block at the first signal and ignore the next, so that clearing up is not cut short.
+    """Raise Interrupted at the first signal and ignore the next, so that clearing up is not cut short.
 
     Outside the main thread, where Python delivers no signals, it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _interrupt) for number in _SIGNALS}
+    # A hang-up that is ignored already is `nohup`'s: the race was meant to outlive its terminal.
+    wanted = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _interrupt) for number in wanted}
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The lab's own products: one a race, unguarded, cleared away afterwards even if the race was killed.
 
-A race in progress holds a session-level advisory lock in the very database its products are in: it ends with the
-session, also after `kill -9`, at once and without a lease. Leftovers are products whose race holds no such lock.
+A race in progress holds a session-level advisory lock in the very database its products are in: it ends with
+the session, also after `kill -9`, at once and without a lease. Leftovers are products whose race holds none.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from django.db import connection
 
 from inventory.lab import create_lab_product
 from inventory.models import LAB_PREFIX, Product
 from inventory.strategies import STRATEGIES, get_strategy
+from locking import BackendUnavailable
 from orders import lab
 
 _LOCK_CLASS = 0x6C6162 << 32
@@ -66,13 +67,15 @@ def clear(race: str) -> None:
 
 
 def forget(product: Product) -> None:
-    """Remove what any strategy keeps outside the database for a product."""
+    """Remove what any strategy keeps outside the database for a product, where that server answers."""
     for name in STRATEGIES:
-        get_strategy(name).forget([product])
+        # A server that is down must not keep the product in the database; its keys carry the race's own name.
+        with suppress(BackendUnavailable):
+            get_strategy(name).forget([product])
 
 
 def sweep() -> int:
-    """Clear what killed races left behind, not what races in progress still use; returns how many races it was."""
+    """Clear what killed races left behind, not what races in progress use; returns how many it cleared."""
     skus = Product.objects.filter(sku__startswith=LAB_PREFIX).values_list("sku", flat=True)
     races = {match["race"] for match in map(_OURS.fullmatch, skus) if match}
     return sum(_sweep_one(race) for race in sorted(races))
@@ -86,15 +89,17 @@ def require_connections(buyers: int) -> None:
     """
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,"
+            "SELECT current_setting('max_connections')::int"
+            " - current_setting('superuser_reserved_connections')::int,"
             " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
         )
         allowed, used = cursor.fetchone()
     free = allowed - used - _SPARE_CONNECTIONS
     if buyers > free:
         raise LabError(
-            f"buyers is {buyers}, each with a connection of its own, but PostgreSQL has room for {max(0, free)} more "
-            f"(max_connections leaves {allowed}, {used} in use): use fewer buyers or raise max_connections"
+            f"buyers is {buyers}, each with a connection of its own, but PostgreSQL has room for "
+            f"{max(0, free)} more (max_connections leaves {allowed}, {used} in use): use fewer buyers, or "
+            "raise max_connections"
         )
 
 

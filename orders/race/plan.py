@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+
+from inventory.strategies import Strategy
 
 MOST_BUYERS = 1000
 MOST_STOCK = 1_000_000
@@ -18,14 +19,6 @@ _ACROSS = "@processes"
 
 class PlanError(ValueError):
     """A number or a name that can't be raced; the message says which, why and what to write instead."""
-
-
-class StrategyFacts(Protocol):
-    """The little that a plan needs to know of a strategy class."""
-
-    name: str
-    sound: bool
-    sound_across_processes: bool
 
 
 @dataclass(frozen=True)
@@ -116,12 +109,13 @@ def parse_gap(text: str) -> float:
     return number / 1000 if unit == "ms" else number
 
 
-def choose(selection: str, strategies: Mapping[str, type[StrategyFacts]], plan: Plan) -> tuple[Variant, ...]:
+def choose(selection: str, strategies: Mapping[str, type[Strategy]], plan: Plan) -> tuple[Variant, ...]:
     """Turn `all` or `name,name` into the variants to race, in the order given (broken ones first for `all`).
 
     Args:
-        selection: `all`, or names of strategies with commas between them. A strategy that is sound only within
-            one process has two names: `local_lock` races in one process, `local_lock@processes` across several.
+        selection: `all`, or names of strategies with commas between them. A strategy that is sound only
+            within one process has two names: `local_lock` races in one, `local_lock@processes` across
+            several.
         strategies: the registry, by name.
         plan: says how many processes there are.
 
@@ -151,7 +145,7 @@ def share_out(buyers: int, processes: int, workers: int) -> tuple[tuple[int, ...
     return (*hands, *(() for _ in range(workers - processes)))
 
 
-def _variants(strategy: type[StrategyFacts], plan: Plan) -> Iterable[Variant]:
+def _variants(strategy: type[Strategy], plan: Plan) -> Iterable[Variant]:
     if strategy.sound_across_processes or not strategy.sound:
         yield Variant(strategy.name, strategy.name, strategy.sound, plan.processes)
         return

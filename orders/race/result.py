@@ -28,7 +28,7 @@ class Result:
         queries: SQL statements of one sale (median of the buyers who got one).
         tries: races it took; a broken strategy gets several to show its fault.
         seconds: from the start to the last sale, or to the last answer when nothing was sold.
-        p50_ms, p95_ms, p99_ms: what buyers waited for their order, retries included; refusals aren't counted in.
+        p50_ms, p95_ms, p99_ms: what buyers waited for their order, retries included; without refusals.
         evidence: what the traces show, in one sentence.
     """
 
@@ -152,7 +152,7 @@ def judge(
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest value that at least `percent` of the ordered values don't exceed (nearest rank); 0 of none.
+    """The smallest value that `percent` of the ordered values do not exceed (nearest rank); 0 of none.
 
     Example:
         >>> percentile([1, 2, 3, 4], 50)

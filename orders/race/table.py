@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -18,7 +18,7 @@ from orders.race.explain import explain
 from orders.race.plan import Plan, Variant
 from orders.race.result import Result
 
-WIDTH_WITHOUT_TERMINAL = 140
+WIDTH_WITHOUT_TERMINAL = 150
 
 
 @dataclass(frozen=True)
@@ -28,29 +28,29 @@ class Column:
     Args:
         heading: above it.
         cell: what it says of a result.
-        from_width: characters a terminal must have to show it.
+        rank: 0 always stays; of the others the highest goes first.
     """
 
     heading: str
     cell: Callable[[Result], str]
-    from_width: int = 0
+    rank: int = 0
     text: bool = False
 
 
 COLUMNS = (
     Column("strategy", lambda r: r.name, text=True),
-    Column("label", lambda r: "sound" if r.sound else "broken", 100, text=True),
+    Column("label", lambda r: "sound" if r.sound else "broken", rank=5, text=True),
     Column("sold", lambda r: f"{r.sold} of {r.initial}"),
-    Column("left", lambda r: str(r.left), 56),
-    Column("oversold", lambda r: str(r.oversold), 100),
+    Column("left", lambda r: str(r.left), rank=1),
+    Column("oversold", lambda r: str(r.oversold), rank=4),
     Column("unaccounted", lambda r: str(r.unaccounted)),
-    Column("refused", lambda r: str(r.refused), 118),
-    Column("retries", lambda r: str(r.retries), 118),
-    Column("errors", lambda r: str(r.errors), 100),
-    Column("p50 ms", lambda r: f"{r.p50_ms:.0f}", 132),
-    Column("p95 ms", lambda r: f"{r.p95_ms:.0f}", 80),
-    Column("p99 ms", lambda r: f"{r.p99_ms:.0f}", 132),
-    Column("orders/s", lambda r: f"{r.orders_per_second:.0f}", 80),
+    Column("refused", lambda r: str(r.refused), rank=6),
+    Column("retries", lambda r: str(r.retries), rank=7),
+    Column("errors", lambda r: str(r.errors), rank=4),
+    Column("p50 ms", lambda r: f"{r.p50_ms:.0f}", rank=8),
+    Column("p95 ms", lambda r: f"{r.p95_ms:.0f}", rank=2),
+    Column("p99 ms", lambda r: f"{r.p99_ms:.0f}", rank=9),
+    Column("orders/s", lambda r: f"{r.orders_per_second:.0f}", rank=3),
     Column("verdict", lambda r: word(r), text=True),
 )
 
@@ -63,7 +63,7 @@ def word(result: Result) -> str:
 
 
 def make_console(*, no_color: bool, force_color: bool, file: object = None, stderr: bool = False) -> Console:
-    """A console that fits where it writes: a terminal of any width, a pipe, NO_COLOR, Django's colour options."""
+    """A console that fits where it writes: any terminal, a pipe, NO_COLOR, Django's options on colour."""
     console = Console(
         file=file,  # type: ignore[arg-type]
         stderr=stderr,
@@ -79,7 +79,7 @@ def make_console(*, no_color: bool, force_color: bool, file: object = None, stde
 def print_results(console: Console, plan: Plan, results: Sequence[Result]) -> None:
     """Print the table, then what went wrong and why the fix holds."""
     console.print(_title(plan), style="bold")
-    console.print(_table(results, console.width))
+    console.print(_fitting(console, results))
     console.print(
         "unaccounted = initial - sold - left; latency is that of the buyers who got one, retries included.\n"
     )
@@ -95,12 +95,21 @@ def _title(plan: Plan) -> str:
     )
 
 
-def _table(results: Iterable[Result], width: int) -> Table:
-    columns = [column for column in COLUMNS if width >= column.from_width]
+def _fitting(console: Console, results: Sequence[Result]) -> Table:
+    """The table with as many columns as there is room for."""
+    unlimited = console.options.update(max_width=1000)
+    for rank in sorted({column.rank for column in COLUMNS}, reverse=True):
+        table = _table([column for column in COLUMNS if column.rank <= rank], results)
+        if console.measure(table, options=unlimited).maximum <= console.width:
+            return table
+    return _table([column for column in COLUMNS if not column.rank], results, wrap=True)
+
+
+def _table(columns: Sequence[Column], results: Sequence[Result], *, wrap: bool = False) -> Table:
     table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
         table.add_column(
-            column.heading, justify="left" if column.text else "right", no_wrap=True, overflow="fold"
+            column.heading, justify="left" if column.text else "right", no_wrap=not wrap, overflow="fold"
         )
     for result in results:
         cells = [Text(column.cell(result)) for column in columns]

@@ -1,8 +1,8 @@
 """One process full of buyers: `python -m orders.race.worker FD`, where FD is its end of a pipe to its parent.
 
-It is started afresh rather than forked, so that it shares no connection, lock or thread with its parent, and it
-stays for all heats of a race, so that its buyers keep their connections. It goes home when it is told to, and
-also when its parent is gone.
+It is started afresh rather than forked, so that it shares no connection, lock or thread with its parent, and
+it stays for all heats of a race, so that its buyers keep their connections. It goes home when it is told to,
+and also when its parent is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from orders.race.messages import Finished, Go, Heat, Hello, Outcome, Progress, Ready, Stop
@@ -58,7 +59,7 @@ class Worker:
         self._channel = channel
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._stop = threading.Event()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(1)
         self._size = 0
 
     def serve(self) -> None:
@@ -69,11 +70,9 @@ class Worker:
         self._resize(0)
 
     def _listen(self) -> None:
-        try:
+        with suppress(EOFError, OSError):
             while not isinstance(message := self._channel.recv(), Stop):
                 self._inbox.put(message)
-        except (EOFError, OSError):
-            pass
         self._inbox.put(None)
         self._stop.set()
         # Every wait of a buyer has a bound; should one not keep it, the process still ends.
@@ -84,38 +83,39 @@ class Worker:
         self._resize(len(heat.buyers))
         _set_lease(heat)
         gate = Gate(len(heat.buyers))
-        futures = [self._submit(heat, number, gate) for number in heat.buyers]
+        futures = [
+            self._pool.submit(_stand_and_buy, heat, number, gate, self._stop) for number in heat.buyers
+        ]
         gate.wait_for_all()
-        self._channel.send(Ready())
+        self._say(Ready())
         go = self._inbox.get()
         gate.open(go.start_at if isinstance(go, Go) else time.monotonic())
         self._report(futures)
-        self._channel.send(Finished(tuple(future.result() for future in futures)))
+        self._say(Finished(tuple(future.result() for future in futures)))
         if not isinstance(go, Go):
             self._inbox.put(go)
+
+    def _say(self, message: object) -> None:
+        # A parent that is gone is noticed by the listener, which sends everybody home.
+        with suppress(OSError):
+            self._channel.send(message)
 
     def _report(self, futures: Sequence[Future[Outcome]]) -> None:
         waiting = set(futures)
         while waiting:
             waiting = wait(waiting, REPORT_EVERY).not_done
-            self._channel.send(Progress(len(futures) - len(waiting)))
-
-    def _submit(self, heat: Heat, number: int, gate: Gate) -> Future[Outcome]:
-        assert self._pool is not None
-        return self._pool.submit(_stand_and_buy, heat, number, gate, self._stop)
+            self._say(Progress(len(futures) - len(waiting)))
 
     def _resize(self, buyers: int) -> None:
-        """Keep one thread, and so one connection, for each buyer; a smaller crowd gives its connections back."""
+        """Keep a thread, and so a connection, for each buyer; a smaller crowd gives its connections back."""
         if buyers == self._size:
             return
-        if self._pool is not None:
-            self._close_connections()
-            self._pool.shutdown()
-        self._pool = ThreadPoolExecutor(buyers, thread_name_prefix="buyer") if buyers else None
+        self._close_connections()
+        self._pool.shutdown()
+        self._pool = ThreadPoolExecutor(max(1, buyers), thread_name_prefix="buyer")
         self._size = buyers
 
     def _close_connections(self) -> None:
-        assert self._pool is not None
         gate = Gate(self._size)
         for _ in range(self._size):
             self._pool.submit(_close, gate)
@@ -137,6 +137,7 @@ def _stand_and_buy(heat: Heat, number: int, gate: Gate, stop: threading.Event) -
 
     problem = ""
     try:
+        connection.close_if_unusable_or_obsolete()
         connection.ensure_connection()
     except Exception as error:
         problem = describe(error)

@@ -1,8 +1,9 @@
 """Real buyers on real connections, led from checkpoint to checkpoint: a race that happens in every run.
 
-A buyer stops where the test says, and goes on when the test says. That it *waits* is never assumed: PostgreSQL is
-asked (`pg_stat_activity`), or the checkpoint and the lock's own key are looked at. Nothing sleeps in order to be right:
-every wait ends when what it waits for is seen, and after `PATIENCE` seconds the test fails.
+A buyer stops where the test says, and goes on when the test says. That it *waits* is never assumed:
+PostgreSQL is asked (`pg_stat_activity`), or the checkpoint and the lock's own key are looked at. Nothing
+sleeps in order to be right: every wait ends when what it waits for is seen, and after `PATIENCE` seconds the
+test fails.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class Buyer:
         return row is not None and row[0] == "Lock"
 
     def _was_refused(self) -> bool:
-        """A lock that is waited for shows it: a refusal was told at the checkpoint, or it has a queue in Redis."""
+        """Whether its lock shows a waiter: a refusal told at the checkpoint, or a queue in Redis."""
         told = [event.facts for event in self.journal if event.buyer == self.name and event.name == "waiting"]
         return "lock" in told[-1] or next(stock_store.client().scan_iter("*", _type="list"), None) is not None
 

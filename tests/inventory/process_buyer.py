@@ -1,6 +1,7 @@
 """A buyer in a process of its own: `python -m tests.inventory.process_buyer STRATEGY SKU QUANTITY STOP`.
 
-It says each checkpoint on standard output, stands at STOP until a line comes in, and says at last how it ended.
+It says each checkpoint on standard output, stands at STOP until a line comes in, and says at last how
+it ended.
 """
 
 from __future__ import annotations

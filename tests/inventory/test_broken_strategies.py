@@ -32,8 +32,8 @@ def redis():
 
 
 def test_a_lost_update_leaves_a_stock_that_looks_healthy():
-    """Two orders of one unit each leave nine of ten: one unit was sold twice, and the stock doesn't show it."""
-    sku = LabProductFactory(on_hand=10).sku
+    """Two orders of one unit each leave nine of ten: one was sold twice and the stock doesn't show it."""
+    sku = LabProductFactory.create(on_hand=10).sku
     with buyers() as start:
         a = start("A", buying(sku, "lost_update"), "read").reaches("read")
         assert start("B", buying(sku, "lost_update")).ends().error is None
@@ -45,7 +45,7 @@ def test_a_lost_update_leaves_a_stock_that_looks_healthy():
 
 def test_a_lost_update_sells_the_last_unit_twice():
     """Two buyers read the last unit, and both get it."""
-    sku = LabProductFactory().sku
+    sku = LabProductFactory.create().sku
     with buyers() as start:
         a = start("A", buying(sku, "lost_update"), "read").reaches("read")
         start("B", buying(sku, "lost_update")).ends()
@@ -56,7 +56,7 @@ def test_a_lost_update_sells_the_last_unit_twice():
 
 def test_a_lost_update_is_not_stopped_by_the_guard():
     """The CHECK sees nothing wrong with a stock that was computed from a stale one."""
-    sku = ProductFactory(on_hand=1).sku
+    sku = ProductFactory.create(on_hand=1).sku
     with buyers() as start:
         a = start("A", buying(sku, "lost_update"), "read").reaches("read")
         start("B", buying(sku, "lost_update")).ends()
@@ -66,7 +66,7 @@ def test_a_lost_update_is_not_stopped_by_the_guard():
 
 def test_a_negative_stock_shows():
     """Both buyers pass the check in memory, both subtractions count, and the stock ends below zero."""
-    sku = LabProductFactory().sku
+    sku = LabProductFactory.create().sku
     with buyers() as start:
         a = start("A", buying(sku, "negative_stock"), "read").reaches("read")
         assert start("B", buying(sku, "negative_stock")).ends().error is None
@@ -77,7 +77,7 @@ def test_a_negative_stock_shows():
 
 def test_a_negative_stock_is_refused_by_the_guard():
     """On a guarded product the database's CHECK turns the second buyer away, as sold out."""
-    sku = ProductFactory(on_hand=1).sku
+    sku = ProductFactory.create(on_hand=1).sku
     with buyers() as start:
         a = start("A", buying(sku, "negative_stock"), "read").reaches("read")
         start("B", buying(sku, "negative_stock")).ends()
@@ -89,12 +89,14 @@ def test_a_negative_stock_is_refused_by_the_guard():
 
 
 def test_an_early_release_lets_the_next_holder_read_what_was_there_before():
-    """B gets the lock after A's release and before A's commit, reads A's unit as unsold, and sells it again."""
-    sku = LabProductFactory().sku
+    """B locks after A's release and before A's commit, reads A's unit as unsold, and sells it again."""
+    sku = LabProductFactory.create().sku
     with buyers() as start:
         a = start("A", buying(sku, "early_release"), "unlocked").reaches("unlocked")
         b = start("B", buying(sku, "early_release"))
-        assert b.ends_or_waits() == "waits", "B's write waits for A's row: B is past the lock and past its read"
+        assert b.ends_or_waits() == "waits", (
+            "B's write waits for A's row: B is past the lock and past its read"
+        )
         assert [event.name for event in b.journal if event.buyer == "B"][-1] == "decided"
         assert a.ends().error is None
         assert b.ends().error is None
@@ -104,7 +106,7 @@ def test_an_early_release_lets_the_next_holder_read_what_was_there_before():
 @pytest.mark.parametrize("strategy", ["setnx_expire_del", "setnx_getset"])
 def test_a_holder_that_outlasts_its_lock_is_overtaken(strategy):
     """A's lock ends while A works: B takes it, reads what A has read, and both sell the last unit."""
-    sku = LabProductFactory().sku
+    sku = LabProductFactory.create().sku
     with buyers() as start:
         a = start("A", buying(sku, strategy), "read").reaches("read")
         assert start("B", buying(sku, strategy)).ends().error is None
@@ -115,7 +117,7 @@ def test_a_holder_that_outlasts_its_lock_is_overtaken(strategy):
 def test_a_crash_between_setnx_and_expire_holds_for_ever(monkeypatch):
     """Who dies between the two calls leaves a lock without an end; everyone after it is told to try again."""
     monkeypatch.setattr(SetnxExpireDel, "wait", 0.05)
-    sku = LabProductFactory().sku
+    sku = LabProductFactory.create().sku
     with buyers() as start:
         start("A", buying(sku, "setnx_expire_del"), "locked").reaches("locked").dies()
         assert redis().ttl(f"lock:{sku}") == -1, "no expiry"
@@ -126,7 +128,7 @@ def test_a_crash_between_setnx_and_expire_holds_for_ever(monkeypatch):
 def test_a_late_holder_deletes_anothers_lock(monkeypatch):
     """A's lock has ended and B holds it; A deletes it all the same, and C comes in beside B."""
     monkeypatch.setattr(SetnxExpireDel, "expiry", 60.0)
-    sku, key = (product := LabProductFactory(on_hand=5)).sku, f"lock:{product.sku}"
+    sku, key = (product := LabProductFactory.create(on_hand=5)).sku, f"lock:{product.sku}"
     with buyers() as start:
         a = start("A", buying(sku, "setnx_expire_del"), "read").reaches("read")
         redis().pexpire(key, 1)  # its time is up
@@ -146,7 +148,7 @@ def test_a_late_holder_deletes_anothers_lock(monkeypatch):
 def test_a_fast_clock_takes_a_lock_that_has_not_ended(monkeypatch):
     """A's lock has a minute left; B's clock is two minutes fast, so B takes it over and sells A's unit."""
     monkeypatch.setattr(SetnxGetset, "expiry", 60.0)
-    sku = LabProductFactory().sku
+    sku = LabProductFactory.create().sku
     with buyers() as start:
         a = start("A", buying(sku, "setnx_getset"), "read").reaches("read")
         monkeypatch.setattr(SetnxGetset, "clock", lambda self: time.time() + 120)
@@ -156,10 +158,10 @@ def test_a_fast_clock_takes_a_lock_that_has_not_ended(monkeypatch):
 
 
 def test_a_loser_overwrites_the_winners_stamp(monkeypatch):
-    """B and C find the same stamp past; B wins, and C's GETSET, though it loses, replaces B's stamp by C's."""
+    """B and C find one stamp past; B wins, and C's GETSET, though it loses, puts C's stamp over B's."""
     monkeypatch.setattr(SetnxGetset, "expiry", 60.0)
     monkeypatch.setattr(SetnxGetset, "wait", 0.0)
-    sku, key = (product := LabProductFactory()).sku, f"stamp:{product.sku}"
+    sku, key = (product := LabProductFactory.create()).sku, f"stamp:{product.sku}"
     redis().set(key, "1.0")  # a holder that died long ago
     with buyers() as start:
         c = start("C", buying(sku, "setnx_getset"), "waiting").reaches("waiting")
@@ -172,7 +174,7 @@ def test_a_loser_overwrites_the_winners_stamp(monkeypatch):
 
 def test_a_local_lock_is_two_locks_in_two_processes():
     """Each process has a lock of its own: both buyers hold 'the' lock, read 1, and sell it."""
-    sku = LabProductFactory().sku
+    sku = LabProductFactory.create().sku
     with process_buyers() as start:
         a = start("local_lock", sku).reaches("read")
         b = start("local_lock", sku).reaches("read")
@@ -189,12 +191,10 @@ def test_every_broken_strategy_is_shown_broken_here():
 def test_one_buyer_alone_never_notices():
     """Without a second buyer every broken strategy sells exactly its stock: that is why such code ships."""
     for name in [name for name, strategy in STRATEGIES.items() if not strategy.sound]:
-        sku = LabProductFactory(on_hand=2).sku
+        sku = LabProductFactory.create(on_hand=2).sku
         for _ in range(2):
             checkout([Line(sku, 1)], name)
         with pytest.raises(SoldOut):
             checkout([Line(sku, 1)], name)
         assert books(sku).balanced
         assert books(sku).left == 0
-
-

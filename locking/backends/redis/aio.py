@@ -12,8 +12,8 @@ import math
 import secrets
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final
+from collections.abc import AsyncGenerator
+from typing import Any, Final, NamedTuple
 
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
@@ -47,12 +47,24 @@ SHARED_OPTIONS: Final = (
 )  # fmt: skip
 """What an asyncio connection takes over from the pool of blocking ones; the rest is of the other kind."""
 
-Connect = Callable[[], AbstractConnection]
+
+class Connect(NamedTuple):
+    """Makes connections to one server; `timeout` is how many seconds a request may take."""
+
+    kind: type[AbstractConnection]
+    options: dict[str, Any]
+    timeout: float
+
+    def __call__(self) -> AbstractConnection:
+        """Return a new connection, not yet connected."""
+        # Without a socket_timeout of its own: redis-py would spend it by wait_for, which before Python 3.12
+        # swallows a cancellation that comes when the request has just been sent.
+        return self.kind(**self.options, socket_timeout=None, retry=Retry(NoBackoff(), 0))
 
 
 def connections_like(pool: ConnectionPool) -> Connect:
     """Return a maker of asyncio connections to the same server, with the same credentials, as `pool`'s."""
-    options = {
+    options: dict[str, Any] = {
         name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs
     }
     kind: type[AbstractConnection] = Connection
@@ -60,8 +72,7 @@ def connections_like(pool: ConnectionPool) -> Connect:
         kind = UnixDomainSocketConnection
     elif issubclass(pool.connection_class, BlockingSSLConnection):
         kind = SSLConnection
-    options["socket_timeout"] = options.get("socket_timeout") or DEFAULT_TIMEOUT
-    return lambda: kind(**options, retry=Retry(NoBackoff(), 0))
+    return Connect(kind, options, options.pop("socket_timeout", None) or DEFAULT_TIMEOUT)
 
 
 class Room:
@@ -72,6 +83,7 @@ class Room:
         self._alias = alias
         self._idle: deque[AbstractConnection] = deque()
         self.hub = Hub(connect)
+        self.shutdown: AsyncGenerator[None, None] | None = None  # kept here, else it would be closed at once
 
     async def call(self, request: Request) -> Any:
         """See `Wire.call`."""
@@ -86,7 +98,8 @@ class Room:
     async def _converse(self, connection: AbstractConnection, request: Request) -> Any:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return await _exchange(connection, request)
+                async with asyncio.timeout(self._connect.timeout):
+                    return request.settled(await _exchange(connection, request), attempt)
             except UNREACHABLE as error:
                 await connection.disconnect(nowait=True)
                 if attempt == ATTEMPTS:
@@ -99,8 +112,9 @@ class Room:
         """See `Wire.command`."""
         connection = self._idle.pop() if self._idle else self._connect()
         try:
-            await connection.send_command(*parts, check_health=False)
-            return await connection.read_response(disable_decoding=True)
+            async with asyncio.timeout(self._connect.timeout):
+                await connection.send_command(*parts, check_health=False)
+                return await connection.read_response(disable_decoding=True)
         except (RedisError, OSError) as error:
             raise translated(error, self._alias) from error
         finally:
@@ -140,7 +154,8 @@ class Rooms:
         room = self._rooms.get(loop)
         if room is None:
             room = self._rooms[loop] = Room(self._connect, self._alias)
-            await anext(_until_shutdown(room))
+            room.shutdown = _until_shutdown(room)
+            await anext(room.shutdown)
         return room
 
 
@@ -176,7 +191,6 @@ class Hub:
 
     async def _open(self) -> None:
         connection = self._connect()
-        connection.socket_timeout = None
         self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
         try:
             await connection.send_command("SUBSCRIBE", self.channel, check_health=False)
@@ -201,7 +215,9 @@ class Hub:
         An empty message says that someone let the lock go.
         """
         try:
-            return await asyncio.wait_for(self._messages[owner].get(), timeout)
+            # Not wait_for: before Python 3.12 it swallows a cancellation that comes together with a message.
+            async with asyncio.timeout(timeout):
+                return await self._messages[owner].get()
         except TimeoutError:
             return None
 
@@ -217,8 +233,7 @@ class Hub:
         if not self._messages and self._reader is not None:
             reader, self._reader = self._reader, None
             reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reader
+            await asyncio.wait({reader})  # unlike `await reader`, it lets a cancellation of ours through
 
     async def _stop_listening(self, owner: str, channel: str) -> None:
         self._listeners[channel].discard(owner)
@@ -239,7 +254,8 @@ class Hub:
                 )
                 self._dispatch(kind, channel.decode(), payload)
         except (RedisError, OSError):
-            await self._broke()
+            self._reader = None
+            await self.break_off()
 
     def _dispatch(self, kind: bytes, channel: str, payload: Any) -> None:
         if kind == b"subscribe" and channel in self._acknowledged:
@@ -252,9 +268,8 @@ class Hub:
             for owner in self._listeners.get(channel, ()):
                 self._messages[owner].put_nowait(b"")
 
-    async def _broke(self) -> None:
+    async def break_off(self) -> None:
         """Send every waiter back to ask anew; the next one opens a new socket with a new channel."""
-        self._reader = None
         waiting, self._messages = self._messages, {}
         self._listeners, self._acknowledged = {}, {}
         for queue in waiting.values():
@@ -306,9 +321,17 @@ class AsyncRedisPlace(AsyncPlace):
         request = acquire_request(self._key, self._owner, self._ttl, keep=self._fenced, place=place)
         outcome, listen, self._asked = read_outcome(await room.call(request), sent)
         if listen and not self._hears_lock(room):
-            await room.hub.listen(self._owner, lock_channel(self._key))
-            return await self._ask(room)
+            return await self._listen_and_ask(room)
         return await self._done(room, outcome)
+
+    async def _listen_and_ask(self, room: Room) -> Outcome:
+        """Hear the lock's own channel, for a holder who wakes no other, and ask again: it may be free."""
+        try:
+            await room.hub.listen(self._owner, lock_channel(self._key))
+        except (RedisError, OSError):
+            await room.hub.break_off()
+            return await self.try_acquire(queue=True)
+        return await self._ask(room)
 
     def _hears_lock(self, room: Room) -> bool:
         return self._owner in room.hub._listeners.get(lock_channel(self._key), ())
@@ -340,5 +363,5 @@ class AsyncRedisPlace(AsyncPlace):
         try:
             await room.call(release_request(self._key, self._owner, place=self._place))
         except LockError:
-            await room.hub.close()  # a place that can't be withdrawn must at least not be heard
+            await room.hub.break_off()  # a place that can't be withdrawn must at least not be heard
         await room.hub.forget(self._owner)

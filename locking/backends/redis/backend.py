@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 from redis.connection import ConnectionPool
 
 from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, Place
 from locking.backends.redis.aio import AsyncRedisPlace, Rooms, connections_like
+from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.kinds import kind_named
-from locking.backends.redis.scripts import acquire_request, extend_request, read_outcome, release_request
+from locking.backends.redis.scripts import (
+    acquire_request,
+    extend_request,
+    read_outcome,
+    release_request,
+    shorten_request,
+)
 from locking.backends.redis.variant import RedisVariant
 from locking.backends.redis.waiting import Ears, RedisPlace
 from locking.backends.redis.wire import Wire
@@ -49,6 +57,10 @@ class RedisBackend(BaseLockBackend):
         """See the base class."""
         return self.extend_many([(key, owner, ttl)])[0]
 
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return bool(self._wire.call(shorten_request(key, owner, ttl)))
+
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
         """See the base class."""
         held: list[bool] = []
@@ -81,6 +93,10 @@ class RedisBackend(BaseLockBackend):
             self._variants[which] = RedisVariant(self.settings, made, self._wire, self._ears, self._rooms)
         return self._variants[which]
 
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class."""
+        return judge(parse_info(self._wire.command("INFO")), self.alias) if live else []
+
     # asyncio
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
@@ -95,6 +111,10 @@ class RedisBackend(BaseLockBackend):
         """See the base class."""
         reply = await (await self._rooms.here()).call(extend_request([(key, owner, ttl)]))
         return bool(reply[0] == 1)
+
+    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return bool(await (await self._rooms.here()).call(shorten_request(key, owner, ttl)))
 
     async def arelease(self, key: str, owner: str) -> bool:
         """See the base class."""

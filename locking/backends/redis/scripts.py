@@ -38,6 +38,7 @@ class Script:
 
     def __init__(self, *files_: str) -> None:
         source = b"\n".join(_read(name) for name in files_)
+        self.releases = files_[-1].startswith("release")
         self._by_digest = pack(b"EVALSHA", hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
         self._by_source = pack(b"EVAL", source)
 
@@ -54,6 +55,13 @@ class Request(NamedTuple):
     script: Script
     head: bytes
     tail: bytes
+
+    def settled(self, reply: Any, attempt: int) -> Any:
+        """Return what `reply` to the `attempt`-th sending means, when the replies to earlier ones were lost.
+
+        A release that finds nothing to release, the second time, was most likely carried out the first time.
+        """
+        return 1 if attempt > 1 and self.script.releases and reply == 0 else reply
 
     @property
     def by_digest(self) -> bytes:
@@ -73,6 +81,7 @@ def _read(name: str) -> bytes:
 ACQUIRE: Final = Script("token", "handover", "acquire")
 RELEASE: Final = Script("token", "handover", "release")
 EXTEND: Final = Script("extend")
+SHORTEN: Final = Script("token", "handover", "shorten")
 
 KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
 
@@ -125,6 +134,12 @@ def extend_request(leases: list[tuple[str, str, float]]) -> Request:
     for _, owner, ttl in leases:
         parts += [owner.encode(), b"%d" % milliseconds(ttl)]
     return EXTEND.request(len(parts), pack(*parts))
+
+
+def shorten_request(key: str, owner: str, ttl: float) -> Request:
+    """Return the call of shorten.lua."""
+    keys = keys_of(key)
+    return SHORTEN.request(7, keys.packed + bulk(owner.encode()) + packed_ms(ttl) + keys.channel)
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:

@@ -15,7 +15,7 @@ from weakref import WeakSet
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -82,7 +82,7 @@ class Wire:
     def _converse(self, connection: AbstractConnection, request: Request) -> Any:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return _exchange(connection, request)
+                return request.settled(_exchange(connection, request), attempt)
             except UNREACHABLE as error:
                 connection.disconnect()
                 if attempt == ATTEMPTS:
@@ -110,10 +110,8 @@ class Wire:
 
     def connection(self) -> AbstractConnection:
         """Return a new connection, not yet connected, that gives up in bounded time."""
-        try:
-            connection: Any = self._pool.make_connection()
-        except RedisError as error:
-            raise translated(error, self._alias) from error
+        # Not by make_connection(): the pool would count it against its limit, even after it was closed.
+        connection: Any = self._pool.connection_class(**self._pool.connection_kwargs)
         connection.retry = Retry(NoBackoff(), 0)
         connection.socket_timeout = connection.socket_timeout or DEFAULT_TIMEOUT
         if hasattr(connection, "socket_connect_timeout"):
@@ -139,8 +137,8 @@ def translated(error: Exception, alias: str) -> BackendError:
 
 
 def _exchange(connection: AbstractConnection, request: Request) -> Any:
-    """One request and its reply. An interruption between the two closes the socket (redis-py sees to it): the
-    next user of the connection must not read an answer that was meant for this one.
+    """One request and its reply. An interruption between the two closes the socket: the next user of the
+    connection must not read an answer that was meant for this one.
     """
     try:
         connection.send_packed_command((request.by_digest,), check_health=False)
@@ -148,3 +146,8 @@ def _exchange(connection: AbstractConnection, request: Request) -> Any:
     except NoScriptError:
         connection.send_packed_command((request.by_source,), check_health=False)
         return connection.read_response(disable_decoding=True)
+    except ResponseError:
+        raise  # a whole answer, if not the one that was hoped for
+    except BaseException:
+        connection.disconnect()
+        raise

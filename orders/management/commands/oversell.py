@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +13,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error as DatabaseError
 
 from inventory.strategies import STRATEGIES
+from locking import BackendUnavailable
 from orders.race.engine import race
 from orders.race.interruption import Interrupted, interruptible
 from orders.race.lab import LabError
 from orders.race.plan import Plan, PlanError, Variant, choose, parse_gap
 from orders.race.result import Result
 from orders.race.table import Bars, make_console, print_results
-from orders.report import summary, write_report
+from orders.report import now, summary, write_report
 
 BAD_INPUT = 2
 
@@ -30,7 +30,7 @@ compare what was sold with what there was. Each buyer places a real order over a
 """
 
 EPILOG = """
-Exit status: 0 every sound strategy was exact and every broken one was shown to be broken; 1 one of them was not;
+Exit status: 0 every sound strategy was exact and every broken one was shown to be broken; 1 one was not;
 2 the command line can't be raced; 130 stopped by Ctrl-C, with nothing left behind.
 """
 
@@ -63,7 +63,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--expect-safe",
             action="store_true",
-            help="for scripts: besides the exit status, insist that the selection has a sound strategy to judge",
+            help="for scripts: the same exit status, and a selection without a sound strategy is refused",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -72,16 +72,14 @@ class Command(BaseCommand):
         for path in (options["json"], options["report"]):
             _require_writable(path)
         colours = {"no_color": options["no_color"], "force_color": options["force_color"]}
-        started = time.time()
+        started = now()
         results = _raced(
             plan, variants, Bars(make_console(stderr=True, **colours), plan), bool(options["report"])
         )
-        print_results(make_console(file=self.stdout, **colours), plan, results)
         document = summary(plan, results, started)
-        if options["json"]:
-            options["json"].write_text(json.dumps(document, indent=2) + "\n")
-        if options["report"]:
-            write_report(options["report"], document, results)
+        _write(options, document, results)
+        # Last, for its reader may have seen enough: `… | head` must not cost the files.
+        print_results(make_console(file=self.stdout, **colours), plan, results)
         _judge(results)
 
 
@@ -94,8 +92,8 @@ def _planned(options: dict[str, Any]) -> tuple[Plan, tuple[Variant, ...]]:
         raise CommandError(str(error), returncode=BAD_INPUT) from None
     if options["expect_safe"] and not any(variant.sound for variant in variants):
         raise CommandError(
-            f"--expect-safe with --strategy {options['strategy']}: none of these is sound, so nothing can be safe; "
-            "add a sound one, such as row_lock, or leave --expect-safe out",
+            f"--expect-safe with --strategy {options['strategy']}: none of these is sound, so nothing can "
+            "be safe; add a sound one, such as row_lock, or leave --expect-safe out",
             returncode=BAD_INPUT,
         )
     return plan, variants
@@ -112,6 +110,8 @@ def _raced(plan: Plan, variants: Sequence[Variant], bars: Bars, sample: bool) ->
         ) from None
     except LabError as error:
         raise CommandError(str(error), returncode=BAD_INPUT) from None
+    except BackendUnavailable as error:
+        raise CommandError(str(error), returncode=BAD_INPUT) from error
     except DatabaseError as error:
         raise CommandError(
             f"the database refused: {' '.join(str(error).split())}; {_way_out(error)}"
@@ -122,6 +122,16 @@ def _way_out(error: DatabaseError) -> str:
     if getattr(error.__cause__, "sqlstate", None) == "42P01":
         return "its tables are missing: run `python manage.py migrate` first"
     return "see that it runs and that DATABASE_URL, if set, is right"
+
+
+def _write(options: dict[str, Any], document: dict[str, Any], results: Sequence[Result]) -> None:
+    try:
+        if options["json"]:
+            options["json"].write_text(json.dumps(document, indent=2) + "\n")
+        if options["report"]:
+            write_report(options["report"], document, results)
+    except OSError as error:
+        raise CommandError(f"the figures could not be written: {error}; name another file") from error
 
 
 def _judge(results: Sequence[Result]) -> None:

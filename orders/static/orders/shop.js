@@ -41,6 +41,11 @@ function step(event) {
   showSum();
 }
 
+// Whoever comes to a quantity by keyboard types over it, not behind its zero.
+function selectAll(event) {
+  if (event.target.matches("input")) event.target.select();
+}
+
 // The shelf --------------------------------------------------------------------------------------------------
 
 function stockText(onHand) {
@@ -173,6 +178,7 @@ if (form) {
   rows.forEach((row) => showStock(row, Number(row.querySelector(".stock").dataset.stock)));
   form.addEventListener("click", step);
   form.addEventListener("input", showSum);
+  form.addEventListener("focusin", selectAll);
   form.addEventListener("submit", buy);
   byId("refresh").addEventListener("click", refresh);
   byId("strategy")?.addEventListener("change", showIdea);

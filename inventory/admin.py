@@ -1,0 +1,192 @@
+"""Stock as the people who keep it see it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+from django import forms
+from django.contrib import admin
+from django.db.models import DecimalField, ExpressionWrapper, F, Q, QuerySet, Sum
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from inventory.models import LAB_PREFIX, Product, StockMovement
+from inventory.services import change_stock, create_product
+
+Kind = StockMovement.Kind
+MONEY: DecimalField[Any, Any] = DecimalField(max_digits=20, decimal_places=2)
+
+
+class StockFilter(admin.SimpleListFilter):
+    """How much there is."""
+
+    title = _("stock")
+    parameter_name = "stock"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the choices."""
+        return [("none", _("sold out")), ("below", _("below zero")), ("some", _("in stock"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Product]) -> QuerySet[Product]:
+        """Return the products of the choice."""
+        conditions = {"none": Q(on_hand=0), "below": Q(on_hand__lt=0), "some": Q(on_hand__gt=0)}
+        return queryset.filter(conditions.get(self.value() or "", Q()))
+
+
+class LabFilter(admin.SimpleListFilter):
+    """Real products, or the oversell lab's."""
+
+    title = _("oversell lab")
+    parameter_name = "lab"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the choices."""
+        return [("no", _("real products")), ("yes", _("the lab's"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Product]) -> QuerySet[Product]:
+        """Return the products of the choice."""
+        conditions = {"yes": Q(sku__startswith=LAB_PREFIX), "no": ~Q(sku__startswith=LAB_PREFIX)}
+        return queryset.filter(conditions.get(self.value() or "", Q()))
+
+
+class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptable
+    """A product; its stock is changed by a movement, never by writing over the number."""
+
+    change_by = forms.IntegerField(
+        label=_("Change stock by"), required=False, help_text=_("Units that come in; negative: that go out.")
+    )
+    cause = forms.CharField(
+        label=_("Because of"),
+        required=False,
+        max_length=150,
+        help_text=_("Delivery note, stocktaking, breakage …"),
+    )
+
+    class Meta:
+        model = Product
+        fields = ("sku", "name", "price")
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a change without its cause, and one that would leave less than nothing."""
+        data = super().clean() or self.cleaned_data
+        change = data.get("change_by") or 0
+        if change and self.instance.pk and not data.get("cause"):
+            self.add_error("cause", _("Say what changed the stock: the ledger keeps it."))
+        if self.instance.on_hand + change < 0:
+            left = self.instance.on_hand
+            self.add_error("change_by", _("There are only %(left)s.") % {"left": left})
+        return data
+
+
+class MovementInline(admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
+    """The latest movements of a product."""
+
+    model = StockMovement
+    fields = ("created_at", "kind", "quantity", "cause")
+    readonly_fields = fields
+    extra = 0
+    max_num = 0
+    can_delete = False
+    show_change_link = False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[StockMovement]:
+        """Return the newest 20: a hot product has thousands."""
+        match = request.resolver_match
+        movements = super().get_queryset(request)
+        if match is None or "object_id" not in match.kwargs:
+            return movements
+        newest = movements.filter(product_id=match.kwargs["object_id"]).values_list("pk", flat=True)[:20]
+        return movements.filter(pk__in=list(newest))
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody adds a movement without changing the stock."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody changes a ledger."""
+        return False
+
+
+@admin.register(Product)
+class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """Products with what is on hand, what was sold, and what the shelf is worth."""
+
+    KNOWN = ("sku", "on_hand", "sold", "value", "version", "guarded")
+
+    form = ProductForm
+    list_display = ("sku", "name", "price", "on_hand", "sold", "value", "guarded")
+    list_filter = (StockFilter, LabFilter)
+    search_fields = ("sku", "name")
+    search_help_text = _("SKU or name")
+    list_per_page = 50
+    ordering = ("sku",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Product]:
+        """Return the products with what was sold of each."""
+        value = ExpressionWrapper(F("on_hand") * F("price"), output_field=MONEY)
+        sold = Sum("order_items__quantity", default=0)
+        products: QuerySet[Product] = super().get_queryset(request)
+        return products.annotate(_sold=sold, _value=value)
+
+    @admin.display(description=_("sold"), ordering="_sold")
+    def sold(self, product: Any) -> int:
+        """Return the units in orders."""
+        return int(product._sold)
+
+    @admin.display(description=_("value"), ordering="_value")
+    def value(self, product: Any) -> Decimal:
+        """Return price times units on hand."""
+        return Decimal(product._value).quantize(Decimal("0.01"))
+
+    def get_fields(self, request: HttpRequest, obj: Product | None = None) -> tuple[str, ...]:
+        """Return what a new product needs, or what there is to know about one."""
+        if obj is None:
+            return ("sku", "name", "price", "change_by")
+        return (*self.KNOWN, "name", "price", "change_by", "cause")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Product | None = None) -> tuple[str, ...]:
+        """Let nobody write over stock, nor rename what orders and locks are named after."""
+        return () if obj is None else self.KNOWN
+
+    def get_inlines(self, request: HttpRequest, obj: Product | None) -> list[Any]:
+        """Show movements where there can be some."""
+        return [] if obj is None else [MovementInline]
+
+    def save_model(self, request: HttpRequest, obj: Product, form: Any, change: bool) -> None:
+        """Save name and price; bring the stock about by a movement, in the same transaction."""
+        quantity = form.cleaned_data.get("change_by") or 0
+        if not change:
+            made = create_product(obj.sku, name=obj.name, price=obj.price, on_hand=quantity)
+            obj.pk, obj._state.adding = made.pk, False
+            return
+        obj.save(update_fields=["name", "price"])
+        if quantity:
+            cause = f"admin:{request.user.pk}:{form.cleaned_data['cause']}:{uuid4().hex[:12]}"
+            change_stock(obj, Kind.RECEIVED if quantity > 0 else Kind.ADJUSTED, quantity, cause)
+
+
+@admin.register(StockMovement)
+class StockMovementAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """The ledger, to be read."""
+
+    list_display = ("created_at", "product", "kind", "quantity", "cause")
+    list_filter = ("kind", "created_at")
+    list_select_related = ("product",)
+    search_fields = ("=product__sku", "cause")
+    search_help_text = _("SKU or cause")
+    date_hierarchy = "created_at"
+    list_per_page = 50
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody adds a movement without changing the stock."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody changes a ledger."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody deletes from a ledger."""
+        return False

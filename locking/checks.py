@@ -1,0 +1,188 @@
+"""System checks: mistakes in settings and in decorators, told before the first request meets them.
+
+`manage.py check` opens no connection. The live checks ask the servers, and only run as
+`manage.py check --tag locking_live`. Every id is explained in `docs/reference/checks.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from locking.conf import read_alias
+from locking.decorators import DECORATED, Options, check_policy
+from locking.exceptions import BackendError
+from locking.handler import DEFAULT_ALIAS, locks
+from locking.keys import dotted_path
+from locking.names import check_ttl
+
+LIVE_TAG: Final = "locking_live"
+
+
+# --- the setting ------------------------------------------------------------------------------------------
+
+
+@register("locking")
+def check_setting(**_: Any) -> list[CheckMessage]:
+    """Check `LOCKING`, each alias by itself."""
+    setting = getattr(settings, "LOCKING", {})
+    if not isinstance(setting, Mapping):
+        return [_setting_error(f"LOCKING must be a dict of aliases, not {setting!r}.")]
+    if setting and DEFAULT_ALIAS not in setting:
+        known = ", ".join(map(repr, setting))
+        return [_missing_alias(f"LOCKING has no alias 'default', only {known}.")]
+    return [message for alias in locks for message in _check_alias(alias, locks.settings[alias])]
+
+
+def _check_alias(alias: str, raw: Any) -> Iterator[CheckMessage]:
+    """Tell the first thing that is wrong with an alias, or else what its backend has to say."""
+    ttl = raw.get("TTL") if isinstance(raw, Mapping) else None
+    try:
+        if ttl is not None:
+            check_ttl(ttl, source="TTL")
+    except ValueError as error:
+        hint = "Give seconds above 0, or None for 30 s kept alive by the watchdog."
+        yield Error(f"LOCKING[{alias!r}]: {error}.", hint=hint, id="locking.E003")
+        return
+    try:
+        check_policy(read_alias(alias, raw).on_conflict)
+    except (ImproperlyConfigured, ValueError) as error:
+        yield _setting_error(f"LOCKING[{alias!r}]: {error}.")
+        return
+    yield from _check_backend(alias)
+
+
+def _check_backend(alias: str) -> Iterator[CheckMessage]:
+    try:
+        backend = locks[alias]
+    except (ImproperlyConfigured, ImportError, LookupError) as error:
+        yield Error(
+            f"The backend of LOCKING[{alias!r}] can't be made: {error}",
+            hint="Correct BACKEND, CACHE or LOCATION, or install the package that the backend needs.",
+            id="locking.E004",
+        )
+        return
+    if not backend.shared_between_processes and not settings.DEBUG:
+        yield Warning(
+            f"LOCKING[{alias!r}] uses {backend.settings.backend}, whose locks hold within one process only.",
+            hint="Use it in tests; in production take a backend that all processes share, such as Redis.",
+            id="locking.W001",
+        )
+    yield from backend.check()
+
+
+def _setting_error(text: str) -> CheckMessage:
+    return Error(text, hint="See docs/reference/settings.md for what LOCKING takes.", id="locking.E001")
+
+
+def _missing_alias(text: str) -> CheckMessage:
+    return Error(text, hint="Add the alias to LOCKING, or name one that it has.", id="locking.E002")
+
+
+# --- decorated functions ----------------------------------------------------------------------------------
+
+
+@register("locking")
+def check_decorated(**_: Any) -> list[CheckMessage]:
+    """Check what the decorators name: aliases of `LOCKING` and of `DATABASES`."""
+    messages = [message for function in DECORATED for message in _check_options(function)]
+    return sorted(messages, key=lambda message: message.msg)
+
+
+def _check_options(function: Any) -> Iterator[CheckMessage]:
+    options: Options = function.lock_options
+    path = dotted_path(function)
+    if options.backend not in locks:
+        yield _missing_alias(f"{path} is locked on {options.backend!r}, which LOCKING doesn't have.")
+    for alias in sorted(_using(options)):
+        if alias not in connections.settings:
+            yield Error(
+                f"{path} commits on the database {alias!r}, which DATABASES doesn't have.",
+                hint="Correct using=, or add the database.",
+                id="locking.E005",
+            )
+
+
+def _using(options: Options) -> set[str]:
+    return {options.using} if isinstance(options.using, str) else set(options.using)
+
+
+# --- ATOMIC_REQUESTS --------------------------------------------------------------------------------------
+
+
+@register("locking")
+def check_atomic_requests(**_: Any) -> list[CheckMessage]:
+    """Find decorated views that Django would wrap in a transaction: each of their requests is refused."""
+    atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
+    if not atomic or not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    return [message for view in _views(get_resolver().url_patterns) for message in _check_view(view, atomic)]
+
+
+def _views(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[Callable[..., Any]]:
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            yield from _views(pattern.url_patterns)
+        else:
+            yield pattern.callback
+
+
+def _check_view(view: Callable[..., Any], atomic: set[str]) -> Iterator[CheckMessage]:
+    wrapped = atomic - getattr(view, "_non_atomic_requests", set())
+    if not wrapped:
+        return
+    databases = ", ".join(map(repr, sorted(wrapped)))
+    if hasattr(view, "lock_options"):
+        yield Error(
+            f"{dotted_path(view)} is locked, but ATOMIC_REQUESTS commits {databases} after the release.",
+            hint="Name the database too: @distributed_lock(…, using=[…]).",
+            id="locking.E007",
+        )
+    for method in _locked_methods(view):
+        yield Error(
+            f"{method} is locked, but ATOMIC_REQUESTS commits {databases} after the release.",
+            hint="Put @method_decorator(distributed_lock(…), name='dispatch') on the class.",
+            id="locking.E006",
+        )
+
+
+def _locked_methods(view: Any) -> Iterator[str]:
+    view_class = getattr(view, "view_class", None)
+    for name in getattr(view_class, "http_method_names", ()):
+        method: Any = getattr(view_class, name, None)
+        if hasattr(method, "lock_options"):
+            yield dotted_path(method)
+
+
+# --- live -------------------------------------------------------------------------------------------------
+
+
+@register(LIVE_TAG)
+def check_live(**_: Any) -> list[CheckMessage]:
+    """Ask every backend's servers, when asked to by tag."""
+    if not _asked_by_tag():
+        return []
+    return [message for alias in locks for message in _ask(alias)]
+
+
+def _asked_by_tag() -> bool:
+    """Without a tag Django runs every check, and tells none which were given; its caller's frame does."""
+    tags = sys._getframe(2).f_locals.get("tags")
+    return LIVE_TAG in (tags or ())
+
+
+def _ask(alias: str) -> list[CheckMessage]:
+    try:
+        return locks[alias].check(live=True)
+    except BackendError as error:
+        hint = "Start the server, or correct its address in LOCKING or CACHES."
+        return [Error(f"LOCKING[{alias!r}] is not usable: {error}", hint=hint, id="locking.E101")]
+    except (ImproperlyConfigured, ImportError, LookupError):
+        return []  # told by locking.E004

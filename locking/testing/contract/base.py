@@ -1,0 +1,134 @@
+"""What every part of the contract stands on: the backend under test, and others who want the same lock."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
+from unittest import mock
+
+import pytest
+from django.test.utils import override_settings
+
+from locking.backends.base import AsyncPlace, BaseLockBackend, Outcome, Place
+from locking.handler import locks
+
+T = TypeVar("T")
+
+
+class ContractBase:
+    """Attributes that a subclass sets."""
+
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """The backend's entry in `LOCKING`."""
+    unreachable: ClassVar[Mapping[str, Any] | None] = None
+    """An entry whose server is not there; None for a backend that needs no server."""
+    shortest_ttl: ClassVar[float] = 0.15
+    """Seconds of the shortest lease that the engine keeps exactly."""
+    patience: ClassVar[float] = 10.0
+    """Seconds within which anything awaited must have happened, on a slow machine."""
+
+    @pytest.fixture
+    def backend_settings(self) -> Mapping[str, Any]:
+        """The entry under test; override the fixture to run the suite over several."""
+        return self.settings
+
+    @pytest.fixture(autouse=True)
+    def backend(self, backend_settings: Mapping[str, Any]) -> Iterator[BaseLockBackend]:
+        """Make the backend under test the default one."""
+        with override_settings(LOCKING={"default": dict(backend_settings)}):
+            yield locks["default"]
+
+    @pytest.fixture
+    def name(self) -> str:
+        """A name that no other test uses, so that the engine needn't be emptied."""
+        return f"contract:{secrets.token_hex(8)}"
+
+
+def elsewhere(step: Callable[[], T]) -> T:
+    """Run `step` in a thread of its own and return, or raise, what it does."""
+    return begin(step).result(timeout=60)
+
+
+def begin(step: Callable[[], T]) -> Future[T]:
+    """Start `step` in a thread of its own."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(step())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def until(condition: Callable[[], object], within: float) -> None:
+    """Wait until `condition()` is true; fail when that takes longer than `within` seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not so within {within:g} s"
+        time.sleep(0.002)
+
+
+class Waiters:
+    """Who has begun to wait: places of the backend's queue that were asked to sleep."""
+
+    def __init__(self) -> None:
+        self.places: set[int] = set()
+
+    def sync(self, make: Callable[..., Place]) -> Callable[..., Place]:
+        """Return `make` with places that report here."""
+
+        def place(*args: Any, **kwargs: Any) -> Place:
+            made = make(*args, **kwargs)
+            wait = made.wait
+
+            def reporting(timeout: float) -> Outcome:
+                self.places.add(id(made))
+                return wait(timeout)
+
+            made.wait = reporting  # type: ignore[method-assign]
+            return made
+
+        return place
+
+    def aio(self, make: Callable[..., AsyncPlace]) -> Callable[..., AsyncPlace]:
+        """Return `make` with places that report here."""
+
+        def place(*args: Any, **kwargs: Any) -> AsyncPlace:
+            made = make(*args, **kwargs)
+            wait = made.wait
+
+            async def reporting(timeout: float) -> Outcome:
+                self.places.add(id(made))
+                return await wait(timeout)
+
+            made.wait = reporting  # type: ignore[method-assign]
+            return made
+
+        return place
+
+    def number(self) -> int:
+        """Return how many have begun to wait."""
+        return len(self.places)
+
+    def are(self, number: int) -> bool:
+        """Return whether as many have begun to wait."""
+        return self.number() == number
+
+
+@contextmanager
+def counted_waiters(backend: BaseLockBackend) -> Iterator[Waiters]:
+    """Count those who wait, whatever the engine: a test goes on when they do, and never guesses."""
+    waiters = Waiters()
+    with (
+        mock.patch.object(backend, "place", waiters.sync(backend.place)),
+        mock.patch.object(backend, "aplace", waiters.aio(backend.aplace)),
+    ):
+        yield waiters

@@ -1,0 +1,96 @@
+"""What a backend says it can do, it does; what it says it can't, it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from locking.backends.base import BaseLockBackend
+from locking.exceptions import LockNotSupported
+from locking.identity import new_owner
+from locking.lock import get_lock
+from locking.testing.contract.base import ContractBase, elsewhere, until
+
+
+class FlagContract(ContractBase):
+    """Every flag, both ways."""
+
+    def test_fencing(self, backend: BaseLockBackend, name: str) -> None:
+        """`supports_fencing`: each hold's token is higher than the last; off: `fenced=True` is refused."""
+        if not backend.supports_fencing:
+            with pytest.raises(LockNotSupported, match="fencing"):
+                get_lock(name, fenced=True)
+            return
+        tokens = []
+        for fenced in (True, False, True):
+            for _ in range(5):
+                with get_lock(name, ttl=30, fenced=fenced) as lease:
+                    tokens.append(lease.fencing_token)
+        assert tokens == sorted(set(tokens))
+        assert tokens[0] > 0
+
+    def test_tokens_rise_over_an_expiry(self, backend: BaseLockBackend, name: str) -> None:
+        """A holder whose lease ran out has the lower token: that is what the database tells it by."""
+        if not backend.supports_fencing:
+            pytest.skip("no fencing tokens")
+        stale = get_lock(name, ttl=self.shortest_ttl, fenced=True).acquire()
+        successor = elsewhere(lambda: get_lock(name, ttl=30, fenced=True).acquire(wait=self.patience))
+        assert successor.fencing_token > stale.fencing_token
+        successor.release()
+
+    def test_tokens_rise_for_tasks_and_threads_alike(self, backend: BaseLockBackend, name: str) -> None:
+        """Threads and tasks draw from one series."""
+        if not backend.supports_fencing:
+            pytest.skip("no fencing tokens")
+
+        async def draw() -> int:
+            async with get_lock(name, ttl=30, fenced=True) as lease:
+                return lease.fencing_token
+
+        tokens = []
+        for _ in range(3):
+            tokens.append(asyncio.run(draw()))
+            with get_lock(name, ttl=30, fenced=True) as lease:
+                tokens.append(lease.fencing_token)
+        assert tokens == sorted(set(tokens))
+
+    def test_force_release(self, backend: BaseLockBackend, name: str) -> None:
+        """`supports_force_release`: breaks the hold it names and no other; off: LockNotSupported."""
+        key, owner = backend.key(name), new_owner()
+        backend.try_acquire(key, owner, 30.0)
+        if not backend.supports_force_release:
+            with pytest.raises(LockNotSupported, match="force_release"):
+                backend.force_release(key, owner)
+            return
+        assert not backend.force_release(key, new_owner())
+        holder = backend.holder(key)
+        assert holder is not None
+        assert holder.owner == owner
+        assert backend.force_release(key, owner)
+        assert backend.holder(key) is None
+        assert not backend.force_release(key, owner)
+
+    def test_listing(self, backend: BaseLockBackend, name: str) -> None:
+        """`supports_listing`: a held lock is listed with its holder until it ends; off: LockNotSupported."""
+        key, owner = backend.key(name), new_owner()
+        if not backend.supports_listing:
+            with pytest.raises(LockNotSupported, match="list"):
+                backend.held()
+            return
+        backend.try_acquire(key, owner, 30.0)
+        assert [holder.owner for listed, holder in backend.held() if listed == key] == [owner]
+        backend.release(key, owner)
+        until(lambda: key not in [listed for listed, _ in backend.held()], self.patience)
+
+    def test_the_configuration_is_sound(self, backend: BaseLockBackend) -> None:
+        """The backend's own checks find nothing wrong with the settings under test."""
+        assert backend.check() == []
+
+    def test_a_closed_backend_opens_again(self, backend: BaseLockBackend, name: str) -> None:
+        """`close` lets go of sockets and threads; the next use opens new ones."""
+        with get_lock(name, ttl=30):
+            backend.close()
+            backend.close()
+            assert elsewhere(get_lock(name).try_acquire) is None
+        assert not get_lock(name).locked()

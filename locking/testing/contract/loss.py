@@ -1,0 +1,164 @@
+"""Loss and outage: never a body without its lock, never a loss untold, never an error masked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+from django.test.utils import override_settings
+
+from locking.backends.base import BaseLockBackend
+from locking.exceptions import BackendUnavailable, LockLost
+from locking.identity import new_owner
+from locking.lease import Lease, State
+from locking.lock import get_lock
+from locking.testing.contract.base import ContractBase, until
+from locking.testing.tools import simulate_loss
+
+
+class LossContract(ContractBase):
+    """What the holder learns, and when."""
+
+    @pytest.fixture
+    def outage(self) -> Iterator[None]:
+        """No server for the length of the test."""
+        if self.unreachable is None:
+            pytest.skip("this backend needs no server, so none can be missing")
+        with override_settings(LOCKING={"default": dict(self.unreachable)}):
+            yield
+
+    @pytest.mark.usefixtures("outage")
+    def test_a_backend_that_is_down_never_means_acquired(self, name: str) -> None:
+        """Without a server every way to take the lock raises BackendUnavailable, and no body runs."""
+        lock = get_lock(name, ttl=30, wait=0.2)
+        for attempt in (
+            lock.acquire,
+            lock.try_acquire,
+            lambda: lock.acquire(wait=0),
+            lock.__enter__,
+            lock.locked,
+        ):
+            with pytest.raises(BackendUnavailable, match="default"):
+                attempt()
+        assert not lock.owned()
+
+    @pytest.mark.usefixtures("outage")
+    def test_a_backend_that_is_down_never_means_acquired_for_asyncio(self, name: str) -> None:
+        """The same for tasks."""
+
+        async def scenario() -> None:
+            lock = get_lock(name, ttl=30, wait=0.2)
+            for attempt in (lock.aacquire, lock.atry_acquire, lock.__aenter__, lock.alocked):
+                with pytest.raises(BackendUnavailable, match="default"):
+                    await attempt()
+            assert not lock.owned()
+
+        asyncio.run(scenario())
+
+    def test_a_lease_kept_by_the_watchdog_outlives_its_length(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without a ttl the lease is renewed for as long as it is held."""
+        length = self.shortest_ttl * 4
+        monkeypatch.setattr("locking.lock.DEFAULT_LEASE", length)
+        with get_lock(name, ttl=None) as lease:
+            (single,) = lease.leases
+            first_end = single.taken_at + length
+            until(lambda: single.deadline > first_end + length / 2, self.patience)
+            assert lease.state is State.HELD
+            lease.ensure_held()
+        assert not get_lock(name).locked()
+
+    def test_a_lease_with_a_ttl_is_not_renewed(self, name: str) -> None:
+        """A number given as ttl is an upper bound."""
+        lease = get_lock(name, ttl=self.shortest_ttl).acquire()
+        until(lambda: not get_lock(name).locked(), self.patience)
+        assert lease.state is State.LOST
+
+    def test_a_lost_lock_is_found_and_told_once(
+        self, backend: BaseLockBackend, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A lock that the engine forgot is found lost, told to `on_lost` once, and never taken back."""
+        monkeypatch.setattr("locking.lock.DEFAULT_LEASE", self.shortest_ttl * 6)
+        told: list[Lease] = []
+        lease = get_lock(name, ttl=None, on_lost=told.append).acquire()
+        (single,) = lease.leases
+        backend.release(single.key, single.owner)
+        until(lambda: told, self.patience)
+        assert lease.state is State.LOST
+        assert backend.holder(single.key) is None
+        with pytest.raises(LockLost):
+            lease.ensure_held()
+        with pytest.raises(LockLost):
+            lease.extend(30)
+        with pytest.raises(LockLost):
+            lease.release()
+        assert told == [lease]
+        assert backend.holder(single.key) is None
+
+    def test_leaving_the_block_tells_a_loss(self, name: str) -> None:
+        """A body that ends well under a lost lock ends with LockLost."""
+        with pytest.raises(LockLost, match=name), get_lock(name, ttl=30) as lease:
+            simulate_loss(lease)
+
+    def test_leaving_the_block_tells_a_loss_that_nobody_noticed(
+        self, backend: BaseLockBackend, name: str
+    ) -> None:
+        """Even if only the engine knows: the release finds that another holds the lock."""
+        rival = new_owner()
+        with pytest.raises(LockLost, match=name), get_lock(name, ttl=30) as lease:
+            (single,) = lease.leases
+            backend.release(single.key, single.owner)
+            backend.try_acquire(single.key, rival, 30.0)
+        holder = backend.holder(backend.key(name))
+        assert holder is not None
+        assert holder.owner == rival
+        backend.release(backend.key(name), rival)
+
+    def test_a_loss_does_not_mask_the_bodys_error(self, name: str) -> None:
+        """The body's own exception goes on, whatever became of the lock."""
+        with pytest.raises(ZeroDivisionError), get_lock(name, ttl=30) as lease:
+            simulate_loss(lease)
+            raise ZeroDivisionError
+
+    def test_a_failing_release_spoils_nothing(self, backend: BaseLockBackend, name: str) -> None:
+        """The result of a body that is done isn't lost because the release found no server."""
+        down = mock.Mock(side_effect=BackendUnavailable("down"))
+        with mock.patch.object(backend, "release", down), get_lock(name, ttl=30):
+            pass
+        assert down.called
+
+    def test_a_failing_release_does_not_mask_the_bodys_error(
+        self, backend: BaseLockBackend, name: str
+    ) -> None:
+        """Nor does it hide what the body raised."""
+        down = mock.Mock(side_effect=BackendUnavailable("down"))
+        with (
+            mock.patch.object(backend, "release", down),
+            pytest.raises(ZeroDivisionError),
+            get_lock(name, ttl=30),
+        ):
+            raise ZeroDivisionError
+
+    def test_several_names_count_as_lost_when_one_is(self, name: str) -> None:
+        """Losing one of several names stops the work under all of them, and the others are let go."""
+        with pytest.raises(LockLost), get_lock(f"{name}:1", f"{name}:2", ttl=30) as lease:
+            simulate_loss(f"{name}:2")
+            assert lease.state is State.LOST
+            with pytest.raises(LockLost):
+                lease.ensure_held()
+        assert not get_lock(f"{name}:1").locked()
+
+    def test_an_early_name_that_ended_while_waiting_for_a_later_one(self, name: str) -> None:
+        """A body never runs under several names of which the first has ended before the last was got."""
+        get_lock(f"{name}:2", ttl=self.shortest_ttl * 3).acquire().keep()
+        several = get_lock(f"{name}:1", f"{name}:2", ttl=self.shortest_ttl, wait=self.patience)
+        try:
+            lease = several.acquire()
+        except LockLost:
+            assert not get_lock(f"{name}:2").locked()
+        else:
+            lease.ensure_held()
+            lease.release()

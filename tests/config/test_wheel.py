@@ -1,0 +1,87 @@
+"""The wheel of `locking` alone, used in an environment that has nothing of this project."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+from tests.config.conftest import ROOT
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = """
+SECRET_KEY = "only for this test"
+DEBUG = True  # the memory backend is warned of otherwise
+INSTALLED_APPS = ["locking"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "%s"}}
+LOCKING = {
+    "default": {"BACKEND": "locking.backends.redis.RedisBackend", "CACHE": "default"},
+    "memory": {"BACKEND": "locking.backends.memory.MemoryBackend"},
+}
+"""
+
+USE = """
+import os, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "scratch"
+import django
+django.setup()
+from locking import LockNotAcquired, get_lock
+import locking
+assert "site-packages" in locking.__file__, locking.__file__
+for backend in ("memory", "default"):
+    with get_lock("order:42", ttl=10, backend=backend) as lease:
+        assert lease.fencing_token > 0 and lease.remaining() > 5
+        assert get_lock("order:42", backend=backend).locked()
+    assert not get_lock("order:42", backend=backend).locked()
+print("used")
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, built in isolation as a publisher would."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    return Path(*out.glob("*.whl"))
+
+
+def test_it_holds_locking_alone_with_all_its_files(wheel):
+    """Every file of the app is in the wheel, and nothing of the demo project."""
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    here = [
+        path for path in (ROOT / "locking").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    assert packed == {str(path.relative_to(ROOT)) for path in here}
+    assert {"locking/py.typed", "locking/__init__.py"} <= packed
+    assert any(name.endswith(".lua") for name in packed)
+
+
+def test_it_works_in_an_empty_environment(wheel, tmp_path):
+    """Installed with its redis extra and nothing else, it locks through both backends and passes check."""
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    python = environment / "bin" / "python"
+    pip = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "requirements.lock"]
+    subprocess.run([*pip, f"{wheel}[redis]"], check=True)
+    (tmp_path / "scratch.py").write_text(SETTINGS % settings.REDIS_URL)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "PYTHON"))}
+    check = ["-m", "django", "check", "--settings", "scratch", "--pythonpath", "."]
+    for arguments, said in (
+        (["-c", USE], "used\n"),
+        (check, "System check identified no issues (0 silenced).\n"),
+    ):
+        done = run([python, *arguments], tmp_path, clean)
+        assert done.stdout == said, done.stderr
+
+
+def run(
+    command: list[str | Path], cwd: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of the empty environment."""
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)

@@ -1,0 +1,32 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from config.settings import INSTALLED_APPS
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+
+
+def name_of(page: Path) -> str:
+    """Return a page's path from the root of the project."""
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("page", [page for page in PAGES if PYTHON.search(page.read_text())], ids=name_of)
+def test_the_examples_of_a_page_run(page):
+    """The Python of a page runs from top to bottom, as a reader would type it."""
+    names = {"__name__": "example", "INSTALLED_APPS": list(INSTALLED_APPS)}
+    for block in PYTHON.findall(page.read_text()):
+        exec(compile(block, name_of(page), "exec"), names)  # noqa: S102 - our own pages
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_links_of_a_page_lead_somewhere(page):
+    """Every link to a file of the project names one that is there."""
+    targets = [page.parent / target for target in LINK.findall(page.read_text())]
+    assert [target for target in targets if not target.exists()] == []

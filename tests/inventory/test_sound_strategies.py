@@ -1,0 +1,547 @@
+"""Each sound strategy sells exactly its stock in the interleavings that break others, wherever A stops."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+
+import pytest
+from django.db import connection, transaction
+
+from inventory import stock_store
+from inventory.domain import Busy, Line, SoldOut, UnknownProduct
+from inventory.models import Product, StockMovement
+from inventory.services import change_stock
+from inventory.strategies import STRATEGIES, Sale, get_strategy
+from inventory.strategies.local_lock import _locks
+from inventory.strategies.redis_lock import RedisLock, lock_names
+from inventory.strategies.redis_spin_lock import RedisSpinLock
+from inventory.strategies.row_lock import RowLock
+from inventory.strategies.version_cas import VersionCas
+from locking import BackendUnavailable, LockLost, LockTransactionError, distributed_lock, get_lock
+from orders.models import Order
+from orders.services import checkout
+from tests.factories import LabProductFactory, ProductFactory
+from tests.inventory.books import books
+from tests.inventory.interleaving import Killed, buyers, eventually
+from tests.inventory.processes import process_buyers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SOUND = [name for name, strategy in STRATEGIES.items() if strategy.sound]
+LOCKS = ["row_lock", "local_lock", "redis_lock", "redis_spin_lock"]
+IN_REDIS = ["redis_script", "segmented"]
+LEFT_BEHIND = {"setnx_expire_del": "lock", "setnx_getset": "stamp", "redis_spin_lock": "spin"}
+# How each strategy tells its checkpoints when there is nobody else: where a test may stop it.
+STEPS = {
+    "row_lock": "waiting locked read decided written recorded committed",
+    "version_cas": "read decided written recorded committed",
+    "conditional_update": "read decided written recorded committed",
+    "local_lock": "locked read decided written recorded committed unlocked",
+    "redis_lock": "waiting locked read decided written recorded committed unlocked",
+    "redis_spin_lock": "locked read decided written recorded committed unlocked",
+    "redis_script": "decided read written recorded committed",
+    "segmented": "decided read written recorded committed",
+}
+STOPS = [(name, stop) for name, steps in STEPS.items() for stop in steps.split()]
+
+
+def buying(strategy: str, *lines: Line):
+    """Return what a buyer does."""
+    return partial(checkout, lines, strategy)
+
+
+@pytest.mark.parametrize("strategy", SOUND)
+def test_the_checkpoints_come_in_their_order(strategy):
+    """A buyer alone passes exactly the checkpoints of its strategy; a lock is let go after the commit."""
+    sku = LabProductFactory.create().sku
+    with buyers() as start:
+        a = start("A", buying(strategy, Line(sku, 1)))
+        a.ends()
+    assert [event.name for event in a.journal] == STEPS[strategy].split()
+
+
+@pytest.mark.parametrize(("strategy", "stop"), STOPS)
+def test_two_buyers_of_the_last_unit(strategy, stop):
+    """A stops anywhere; B runs until it ends or is seen waiting; A goes on: one is served, one is refused."""
+    sku = LabProductFactory.create().sku
+    with buyers() as start:
+        a = start("A", buying(strategy, Line(sku, 1)), stop).reaches(stop)
+        b = start("B", buying(strategy, Line(sku, 1)))
+        b.ends_or_waits()
+        outcomes = [a.ends(), b.ends()]
+    assert sorted(type(outcome.error or outcome.result).__name__ for outcome in outcomes) == [
+        "Order",
+        "SoldOut",
+    ]
+    kept = books(sku)
+    assert (kept.sold, kept.left, kept.orders) == (1, 0, 1)
+    assert kept.balanced
+    assert "second_line" not in {event.name for event in a.journal}, (
+        "the strategy itself held, not the database"
+    )
+
+
+@pytest.mark.parametrize("strategy", LOCKS)
+def test_a_lock_keeps_the_second_buyer_out_until_the_commit(strategy):
+    """While A is between its read and its commit B waits, and then B reads what A has committed."""
+    sku = LabProductFactory.create(on_hand=2).sku
+    with buyers() as start:
+        a = start("A", buying(strategy, Line(sku, 1)), "recorded").reaches("recorded")
+        b = start("B", buying(strategy, Line(sku, 1)))
+        assert b.ends_or_waits() == "waits"
+        a.ends()
+        assert b.ends().error is None
+    (read,) = [event.facts["on_hand"] for event in a.journal if (event.buyer, event.name) == ("B", "read")]
+    assert read == {sku: 1}, "B read what A committed, not what was there before"
+    assert books(sku).sold == 2
+
+
+@pytest.mark.parametrize("strategy", SOUND)
+def test_a_buyer_that_fails_gives_its_units_to_the_next(strategy):
+    """A dies before its commit while B may be waiting; B gets the unit, and nothing of A is left."""
+    sku = LabProductFactory.create().sku
+    with buyers() as start:
+        a = start("A", buying(strategy, Line(sku, 1)), "recorded").reaches("recorded")
+        if strategy in IN_REDIS:  # nobody waits there: who comes while A holds the unit is refused at once
+            assert isinstance(start("C", buying(strategy, Line(sku, 1))).ends().error, SoldOut)
+            assert isinstance(a.dies().error, Killed)
+        b = start("B", buying(strategy, Line(sku, 1)))
+        b.ends_or_waits()
+        assert isinstance(a.dies().error, Killed)
+        assert b.ends().error is None
+    assert books(sku).balanced
+    assert books(sku).orders == 1
+
+
+@pytest.mark.parametrize("strategy", SOUND)
+def test_a_cart_is_sold_whole_or_not_at_all(strategy):
+    """One short line refuses the cart, is the only one named, and the other's stock is left alone."""
+    full, short = ProductFactory.create(on_hand=5).sku, ProductFactory.create(on_hand=1).sku
+    with pytest.raises(SoldOut) as refused:
+        checkout([Line(full, 2), Line(short, 2)], strategy)
+    assert [(s.sku, s.requested, s.available) for s in refused.value.shortages] == [(short, 2, 1)]
+    assert (books(full).left, books(short).left) == (5, 1)
+    order = checkout([Line(full, 5), Line(short, 1)], strategy)
+    assert order.items.count() == 2
+    assert (books(full).left, books(short).left) == (0, 0)
+    assert books(full).balanced
+    assert books(short).balanced
+
+
+@pytest.mark.parametrize("strategy", SOUND)
+def test_crossed_carts_do_not_deadlock(strategy):
+    """A wants pen and mug, B mug and pen, A stops with both written: then both are served."""
+    pen, mug = ProductFactory.create(on_hand=2).sku, ProductFactory.create(on_hand=2).sku
+    with buyers() as start:
+        a = start("A", buying(strategy, Line(pen, 1), Line(mug, 1)), "written").reaches("written")
+        b = start("B", buying(strategy, Line(mug, 1), Line(pen, 1)))
+        b.ends_or_waits()
+        assert a.ends().error is None
+        assert b.ends().error is None
+    assert (books(pen).left, books(mug).left) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["row_lock", "conditional_update", "version_cas", "redis_script", "segmented"]
+)
+def test_rows_are_locked_in_primary_key_order(strategy):
+    """Kept out of the row with the lowest key, a buyer holds none of the others."""
+    first, second = ProductFactory.create(sku="zebra"), ProductFactory.create(sku="ant")
+    with buyers() as start, transaction.atomic():
+        Product.objects.select_for_update().get(pk=first.pk)
+        b = start("B", buying(strategy, Line("ant", 1), Line("zebra", 1)))
+        assert b.ends_or_waits() == "waits"
+        assert Product.objects.select_for_update(nowait=True).get(pk=second.pk)
+        transaction.set_rollback(True)
+    assert b.outcome.error is None
+    assert (books("zebra").sold, books("ant").sold) == (1, 1)
+
+
+def test_a_locked_row_does_not_hold_up_what_only_refers_to_it():
+    """FOR NO KEY UPDATE: another transaction may insert an item of the locked product (FOR KEY SHARE)."""
+    product = ProductFactory.create()
+    share = "SELECT sku FROM inventory_product WHERE id = %s FOR KEY SHARE NOWAIT"
+    with buyers() as start:
+        start("A", buying("row_lock", Line(product.sku, 1)), "read").reaches("read")
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(share, [product.pk])
+            assert cursor.fetchone() == (product.sku,)
+
+
+def test_spin_locks_are_taken_in_one_order():
+    """Kept out of the first SKU's lock, a buyer holds none of the others, whatever its basket's order."""
+    first, second = ProductFactory.create(sku="ant").sku, ProductFactory.create(sku="zebra").sku
+    redis = stock_store.client()
+    redis.set(f"spin:{first}", "another")
+    with buyers() as start:
+        b = start("B", buying("redis_spin_lock", Line(second, 1), Line(first, 1)))
+        assert b.ends_or_waits() == "waits"
+        assert not redis.exists(f"spin:{second}")
+        redis.delete(f"spin:{first}")
+        assert b.ends().error is None
+
+
+def test_local_locks_are_taken_in_one_order():
+    """The same for the locks of one process."""
+    first, second = ProductFactory.create(sku="ant").sku, ProductFactory.create(sku="zebra").sku
+    checkout([Line(first, 1), Line(second, 1)], "local_lock")
+    with buyers() as start:
+        with _locks[first]:
+            b = start("B", buying("local_lock", Line(second, 1), Line(first, 1)))
+            assert b.ends_or_waits() == "waits"
+            assert not _locks[second].locked()
+        assert b.ends().error is None
+
+
+@pytest.mark.parametrize("strategy", SOUND)
+def test_an_unknown_product_is_named(strategy):
+    """Every unknown SKU of the cart is named, and nothing of the known one is taken."""
+    sku = ProductFactory.create(on_hand=3).sku
+    with pytest.raises(UnknownProduct) as unknown:
+        checkout([Line("ghost", 1), Line(sku, 1), Line("phantom", 1)], strategy)
+    assert unknown.value.skus == ("ghost", "phantom")
+    assert books(sku).left == 3
+    checkout([Line(sku, 3)], strategy)
+
+
+@pytest.mark.parametrize("strategy", SOUND)
+def test_inside_an_open_transaction_it_is_refused(strategy):
+    """A sale inside somebody's transaction would commit after its lock is gone, so it isn't begun."""
+    sku = ProductFactory.create(on_hand=3).sku
+    with transaction.atomic(), pytest.raises((RuntimeError, LockTransactionError)):
+        checkout([Line(sku, 1)], strategy)
+    assert books(sku).left == 3
+    assert checkout([Line(sku, 3)], strategy), "what was refused has held nothing back"
+
+
+@pytest.mark.parametrize("strategy", SOUND)
+def test_the_database_has_the_last_word(strategy):
+    """Stock that went away behind the strategy's back is not sold, whatever Redis believes."""
+    sku = ProductFactory.create(on_hand=3).sku
+    get_strategy(strategy).prepare(Product.objects.filter(sku=sku))
+    checkout([Line(sku, 2)], "conditional_update")
+    with pytest.raises(SoldOut) as refused:
+        checkout([Line(sku, 2)], strategy)
+    assert refused.value.shortages[0].available == 1
+    checkout([Line(sku, 1)], strategy)
+    assert books(sku).balanced
+
+
+# Waiting has an end, and its end is Busy.
+
+
+def test_row_lock_is_busy_when_the_row_stays_locked(monkeypatch):
+    """A row that stays locked for the whole wait means try again, never sold out."""
+    monkeypatch.setattr(RowLock, "wait", 0.05)
+    sku = ProductFactory.create(on_hand=3).sku
+    with buyers() as start:
+        a = start("A", buying("row_lock", Line(sku, 1)), "read").reaches("read")
+        with pytest.raises(Busy):
+            checkout([Line(sku, 1)], "row_lock")
+        a.ends()
+    assert books(sku).sold == 1
+
+
+@pytest.mark.parametrize("strategy", ["conditional_update", "version_cas", "redis_script", "segmented"])
+def test_an_update_is_busy_when_the_row_stays_locked(strategy, monkeypatch):
+    """An UPDATE waits for a row no longer than the strategy's own wait either."""
+    monkeypatch.setattr(STRATEGIES[strategy], "wait", 0.05)
+    sku = ProductFactory.create(on_hand=3).sku
+    with buyers() as start:
+        a = start("A", buying("row_lock", Line(sku, 1)), "read").reaches("read")
+        with pytest.raises(Busy):
+            checkout([Line(sku, 1)], strategy)
+        a.ends()
+    assert checkout([Line(sku, 2)], strategy), "what was taken before the wait was given back"
+
+
+def test_redis_lock_is_busy_with_the_holders_remaining_time(monkeypatch):
+    """When the lock stays taken, Busy says when the holder's lease ends."""
+    undecorated = inspect.unwrap(RedisLock._sell_locked)
+    impatient = distributed_lock(key=lock_names, wait=0.05, on_conflict="raise")(undecorated)
+    monkeypatch.setattr(RedisLock, "_sell_locked", impatient)
+    sku = ProductFactory.create().sku
+    with buyers() as start:
+        a = start("A", lambda: get_lock(f"sku:{sku}", ttl=20).acquire())
+        a.ends()
+        with pytest.raises(Busy) as busy:
+            checkout([Line(sku, 1)], "redis_lock")
+    assert 10 < busy.value.retry_after <= 20
+    assert books(sku).sold == 0
+
+
+def test_redis_lock_is_busy_when_its_lease_was_lost(monkeypatch):
+    """A lost lease rolls the sale back before the commit, so the buyer may try again."""
+
+    def lose(self: RedisLock, sale: Sale) -> None:
+        raise LockLost("the lease of 'sku:mug' ended")
+
+    monkeypatch.setattr(RedisLock, "_sell_locked", lose)
+    with pytest.raises(Busy, match="lease"):
+        checkout([Line("mug", 1)], "redis_lock")
+
+
+def test_the_spin_lock_is_busy_when_its_time_is_out(monkeypatch):
+    """The acquire time-out ends the polling, and the other's lock stays."""
+    monkeypatch.setattr(RedisSpinLock, "acquire_timeout", 0.05)
+    sku = ProductFactory.create().sku
+    stock_store.client().set(f"spin:{sku}", "another")
+    with pytest.raises(Busy):
+        checkout([Line(sku, 1)], "redis_spin_lock")
+    assert stock_store.client().get(f"spin:{sku}") == "another"
+
+
+def test_local_lock_is_busy_when_its_time_is_out(monkeypatch):
+    """A thread that never lets go makes the others Busy."""
+    monkeypatch.setattr(STRATEGIES["local_lock"], "wait", 0.05)
+    sku = ProductFactory.create().sku
+    checkout([Line(sku, 1)], "local_lock")
+    with _locks[sku], pytest.raises(Busy):
+        checkout([Line(sku, 1)], "local_lock")
+    assert checkout([Line(sku, 1)], "local_lock")
+
+
+def test_version_cas_is_busy_when_its_tries_run_out(monkeypatch):
+    """Overtaken at every try, the buyer is told to try again, not that the stock is gone."""
+    monkeypatch.setattr(VersionCas, "tries", 3)
+    sku = ProductFactory.create().sku
+    with buyers() as start:
+        a = start("A", buying("version_cas", Line(sku, 1)), *["decided"] * 3)
+        for _ in range(3):
+            a.reaches("decided")
+            checkout([Line(sku, 1)], "conditional_update")
+            a.goes_on()
+        error = a.ends().error
+    assert isinstance(error, Busy)
+    assert "3 times" in str(error)
+    assert books(sku).left == 7
+
+
+def test_version_cas_tries_again_when_it_was_overtaken():
+    """One overtaking costs one more try, in a new transaction, and still one order."""
+    sku = ProductFactory.create().sku
+    with buyers() as start:
+        a = start("A", buying("version_cas", Line(sku, 1)), "decided").reaches("decided")
+        checkout([Line(sku, 1)], "conditional_update")
+        assert a.ends().error is None
+    assert [event.name for event in a.journal].count("overtaken") == 1
+    assert (books(sku).sold, books(sku).orders) == (2, 2)
+
+
+# The spin lock, and what stands behind it.
+
+
+def test_an_expired_spin_lock_is_saved_by_the_second_line():
+    """A outlives its lock and B sells the last unit: A's UPDATE is refused by the database, as sold out."""
+    sku, key = (product := LabProductFactory.create()).sku, f"spin:{product.sku}"
+    with buyers() as start:
+        a = start("A", buying("redis_spin_lock", Line(sku, 1)), "read").reaches("read")
+        stock_store.client().pexpire(key, 1)
+        eventually(lambda: not stock_store.client().exists(key), "A's lock ends")
+        assert start("B", buying("redis_spin_lock", Line(sku, 1))).ends().error is None
+        assert isinstance(a.ends().error, SoldOut)
+    assert ("A", "second_line") in {(event.buyer, event.name) for event in a.journal}
+    assert books(sku).balanced
+
+
+def test_a_late_holder_leaves_anothers_spin_lock_alone():
+    """A's lock has ended and B holds it: A's compare-and-delete finds B's token and deletes nothing."""
+    sku, key = (product := LabProductFactory.create(on_hand=5)).sku, f"spin:{product.sku}"
+    with buyers() as start:
+        a = start("A", buying("redis_spin_lock", Line(sku, 1)), "read").reaches("read")
+        stock_store.client().pexpire(key, 1)
+        eventually(lambda: not stock_store.client().exists(key), "A's lock ends")
+        b = start("B", buying("redis_spin_lock", Line(sku, 1)), "read").reaches("read")
+        token = stock_store.client().get(key)
+        a.ends()
+        assert stock_store.client().get(key) == token, "B still holds its lock"
+        b.ends()
+    assert not stock_store.client().exists(key)
+    assert books(sku).balanced
+
+
+def test_a_killed_holders_spin_lock_ends_by_itself():
+    """SIGKILL leaves the lock with an expiry, never without one."""
+    sku, key = (product := LabProductFactory.create()).sku, f"spin:{product.sku}"
+    with process_buyers() as start:
+        start("redis_spin_lock", sku, stop="locked").reaches("locked").is_killed()
+    assert 0 < stock_store.client().pttl(key) <= RedisSpinLock.expiry * 1000
+
+
+# Stock in Redis.
+
+
+@pytest.mark.parametrize("strategy", IN_REDIS)
+def test_a_refusal_asks_nothing_of_the_database(strategy, django_assert_num_queries):
+    """When Redis knows that the stock is gone, the database isn't asked."""
+    sku = ProductFactory.create(on_hand=1).sku
+    checkout([Line(sku, 1)], strategy)
+    with django_assert_num_queries(0), pytest.raises(SoldOut):
+        checkout([Line(sku, 1)], strategy)
+
+
+@pytest.mark.parametrize("strategy", IN_REDIS)
+def test_a_crash_after_the_script_costs_units_until_the_reload(strategy):
+    """SIGKILL between Redis and the commit leaves Redis too low, the database right; a reload repairs it."""
+    sku = LabProductFactory.create(on_hand=3).sku
+    with process_buyers() as start:
+        start(strategy, sku, 2, stop="recorded").reaches("recorded").is_killed()
+    eventually(lambda: nobody_works_on_stock(), "PostgreSQL rolls the dead buyer back")
+    assert books(sku).left == 3
+    with pytest.raises(SoldOut):
+        checkout([Line(sku, 3)], strategy)
+    get_strategy(strategy).prepare(Product.objects.filter(sku=sku))
+    checkout([Line(sku, 3)], strategy)
+    assert books(sku).balanced
+
+
+def nobody_works_on_stock() -> bool:
+    """Return whether no other connection has an open transaction here."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"
+        )
+        return bool(cursor.fetchone() == (0,))
+
+
+@pytest.mark.parametrize("strategy", IN_REDIS)
+def test_a_flushed_redis_is_loaded_again(strategy, redis_room):
+    """After a flush the next buyer loads the stock from the database, and the count stays right."""
+    sku = ProductFactory.create(on_hand=3).sku
+    checkout([Line(sku, 1)], strategy)
+    redis_room.flushdb()
+    checkout([Line(sku, 2)], strategy)
+    with pytest.raises(SoldOut):
+        checkout([Line(sku, 1)], strategy)
+    assert books(sku).balanced
+
+
+@pytest.mark.parametrize("strategy", IN_REDIS)
+def test_units_given_back_after_a_flush_do_not_pass_for_the_whole_stock(strategy, redis_room):
+    """A fails after a flush of Redis: its units aren't put back alone, and the full stock is found again."""
+    sku = ProductFactory.create(on_hand=5).sku
+    with buyers() as start:
+        a = start("A", buying(strategy, Line(sku, 1)), "recorded").reaches("recorded")
+        redis_room.flushdb()
+        a.dies()
+    checkout([Line(sku, 5)], strategy)
+    assert books(sku).balanced
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_forgetting_leaves_no_key(strategy):
+    """After `forget` Redis holds nothing of the product."""
+    product = ProductFactory.create()
+    get_strategy(strategy).prepare([product])
+    if strategy in LEFT_BEHIND:
+        stock_store.client().set(f"{LEFT_BEHIND[strategy]}:{product.sku}", 1)
+    get_strategy(strategy).forget([product])
+    assert list(stock_store.client().scan_iter(f"*{product.sku}*")) == []
+
+
+@pytest.mark.parametrize("strategy", IN_REDIS)
+def test_a_delivery_can_be_sold_at_once(strategy):
+    """Units that come in are not hidden by a copy in Redis that still says sold out."""
+    product = ProductFactory.create(on_hand=1)
+    checkout([Line(product.sku, 1)], strategy)
+    change_stock(product, StockMovement.Kind.RECEIVED, 2, "delivery:1")
+    checkout([Line(product.sku, 2)], strategy)
+    assert books(product.sku).balanced
+
+
+def test_a_delivery_does_not_need_redis(settings):
+    """A Redis that doesn't answer is logged; the delivery is in the books."""
+    product = ProductFactory.create(on_hand=1)
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"  # nothing listens there
+    change_stock(product, StockMovement.Kind.RECEIVED, 2, "delivery:1")
+    assert books(product.sku).left == 3
+
+
+def segment_units(sku: str) -> list[int]:
+    """Return what the segments of `sku` hold."""
+    keys = [f"{{stock}}:{sku}:{number}" for number in range(5)]
+    return [int(units) for units in stock_store.client().mget(keys) if units is not None]
+
+
+def test_a_hundred_units_over_five_segments():
+    """100 units are 20 in each of 5 keys, and 103 are spread as evenly as they can be."""
+    for on_hand, units in ((100, [20] * 5), (103, [21, 21, 21, 20, 20]), (0, [0] * 5)):
+        product = ProductFactory.create(on_hand=on_hand)
+        get_strategy("segmented").prepare([product])
+        assert segment_units(product.sku) == units
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_drained_segments_are_skipped(first, monkeypatch):
+    """Whichever segment a buyer begins at, it finds the one unit that is left in another."""
+    monkeypatch.setattr("inventory.strategies.segmented.random.randrange", lambda n: first)
+    product = ProductFactory.create(on_hand=1)
+    get_strategy("segmented").prepare([product])
+    checkout([Line(product.sku, 1)], "segmented")
+    assert segment_units(product.sku) == [0] * 5
+    assert books(product.sku).balanced
+
+
+def test_a_line_may_span_segments():
+    """A line of 3 over segments of 1, 1, 1 is served, and the next buyer is refused with what is left."""
+    product = ProductFactory.create(on_hand=4)
+    get_strategy("segmented").prepare([product])
+    checkout([Line(product.sku, 3)], "segmented")
+    with pytest.raises(SoldOut) as refused:
+        checkout([Line(product.sku, 2)], "segmented")
+    assert refused.value.shortages[0].available == 1
+    checkout([Line(product.sku, 1)], "segmented")
+    assert segment_units(product.sku) == [0] * 5
+
+
+def test_a_hundred_single_buyers_drain_every_segment():
+    """100 units over 5 keys serve exactly 100 buyers of one."""
+    product = ProductFactory.create(on_hand=100)
+    for _ in range(100):
+        checkout([Line(product.sku, 1)], "segmented")
+    with pytest.raises(SoldOut):
+        checkout([Line(product.sku, 1)], "segmented")
+    assert books(product.sku).sold == 100
+    assert segment_units(product.sku) == [0] * 5
+
+
+@pytest.mark.parametrize("strategy", [*IN_REDIS, "redis_spin_lock"])
+def test_a_redis_that_does_not_answer_is_unavailable_not_sold_out(strategy, settings):
+    """Without Redis nothing is sold and nobody is told that the stock is gone."""
+    sku = ProductFactory.create().sku
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"  # nothing listens there
+    with pytest.raises(BackendUnavailable):
+        checkout([Line(sku, 1)], strategy)
+    assert Order.objects.count() == 0
+
+
+# What a checkout costs the database, BEGIN and COMMIT included.
+
+QUERIES = {
+    "lost_update": 7,  # BEGIN, read, write, order, items, movements, COMMIT
+    "negative_stock": 7,
+    "early_release": 7,
+    "setnx_expire_del": 7,
+    "setnx_getset": 7,
+    "local_lock": 7,
+    "row_lock": 8,  # and lock_timeout
+    "version_cas": 8,
+    "conditional_update": 8,
+    "redis_lock": 8,
+    "redis_spin_lock": 8,
+    "redis_script": 8,
+    "segmented": 8,
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_queries_of_a_checkout(strategy, django_assert_num_queries):
+    """A checkout of one line costs exactly this many statements; one of three lines two UPDATEs more."""
+    products = [LabProductFactory.create(on_hand=10) for _ in range(3)]
+    get_strategy(strategy).prepare(products)
+    with django_assert_num_queries(QUERIES[strategy]):
+        checkout([Line(products[0].sku, 1)], strategy)
+    with django_assert_num_queries(QUERIES[strategy] + 2):
+        checkout([Line(product.sku, 1) for product in products], strategy)

@@ -1,0 +1,3 @@
+"""What the lock's tests share."""
+
+from tests.lock_fixtures import *  # noqa: F403

@@ -1,0 +1,226 @@
+"""The system checks: each trap is told under its own id, and a sound project hears nothing."""
+
+# ruff: noqa: D102, D103 - the views under test are small and named for what they do
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import pytest
+import redis
+from django.core.checks import run_checks
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.http import HttpRequest, HttpResponse
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from locking import checks, distributed_lock
+from locking.backends.redis.health import judge, parse_info
+from locking.decorators import DECORATED
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "checks.md"
+REDIS = "locking.backends.redis.RedisBackend"
+MEMORY = "locking.backends.memory.MemoryBackend"
+
+
+@pytest.fixture(autouse=True)
+def no_decorated_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what test modules have decorated on purpose with names that don't exist."""
+    monkeypatch.setattr(checks, "DECORATED", WeakSet())
+
+
+def found(*tags: str) -> list[str]:
+    """The ids that the checks report."""
+    return [str(message.id) for message in run_checks(tags=list(tags or ("locking",)))]
+
+
+def test_a_sound_project_hears_nothing() -> None:
+    """The demo's own settings pass, live too."""
+    assert found("locking", "locking_live") == []
+
+
+# --- the setting ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("locking", "ids"),
+    [
+        (["default"], ["locking.E001"]),
+        ({"default": "redis"}, ["locking.E001"]),
+        ({"default": {"TLL": 5}}, ["locking.E001"]),
+        ({"default": {"WAIT": -1}}, ["locking.E001"]),
+        ({"default": {"ON_CONFLICT": "rais"}}, ["locking.E001"]),
+        ({"other": {"CACHE": "default"}}, ["locking.E002"]),
+        ({"default": {"TTL": 0}}, ["locking.E003"]),
+        ({"default": {"TTL": -5}}, ["locking.E003"]),
+        ({"default": {"TTL": "10"}}, ["locking.E003"]),
+        ({"default": {"BACKEND": "nowhere.Backend"}}, ["locking.E004"]),
+        ({"default": {"CACHE": "nowhere"}}, ["locking.E004"]),
+        ({"default": {"BACKEND": REDIS, "LOCATION": "http://redis"}}, ["locking.E004"]),
+        ({"default": {"CACHE": "default"}, "b": {"TTL": 0}, "a": {"TTL": 0}}, ["locking.E003"] * 2),
+    ],
+)
+def test_a_wrong_setting_is_told(settings: Any, locking: Any, ids: list[str]) -> None:
+    """Each mistake in `LOCKING` has its id, and one alias's mistake doesn't hide another's."""
+    settings.LOCKING = locking
+    assert found() == ids
+
+
+def test_a_cache_that_is_not_redis_is_told(settings: Any) -> None:
+    """Locks in a local-memory cache would hold within one process only."""
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    assert found() == ["locking.E004"]
+
+
+@pytest.mark.parametrize(("debug", "ids"), [(True, []), (False, ["locking.W001"])])
+def test_a_backend_of_one_process_is_for_debug(settings: Any, debug: bool, ids: list[str]) -> None:
+    """The memory backend is fine on a developer's machine and a trap in production."""
+    settings.DEBUG = debug
+    settings.LOCKING = {"default": {"BACKEND": MEMORY}}
+    assert found() == ids
+
+
+# --- decorators -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({"backend": "nowhere"}, ["locking.E002"]),
+        ({"using": "nowhere"}, ["locking.E005"]),
+        ({"using": ["default", "nowhere", "nirgends"]}, ["locking.E005"] * 2),
+        ({}, []),
+    ],
+)
+def test_a_decorator_that_names_what_is_not_there_is_told(options: Any, ids: list[str]) -> None:
+    """An alias that doesn't exist is told before the first call."""
+
+    @distributed_lock(key="'a'", **options)
+    def function() -> None: ...
+
+    assert function in DECORATED
+    mine = checks._check_options(function)
+    assert [message.id for message in mine] == ids
+
+
+# --- ATOMIC_REQUESTS --------------------------------------------------------------------------------------
+
+
+class OnMethod(View):
+    @method_decorator(distributed_lock(key="'a'"))
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@method_decorator(distributed_lock(key="'a'"), name="dispatch")
+class OnDispatch(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@distributed_lock(key="'a'")
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+@distributed_lock(key="'a'", using="second")
+def elsewhere(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+SOUND = [path("plain/", plain), path("dispatch/", OnDispatch.as_view())]
+TRAPS = [path("method/", OnMethod.as_view()), path("elsewhere/", elsewhere)]
+urlpatterns = [path("nested/", include(SOUND + TRAPS))]
+
+
+@pytest.mark.urls(__name__)
+@pytest.mark.django_db(transaction=True)
+def test_views_that_atomic_requests_would_wrap_are_told(atomic_requests: None) -> None:
+    """A lock on a method, and a lock for another database, are refused at every request: told beforehand."""
+    messages = checks.check_atomic_requests()
+    assert [message.id for message in messages] == ["locking.E006", "locking.E007"]
+    assert "OnMethod.post" in messages[0].msg
+    assert "elsewhere" in messages[1].msg
+
+
+@pytest.mark.urls(__name__)
+def test_without_atomic_requests_there_is_no_trap() -> None:
+    """The same views are fine where Django doesn't wrap them."""
+    assert checks.check_atomic_requests() == []
+
+
+# --- live -------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_check_asks_no_server(settings: Any, backend_down: str) -> None:
+    """`manage.py check` works where the servers aren't up yet."""
+    call_command("check")
+
+
+def test_a_server_that_does_not_answer_is_told(settings: Any, backend_down: str) -> None:
+    """Asked by tag, the check fails with the alias and the reason."""
+    with pytest.raises(SystemCheckError, match=r"locking\.E101.*'down'"):
+        call_command("check", tags=["locking_live"])
+
+
+def test_a_server_that_may_evict_locks_is_told(redis_room: redis.Redis) -> None:
+    """The real server is asked: with an evicting policy it is told, and with noeviction not."""
+    before = redis_room.config_get("maxmemory-policy")["maxmemory-policy"]
+    redis_room.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert found("locking_live") == ["locking.W101"]
+    finally:
+        redis_room.config_set("maxmemory-policy", before or "noeviction")
+
+
+@pytest.mark.parametrize(
+    ("version", "ids"),
+    [("6.2.0", []), ("7.0.15", []), ("10.0.1", []), ("6.0.16", ["locking.E102"]), ("5.0", ["locking.E102"])],
+)
+def test_a_server_that_is_too_old_is_told(version: str, ids: list[str]) -> None:
+    """Redis 6.2 is the floor."""
+    info = parse_info(f"# Server\r\nredis_version:{version}\r\nmaxmemory_policy:noeviction\r\n".encode())
+    assert [message.id for message in judge(info, "default")] == ids
+
+
+def test_the_server_s_own_words_are_understood(redis_room: redis.Redis) -> None:
+    """The INFO of the real server is parsed down to the version that redis-py reads from it."""
+    raw = b"txt:" + "\r\n".join(f"{k}:{v}" for k, v in redis_room.info().items()).encode()
+    assert parse_info(raw)["redis_version"] == redis_room.info()["redis_version"]
+
+
+# --- the reference ----------------------------------------------------------------------------------------
+
+
+def test_every_id_is_in_the_reference() -> None:
+    """An id is stable: it is explained in the docs, once, and nothing is explained that isn't there."""
+    sources = [Path(checks.__file__), Path(checks.__file__).parent / "backends" / "redis" / "health.py"]
+    used = {
+        found for source in sources for found in re.findall(r'id="(locking\.[EW]\d+)"', source.read_text())
+    }
+    documented = re.findall(r"^### `(locking\.[EW]\d+)`", REFERENCE.read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(used)
+
+
+def test_the_command_fails_in_a_misconfigured_project() -> None:
+    """`manage.py check` of a project with a wrong ttl exits with the id and the hint."""
+    code = (
+        "from django.conf import settings; import django; from django.core.management import call_command;"
+        "settings.configure(INSTALLED_APPS=['locking'], LOCKING={'default': {'TTL': 0}});"
+        "django.setup(); call_command('check')"
+    )
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode != 0
+    assert "locking.E003" in done.stderr
+    assert "30 s kept alive by the watchdog" in done.stderr

@@ -1,0 +1,140 @@
+"""The checkout: what it writes, what it refuses, and that it asks no server about nonsense."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from django.db import IntegrityError
+
+from inventory.domain import MAX_QUANTITY, InvalidCart, Line, SoldOut, UnknownProduct
+from inventory.models import StockMovement
+from inventory.strategies import STRATEGIES, Sale, Strategy, UnknownStrategy
+from orders.models import Order, OrderItem
+from orders.services import checkout
+from tests.factories import ProductFactory
+from tests.inventory.books import books
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_order_has_its_items_prices_and_movements(strategy):
+    """Every strategy, alone with one buyer, writes the same complete order."""
+    pen, mug = ProductFactory.create(price=Decimal("24.00")), ProductFactory.create(price=Decimal("9.50"))
+    order = checkout([Line(pen.sku, 1), Line(mug.sku, 3)], strategy)
+    stored = Order.objects.get(pk=order.pk)
+    assert (stored.total, stored.strategy, stored.state) == (Decimal("52.50"), strategy, "placed")
+    items = OrderItem.objects.filter(order=order).values_list("product__sku", "quantity", "unit_price")
+    assert set(items) == {(pen.sku, 1, Decimal("24.00")), (mug.sku, 3, Decimal("9.50"))}
+    causes = StockMovement.objects.filter(kind="sold").values_list("cause", "quantity")
+    assert set(causes) == {(f"order:{order.pk}:{pen.sku}", -1), (f"order:{order.pk}:{mug.sku}", -3)}
+    assert books(pen.sku).balanced
+    assert books(mug.sku).balanced
+
+
+def test_the_strategy_comes_from_the_settings(settings):
+    """Without a name the setting decides."""
+    settings.CHECKOUT_STRATEGY = "version_cas"
+    assert checkout([Line(ProductFactory.create().sku, 1)]).strategy == "version_cas"
+
+
+def test_duplicates_are_one_item_checked_together():
+    """Two lines of six are twelve units: more than ten, though each alone would fit."""
+    sku = ProductFactory.create(on_hand=10).sku
+    with pytest.raises(SoldOut) as refused:
+        checkout([Line(sku, 6), Line(sku, 6)], "row_lock")
+    assert refused.value.shortages[0].requested == 12
+    order = checkout([Line(sku, 4), Line(sku, 6)], "row_lock")
+    assert order.items.get().quantity == 10
+
+
+def test_a_generator_of_lines_is_welcome():
+    """A cart that can be gone through only once loses none of its lines."""
+    skus = [ProductFactory.create().sku for _ in range(3)]
+    assert checkout((Line(sku, 1) for sku in skus), "conditional_update").items.count() == 3
+
+
+def test_the_price_is_that_of_the_sale():
+    """A later price doesn't change what was sold."""
+    product = ProductFactory.create(price=Decimal("5.00"))
+    order = checkout([Line(product.sku, 1)], "row_lock")
+    product.price = Decimal("6.00")
+    product.save(update_fields=["price"])
+    assert order.items.get().unit_price == Decimal("5.00")
+
+
+@pytest.mark.parametrize("cart", [[], [("mug", 1)], None])
+def test_a_cart_that_cannot_be_asks_no_server(cart, django_assert_num_queries):
+    """Nonsense is refused before the first query."""
+    with django_assert_num_queries(0), pytest.raises(InvalidCart):
+        checkout(cart)
+
+
+@pytest.mark.parametrize("strategy", ["nonsense", "", 7, ["row_lock"]])
+def test_an_unknown_strategy_asks_no_server(strategy, django_assert_num_queries):
+    """A misspelt strategy is refused with those that there are."""
+    with django_assert_num_queries(0), pytest.raises(UnknownStrategy, match="row_lock"):
+        checkout([Line("mug", 1)], strategy)
+
+
+def test_the_largest_order_is_sold_out_not_an_error():
+    """The greatest quantity that may be asked for overflows nothing."""
+    sku = ProductFactory.create(on_hand=1, price=Decimal("99999999.99")).sku
+    with pytest.raises(SoldOut):
+        checkout([Line(sku, MAX_QUANTITY)], "row_lock")
+
+
+def test_the_dearest_order_fits_its_total():
+    """A hundred lines of ten thousand at the highest price still fit the total's column."""
+    products = [ProductFactory.create(on_hand=MAX_QUANTITY, price=Decimal("99999999.99")) for _ in range(100)]
+    order = checkout([Line(product.sku, MAX_QUANTITY) for product in products], "row_lock")
+    order.refresh_from_db()
+    assert order.total == 100 * MAX_QUANTITY * Decimal("99999999.99")
+
+
+def test_an_unknown_product_leaves_no_trace():
+    """Neither an order nor a movement is left of a sale that never was."""
+    with pytest.raises(UnknownProduct):
+        checkout([Line("ghost", 1)], "row_lock")
+    assert not Order.objects.exists()
+
+
+class Forgetful(Strategy):
+    """Takes the money and writes nothing."""
+
+    name = "forgetful"
+    sound = False
+
+    def sell(self, sale: Sale) -> None:
+        """Do nothing."""
+
+
+class Doubling(Strategy):
+    """Records the same sale twice."""
+
+    name = "doubling"
+    sound = False
+
+    def sell(self, sale: Sale) -> None:
+        """Record, and record again."""
+        from inventory.rows import read_products, sale_transaction
+
+        for _ in range(2):
+            with sale_transaction():
+                sale.record(read_products(sale.lines))
+
+
+def test_a_strategy_that_records_nothing_is_an_error(monkeypatch):
+    """Nobody is told *placed* for an order that isn't there."""
+    monkeypatch.setitem(STRATEGIES, "forgetful", Forgetful)
+    with pytest.raises(RuntimeError, match="without recording"):
+        checkout([Line(ProductFactory.create().sku, 1)], "forgetful")
+
+
+def test_one_checkout_can_place_one_order_only(monkeypatch):
+    """A sale that is recorded again meets its own order number, and the second attempt is refused."""
+    monkeypatch.setitem(STRATEGIES, "doubling", Doubling)
+    with pytest.raises(IntegrityError):
+        checkout([Line(ProductFactory.create().sku, 1)], "doubling")
+    assert Order.objects.count() == 1

@@ -1,0 +1,32 @@
+"""The shop as `make serve` serves it, for tests that must see several processes at work."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def server(django_db_setup: None) -> Iterator[str]:
+    """The address of the shop, served by the command of `make serve` on a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "DEBUG": "true"}
+    command = [sys.executable, "-m", "config.serve", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        # gunicorn's own word that a worker is up; an end of the stream means that it never will be.
+        log = iter(process.stderr.readline, "")
+        assert any("Booting worker" in line for line in log), "gunicorn did not start"
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
