@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -41,6 +42,15 @@ HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakVa
 _losing = threading.Lock()
 
 
+def _renew_lock() -> None:
+    """Give a forked child a lock of its own: one that another thread held at that moment is never let go."""
+    global _losing
+    _losing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def held_by(context: object, alias: str, key: str) -> SingleLease | None:
     """Return the lease by which a thread or task holds `key`, if it does."""
     return HOLDS.get((alias, key, id(context)))
@@ -51,6 +61,10 @@ class Lease(ABC):
 
     __slots__ = ()
     name: str
+    key: str
+    """Where the backend keeps it; of the first of several names, as `owner` is."""
+    owner: str
+    """The identity that proves the hold, unique to it."""
     ttl: float
 
     @property
@@ -154,7 +168,7 @@ class SingleLease(Lease):
     @property
     def state(self) -> State:
         """See `Lease.state`; a lease whose deadline has passed counts as lost."""
-        if self._state in (State.HELD, State.UNKNOWN) and now() >= self.deadline:
+        if self._state in (State.HELD, State.UNKNOWN) and now() >= self.deadline and not self.inherited:
             self.lose()
         return self._state
 
@@ -316,6 +330,7 @@ class MultiLease(Lease):
     def __init__(self, leases: Sequence[SingleLease]) -> None:
         self._leases = tuple(leases)
         self.name = ", ".join(lease.name for lease in leases)
+        self.key, self.owner = leases[0].key, leases[0].owner
         self.ttl = min(lease.ttl for lease in leases)
 
     def __repr__(self) -> str:

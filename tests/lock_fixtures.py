@@ -23,6 +23,7 @@ def nothing_of_other_tests() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_redis() -> Iterator[PrivateRedis]:
+    """A server for the whole run."""
     with private_redis() as server:
         yield server
 

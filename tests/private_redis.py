@@ -20,7 +20,17 @@ class PrivateRedis:
     def __init__(self, folder: Path) -> None:
         self.path = str(folder / "redis.sock")
         self.url = f"unix://{self.path}?db=0"
-        command = [str(program()), "--port", "0", "--unixsocket", self.path, "--save", "", "--dir", str(folder)]
+        command = [
+            str(program()),
+            "--port",
+            "0",
+            "--unixsocket",
+            self.path,
+            "--save",
+            "",
+            "--dir",
+            str(folder),
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self.client = redis.Redis(unix_socket_path=self.path)
         self._await_answer()

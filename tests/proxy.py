@@ -26,7 +26,7 @@ class Proxy:
         self._threads[-1].start()
 
     def lose_reply_to(self, request: bytes, times: int = 1) -> None:
-        """Carry out the next `times` requests that contain `request`, and close the socket instead of answering."""
+        """Carry out the next `times` requests that contain `request`, but close the socket unanswered."""
         self._lose += [request] * times
 
     def hold(self, request: bytes, times: int = 1) -> None:

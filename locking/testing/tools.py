@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from django.test.utils import override_settings
+from django.test.utils import TestContextDecorator, override_settings
 
 from locking.backends.base import Busy
 from locking.backends.memory import STORES, Store
@@ -49,6 +49,10 @@ class override_locks(override_settings):  # noqa: N801 - named like Django's ove
         self._stores = {alias: STORES.pop(alias) for alias in chosen if alias in STORES}
         self.options = {"LOCKING": entries}
         super().enable()
+
+    def decorate_class(self, cls: type) -> type:
+        """Enable for each test of a TestCase; Django's way for settings would need them known by now."""
+        return TestContextDecorator.decorate_class(self, cls)
 
     def disable(self) -> None:
         """Put the backends back."""

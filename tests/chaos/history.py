@@ -45,7 +45,7 @@ def violations(holds: Iterable[Hold]) -> list[str]:
     """Return what contradicts mutual exclusion with strictly rising tokens; nothing if all is well.
 
     A claim begins when the holder knew that it was granted and ends when it began to release or its lease ran
-    out: inside what the server granted. So two claims that overlap can't be explained by slow clocks or messages.
+    out: inside what the server granted. So two claims that overlap can't be explained by slow messages.
     """
     holds = list(holds)
     claims = sorted((hold for hold in holds if hold.is_claim), key=lambda hold: hold.acquired)

@@ -1,5 +1,6 @@
-"""Many processes, stopped and killed at random, write down when they held one lock; the histories are checked."""
+"""Many processes, stopped and killed, write down when they held one lock; their histories are checked."""
 
+import itertools
 import os
 import random
 import signal
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from locking import BackendUnavailable, LockLost, LockNotAcquired, get_lock
 from locking.backends.redis import scripts
 from locking.clock import now
-from locking.testing.contract.processes import child
+from locking.testing.contract.processes import Child, child
 from tests.chaos.history import Hold, Journal, read_holds, violations
 
 TTL = 0.25
@@ -91,8 +92,9 @@ def work(pipe, folder: Path, number: int) -> None:
         except (LockNotAcquired, BackendUnavailable):
             continue
         owner = lease.owner
+        (single,) = lease.leases
         journal.note(
-            owner=owner, token=lease.fencing_token, invoked=invoked, acquired=now(), deadline=lease.deadline
+            owner=owner, token=single.token, invoked=invoked, acquired=now(), deadline=single.deadline
         )
         time.sleep(chance.uniform(0, 0.01))  # the work done under the lock
         journal.note(owner=owner, leaving=now(), clean=False)
@@ -108,7 +110,7 @@ def run_workers(folder: Path, seconds: float, torment) -> list[Hold]:
     """Let processes compete for `seconds` while `torment(processes)` has its way with them."""
     until = now() + seconds
     with ExitStack() as stack:
-        crowd = []
+        crowd: list[Child] = []
 
         def hire() -> None:
             number = len(crowd)
@@ -128,50 +130,51 @@ def run_workers(folder: Path, seconds: float, torment) -> list[Hold]:
 
 
 class Chaos:
-    """Stops processes past their lease, kills them and hires others, and stops the server, at random but seeded."""
+    """Stops processes past their lease, kills them and hires others, and stops the server; seeded."""
 
     def __init__(self, server, seed: int) -> None:
         self.server = server
         self.chance = random.Random(seed)
-        self.stops = self.kills = self.outages = 0
+        self.evils = itertools.cycle([self.stop, self.kill, self.stop, self.outage])
+        self.rounds = 0
 
     def __call__(self, crowd, hire) -> None:
+        """Do the next evil to someone."""
         living = [worker for worker in crowd if worker.process.is_alive()]
         victim = self.chance.choice(living)
-        evil = self.chance.choice([self.stop, self.stop, self.kill, self.outage])
-        evil(victim, hire)
+        next(self.evils)(victim, hire)
+        self.rounds += 1
         time.sleep(self.chance.uniform(0, 0.05))
 
     def stop(self, victim, hire) -> None:
         """Pause the process, sometimes beyond its lease."""
-        self.stops += 1
         os.kill(victim.process.pid, signal.SIGSTOP)
         time.sleep(self.chance.uniform(0.01, TTL * 1.6))
         os.kill(victim.process.pid, signal.SIGCONT)
 
     def kill(self, victim, hire) -> None:
         """End the process without a chance to clean up, and start another."""
-        self.kills += 1
         victim.kill()
         hire()
 
     def outage(self, victim, hire) -> None:
         """Pause the server: requests are answered late, or after their senders gave up."""
-        self.outages += 1
         self.server.pause()
         time.sleep(self.chance.uniform(0.01, 0.2))
         self.server.resume()
 
 
 def test_histories_under_pauses_and_kills_exclude(own_redis, locks_on, tmp_path):
-    """However processes and server are stopped and killed, no two claims overlap and every token is higher."""
+    """However processes and server are stopped and killed, no two claims overlap and tokens rise."""
     locks_on(own_redis.url, socket_timeout=0.1)
     chaos = Chaos(own_redis, seed=20)
     holds = run_workers(tmp_path, 6.0, chaos)
     assert violations(holds) == []
-    assert min(chaos.stops, chaos.kills, chaos.outages) >= 2, vars(chaos)
+    assert chaos.rounds >= 8
     assert len(holds) > 50
-    assert any(not hold.clean for hold in holds), "nobody was ever interrupted: too little chaos to tell anything"
+    assert any(not hold.clean for hold in holds), (
+        "nobody was ever interrupted: too little chaos to tell anything"
+    )
 
 
 LOCK_MUTANTS = {
