@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from locking.backends.base import Holder
 from locking.exceptions import LockNotSupported
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.lease import Lease, held_by
@@ -22,6 +23,7 @@ def get_read_lock(
     wait: float | Unset | None = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
 ) -> Lock:
     """Return the shared side of the read-write lock `name`: many readers, or one writer.
@@ -34,7 +36,7 @@ def get_read_lock(
         ...     render()
     """
     engine = locks[backend].variant("read")
-    return ReadLock(check_name(name), Options(engine, ttl, wait, fenced, 0.0, on_lost))
+    return ReadLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost))
 
 
 def get_write_lock(
@@ -44,6 +46,7 @@ def get_write_lock(
     wait: float | Unset | None = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
 ) -> Lock:
     """Return the exclusive side of the read-write lock `name`.
@@ -56,7 +59,7 @@ def get_write_lock(
         ...     rebuild()
     """
     engine = locks[backend].variant("write")
-    return WriteLock(check_name(name), Options(engine, ttl, wait, fenced, 0.0, on_lost))
+    return WriteLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost))
 
 
 def get_semaphore(
@@ -66,12 +69,14 @@ def get_semaphore(
     ttl: float | Unset | None = UNSET,
     wait: float | Unset | None = UNSET,
     backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
 ) -> Lock:
     """Return a semaphore: at most `permits` holds of `name` at a time, each with a lease of its own.
 
     A permit whose holder died comes back when its lease ends. Every `acquire` takes another permit, also in
-    one thread. The first to use a name decides how many permits it has. Other arguments: as for `get_lock`.
+    one thread. The first to use a name decides how many permits it has. With `min_hold=1` there are at most
+    `permits` beginnings a second. Other arguments: as for `get_lock`.
 
     Raises:
         ValueError: `permits` is not a whole number from 1 to 1,000,000.
@@ -83,7 +88,8 @@ def get_semaphore(
     if isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= MAX_PERMITS:
         raise ValueError(f"permits must be a whole number from 1 to {MAX_PERMITS:,}, not {permits!r}")
     engine = locks[backend].variant("semaphore", permits=permits)
-    return SingleLock(check_name(name), Options(engine, ttl, wait, False, 0.0, on_lost))
+    options = Options(engine, ttl, wait, False, min_hold, on_lost)
+    return Semaphore(check_name(name), permits, options)
 
 
 def get_fair_lock(
@@ -93,6 +99,7 @@ def get_fair_lock(
     wait: float | Unset | None = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
 ) -> Lock:
     """Return Redisson's fair lock, for names that Java services lock with RFairLock.
@@ -101,7 +108,7 @@ def get_fair_lock(
     RLock and RFairLock, on one name. Arguments and errors: as for `get_lock`.
     """
     engine = locks[backend].variant("fair")
-    return SingleLock(check_name(name), Options(engine, ttl, wait, fenced, 0.0, on_lost))
+    return FairLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost))
 
 
 class ReadLock(SingleLock):
@@ -120,12 +127,40 @@ class WriteLock(SingleLock):
     """The exclusive side; refused to one who reads, for it would never come."""
 
     def _reenter(self, context: object) -> Lease | None:
-        if held_by(context, _sibling(self._backend.alias, "read"), self.key) is not None:
+        reading = held_by(context, _sibling(self._backend.alias, "read"), self.key)
+        if reading is not None:
+            reading.ensure_held()
             raise LockNotSupported(
                 f"this thread or task holds {self.name!r} for reading: it would wait for itself to end;"
                 " release the read lock first, or take the write lock from the start"
             )
         return super()._reenter(context)
+
+
+class Semaphore(SingleLock):
+    """Every acquisition is another permit, so there is no re-entry."""
+
+    def __init__(self, name: str, permits: int, options: Options) -> None:
+        super().__init__(name, options)
+        self.permits = permits
+
+    def _reenter(self, context: object) -> Lease | None:
+        return None
+
+    def locked(self) -> bool:
+        """Return whether all permits are out at this moment; asks the backend."""
+        return self._are_all_out(self._backend.holder(self.key))
+
+    async def alocked(self) -> bool:
+        """`locked` for asyncio."""
+        return self._are_all_out(await self._backend.aholder(self.key))
+
+    def _are_all_out(self, holder: Holder | None) -> bool:
+        return holder is not None and holder.count >= self.permits
+
+
+class FairLock(SingleLock):
+    """Redisson's fair lock; where an engine has none of its own, the ordinary lock, if that is fair."""
 
 
 def _sibling(alias: str, kind: str) -> str:

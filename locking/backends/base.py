@@ -114,7 +114,7 @@ class BaseLockBackend(ABC):
     """`held()` pages through the locks that are held."""
     supports_force_release: ClassVar[bool] = False
     """`force_release()` breaks another's hold."""
-    supports_fairness: ClassVar[bool] = False
+    supports_fairness: bool = False
     """Waiters get the lock in the order they came."""
     shared_between_processes: ClassVar[bool] = True
     """Two processes that use one name exclude each other."""

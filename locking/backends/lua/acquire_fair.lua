@@ -4,15 +4,7 @@
 --   ARGV[4] ms that a waiter may be silent  ARGV[5] the client's epoch ms  ARGV[6] '1' = stand in line
 -- Returns the fencing token, or {ms to wait, holder, 0, 0}. Repeating it is safe.
 local now, patience = tonumber(ARGV[5]), tonumber(ARGV[4])
-while true do
-    local head = redis.call('LINDEX', KEYS[3], 0)
-    if not head then break end
-    local until_ = tonumber(redis.call('ZSCORE', KEYS[4], head) or 0)
-    if until_ > now then break end
-    redis.call('ZREM', KEYS[4], head)
-    redis.call('LPOP', KEYS[3])
-end
-local head = redis.call('LINDEX', KEYS[3], 0)
+local head = head_alive(now)
 if redis.call('EXISTS', KEYS[1]) == 0 and (not head or head == ARGV[1]) then
     if head then redis.call('LPOP', KEYS[3]) end
     redis.call('ZREM', KEYS[4], ARGV[1])

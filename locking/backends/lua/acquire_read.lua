@@ -4,7 +4,7 @@
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = keep the token counter for ever
 -- Returns the fencing token, or {ms left, holder, 0, 0}. Repeating it is safe.
 local mode = redis.call('HGET', KEYS[1], 'mode')
-if mode == 'write' then
+if mode ~= 'read' then -- free, held by a writer, or by a lock of another kind
     for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
         if field ~= 'mode' then return {redis.call('PTTL', KEYS[1]), field, 0, 0} end
     end

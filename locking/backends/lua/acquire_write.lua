@@ -3,10 +3,12 @@
 --   ARGV[1] owner (the field is `<owner>:write`)  ARGV[2] ttl in ms  ARGV[3] '1' = keep the token counter for ever
 -- Returns the fencing token, or {ms left, holder, 0, 0}. Repeating it is safe.
 local field = ARGV[1] .. ':write'
-if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], field) == 0 then
-    for _, other in ipairs(redis.call('HKEYS', KEYS[1])) do
-        if other ~= 'mode' then return {redis.call('PTTL', KEYS[1]), other, 0, 0} end
-    end
+if redis.call('HEXISTS', KEYS[1], field) == 1 then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return tonumber(redis.call('GET', KEYS[2])) or (mint(ARGV[3]))
+end
+for _, other in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if other ~= 'mode' then return {redis.call('PTTL', KEYS[1]), other, 0, 0} end
 end
 redis.call('HSET', KEYS[1], 'mode', 'write', field, 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])

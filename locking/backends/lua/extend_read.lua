@@ -1,7 +1,17 @@
 -- Gives a read hold a new length from now; never revives one.
 --   KEYS[1] lock   KEYS[2] token (unused)   KEYS[3] this hold's time-out key
---   ARGV[1] owner  ARGV[2] ttl in ms
+--   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] channel  ARGV[4] what holds' time-out keys begin with, `{name}`
 -- Returns 1, or 0 when the hold is gone.
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 or redis.call('PEXPIRE', KEYS[3], ARGV[2]) == 0 then return 0 end
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+local left, ttl = redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])
+if left < ttl then
+    redis.call('PEXPIRE', KEYS[1], ttl)
+elseif left > ttl then
+    -- This may have been the longest hold. Writers sleep as long as the lock was said to last, so they are told.
+    local longest = longest_left(KEYS[1], ARGV[4])
+    if longest < left then
+        redis.call('PEXPIRE', KEYS[1], longest)
+        announce(ARGV[3], '0')
+    end
+end
 return 1

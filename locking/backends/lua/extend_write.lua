@@ -1,6 +1,10 @@
 -- Gives the write hold a new length from now; never revives one.
 --   KEYS[1] lock   KEYS[2] token (unused)
---   ARGV[1] owner  ARGV[2] ttl in ms
+--   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] channel
 -- Returns 1, or 0 when the hold is gone.
 if redis.call('HEXISTS', KEYS[1], ARGV[1] .. ':write') == 0 then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+local left = redis.call('PTTL', KEYS[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+-- Waiters sleep as long as the lease that they were told of, so a shorter one must be told.
+if left > tonumber(ARGV[2]) then announce(ARGV[3], '1') end
+return 1

@@ -13,7 +13,7 @@ if redis.call('ZREM', KEYS[4], ARGV[1]) == 1 then
 end
 local held = redis.call('HDEL', KEYS[1], ARGV[1])
 if redis.call('EXISTS', KEYS[1]) == 0 then
-    local head = redis.call('LINDEX', KEYS[3], 0)
+    local head = head_alive(tonumber(ARGV[4]))
     if head then announce(ARGV[2] .. ':' .. head, '0') end
 end
 return held

@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from locking.backends.base import Holder
 from locking.backends.redis.scripts import DONT_KEEP, KEEP, Request, Script, bulk, derived, pack, packed_ms
 
 FAIR_PATIENCE: Final = 300_000
@@ -40,6 +41,10 @@ class Kind(ABC):
     def release(self, key: str, owner: str) -> Request:
         """Return the request that ends a hold; it answers 1, or 0 when there is none."""
 
+    def holder(self, key: str) -> Request:
+        """Return the request that tells who has the lock; see `read_holders`."""
+        return _call(HOLDER_FIELDS, [key.encode()], bulk(_braced(key)))
+
     def leave(self, key: str, owner: str) -> Request | None:
         """Return the request that a waiter sends who gives up, if there is a queue to leave."""
         return None
@@ -61,16 +66,18 @@ def _call(script: Script, keys: list[bytes], *arguments: bytes) -> Request:
 
 ACQUIRE_READ: Final = Script("token", "acquire_read")
 ACQUIRE_WRITE: Final = Script("token", "acquire_write")
-RELEASE_READ: Final = Script("announce", "release_read")
+RELEASE_READ: Final = Script("announce", "readers", "release_read")
 RELEASE_WRITE: Final = Script("announce", "release_write")
-EXTEND_READ: Final = Script("extend_read")
-EXTEND_WRITE: Final = Script("extend_write")
-ACQUIRE_PERMIT: Final = Script("token", "announce", "acquire_permit")
-RELEASE_PERMIT: Final = Script("announce", "release_permit")
-EXTEND_PERMIT: Final = Script("extend_permit")
-ACQUIRE_FAIR: Final = Script("token", "acquire_fair")
-RELEASE_FAIR: Final = Script("announce", "release_fair")
-EXTEND_FAIR: Final = Script("extend")
+EXTEND_READ: Final = Script("announce", "readers", "extend_read")
+EXTEND_WRITE: Final = Script("announce", "extend_write")
+ACQUIRE_PERMIT: Final = Script("token", "announce", "permits", "acquire_permit")
+RELEASE_PERMIT: Final = Script("announce", "permits", "release_permit")
+EXTEND_PERMIT: Final = Script("announce", "permits", "extend_permit")
+HOLDER_PERMIT: Final = Script("permits", "holder_permit")
+ACQUIRE_FAIR: Final = Script("token", "stale", "acquire_fair")
+RELEASE_FAIR: Final = Script("announce", "stale", "release_fair")
+EXTEND_FAIR: Final = Script("announce", "extend_fair")
+HOLDER_FIELDS: Final = Script("readers", "holder_fields")
 
 
 def _read_write_channel(key: str) -> str:
@@ -96,7 +103,8 @@ class Read(Kind):
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
         """See the base class."""
-        return _call(EXTEND_READ, self._keys(key, owner), bulk(owner.encode()), packed_ms(ttl))
+        told = bulk(_read_write_channel(key).encode()), bulk(_braced(key))
+        return _call(EXTEND_READ, self._keys(key, owner), bulk(owner.encode()), packed_ms(ttl), *told)
 
     def release(self, key: str, owner: str) -> Request:
         """See the base class."""
@@ -120,7 +128,8 @@ class Write(Kind):
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
         """See the base class."""
-        return _call(EXTEND_WRITE, [key.encode(), _token(key)], bulk(owner.encode()), packed_ms(ttl))
+        arguments = bulk(owner.encode()), packed_ms(ttl), bulk(_read_write_channel(key).encode())
+        return _call(EXTEND_WRITE, [key.encode(), _token(key)], *arguments)
 
     def release(self, key: str, owner: str) -> Request:
         """See the base class."""
@@ -141,11 +150,7 @@ class Semaphore(Kind):
         return derived(b"redisson_sc", key.encode()).decode()
 
     def _keys(self, key: str) -> list[bytes]:
-        return [key.encode(), _token(key), self.timeouts(key)]
-
-    def timeouts(self, key: str) -> bytes:
-        """Return the key of the zset of permits that are out."""
-        return b"%b:timeout" % _braced(key)
+        return [key.encode(), _token(key), b"%b:timeout" % _braced(key)]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """See the base class."""
@@ -161,12 +166,17 @@ class Semaphore(Kind):
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
         """See the base class."""
-        return _call(EXTEND_PERMIT, self._keys(key), bulk(owner.encode()), packed_ms(ttl))
+        arguments = bulk(owner.encode()), packed_ms(ttl), bulk(self.channel(key, owner).encode())
+        return _call(EXTEND_PERMIT, self._keys(key), *arguments)
 
     def release(self, key: str, owner: str) -> Request:
         """See the base class."""
         arguments = owner.encode(), self.channel(key, owner).encode()
         return _call(RELEASE_PERMIT, self._keys(key), *map(bulk, arguments))
+
+    def holder(self, key: str) -> Request:
+        """See the base class."""
+        return _call(HOLDER_PERMIT, self._keys(key))
 
 
 class Fair(Kind):
@@ -180,7 +190,11 @@ class Fair(Kind):
 
     def channel(self, key: str, owner: str) -> str:
         """See the base class."""
-        return f"{derived(b'redisson_lock__channel', key.encode()).decode()}:{owner}"
+        return f"{self._channels(key).decode()}:{owner}"
+
+    def _channels(self, key: str) -> bytes:
+        """Return what every waiter's channel begins with."""
+        return derived(b"redisson_lock__channel", key.encode())
 
     def _keys(self, key: str) -> list[bytes]:
         raw = key.encode()
@@ -199,12 +213,12 @@ class Fair(Kind):
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
         """See the base class."""
-        return _call(EXTEND_FAIR, [key.encode()], bulk(owner.encode()), packed_ms(ttl))
+        arguments = bulk(owner.encode()), packed_ms(ttl), bulk(self._channels(key))
+        return _call(EXTEND_FAIR, self._keys(key), *arguments)
 
     def release(self, key: str, owner: str) -> Request:
         """See the base class."""
-        channel = derived(b"redisson_lock__channel", key.encode())
-        arguments = owner.encode(), channel, b"%d" % FAIR_PATIENCE, _epoch_ms()
+        arguments = owner.encode(), self._channels(key), b"%d" % FAIR_PATIENCE, _epoch_ms()
         return _call(RELEASE_FAIR, self._keys(key), *map(bulk, arguments))
 
     def leave(self, key: str, owner: str) -> Request | None:
@@ -215,6 +229,14 @@ class Fair(Kind):
 def _epoch_ms() -> bytes:
     """Return the wall clock, by which Redisson dates places in the fair queue; no lease depends on it."""
     return b"%d" % (time.time() * 1000)
+
+
+def read_holders(reply: Any) -> Holder | None:
+    """Return what a kind's `holder` answered: one of the holders, how many there are, and the time left."""
+    if reply is None:
+        return None
+    count, owner, left = reply
+    return Holder(owner.decode(), count, None if left < 0 else left / 1000)
 
 
 def kind_named(name: str, *, permits: int = 1) -> Kind:

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Holder, Outcome, Place
 from locking.backends.redis.aio import AsyncCalls, Hub, Rooms
-from locking.backends.redis.kinds import Kind, Semaphore
+from locking.backends.redis.kinds import Kind, read_holders
 from locking.backends.redis.scripts import read_outcome
 from locking.backends.redis.waiting import RECOVERY_PAUSE, Ear, EarsOf
 from locking.backends.redis.wire import Calls, TooFewCopies
@@ -32,6 +32,7 @@ class RedisVariant(BaseLockBackend):
         super().__init__(settings)
         self.alias = f"{settings.alias}/{kind.name}"
         self.exclusive = kind.name != "semaphore"
+        self.supports_fairness = kind.name == "fair"
         self.kind, self._wire, self._ears_of, self._rooms = kind, wire, ears_of, rooms
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
@@ -55,12 +56,7 @@ class RedisVariant(BaseLockBackend):
 
     def holder(self, key: str) -> Holder | None:
         """Return one of the holders (there may be many), or None; the number of holds is its count."""
-        if isinstance(self.kind, Semaphore):
-            taken = self._wire.command("ZRANGE", self.kind.timeouts(key), 0, -1)
-            return Holder(taken[0].decode(), len(taken), None) if taken else None
-        fields = [field for field in self._wire.command("HKEYS", key) if field != b"mode"]
-        left = self._wire.command("PTTL", key)
-        return Holder(fields[0].decode(), len(fields), None if left < 0 else left / 1000) if fields else None
+        return read_holders(self._wire.call(self.kind.holder(key)))
 
     def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
         """See the base class."""
@@ -81,13 +77,17 @@ class RedisVariant(BaseLockBackend):
         """See the base class."""
         return _yes(await (await self._rooms.here()).call(self.kind.release(key, owner)))
 
+    async def aholder(self, key: str) -> Holder | None:
+        """See `holder`."""
+        return read_holders(await (await self._rooms.here()).call(self.kind.holder(key)))
+
     def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
         """See the base class."""
         return AsyncAnnouncedPlace(self.kind, self._rooms, key, owner, ttl, fenced)
 
 
 def _yes(reply: Any) -> bool:
-    return bool((reply[0] if isinstance(reply, list) else reply) == 1)
+    return bool(reply == 1)
 
 
 class AnnouncedPlace(Place):

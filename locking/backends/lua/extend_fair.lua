@@ -1,0 +1,11 @@
+-- Gives the lease of Redisson's fair lock a new length from now; never revives one.
+--   KEYS[1] lock   KEYS[2] token (unused)   KEYS[3] queue   KEYS[4] time-outs (unused)
+--   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] what every waiter's channel begins with
+-- Returns 1, or 0 when the owner doesn't hold the lock.
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+local left = redis.call('PTTL', KEYS[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+-- Waiters sleep as long as the lease that they were told of, so a shorter one must be told to the first in line.
+local head = redis.call('LINDEX', KEYS[3], 0)
+if head and left > tonumber(ARGV[2]) then announce(ARGV[3] .. ':' .. head, '0') end
+return 1
