@@ -346,7 +346,7 @@ class SingleLock(Lock):
             raise LockNotAcquired(
                 self.name,
                 waited=now() - begun,
-                backend=self._backend.alias,
+                backend=self._backend.settings.alias,
                 holder=busy.holder,
                 retry_after=busy.retry_after,
             )

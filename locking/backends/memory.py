@@ -14,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Holder, Outcome, Place
+from locking.backends.memory_kinds import MemoryVariant, Shares
 from locking.clock import now
+from locking.conf import AliasSettings
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Store:
         self._holds: dict[str, Hold] = {}
         self._queues: dict[str, deque[Waiter]] = {}
         self._token = 0
+        self.read_write, self.semaphores = Shares(), Shares()
 
     def take(self, key: str, owner: str, ttl: float, waiter: Waiter | None = None) -> Outcome:
         """Grant the lock if it is the asker's turn; otherwise put `waiter`, if any, in the queue, once."""
@@ -133,6 +136,11 @@ class MemoryBackend(BaseLockBackend):
     supports_force_release = True
     supports_fairness = True
     shared_between_processes = False
+    kinds = frozenset({"read", "write", "semaphore", "fair"})
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        self._variants: dict[tuple[str, int], BaseLockBackend] = {}
 
     @property
     def store(self) -> Store:
@@ -163,6 +171,20 @@ class MemoryBackend(BaseLockBackend):
     def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
         """See the base class."""
         return MemoryPlace(self.store, key, owner, ttl)
+
+    def variant(self, kind: str, **options: int) -> BaseLockBackend:
+        """See the base class; one object a kind, because the watchdog renews by backend."""
+        which = (kind, options.get("permits", 0))
+        if which not in self._variants:
+            self._variants[which] = self._made(kind, **options)
+        return self._variants[which]
+
+    def _made(self, kind: str, **options: int) -> BaseLockBackend:
+        if kind == "semaphore":
+            return MemoryVariant(self.settings, kind, lambda: self.store.semaphores, **options)
+        if kind in ("read", "write"):
+            return MemoryVariant(self.settings, kind, lambda: self.store.read_write)
+        return self if kind == "fair" else super().variant(kind)  # the ordinary lock is fair here
 
     # No step of the store blocks for longer than a dict takes, so asyncio needs no thread.
 

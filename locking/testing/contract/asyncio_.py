@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -271,20 +272,23 @@ class AsyncContract(ContractBase):
 
     def test_threads_and_tasks_wait_for_each_other(self, backend: BaseLockBackend, name: str) -> None:
         """A task is woken by a thread's release, and a thread by a task's."""
+        entered = threading.Event()
 
         async def scenario() -> None:
             with counted_waiters(backend) as waiters:
                 async with get_lock(name, ttl=FAR):
-                    thread = begin(lambda: self._hold_until(name, lambda: waiters.number() == 2))
+                    thread = begin(lambda: self._hold_until(name, lambda: waiters.number() == 2, entered))
                     await auntil(lambda: waiters.number() == 1, self.patience)
+                await auntil(entered.is_set, self.patience)  # else the task might come first
                 task = asyncio.create_task(get_lock(name, ttl=FAR, wait=FAR).aacquire())
                 await (await asyncio.wait_for(task, self.patience)).arelease()
                 thread.result(timeout=self.patience)
 
         self.run(scenario)
 
-    def _hold_until(self, name: str, condition: Callable[[], object]) -> None:
+    def _hold_until(self, name: str, condition: Callable[[], object], entered: threading.Event) -> None:
         with get_lock(name, ttl=FAR, wait=FAR):
+            entered.set()
             until(condition, self.patience)
 
     def test_double_and_unearned_releases_are_refused_for_tasks(self, name: str) -> None:
