@@ -1,0 +1,307 @@
+"""The kinds on Redis: queues, channels and keys as they are on the server, and replies that are lost."""
+
+import time
+from functools import partial
+
+import pytest
+
+from locking import (
+    BackendUnavailable,
+    LockNotAcquired,
+    get_fair_lock,
+    get_lock,
+    get_read_lock,
+    get_semaphore,
+    get_write_lock,
+)
+from locking.backends.base import Busy, Grant
+from locking.backends.redis import kinds
+from locking.handler import locks
+from locking.identity import new_owner
+from locking.lease import State
+from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
+from locking.testing.contract.processes import child
+
+PATIENCE = 10.0
+FAR = 60.0
+QUEUE, TIMEOUTS = "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"
+JAVA = "11111111-2222-4333-8444-555555555555:7"
+
+
+@pytest.fixture
+def server(own_redis, locks_on):
+    """An empty server with the locks on it."""
+    locks_on(own_redis.url)
+    return own_redis.client
+
+
+def variant(kind, **options):
+    """The backend of a kind."""
+    return locks["default"].variant(kind, **options)
+
+
+# Redisson's layout
+
+
+def test_readers_and_writer_lie_as_redisson_lays_them(server):
+    """A field a holder, `mode`, and a key for each reader's time."""
+    with get_read_lock("a", ttl=FAR) as lease:
+        owner = lease.leases[0].owner
+        assert server.hgetall("a") == {b"mode": b"read", owner.encode(): b"1"}
+        assert 0 < server.pttl(f"{{a}}:{owner}:rwlock_timeout:1") <= FAR * 1000
+    assert [key for key in server.keys("*") if b"token" not in key] == []
+    with get_write_lock("a", ttl=FAR) as lease:
+        assert server.hgetall("a") == {b"mode": b"write", f"{lease.leases[0].owner}:write".encode(): b"1"}
+    assert not server.exists("a")
+
+
+def test_a_java_reader_keeps_a_writer_out_as_long_as_its_longest_hold(server):
+    """Redisson counts the holds of a thread and gives each a key; the last to end counts."""
+    server.hset("a", mapping={"mode": "read", JAVA: 2})
+    server.set(f"{{a}}:{JAVA}:rwlock_timeout:1", 1, px=1)
+    server.set(f"{{a}}:{JAVA}:rwlock_timeout:2", 1, px=50_000)
+    server.pexpire("a", 50_000)
+    with get_read_lock("a", ttl=FAR):
+        assert variant("read").holder("a").count == 2
+    assert 40_000 < server.pttl("a") <= 50_000
+    assert isinstance(variant("write").try_acquire("a", new_owner(), 1.0), Busy)
+    assert variant("write").holder("a").owner == JAVA
+
+
+def test_a_java_writer_that_reads_as_well_keeps_readers_out(server):
+    """Both its fields are there; only its own client may end them."""
+    server.hset("a", mapping={"mode": "write", f"{JAVA}:write": 1, JAVA: 1})
+    server.pexpire("a", 50_000)
+    refused = variant("read").try_acquire("a", new_owner(), 1.0)
+    assert isinstance(refused, Busy)
+    assert 40 < refused.retry_after <= 50
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "fair"])
+def test_an_ordinary_lock_of_the_same_name_excludes(server, kind):
+    """Kinds should not be mixed on a name; where they are, they still exclude each other."""
+    with get_lock("a", ttl=FAR):
+        assert isinstance(variant(kind).try_acquire("a", new_owner(), 1.0), Busy)
+    variant(kind).try_acquire("a", new_owner(), FAR)
+    assert isinstance(locks["default"].try_acquire("a", new_owner(), 1.0), Busy)
+
+
+def test_permits_lie_as_redisson_lays_them(server):
+    """A count of what is left, and a time for each permit that is out."""
+    with get_semaphore("a", 3, ttl=FAR) as lease:
+        assert server.get("a") == b"2"
+        assert server.zrange("{a}:timeout", 0, -1) == [lease.leases[0].owner.encode()]
+    assert server.get("a") == b"3"
+    assert server.zcard("{a}:timeout") == 0
+
+
+def test_a_java_permit_is_waited_for_and_shown_as_java_shows_it(server):
+    """Redisson stores sixteen raw bytes, which need not be text."""
+    server.set("a", 0)
+    server.zadd("{a}:timeout", {bytes.fromhex("ff00" * 8): 92233720368547758})
+    with pytest.raises(LockNotAcquired) as caught:
+        get_semaphore("a", 1, wait=0).acquire()
+    assert caught.value.holder == "ff00" * 8
+    assert variant("semaphore", permits=1).holder("a").owner == "ff00" * 8
+
+
+def test_permits_stay_out_when_their_count_is_lost(server):
+    """A count that was evicted or deleted is made anew less those that are out."""
+    get_semaphore("a", 2, ttl=FAR).acquire().keep()
+    server.delete("a")
+    assert get_semaphore("a", 2, ttl=FAR).try_acquire()
+    assert elsewhere(get_semaphore("a", 2).try_acquire) is None
+
+
+def test_very_many_permits_may_end_together(server):
+    """Ten thousand dead holders don't stop the next one."""
+    server.set("a", 0)
+    server.zadd("{a}:timeout", {f"dead:{i}": 1 for i in range(10_000)})
+    assert get_semaphore("a", 10_000, ttl=FAR).try_acquire()
+    assert server.get("a") == b"9999"
+
+
+# replies lost
+
+
+@pytest.mark.parametrize(
+    ("get", "acquire", "extend", "release"),
+    [
+        (get_read_lock, kinds.ACQUIRE_READ, kinds.EXTEND_READ, kinds.RELEASE_READ),
+        (get_write_lock, kinds.ACQUIRE_WRITE, kinds.EXTEND_WRITE, kinds.RELEASE_WRITE),
+        (partial(get_semaphore, permits=3), kinds.ACQUIRE_PERMIT, kinds.EXTEND_PERMIT, kinds.RELEASE_PERMIT),
+        (get_fair_lock, kinds.ACQUIRE_FAIR, kinds.EXTEND_FAIR, kinds.RELEASE_FAIR),
+    ],
+    ids=["read", "write", "semaphore", "fair"],
+)
+def test_every_script_may_be_sent_twice(own_redis, proxy, locks_on, get, acquire, extend, release):
+    """Each request whose reply is lost is repeated, counts once, and leaves the lock free at the end."""
+    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=0.3)
+    with get("a", ttl=FAR) as lease:  # so that the server knows the scripts
+        lease.extend(FAR)
+    for script in (acquire, extend, release):
+        proxy.lose_reply_to(script._by_digest)
+    with get("a", ttl=5) as lease:
+        assert lease.backend.holder("a").count == 1
+        lease.extend(FAR)
+        lease.extend(5)
+    assert lease.state is State.RELEASED
+    assert proxy._lose == []
+    assert not get("a").locked()
+    assert own_redis.client.get("a") in (None, b"3")
+
+
+# the fair lock's queue
+
+
+def test_threads_are_served_in_the_order_they_came(server):
+    """First in, first out, through the queue that Java shares."""
+    turns = []
+
+    def stand(number):
+        with get_fair_lock("a", ttl=FAR, wait=FAR):
+            turns.append(number)
+
+    with get_fair_lock("a", ttl=FAR):
+        crowd = []
+        for number in range(5):
+            crowd.append(begin(partial(stand, number)))
+            until(lambda number=number: server.llen(QUEUE) == number + 1, PATIENCE)
+    for each in crowd:
+        each.result(timeout=PATIENCE)
+    assert turns == [0, 1, 2, 3, 4]
+    assert not server.exists(QUEUE)
+    assert not server.exists(TIMEOUTS)
+
+
+def test_each_place_in_the_queue_lasts_one_patience_longer(server, monkeypatch):
+    """The time-outs add up, so that the last one's covers the silence of all before it."""
+    monkeypatch.setattr(kinds, "FAIR_PATIENCE", 100_000)
+    backend = variant("fair")
+    backend.try_acquire("a", new_owner(), FAR)
+    began = time.time() * 1000
+    places = stand_in_line(backend, 3)
+    scores = [server.zscore(TIMEOUTS, owner) for owner in places]
+    for number, score in enumerate(scores):
+        assert score == pytest.approx(began + FAR * 1000 + (number + 1) * 100_000, abs=10_000)
+
+
+def test_who_gives_up_leaves_the_queue_and_those_behind_move_up(server, monkeypatch):
+    """A wait that ran out takes its place along, and one patience off everybody behind, as Redisson does."""
+    monkeypatch.setattr(kinds, "FAIR_PATIENCE", 100_000)
+    backend = variant("fair")
+    backend.try_acquire("a", new_owner(), FAR)
+    first, second, third = places = stand_in_line(backend, 3)
+    before = {owner: server.zscore(TIMEOUTS, owner) for owner in places}
+    places[second].leave()
+    assert server.lrange(QUEUE, 0, -1) == [first.encode(), third.encode()]
+    assert server.zscore(TIMEOUTS, second) is None
+    assert server.zscore(TIMEOUTS, first) == before[first]
+    assert server.zscore(TIMEOUTS, third) == before[third] - 100_000
+
+
+def stand_in_line(backend, number):
+    """Owners and their places in the queue of `a`, in order."""
+    places = {owner: backend.place("a", owner, FAR) for owner in (new_owner() for _ in range(number))}
+    for place in places.values():
+        assert isinstance(place.try_acquire(queue=True), Busy)
+    return places
+
+
+def test_a_wait_that_ran_out_leaves_no_place(server):
+    """LockNotAcquired, and the queue is as it was."""
+    with get_fair_lock("a", ttl=FAR):
+        with pytest.raises(LockNotAcquired):
+            elsewhere(lambda: get_fair_lock("a", wait=0.05).acquire())
+        assert server.llen(QUEUE) == server.zcard(TIMEOUTS) == 0
+
+
+def test_a_dead_waiter_is_skipped_after_its_time_out(server, monkeypatch):
+    """A killed process stands in the way until its time-out, and the living are served after it."""
+    monkeypatch.setattr(kinds, "FAIR_PATIENCE", 300)
+
+    def wait_for_ever(pipe):
+        begin(get_fair_lock("a", ttl=FAR, wait=FAR).acquire)
+        until(lambda: server.llen(QUEUE) == 1, PATIENCE)
+        pipe.send("waits")
+        pipe.recv()
+
+    holder = get_fair_lock("a", ttl=0.5).acquire()
+    with child(wait_for_ever) as doomed:
+        doomed.report()
+        doomed.kill()
+    ends = server.zscore(TIMEOUTS, server.lindex(QUEUE, 0)) / 1000
+    holder.release()
+    assert get_fair_lock("a").try_acquire() is None
+    get_fair_lock("a", ttl=FAR, wait=PATIENCE).acquire().release()
+    assert time.time() >= ends - 0.01
+
+
+def test_a_release_wakes_the_first_who_is_alive(server, monkeypatch):
+    """A dead head whose time-out has passed doesn't swallow the wake-up."""
+    with get_fair_lock("a", ttl=FAR):
+        monkeypatch.setattr(kinds, "FAIR_PATIENCE", 300_000)
+        with counted_waiters(variant("fair")) as waiters:
+            alive = begin(get_fair_lock("a", ttl=FAR, wait=FAR).acquire)
+            until(waiters.number, PATIENCE)
+        server.lpush(QUEUE, JAVA)
+        server.zadd(TIMEOUTS, {JAVA: 1})
+    alive.result(timeout=PATIENCE).release()
+
+
+def test_a_waiter_before_us_is_not_overtaken(server):
+    """While the lock is free but its first waiter hasn't taken it yet, nobody else gets it."""
+    backend = variant("fair")
+    holder, newcomer = new_owner(), new_owner()
+    backend.try_acquire("a", holder, FAR)
+    ((first, place),) = stand_in_line(backend, 1).items()
+    assert backend.release("a", holder)
+    refused = backend.try_acquire("a", newcomer, FAR)
+    assert isinstance(refused, Busy)
+    assert refused.holder == first
+    assert isinstance(place.try_acquire(queue=True), Grant)
+
+
+# announcements
+
+
+@pytest.mark.parametrize(
+    ("end", "channel", "payload"),
+    [
+        (get_read_lock, "redisson_rwlock:{a}", b"0"),
+        (get_write_lock, "redisson_rwlock:{a}", b"1"),
+        (partial(get_semaphore, permits=2), "redisson_sc:{a}", b"2"),
+    ],
+    ids=["read", "write", "semaphore"],
+)
+def test_an_end_is_announced_as_java_listens_for_it(server, end, channel, payload):
+    """On Redisson's channel, with the payload that wakes one or all."""
+    with server.pubsub() as ear:
+        ear.subscribe(channel)
+        assert ear.get_message(timeout=PATIENCE)["type"] == "subscribe"
+        with end("a", ttl=FAR):
+            pass
+        assert ear.get_message(timeout=PATIENCE)["data"] == payload
+
+
+def test_killed_connections_cost_a_waiter_of_a_kind_nothing(server):
+    """A waiter whose sockets the server killed goes on over new ones."""
+    with counted_waiters(variant("write")) as waiters:
+        reader = elsewhere(get_read_lock("a", ttl=FAR).acquire)
+        writer = begin(get_write_lock("a", ttl=FAR, wait=FAR).acquire)
+        until(waiters.number, PATIENCE)
+        server.client_kill_filter(_type="pubsub")
+        until(lambda: server.pubsub_numsub("redisson_rwlock:{a}")[0][1] == 1, PATIENCE)
+    reader.release()
+    writer.result(timeout=PATIENCE).release()
+
+
+def test_a_ghost_reader_is_buried(own_redis, proxy, locks_on):
+    """An acquisition of a kind without any reply isn't held, and what it left is taken back."""
+    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=0.3)
+    with get_read_lock("a", ttl=FAR):
+        pass
+    proxy.lose_reply_to(kinds.ACQUIRE_READ._by_digest, times=2)
+    with pytest.raises(BackendUnavailable):
+        get_read_lock("a", ttl=FAR).acquire()
+    until(lambda: not own_redis.client.exists("a"), PATIENCE)
