@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redis.connection import AbstractConnection
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.base import Busy, Grant, Outcome, Place
@@ -38,6 +38,11 @@ EarsOf = Callable[[str], "Ears"]
 
 RECOVERY_PAUSE = 0.1
 """Seconds between a waiter's questions while its server is away and another is to take over."""
+
+
+def is_unknown_command(error: ResponseError) -> bool:
+    """Whether a server that is too old for sharded channels, Redis 6, says so."""
+    return "unknown command" in str(error)
 
 
 class Ear:
@@ -69,8 +74,16 @@ class Ear:
         if self._extra is None:
             self._extra = channel
             for verb in self.home.verbs:
-                self._send(verb, channel)
-                self._read_acknowledgement()
+                self._subscribe(verb, channel)
+
+    def _subscribe(self, verb: str, channel: str) -> None:
+        self._send(verb, channel)
+        try:
+            self._read_acknowledgement()
+        except ResponseError as error:
+            if not is_unknown_command(error):
+                raise
+            self.home.verbs = ("SUBSCRIBE",)
 
     def listen_to_own_only(self) -> None:
         """Hear only the own channel again."""
