@@ -341,6 +341,8 @@ class SingleLock(Lock):
         """Return how long to sleep at most; raise LockNotAcquired when the wait has run out."""
         left = LONGEST_SLEEP if wait is None else begun + wait - now()
         if left <= 0:
+            if busy.outage is not None:
+                raise busy.outage
             raise LockNotAcquired(
                 self.name,
                 waited=now() - begun,

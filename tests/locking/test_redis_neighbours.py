@@ -82,7 +82,7 @@ def test_a_java_holder_without_an_end_is_waited_for(server, java):
 
 
 def test_a_java_release_wakes_the_first_in_line(server, java):
-    """Redisson publishes `0` on the lock's channel; our first waiter hears it and takes the lock."""
+    """Redisson publishes `0` on the lock's channel; two waiters hear it, and the first has the lock first."""
     _hold(server, java)
     turns = []
 
@@ -95,7 +95,7 @@ def test_a_java_release_wakes_the_first_in_line(server, java):
         until(lambda: waiters.number() == 1, PATIENCE)
         second = begin(lambda: stand(2))
         until(lambda: waiters.number() == 2, PATIENCE)
-        assert dict(server.pubsub_numsub(CHANNEL)) == {CHANNEL.encode(): 1}
+        assert dict(server.pubsub_numsub(CHANNEL)) == {CHANNEL.encode(): 2}  # one may die
         _release(server)
         first.result(timeout=PATIENCE)
         second.result(timeout=PATIENCE)
