@@ -193,20 +193,20 @@ class RedisPlace(Place):
         sent = now()
         request = acquire_request(self._key, self._owner, self._ttl, keep=self._fenced, place=self._place)
         reply = self._wire.acquire(request, self._undo)
+        if isinstance(reply, int):
+            return self._done(Grant(reply, sent))
         outcome, listen, self._asked = read_outcome(reply, sent)
         if self._ear is not None and self._ear.home is not self._ears_of(self._key):
-            return self._move(outcome)
+            return self._move()
         if listen and self._ear is not None and self._ear._extra is None:
             return self._listen_and_ask(self._ear)
-        return self._done(outcome)
+        return outcome
 
     def _undo(self) -> Request:
         return release_request(self._key, self._owner)
 
-    def _move(self, outcome: Outcome) -> Outcome:
+    def _move(self) -> Outcome:
         """The lock lives on another server by now: a place with an ear elsewhere would be passed over."""
-        if isinstance(outcome, Grant):
-            return self._done(outcome)
         self._lose_ear()
         return self._try(queue=True)
 
