@@ -21,7 +21,7 @@ def ends():
     ours, theirs = socket.socketpair()
     ours.settimeout(5)
     connection = Connection()
-    connection._sock = ours
+    connection._sock = ours  # type: ignore[assignment]
     yield connection, theirs
     ours.close()
     theirs.close()
