@@ -25,7 +25,7 @@ from redis.connection import ConnectionPool
 from redis.connection import SSLConnection as BlockingSSLConnection
 from redis.connection import UnixDomainSocketConnection as BlockingUnixConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.sentinel import SentinelConnectionPool as BlockingSentinelPool
 
 from locking.backends.base import AsyncPlace, Busy, Grant, Outcome
@@ -39,7 +39,7 @@ from locking.backends.redis.scripts import (
     read_wakeup,
     release_request,
 )
-from locking.backends.redis.waiting import OPPOSITES, RECOVERY_PAUSE
+from locking.backends.redis.waiting import OPPOSITES, RECOVERY_PAUSE, is_unknown_command
 from locking.backends.redis.wire import (
     ASKING,
     ATTEMPTS,
@@ -433,13 +433,24 @@ class Hub:
         assert self._connection is not None
         try:
             while True:
-                kind, channel, payload = await self._connection.read_response(
-                    disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
-                )
-                self._dispatch(kind, channel.decode(), payload)
+                await self._read_one(self._connection)
         except (RedisError, OSError):
             self._reader = None
             await self.break_off()
+
+    async def _read_one(self, connection: AbstractConnection) -> None:
+        try:
+            kind, channel, payload = await connection.read_response(
+                disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
+            )
+        except ResponseError as error:
+            if not is_unknown_command(error):
+                raise
+            self._verbs = ("SUBSCRIBE",)
+            for event in self._acknowledged.values():
+                event.set()
+        else:
+            self._dispatch(kind, channel.decode(), payload)
 
     def _dispatch(self, kind: bytes, channel: str, payload: Any) -> None:
         if kind == ACKNOWLEDGED[self._verbs[-1]] and channel in self._acknowledged:

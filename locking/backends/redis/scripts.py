@@ -116,8 +116,17 @@ class Keys(NamedTuple):
 def keys_of(key: str) -> Keys:
     """Return what is sent for every request on `key`."""
     lock = key.encode()
-    token, queue = derived(b"redisson_lock_token", lock), derived(b"holdfast_lock_queue", lock)
-    return Keys(pack(b"3", lock, token, queue), bulk(derived(b"redisson_lock__channel", lock)), lock)
+    braced = lock if b"{" in lock else b"{%b}" % lock
+    size = len(braced)
+    packed = b"$1\r\n3\r\n$%d\r\n%b\r\n$%d\r\nredisson_lock_token:%b\r\n$%d\r\nholdfast_lock_queue:%b\r\n" % (
+        len(lock),
+        lock,
+        size + 20,
+        braced,
+        size + 20,
+        braced,
+    )
+    return Keys(packed, b"$%d\r\nredisson_lock__channel:%b\r\n" % (size + 23, braced), lock)
 
 
 def milliseconds(seconds: float) -> int:
@@ -127,15 +136,21 @@ def milliseconds(seconds: float) -> int:
 
 def acquire_request(key: str, owner: str, ttl: float, *, keep: bool, place: bytes) -> Request:
     """Return the call of acquire.lua; an empty `place` means *don't stand in line*."""
-    arguments = bulk(owner.encode()) + packed_ms(ttl) + (KEEP if keep else DONT_KEEP) + bulk(place)
-    keys = keys_of(key)
-    return ACQUIRE.request(8, keys.packed + arguments, keys.lock)
+    keys, who = keys_of(key), owner.encode()
+    # One format instead of five small ones: this runs at every acquisition.
+    tail = b"%b$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n" % (
+        keys.packed, len(who), who, packed_ms(ttl), KEEP if keep else DONT_KEEP, len(place), place,
+    )  # fmt: skip
+    return ACQUIRE.request(8, tail, keys.lock)
 
 
 def release_request(key: str, owner: str, *, place: bytes = b"") -> Request:
     """Return the call of release.lua, which takes `place` out of the queue, too."""
-    keys = keys_of(key)
-    return RELEASE.request(7, keys.packed + bulk(owner.encode()) + keys.channel + bulk(place), keys.lock)
+    keys, who = keys_of(key), owner.encode()
+    tail = b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
+        keys.packed, len(who), who, keys.channel, len(place), place,
+    )  # fmt: skip
+    return RELEASE.request(7, tail, keys.lock)
 
 
 def extend_request(leases: list[tuple[str, str, float]]) -> Request:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redis.connection import AbstractConnection
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.base import Busy, Grant, Outcome, Place
@@ -38,6 +38,11 @@ EarsOf = Callable[[str], "Ears"]
 
 RECOVERY_PAUSE = 0.1
 """Seconds between a waiter's questions while its server is away and another is to take over."""
+
+
+def is_unknown_command(error: ResponseError) -> bool:
+    """Whether a server that is too old for sharded channels, Redis 6, says so."""
+    return "unknown command" in str(error)
 
 
 class Ear:
@@ -69,8 +74,16 @@ class Ear:
         if self._extra is None:
             self._extra = channel
             for verb in self.home.verbs:
-                self._send(verb, channel)
-                self._read_acknowledgement()
+                self._subscribe(verb, channel)
+
+    def _subscribe(self, verb: str, channel: str) -> None:
+        self._send(verb, channel)
+        try:
+            self._read_acknowledgement()
+        except ResponseError as error:
+            if not is_unknown_command(error):
+                raise
+            self.home.verbs = ("SUBSCRIBE",)
 
     def listen_to_own_only(self) -> None:
         """Hear only the own channel again."""
@@ -180,20 +193,20 @@ class RedisPlace(Place):
         sent = now()
         request = acquire_request(self._key, self._owner, self._ttl, keep=self._fenced, place=self._place)
         reply = self._wire.acquire(request, self._undo)
+        if isinstance(reply, int):
+            return self._done(Grant(reply, sent))
         outcome, listen, self._asked = read_outcome(reply, sent)
         if self._ear is not None and self._ear.home is not self._ears_of(self._key):
-            return self._move(outcome)
+            return self._move()
         if listen and self._ear is not None and self._ear._extra is None:
             return self._listen_and_ask(self._ear)
-        return self._done(outcome)
+        return outcome
 
     def _undo(self) -> Request:
         return release_request(self._key, self._owner)
 
-    def _move(self, outcome: Outcome) -> Outcome:
+    def _move(self) -> Outcome:
         """The lock lives on another server by now: a place with an ear elsewhere would be passed over."""
-        if isinstance(outcome, Grant):
-            return self._done(outcome)
         self._lose_ear()
         return self._try(queue=True)
 

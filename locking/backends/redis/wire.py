@@ -30,6 +30,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from locking.backends.redis.line import shortened, talk
 from locking.backends.redis.scripts import Request, pack
 from locking.exceptions import BackendError, BackendUnavailable, LockError
 
@@ -309,13 +310,19 @@ def _exchange(connection: AbstractConnection, request: Request) -> Any:
     connection must not read an answer that was meant for this one.
     """
     try:
-        connection.send_packed_command((request.by_digest,), check_health=False)
-        return connection.read_response(disable_decoding=True)
-    except NoScriptError:
-        connection.send_packed_command((request.by_source,), check_health=False)
-        return connection.read_response(disable_decoding=True)
+        try:
+            return _talk(connection, request.by_digest)
+        except NoScriptError:
+            return _talk(connection, request.by_source)
     except ResponseError:
         raise  # a whole answer, if not the one that was hoped for
     except BaseException:
         connection.disconnect()
         raise
+
+
+def _talk(connection: AbstractConnection, packet: bytes) -> Any:
+    if sock := shortened(connection):
+        return talk(connection, sock, packet)
+    connection.send_packed_command((packet,), check_health=False)
+    return connection.read_response(disable_decoding=True)

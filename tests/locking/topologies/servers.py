@@ -162,8 +162,8 @@ class Service:
 class Cluster:
     """Three masters, and a replica of the first."""
 
-    def __init__(self, start: Callable[..., Server]) -> None:
-        self.nodes = [self._node(start) for _ in range(4)]
+    def __init__(self, start: Callable[..., Server], **options: object) -> None:
+        self.nodes = [self._node(start, options) for _ in range(4)]
         self.masters, self.replica = self.nodes[:3], self.nodes[3]
         for number, (node, slots) in enumerate(
             zip(self.masters, ((0, 5460), (5461, 10922), (10923, 16383)), strict=True)
@@ -177,12 +177,13 @@ class Cluster:
         until(self.is_whole, "a whole cluster")
 
     @staticmethod
-    def _node(start: Callable[..., Server]) -> Server:
+    def _node(start: Callable[..., Server], options: Mapping[str, object]) -> Server:
         return start(
             cluster_enabled="yes",
             cluster_node_timeout=1000,
             cluster_require_full_coverage="no",
             repl_diskless_sync_delay=0,
+            **options,
         )
 
     @staticmethod

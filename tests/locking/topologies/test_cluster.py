@@ -237,6 +237,29 @@ def test_a_foreign_release_wakes_both_ways(cluster):
         assert waiter.result(5).remaining() > 0
 
 
+def test_a_cluster_without_sharded_channels_is_heard(tmp_path, settings):
+    """On nodes that don't know SSUBSCRIBE, as Redis 6, threads and tasks are woken by PUBLISH alone."""
+    with servers(tmp_path) as start:
+        own = Cluster(start, rename_command='SSUBSCRIBE ""')
+        settings.LOCKING = {"default": {"LOCATION": own.location, "WAIT": 10, "TTL": 20}}
+        node = own.masters[1]
+        for prefix, step in (
+            ("thread", lambda name: get_lock(name).acquire()),
+            ("task", lambda name: asyncio.run(get_lock(name).aacquire())),
+        ):
+            name = own.name_in(node, prefix)
+            channel = f"redisson_lock__channel:{{{name}}}"
+            node.ask("HSET", name, "11111111-1111-4111-8111-111111111111:1", 1)
+            node.ask("PEXPIRE", name, 30_000)
+            waiter = in_thread(step, name)
+            until(lambda: node.ask("PUBSUB", "NUMSUB", channel)[1] == 1, "a listener")  # noqa: B023
+
+            node.ask("DEL", name)
+            node.ask("PUBLISH", channel, "0")
+
+            assert waiter.result(5).remaining() > 0
+
+
 def test_the_other_kinds_live_in_one_slot(cluster):
     """A semaphore's waiter is woken on every node of a cluster."""
     for node in cluster.masters:
