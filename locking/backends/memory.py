@@ -140,7 +140,7 @@ class MemoryBackend(BaseLockBackend):
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
-        self._variants: dict[tuple[str, int], BaseLockBackend] = {}
+        self._others: dict[tuple[str, int], BaseLockBackend] = {}
 
     @property
     def store(self) -> Store:
@@ -175,9 +175,9 @@ class MemoryBackend(BaseLockBackend):
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object a kind, because the watchdog renews by backend."""
         which = (kind, options.get("permits", 0))
-        if which not in self._variants:
-            self._variants[which] = self._made(kind, **options)
-        return self._variants[which]
+        if which not in self._others:
+            self._others[which] = self._made(kind, **options)
+        return self._others[which]
 
     def _made(self, kind: str, **options: int) -> BaseLockBackend:
         if kind == "semaphore":

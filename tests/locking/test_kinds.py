@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 from django.test.utils import override_settings
 
 from locking import (
+    Lease,
+    Lock,
     LockLost,
     LockNotAcquired,
     LockNotOwned,
@@ -34,7 +37,7 @@ PATIENCE = 10.0
 FAR = 60.0
 SHORT = 0.15
 
-GETTERS = {
+GETTERS: dict[str, Callable[..., Lock]] = {
     "read": get_read_lock,
     "write": get_write_lock,
     "semaphore": partial(get_semaphore, permits=1),
@@ -415,7 +418,7 @@ def test_the_watchdog_keeps_every_kind(get, monkeypatch):
 def test_a_loss_of_every_kind_is_told(get, monkeypatch):
     """What the engine forgot is found lost by the watchdog, told to `on_lost`, and not taken back."""
     monkeypatch.setattr("locking.lock.DEFAULT_LEASE", SHORT * 4)
-    told = []
+    told: list[Lease] = []
     with pytest.raises(LockLost), get("a", ttl=None, on_lost=told.append) as lease:
         (single,) = lease.leases
         assert single.backend.force_release(single.key, single.owner)
@@ -431,8 +434,11 @@ def test_a_wait_that_runs_out_names_lock_and_backend(on):
         with pytest.raises(LockNotAcquired) as caught:
             elsewhere(lambda: get_read_lock("a", wait=0.05).acquire())
         assert (caught.value.name, caught.value.backend) == ("a", "default")
-        assert caught.value.holder.startswith(lease.leases[0].owner)
-        assert FAR - 5 < caught.value.retry_after <= FAR
+        holder, retry_after = caught.value.holder, caught.value.retry_after
+        assert holder is not None
+        assert holder.startswith(lease.leases[0].owner)
+        assert retry_after is not None
+        assert FAR - 5 < retry_after <= FAR
 
 
 @pytest.mark.parametrize("on", ["redis"], indirect=True)

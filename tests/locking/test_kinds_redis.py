@@ -15,7 +15,7 @@ from locking import (
     get_write_lock,
 )
 from locking.backends.base import Busy, Grant
-from locking.backends.redis import kinds
+from locking.backends.redis import kinds, scripts
 from locking.handler import locks
 from locking.identity import new_owner
 from locking.lease import State
@@ -74,6 +74,7 @@ def test_a_java_writer_that_reads_as_well_keeps_readers_out(server):
     server.pexpire("a", 50_000)
     refused = variant("read").try_acquire("a", new_owner(), 1.0)
     assert isinstance(refused, Busy)
+    assert refused.retry_after is not None
     assert 40 < refused.retry_after <= 50
 
 
@@ -166,12 +167,17 @@ def test_threads_are_served_in_the_order_they_came(server):
         crowd = []
         for number in range(5):
             crowd.append(begin(partial(stand, number)))
-            until(lambda number=number: server.llen(QUEUE) == number + 1, PATIENCE)
+            until(partial(queue_is, server, number + 1), PATIENCE)
     for each in crowd:
         each.result(timeout=PATIENCE)
     assert turns == [0, 1, 2, 3, 4]
     assert not server.exists(QUEUE)
     assert not server.exists(TIMEOUTS)
+
+
+def queue_is(server, length):
+    """Whether so many stand in line."""
+    return server.llen(QUEUE) == length
 
 
 def test_each_place_in_the_queue_lasts_one_patience_longer(server, monkeypatch):
@@ -305,3 +311,29 @@ def test_a_ghost_reader_is_buried(own_redis, proxy, locks_on):
     with pytest.raises(BackendUnavailable):
         get_read_lock("a", ttl=FAR).acquire()
     until(lambda: not own_redis.client.exists("a"), PATIENCE)
+
+
+LAST_MILLISECOND = """
+local server = redis
+local redis = {call = function(verb, key, ...)
+    if verb == 'PTTL' then return 0 end
+    if verb == 'DEL' and key == 'a' then error('the lock was freed') end
+    return server.call(verb, key, ...)
+end}
+"""
+
+
+def test_a_reader_in_its_last_millisecond_still_reads(server):
+    """Redis says 0 ms for it, and yet another reader's release doesn't free the lock, nor is it uncounted."""
+    backend, dying, other = variant("read"), new_owner(), new_owner()
+    for owner in (dying, other):
+        backend.try_acquire("a", owner, FAR)
+    assert at_its_end(server, "holder_fields", ["a"], "{a}")[0] == 2
+    keys = ["a", "redisson_lock_token:{a}", f"{{a}}:{other}:rwlock_timeout:1"]
+    assert at_its_end(server, "release_read", keys, other, "redisson_rwlock:{a}", "{a}") == 1
+
+
+def at_its_end(server, script, keys, *arguments):
+    """Run a script that finds every hold in its last millisecond."""
+    parts = [scripts._read(part).decode() for part in ("announce", "readers", script)]
+    return server.eval("\n".join([LAST_MILLISECOND, *parts]), len(keys), *keys, *arguments)

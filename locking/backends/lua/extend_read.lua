@@ -10,7 +10,7 @@ elseif left > ttl then
     -- This may have been the longest hold. Writers sleep as long as the lock was said to last, so they are told.
     local longest = longest_left(KEYS[1], ARGV[4])
     if longest < left then
-        redis.call('PEXPIRE', KEYS[1], longest)
+        redis.call('PEXPIRE', KEYS[1], math.max(longest, 1))
         announce(ARGV[3], '0')
     end
 end

@@ -6,8 +6,8 @@ if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
 local held = redis.call('DEL', KEYS[3])
 -- Without this reader the lock may end sooner: with the longest of those who are left.
 local longest = longest_left(KEYS[1], ARGV[3])
-if longest > 0 then
-    redis.call('PEXPIRE', KEYS[1], longest)
+if longest >= 0 then
+    redis.call('PEXPIRE', KEYS[1], math.max(longest, 1))
 elseif redis.call('HGET', KEYS[1], 'mode') == 'read' then
     redis.call('DEL', KEYS[1])
     announce(ARGV[2], '0')

@@ -1,13 +1,16 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.Deque;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -19,6 +22,8 @@ import org.redisson.config.Config;
  */
 public final class Harness {
     private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();
+
+    private static final Deque<String> PERMITS = new ConcurrentLinkedDeque<>();
 
     private static RedissonClient redisson;
 
@@ -47,14 +52,58 @@ public final class Harness {
     private static void obey(String[] words) {
         try {
             long milliseconds = words.length > 5 ? Long.parseLong(words[5]) : 0;
-            answer(words[0], String.valueOf(done(words[2], lock(words[3], words[4]), milliseconds)));
+            answer(words[0], String.valueOf(done(words[2], words[3], words[4], milliseconds)));
         } catch (Throwable error) {
             answer(words[0], "error " + error);
         }
     }
 
+    private static Object done(String verb, String kind, String name, long milliseconds) throws Exception {
+        return kind.equals("semaphore")
+                ? done(verb, redisson.getPermitExpirableSemaphore(name), milliseconds)
+                : done(verb, lock(kind, name), milliseconds);
+    }
+
     private static RLock lock(String kind, String name) {
-        return kind.equals("fenced") ? redisson.getFencedLock(name) : redisson.getLock(name);
+        switch (kind) {
+            case "fenced":
+                return redisson.getFencedLock(name);
+            case "fair":
+                return redisson.getFairLock(name);
+            case "read":
+                return redisson.getReadWriteLock(name).readLock();
+            case "write":
+                return redisson.getReadWriteLock(name).writeLock();
+            default:
+                return redisson.getLock(name);
+        }
+    }
+
+    /** Permits are known by an id, kept here: {@code unlock} gives back the one that was taken last. */
+    private static Object done(String verb, RPermitExpirableSemaphore semaphore, long milliseconds)
+            throws InterruptedException {
+        switch (verb) {
+            case "permits": // as many as the last number says, unless somebody has said so
+                return semaphore.trySetPermits((int) milliseconds);
+            case "try":
+                return taken(semaphore.tryAcquire(0, milliseconds, TimeUnit.MILLISECONDS));
+            case "wait":
+                return taken(semaphore.tryAcquire(60_000, milliseconds, TimeUnit.MILLISECONDS));
+            case "unlock":
+                semaphore.release(PERMITS.pop());
+                return "done";
+            case "left":
+                return semaphore.availablePermits();
+            default:
+                throw new IllegalArgumentException(verb);
+        }
+    }
+
+    private static boolean taken(String permit) {
+        if (permit != null) {
+            PERMITS.push(permit);
+        }
+        return permit != null;
     }
 
     private static Object done(String verb, RLock lock, long milliseconds) throws InterruptedException {

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
 from locking import LockLost, get_lock
 from locking.handler import locks
-from tests.locking.java.harness import VERSIONS, Java, missing
-from tests.locking.topologies.servers import Cluster, Server, needs_redis_server, servers, until
+from tests.locking.java.harness import missing
+from tests.locking.topologies.servers import needs_redis_server, until
 from tests.locking.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
 pytestmark = [
@@ -36,78 +33,6 @@ lease = get_lock(sys.argv[2], ttl=1).acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
-
-
-@dataclass
-class Site:
-    """The servers of one topology, and a Redisson client on them."""
-
-    location: str | list[str]
-    urls: list[str]
-    nodes: list[Server]
-    version: str
-    log: Any
-    java: Java
-
-    def another_java(self) -> Java:
-        """Start one more client."""
-        return Java(self.version, self.urls, self.log)
-
-    def listeners(self, channel: str) -> int:
-        """Return how many subscriptions to `channel` there are, of either sort, on all nodes."""
-        return sum(
-            node.ask("PUBSUB", sort, channel)[1] for node in self.nodes for sort in ("NUMSUB", "SHARDNUMSUB")
-        )
-
-    def until_heard(self, name: str) -> None:
-        """Return once somebody listens to the lock's channel."""
-        until(lambda: self.listeners(f"redisson_lock__channel:{{{name}}}"), f"a listener to {name}")
-
-    def home(self, name: str) -> Server:
-        """Return the node that has the lock."""
-        return next(node for node in self.nodes if name in self.names_on(node))
-
-    @staticmethod
-    def names_on(node: Server) -> list[str]:
-        """Return the keys of one node."""
-        with node.client() as client:
-            return [key.decode() for key in client.keys("*")]
-
-
-@pytest.fixture(scope="package")
-def single(tmp_path_factory) -> Iterator[Server]:
-    """One server."""
-    with servers(tmp_path_factory.mktemp("single")) as start:
-        yield start()
-
-
-@pytest.fixture(scope="package")
-def whole(tmp_path_factory) -> Iterator[Cluster]:
-    """A cluster of Redis 7, on which Redisson listens by SSUBSCRIBE."""
-    with servers(tmp_path_factory.mktemp("cluster")) as start:
-        yield Cluster(start)
-
-
-@pytest.fixture(scope="package", params=[(v, t) for v in VERSIONS for t in ("single", "whole")], ids="-".join)
-def shared_site(request, tmp_path_factory) -> Iterator[Site]:
-    """A client of one version on one topology."""
-    version, topology = request.param
-    at = request.getfixturevalue(topology)
-    nodes = [at] if topology == "single" else at.masters
-    urls = [f"redis://127.0.0.1:{node.port}" for node in nodes]
-    log = tmp_path_factory.mktemp("java") / "log"
-    java = Java(version, urls, log)
-    yield Site(urls[0] if topology == "single" else urls, urls, nodes, version, log, java)
-    java.kill()
-
-
-@pytest.fixture
-def site(shared_site: Site, settings) -> Site:
-    """The same, with `LOCKING` on its servers."""
-    for node in shared_site.nodes:
-        node.ask("FLUSHALL")
-    settings.LOCKING = {"default": {"LOCATION": shared_site.location, "TTL": 60, "WAIT": 60}}
-    return shared_site
 
 
 def test_they_exclude_each_other(site):
