@@ -306,6 +306,25 @@ def test_an_ended_permit_comes_back_once(on):
     assert not isinstance(backend.try_acquire("a", new_owner(), FAR), Grant)
 
 
+def test_an_ended_permit_that_nobody_took_is_not_released(on):
+    """Its holder learns that the permit had ended before, though no other has taken it since."""
+    backend, stale = variant("semaphore", permits=1), new_owner()
+    backend.try_acquire("a", stale, SHORT)
+    until(lambda: backend.holder("a") is None, PATIENCE)
+    assert not backend.release("a", stale)
+    assert tried(get_semaphore("a", 1))
+
+
+def test_a_shortened_permit_does_not_keep_waiters_longer(on):
+    """A waiter that was told of a long lease learns that it has been cut short."""
+    lease = get_semaphore("a", 1, ttl=FAR).acquire()
+    with counted_waiters(variant("semaphore", permits=1)) as waiters:
+        waiter = begin(get_semaphore("a", 1, ttl=FAR, wait=FAR).acquire)
+        until(waiters.number, PATIENCE)
+        lease.extend(SHORT)
+        waiter.result(timeout=PATIENCE).release()
+
+
 def test_the_first_decides_how_many_permits_there_are(on):
     """Who names another number later gets the first one's."""
     assert get_semaphore("a", 1, ttl=FAR).acquire()
