@@ -78,7 +78,7 @@ def held_locks(backend: str = DEFAULT_ALIAS) -> list[str]:
 
 def _held(alias: str) -> list[SingleLease]:
     leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
-    return [lease for lease in leases if lease.backend.alias == alias and lease.remaining() > 0]
+    return [lease for lease in leases if lease.backend.settings.alias == alias and lease.remaining() > 0]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import threading
 import pytest
 from django.test import SimpleTestCase
 
-from locking import LockLost, LockNotAcquired, LockNotOwned, get_lock
+from locking import LockLost, LockNotAcquired, LockNotOwned, get_lock, get_read_lock, get_semaphore
 from locking.backends.memory import MemoryBackend
 from locking.handler import InvalidLockBackend, locks
 from locking.testing import held_locks, override_locks, simulate_contention, simulate_loss
@@ -154,3 +154,13 @@ def test_locking_and_its_tools_do_not_need_pytest():
     """Only the contract imports it; production code imports `locking` without it."""
     program = "import sys, locking, locking.testing; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_other_kinds_are_listed_and_lost_by_name_as_well():
+    """A reader and a holder of a permit are held locks like any other."""
+    with override_locks(), get_semaphore("gateway", permits=2):
+        reading = get_read_lock("catalogue").acquire()
+        assert held_locks() == ["catalogue", "gateway"]
+        simulate_loss("catalogue")
+        with pytest.raises(LockLost):
+            reading.ensure_held()
