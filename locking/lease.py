@@ -21,6 +21,7 @@ from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.identity import PROCESS
 from locking.names import check_ttl
+from locking.signals import LockEvent, Outcome, lock_lost, lock_released, tell
 
 logger = logging.getLogger("locking")
 
@@ -200,6 +201,20 @@ class SingleLease(Lease):
             " another may hold it now, so nothing done since may count"
         )
 
+    def event(self, outcome: Outcome, *, waited: float | None = None) -> LockEvent:
+        """What the signals tell of this lease now."""
+        return LockEvent(
+            outcome=outcome,
+            name=self.name,
+            key=self.key,
+            backend=self.backend.alias,
+            owner=self.owner,
+            token=self.token,
+            ttl=self.ttl,
+            waited=waited,
+            held=now() - self.taken_at if waited is None else None,
+        )
+
     # prolonging
 
     def extend(self, ttl: float) -> None:
@@ -247,6 +262,7 @@ class SingleLease(Lease):
                 return
             self._state = State.LOST
         logger.warning("lost the lock %r (ttl %g s) on backend %r", self.name, self.ttl, self.backend.alias)
+        tell(lock_lost, lambda: self.event("lost"))
         if self._on_lost is not None:
             threading.Thread(target=self._tell_lost, name="locking-on-lost", daemon=True).start()
 
@@ -265,12 +281,10 @@ class SingleLease(Lease):
         if not self._leave():
             return
         rest = self._rest_of_min_hold()
-        answer = (
-            self.backend.shorten(self.key, self.owner, rest)
-            if rest
-            else self.backend.release(self.key, self.owner)
-        )
-        self._ended(answer)
+        if rest:
+            self._ended(self.backend.shorten(self.key, self.owner, rest), "kept")
+        else:
+            self._ended(self.backend.release(self.key, self.owner), "released")
 
     async def arelease(self) -> None:
         """See `Lease.release`."""
@@ -278,9 +292,9 @@ class SingleLease(Lease):
             return
         rest = self._rest_of_min_hold()
         if rest:
-            self._ended(await self.backend.ashorten(self.key, self.owner, rest))
+            self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept")
         else:
-            self._ended(await self.backend.arelease(self.key, self.owner))
+            self._ended(await self.backend.arelease(self.key, self.owner), "released")
 
     def _leave(self) -> bool:
         """Step out of one level of re-entry; True when it was the outermost, so that the backend must be
@@ -305,13 +319,17 @@ class SingleLease(Lease):
         rest = self.taken_at + self.min_hold - now()
         return rest if rest >= 0.001 else 0.0
 
-    def _ended(self, was_held: bool) -> None:
+    def _ended(self, was_held: bool, outcome: Outcome) -> None:
         HOLDS.pop(self._hold_key, None)
         if not was_held:
             self.lose()
         if self._state is State.LOST:
             raise self._lost_error()
+        self._settle(outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
         self._state = State.RELEASED
+        tell(lock_released, lambda: self.event(outcome))
 
     def keep(self) -> None:
         """See `Lease.keep`."""
@@ -321,7 +339,7 @@ class SingleLease(Lease):
             return
         HOLDS.pop(self._hold_key, None)
         if self.state is not State.LOST:
-            self._state = State.RELEASED
+            self._settle("kept")
 
 
 class MultiLease(Lease):

@@ -25,6 +25,7 @@ from locking.identity import current_context, new_owner
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
 from locking.names import UNSET, Unset, check_names, check_ttl, check_wait
 from locking.renewal import watchdog
+from locking.signals import LockEvent, lock_acquired, lock_force_released, lock_refused, tell
 
 logger = logging.getLogger("locking")
 
@@ -307,10 +308,10 @@ class SingleLock(Lock):
             while isinstance(outcome, Busy):
                 outcome = place.wait(self._pause(outcome, begun, wait))
         except BaseException as error:
-            self._clean_up_after(error, owner)
+            self._clean_up_after(error, owner, begun)
             place.leave()
             raise
-        return self._leased(owner, outcome, context)
+        return self._leased(owner, outcome, context, begun)
 
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
@@ -323,10 +324,10 @@ class SingleLock(Lock):
             while isinstance(outcome, Busy):
                 outcome = await place.wait(self._pause(outcome, begun, wait))
         except BaseException as error:
-            self._clean_up_after(error, owner)
+            self._clean_up_after(error, owner, begun)
             await asyncio.shield(place.leave())
             raise
-        return self._leased(owner, outcome, context)
+        return self._leased(owner, outcome, context, begun)
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
@@ -351,12 +352,27 @@ class SingleLock(Lock):
         lease_end = LONGEST_SLEEP if busy.retry_after is None else busy.retry_after
         return min(left, lease_end, LONGEST_SLEEP)
 
-    def _clean_up_after(self, error: BaseException, owner: str) -> None:
+    def _clean_up_after(self, error: BaseException, owner: str, begun: float) -> None:
         """See that an attempt whose outcome isn't known leaves no ghost; a refusal is known."""
         if not isinstance(error, LockNotAcquired):
             watchdog.bury(self._backend, self.key, owner, self._options.ttl)
+        if isinstance(error, LockNotAcquired | BackendUnavailable):
+            waited = now() - begun
+            tell(lock_refused, lambda: self._refusal(error, owner, waited))
 
-    def _leased(self, owner: str, grant: Grant, context: object) -> Lease:
+    def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
+        contended = isinstance(error, LockNotAcquired)
+        return LockEvent(
+            outcome="contended" if contended else "unavailable",
+            name=self.name,
+            key=self.key,
+            backend=self._backend.alias,
+            owner=owner,
+            waited=waited,
+            holder=getattr(error, "holder", None),
+        )
+
+    def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> Lease:
         options = self._options
         lease = SingleLease(
             self.name,
@@ -373,6 +389,7 @@ class SingleLock(Lock):
         )
         if options.renewed:
             watchdog.watch(lease)
+        tell(lock_acquired, lambda: lease.event("acquired", waited=now() - begun))
         return lease
 
 
@@ -454,3 +471,26 @@ def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:
         if lease is None:
             raise LockNotOwned(f"this code needs the lock {name!r}, which this thread or task doesn't hold")
         lease.ensure_held()
+
+
+def force_release(name: str, *, owner: str, backend: str = DEFAULT_ALIAS) -> bool:
+    """Break the hold of `owner` on the lock `name`: for operators. It doesn't stop what the holder is doing.
+
+    Args:
+        name: what is locked.
+        owner: the holder as it was seen (`LockNotAcquired.holder`): a newer one keeps the lock.
+        backend: alias in `LOCKING`.
+
+    Returns:
+        False when `owner` doesn't have the lock (any more).
+
+    Raises:
+        LockNotSupported: the backend can't. BackendUnavailable: it didn't answer.
+    """
+    engine = locks[backend]
+    key = engine.key(check_names((name,))[0])
+    broken = engine.force_release(key, owner)
+    if broken:
+        event = LockEvent(outcome="force_released", name=name, key=key, backend=backend, owner=owner)
+        tell(lock_force_released, lambda: event)
+    return broken
