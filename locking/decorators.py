@@ -296,11 +296,18 @@ class LockedCall:
 
     def _section(self, names: Sequence[str]) -> AbstractContextManager[Any]:
         options = self.options
-        lock = options.lock(names)
+        lock = self._lock(names)
         if not self._atomic:
             return _without_transaction(lock, names, options)
         aliases = database_aliases(options.using)
         return transaction_under(lock, names, aliases, options.backend, release=options.release)
+
+    def _lock(self, names: Sequence[str]) -> Lock:
+        """The lock of one call; a Celery task takes it in its own name, which a redelivery has too."""
+        lock = self.options.lock(names)
+        if task := running_task(self.function):
+            _celery().act_for(task, lock)
+        return lock
 
     def _finished(self, result: Any) -> Any:
         """Refuse a result whose work isn't done yet; let a view's own refusal roll back."""
@@ -438,9 +445,15 @@ def request_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> HttpRequest 
 
 def retry_running_task(function: Callable[..., Any], error: Conflict) -> None:
     """Send the running Celery task back to its queue if `function` is its body; return if it is nobody's."""
-    if "celery" not in sys.modules:
-        return
+    if task := running_task(function):
+        _celery().retry(task, error)
+
+
+def running_task(function: Callable[..., Any]) -> Any | None:
+    """Return the Celery task that is running, if `function` is its body and not merely called by it."""
+    return _celery().running_task(function) if "celery" in sys.modules else None
+
+
+def _celery() -> Any:
     # By name: `contrib` builds on this module, and the import comes only where Celery is in use.
-    celery: Any = import_module("locking.contrib.celery")
-    if task := celery.running_task(function):
-        celery.retry(task, error)
+    return import_module("locking.contrib.celery")

@@ -87,6 +87,12 @@ class Lease(ABC):
         """Raise LockLost if the lease has ended or may have; call it before what can't be undone."""
 
     @abstractmethod
+    def confirm(self) -> None:
+        """`ensure_held` for the last moment before COMMIT: a lease that another run of the same work may have
+        taken over also asks the backend (BackendUnavailable: nobody can tell).
+        """
+
+    @abstractmethod
     def extend(self, ttl: float) -> None:
         """Give the lease `ttl` seconds from now. LockLost: it had ended already and stays ended."""
 
@@ -126,7 +132,8 @@ class SingleLease(Lease):
 
     __slots__ = (
         "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline",
-        "depth", "key", "min_hold", "name", "owner", "renew_at", "renewed", "taken_at", "token", "ttl",
+        "depth", "key", "min_hold", "name", "owner", "renew_at", "renewed", "shared_name", "taken_at",
+        "token", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -143,6 +150,7 @@ class SingleLease(Lease):
         renewed: bool,
         min_hold: float = 0.0,
         on_lost: Callable[[Lease], None] | None = None,
+        shared_name: bool = False,
     ) -> None:
         self.name, self.key, self.owner, self.backend, self.context = name, key, owner, backend, context
         self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
@@ -150,6 +158,7 @@ class SingleLease(Lease):
         self.deadline = since + ttl
         self.renew_at = since + ttl / 3
         self.depth = 1
+        self.shared_name = shared_name  # another process may act for the same client, and take the lock over
         self._on_lost = on_lost
         self._state = State.HELD
         self._generation = PROCESS.generation
@@ -193,6 +202,16 @@ class SingleLease(Lease):
             raise self._lost_error()
         if state is State.RELEASED:
             raise LockNotOwned(f"the lock {self.name!r} was released already")
+
+    def confirm(self) -> None:
+        """See `Lease.confirm`."""
+        self.ensure_held()
+        if not self.shared_name:
+            return
+        holder = self.backend.holder(self.key)
+        if holder is None or holder.owner != self.owner:
+            self.lose()
+            raise self._lost_error()
 
     def _lost_error(self) -> LockLost:
         return LockLost(
@@ -373,6 +392,11 @@ class MultiLease(Lease):
         """See `Lease.ensure_held`."""
         for lease in self._leases:
             lease.ensure_held()
+
+    def confirm(self) -> None:
+        """See `Lease.confirm`."""
+        for lease in self._leases:
+            lease.confirm()
 
     def extend(self, ttl: float) -> None:
         """See `Lease.extend`."""

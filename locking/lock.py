@@ -6,6 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final
 
@@ -21,7 +22,7 @@ from locking.exceptions import (
     LockNotOwned,
 )
 from locking.handler import DEFAULT_ALIAS, locks
-from locking.identity import current_context, new_owner
+from locking.identity import current_context, is_owner_of, new_owner
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
 from locking.names import UNSET, Unset, check_names, check_ttl, check_wait
 from locking.renewal import watchdog
@@ -114,6 +115,16 @@ class Lock(ABC):
     @abstractmethod
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio."""
+
+    @abstractmethod
+    def act_for(self, client_id: str, *, take_over: bool = False) -> None:
+        """Acquire in the name of a unit of work that may be begun anew in another process.
+
+        Args:
+            client_id: what `identity.client_of_work` made of it.
+            take_over: end the hold that an earlier run of the same work may still have. That run, should it
+                live, finds the lock lost right before its COMMIT; only `fenced=True` rules the rest out.
+        """
 
     @abstractmethod
     def locked(self) -> bool:
@@ -285,9 +296,28 @@ class SingleLock(Lock):
         self._backend = options.backend
         self._wait = options.wait
         self.key = options.backend.key(name)
+        self._new_owner: Callable[[], str] = new_owner
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r} on {self._backend.alias!r}>"
+
+    def act_for(self, client_id: str, *, take_over: bool = False) -> None:
+        """See `Lock.act_for`."""
+        self._new_owner = partial(new_owner, client_id)
+        if take_over and self._backend.supports_force_release:
+            self._end_hold_of(client_id)
+
+    def _end_hold_of(self, client_id: str) -> None:
+        """End this client's hold, unless it is the caller's own, who may re-enter."""
+        if held_by(current_context(), self._backend.alias, self.key) is not None:
+            return
+        holder = self._backend.holder(self.key)
+        if holder is not None and is_owner_of(client_id, holder.owner):
+            force_release(self.name, owner=holder.owner, backend=self._backend.alias)
+
+    def act_as(self, owner: str) -> None:
+        """Acquire as exactly this owner: it is granted at once what it holds already."""
+        self._new_owner = lambda: owner
 
     def locked(self) -> bool:
         """See `Lock.locked`."""
@@ -301,7 +331,7 @@ class SingleLock(Lock):
         """Re-enter, or stand in the queue and wait for our turn."""
         if hold := self._reenter(context):
             return hold
-        begun, owner, options = now(), new_owner(), self._options
+        begun, owner, options = now(), self._new_owner(), self._options
         place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
         try:
             outcome = place.try_acquire(queue=wait != 0)
@@ -317,7 +347,7 @@ class SingleLock(Lock):
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
         if hold := self._reenter(context):
             return hold
-        begun, owner, options = now(), new_owner(), self._options
+        begun, owner, options = now(), self._new_owner(), self._options
         place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
         try:
             outcome = await place.try_acquire(queue=wait != 0)
@@ -386,6 +416,7 @@ class SingleLock(Lock):
             renewed=options.renewed,
             min_hold=options.min_hold,
             on_lost=options.on_lost,
+            shared_name=self._new_owner is not new_owner,
         )
         if options.renewed:
             watchdog.watch(lease)
@@ -404,6 +435,11 @@ class MultiLock(Lock):
 
     def __repr__(self) -> str:
         return f"<Lock of {self.name}>"
+
+    def act_for(self, client_id: str, *, take_over: bool = False) -> None:
+        """See `Lock.act_for`."""
+        for part in self._parts:
+            part.act_for(client_id, take_over=take_over)
 
     def locked(self) -> bool:
         """See `Lock.locked`."""

@@ -116,7 +116,7 @@ def transaction_under(
             # Room for the fence: the first statement of each transaction, before anything is read.
             yield lease
             _refuse_silent_rollbacks(aliases)
-            lease.ensure_held()
+            lease.confirm()
 
 
 @contextmanager
