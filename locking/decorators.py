@@ -27,6 +27,7 @@ from locking.handler import DEFAULT_ALIAS, locks
 from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_builder
 from locking.lock import Lock, get_lock
 from locking.names import UNSET, Unset, check_ttl, check_wait
+from locking.open_transactions import OnOpenTransaction, check_on_open_transaction
 from locking.responses import conflict_response
 from locking.transactions import (
     DatabaseAliases,
@@ -85,6 +86,7 @@ class LockOptions(TypedDict, total=False):
     backend: str
     min_hold: float
     condition: Callable[..., bool] | None
+    on_open_transaction: OnOpenTransaction
 
 
 @overload
@@ -121,6 +123,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
         condition: a callable that gets the call's arguments; where it returns False no lock is taken.
+        on_open_transaction: called inside a transaction that is open already, `refuse`, or `hold` the lock
+            until that one has ended, by commit or rollback. What it read before is as old as it was.
 
     Raises:
         LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one.
@@ -155,6 +159,7 @@ class Options:
     backend: str = DEFAULT_ALIAS
     min_hold: float = 0.0
     condition: Callable[..., bool] | None = None
+    on_open_transaction: OnOpenTransaction = "refuse"
 
     def __post_init__(self) -> None:
         if not isinstance(self.ttl, Unset | None):
@@ -167,6 +172,11 @@ class Options:
         if not self.release and isinstance(self.ttl, Unset | None):
             raise ValueError(
                 "release=False leaves the lock taken until its ttl ends: say how long, as in ttl=3"
+            )
+        check_on_open_transaction(self.on_open_transaction)
+        if self.on_open_transaction == "hold" and self.atomic is False:
+            raise ValueError(
+                "on_open_transaction='hold' is about the transaction that atomic=False leaves out"
             )
         if self.condition is not None and not callable(self.condition):
             raise ValueError(
@@ -300,7 +310,14 @@ class LockedCall:
         if not self._atomic:
             return _without_transaction(lock, names, options)
         aliases = database_aliases(options.using)
-        return transaction_under(lock, names, aliases, options.backend, release=options.release)
+        return transaction_under(
+            lock,
+            names,
+            aliases,
+            options.backend,
+            release=options.release,
+            on_open_transaction=options.on_open_transaction,
+        )
 
     def _lock(self, names: Sequence[str]) -> Lock:
         """The lock of one call; a Celery task takes it in its own name, which a redelivery has too."""
@@ -323,6 +340,11 @@ class LockedCall:
 
     def asynchronous(self) -> Any:
         """Return the wrapper of a coroutine function."""
+        if self.options.on_open_transaction == "hold":
+            raise LockTransactionError(
+                f"on_open_transaction='hold' on the async function {dotted_path(self.function)}: Django has"
+                " no transactions in async code"
+            )
         if self.options.atomic:
             raise LockTransactionError(
                 f"atomic=True on the async function {dotted_path(self.function)}: Django has no"

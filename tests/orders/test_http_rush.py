@@ -19,9 +19,7 @@ BUYERS, STOCK = 30, 10
 def buy(server: str, strategy: str) -> int:
     """Order one mug and return the status of the answer."""
     body = {"lines": [{"sku": "mug", "quantity": 1}], "strategy": strategy}
-    request = Request(
-        f"{server}/checkout/", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
+    request = Request(f"{server}/checkout/", json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
         with urlopen(request, timeout=60) as answer:
             return int(answer.status)
