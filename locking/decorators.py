@@ -329,7 +329,7 @@ class LockedCall:
     def _finished(self, result: Any) -> Any:
         """Refuse a result whose work isn't done yet; let a view's own refusal roll back."""
         _refuse_unfinished(self.function, result)
-        if self._atomic and _is_refusal(result) and self._is_rolled_back():
+        if self._atomic and _is_refusal(result) and (_was_raised(result) or self._is_rolled_back()):
             raise _Refusal(result)
         return result
 
@@ -402,6 +402,14 @@ class _Refusal(Exception):
 
 def _is_refusal(result: object) -> bool:
     return isinstance(result, HttpResponseBase) and result.status_code >= 400
+
+
+def _was_raised(response: HttpResponseBase) -> bool:
+    """Whether it is Django REST framework's answer to an exception in the view: what it wrote must go too.
+
+    The framework itself rolls back under ATOMIC_REQUESTS only, and the view was taken out of that.
+    """
+    return bool(getattr(response, "exception", False))
 
 
 def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:

@@ -2,9 +2,9 @@
 
 Django tells of a commit (`on_commit`), never of a rollback. Both end in the connection's own methods: the
 outermost `atomic` calls `commit` or `rollback` and then, always, `set_autocommit(True)`, in which the
-`on_commit` hooks run; one under a TestCase ends its savepoint; a closed connection ends everything. So for the
-length of the hold these methods of this one connection object are watched, and what was held is let go behind
-the last of them.
+`on_commit` hooks run; one under a TestCase ends its savepoint; a closed connection ends everything. So for
+the length of the hold these methods of this one connection object are watched, and what was held is let go
+behind the last of them.
 """
 
 from __future__ import annotations

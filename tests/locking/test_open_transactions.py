@@ -1,4 +1,4 @@
-"""`on_open_transaction="hold"`: the lock outlasts a transaction that was open before it, however that ends."""
+"""`on_open_transaction="hold"`: the lock outlasts a transaction that was open before, however that ends."""
 
 # ruff: noqa: D103 - the views under test are small and named for what they do
 
