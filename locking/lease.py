@@ -54,7 +54,9 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 def held_by(context: object, alias: str, key: str) -> SingleLease | None:
     """Return the lease by which a thread or task holds `key`, if it does."""
-    return HOLDS.get((alias, key, id(context)))
+    lease = HOLDS.get((alias, key, id(context)))
+    # The id of a thread that has ended may be another's by now: only the object itself tells.
+    return lease if lease is not None and lease.context() is context else None
 
 
 class Lease(ABC):
@@ -152,7 +154,9 @@ class SingleLease(Lease):
         on_lost: Callable[[Lease], None] | None = None,
         shared_name: bool = False,
     ) -> None:
-        self.name, self.key, self.owner, self.backend, self.context = name, key, owner, backend, context
+        self.name, self.key, self.owner, self.backend = name, key, owner, backend
+        # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
+        self.context = weakref.ref(context)
         self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
         self.taken_at = since
         self.deadline = since + ttl

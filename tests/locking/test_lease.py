@@ -220,3 +220,19 @@ def test_losses_are_logged(caplog):
         lease = get_lock("a", ttl=30).acquire()
         simulate_loss(lease)
     assert "lost the lock 'a' (ttl 30 s) on backend 'default'" in caplog.text
+
+
+def test_a_thread_that_ends_without_releasing_is_not_renewed_for_ever():
+    """The lock object lives on, but the lease goes with its thread, so the watchdog has nothing to renew."""
+    lock = get_lock("left-behind")
+
+    def acquire_and_end():
+        lock.acquire()
+
+    thread = threading.Thread(target=acquire_and_end)
+    thread.start()
+    thread.join()
+    assert [lease.name for lease in HOLDS.values()] == ["left-behind"]
+    del thread
+    gc.collect()
+    assert list(HOLDS.values()) == []

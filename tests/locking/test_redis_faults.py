@@ -10,6 +10,7 @@ from redis.connection import ConnectionPool
 
 from locking import BackendUnavailable, Lease, LockLost, LockNotAcquired, get_lock
 from locking.backends.redis import RedisBackend, scripts
+from locking.backends.redis.wire import Wire
 from locking.clock import now
 from locking.handler import locks
 from locking.lease import State
@@ -437,7 +438,7 @@ def test_a_killed_waiter_is_passed_over_at_once(own_redis, locks_on):
 
 def the_pool() -> ConnectionPool:
     """Where the backend under test gets its connections from."""
-    return cast(RedisBackend, locks["default"])._wire._pool
+    return cast(Wire, cast(RedisBackend, locks["default"])._wire)._pool
 
 
 class Interrupting:
