@@ -139,7 +139,7 @@ def _check_view(view: Callable[..., Any], atomic: set[str]) -> Iterator[CheckMes
     if not wrapped:
         return
     databases = ", ".join(map(repr, sorted(wrapped)))
-    if hasattr(view, "lock_options"):
+    if _ends_early(view):
         yield Error(
             f"{dotted_path(view)} is locked, but ATOMIC_REQUESTS commits {databases} after the release.",
             hint="Name the database too: @distributed_lock(…, using=[…]).",
@@ -153,11 +153,16 @@ def _check_view(view: Callable[..., Any], atomic: set[str]) -> Iterator[CheckMes
         )
 
 
+def _ends_early(function: Any) -> bool:
+    options: Options | None = getattr(function, "lock_options", None)
+    return options is not None and options.on_open_transaction == "refuse"
+
+
 def _locked_methods(view: Any) -> Iterator[str]:
     view_class = getattr(view, "view_class", None)
     for name in getattr(view_class, "http_method_names", ()):
         method: Any = getattr(view_class, name, None)
-        if hasattr(method, "lock_options"):
+        if _ends_early(method):
             yield dotted_path(method)
 
 

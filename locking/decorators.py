@@ -27,6 +27,7 @@ from locking.handler import DEFAULT_ALIAS, locks
 from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_builder
 from locking.lock import Lock, get_lock
 from locking.names import UNSET, Unset, check_ttl, check_wait
+from locking.open_transactions import OnOpenTransaction, check_on_open_transaction
 from locking.responses import conflict_response
 from locking.transactions import (
     DatabaseAliases,
@@ -85,6 +86,7 @@ class LockOptions(TypedDict, total=False):
     backend: str
     min_hold: float
     condition: Callable[..., bool] | None
+    on_open_transaction: OnOpenTransaction
 
 
 @overload
@@ -121,6 +123,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
         condition: a callable that gets the call's arguments; where it returns False no lock is taken.
+        on_open_transaction: called inside a transaction that is open already, `refuse`, or `hold` the lock
+            until that one has ended, by commit or rollback. What it read before is as old as it was.
 
     Raises:
         LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one.
@@ -155,6 +159,7 @@ class Options:
     backend: str = DEFAULT_ALIAS
     min_hold: float = 0.0
     condition: Callable[..., bool] | None = None
+    on_open_transaction: OnOpenTransaction = "refuse"
 
     def __post_init__(self) -> None:
         if not isinstance(self.ttl, Unset | None):
@@ -167,6 +172,11 @@ class Options:
         if not self.release and isinstance(self.ttl, Unset | None):
             raise ValueError(
                 "release=False leaves the lock taken until its ttl ends: say how long, as in ttl=3"
+            )
+        check_on_open_transaction(self.on_open_transaction)
+        if self.on_open_transaction == "hold" and self.atomic is False:
+            raise ValueError(
+                "on_open_transaction='hold' is about the transaction that atomic=False leaves out"
             )
         if self.condition is not None and not callable(self.condition):
             raise ValueError(
@@ -296,16 +306,30 @@ class LockedCall:
 
     def _section(self, names: Sequence[str]) -> AbstractContextManager[Any]:
         options = self.options
-        lock = options.lock(names)
+        lock = self._lock(names)
         if not self._atomic:
             return _without_transaction(lock, names, options)
         aliases = database_aliases(options.using)
-        return transaction_under(lock, names, aliases, options.backend, release=options.release)
+        return transaction_under(
+            lock,
+            names,
+            aliases,
+            options.backend,
+            release=options.release,
+            on_open_transaction=options.on_open_transaction,
+        )
+
+    def _lock(self, names: Sequence[str]) -> Lock:
+        """The lock of one call; a Celery task takes it in its own name, which a redelivery has too."""
+        lock = self.options.lock(names)
+        if task := running_task(self.function):
+            _celery().act_for(task, lock)
+        return lock
 
     def _finished(self, result: Any) -> Any:
         """Refuse a result whose work isn't done yet; let a view's own refusal roll back."""
         _refuse_unfinished(self.function, result)
-        if self._atomic and _is_refusal(result) and self._is_rolled_back():
+        if self._atomic and _is_refusal(result) and (_was_raised(result) or self._is_rolled_back()):
             raise _Refusal(result)
         return result
 
@@ -316,6 +340,11 @@ class LockedCall:
 
     def asynchronous(self) -> Any:
         """Return the wrapper of a coroutine function."""
+        if self.options.on_open_transaction == "hold":
+            raise LockTransactionError(
+                f"on_open_transaction='hold' on the async function {dotted_path(self.function)}: Django has"
+                " no transactions in async code"
+            )
         if self.options.atomic:
             raise LockTransactionError(
                 f"atomic=True on the async function {dotted_path(self.function)}: Django has no"
@@ -373,6 +402,14 @@ class _Refusal(Exception):
 
 def _is_refusal(result: object) -> bool:
     return isinstance(result, HttpResponseBase) and result.status_code >= 400
+
+
+def _was_raised(response: HttpResponseBase) -> bool:
+    """Whether it is Django REST framework's answer to an exception in the view: what it wrote must go too.
+
+    The framework itself rolls back under ATOMIC_REQUESTS only, and the view was taken out of that.
+    """
+    return bool(getattr(response, "exception", False))
 
 
 def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
@@ -438,9 +475,15 @@ def request_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> HttpRequest 
 
 def retry_running_task(function: Callable[..., Any], error: Conflict) -> None:
     """Send the running Celery task back to its queue if `function` is its body; return if it is nobody's."""
-    if "celery" not in sys.modules:
-        return
+    if task := running_task(function):
+        _celery().retry(task, error)
+
+
+def running_task(function: Callable[..., Any]) -> Any | None:
+    """Return the Celery task that is running, if `function` is its body and not merely called by it."""
+    return _celery().running_task(function) if "celery" in sys.modules else None
+
+
+def _celery() -> Any:
     # By name: `contrib` builds on this module, and the import comes only where Celery is in use.
-    celery: Any = import_module("locking.contrib.celery")
-    if task := celery.running_task(function):
-        celery.retry(task, error)
+    return import_module("locking.contrib.celery")

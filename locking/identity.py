@@ -5,6 +5,7 @@ fork.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import os
 import secrets
@@ -17,7 +18,11 @@ def _new_client_id() -> str:
 
     Redisson's clients are version 4, so a script can tell a Java holder from one of ours by a single letter.
     """
-    digits = secrets.token_hex(16)
+    return _as_uuid8(secrets.token_hex(16))
+
+
+def _as_uuid8(digits: str) -> str:
+    """Write 32 hex digits as a UUID of version 8, variant 10."""
     return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
@@ -39,9 +44,26 @@ PROCESS = _Process()
 os.register_at_fork(after_in_child=PROCESS.renew)
 
 
-def new_owner() -> str:
-    """Return the owner of one acquisition: `<uuid of this process>:<number>`, never used twice."""
-    return f"{PROCESS.client_id}:{next(PROCESS.counter)}"
+def new_owner(client_id: str | None = None) -> str:
+    """Return the owner of one acquisition: `<uuid of this process>:<number>`, never used twice.
+
+    Args:
+        client_id: whose acquisition it is, where that isn't this process but a unit of work that may be begun
+            anew elsewhere (see `client_of_work`).
+    """
+    if client_id is None:
+        return f"{PROCESS.client_id}:{next(PROCESS.counter)}"
+    return f"{client_id}:{secrets.randbits(48)}"
+
+
+def client_of_work(work: str) -> str:
+    """Return the client id of a unit of work, such as a Celery task's id: the same one in every process."""
+    return _as_uuid8(hashlib.sha256(work.encode()).hexdigest()[:32])
+
+
+def is_owner_of(client_id: str, owner: str) -> bool:
+    """Whether this owner acquired as this client."""
+    return owner.startswith(f"{client_id}:")
 
 
 def current_context() -> object:

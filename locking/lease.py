@@ -21,6 +21,7 @@ from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.identity import PROCESS
 from locking.names import check_ttl
+from locking.signals import LockEvent, Outcome, lock_lost, lock_released, tell
 
 logger = logging.getLogger("locking")
 
@@ -88,6 +89,12 @@ class Lease(ABC):
         """Raise LockLost if the lease has ended or may have; call it before what can't be undone."""
 
     @abstractmethod
+    def confirm(self) -> None:
+        """`ensure_held` for the last moment before COMMIT: a lease that another run of the same work may have
+        taken over also asks the backend (BackendUnavailable: nobody can tell).
+        """
+
+    @abstractmethod
     def extend(self, ttl: float) -> None:
         """Give the lease `ttl` seconds from now. LockLost: it had ended already and stays ended."""
 
@@ -127,7 +134,8 @@ class SingleLease(Lease):
 
     __slots__ = (
         "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline",
-        "depth", "key", "min_hold", "name", "owner", "renew_at", "renewed", "taken_at", "token", "ttl",
+        "depth", "key", "min_hold", "name", "owner", "renew_at", "renewed", "shared_name", "taken_at",
+        "token", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -144,6 +152,7 @@ class SingleLease(Lease):
         renewed: bool,
         min_hold: float = 0.0,
         on_lost: Callable[[Lease], None] | None = None,
+        shared_name: bool = False,
     ) -> None:
         self.name, self.key, self.owner, self.backend = name, key, owner, backend
         # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
@@ -153,6 +162,7 @@ class SingleLease(Lease):
         self.deadline = since + ttl
         self.renew_at = since + ttl / 3
         self.depth = 1
+        self.shared_name = shared_name  # another process may act for the same client, and take the lock over
         self._on_lost = on_lost
         self._state = State.HELD
         self._generation = PROCESS.generation
@@ -197,11 +207,35 @@ class SingleLease(Lease):
         if state is State.RELEASED:
             raise LockNotOwned(f"the lock {self.name!r} was released already")
 
+    def confirm(self) -> None:
+        """See `Lease.confirm`."""
+        self.ensure_held()
+        if not self.shared_name:
+            return
+        holder = self.backend.holder(self.key)
+        if holder is None or holder.owner != self.owner:
+            self.lose()
+            raise self._lost_error()
+
     def _lost_error(self) -> LockLost:
         return LockLost(
             f"the lock {self.name!r} on backend {self.backend.alias!r} was lost"
             f" {now() - self.taken_at:.3f} s after it was acquired (ttl {self.ttl:g} s):"
             " another may hold it now, so nothing done since may count"
+        )
+
+    def event(self, outcome: Outcome, *, waited: float | None = None) -> LockEvent:
+        """What the signals tell of this lease now."""
+        return LockEvent(
+            outcome=outcome,
+            name=self.name,
+            key=self.key,
+            backend=self.backend.alias,
+            owner=self.owner,
+            token=self.token,
+            ttl=self.ttl,
+            waited=waited,
+            held=now() - self.taken_at if waited is None else None,
         )
 
     # prolonging
@@ -251,6 +285,7 @@ class SingleLease(Lease):
                 return
             self._state = State.LOST
         logger.warning("lost the lock %r (ttl %g s) on backend %r", self.name, self.ttl, self.backend.alias)
+        tell(lock_lost, lambda: self.event("lost"))
         if self._on_lost is not None:
             threading.Thread(target=self._tell_lost, name="locking-on-lost", daemon=True).start()
 
@@ -269,12 +304,10 @@ class SingleLease(Lease):
         if not self._leave():
             return
         rest = self._rest_of_min_hold()
-        answer = (
-            self.backend.shorten(self.key, self.owner, rest)
-            if rest
-            else self.backend.release(self.key, self.owner)
-        )
-        self._ended(answer)
+        if rest:
+            self._ended(self.backend.shorten(self.key, self.owner, rest), "kept")
+        else:
+            self._ended(self.backend.release(self.key, self.owner), "released")
 
     async def arelease(self) -> None:
         """See `Lease.release`."""
@@ -282,9 +315,9 @@ class SingleLease(Lease):
             return
         rest = self._rest_of_min_hold()
         if rest:
-            self._ended(await self.backend.ashorten(self.key, self.owner, rest))
+            self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept")
         else:
-            self._ended(await self.backend.arelease(self.key, self.owner))
+            self._ended(await self.backend.arelease(self.key, self.owner), "released")
 
     def _leave(self) -> bool:
         """Step out of one level of re-entry; True when it was the outermost, so that the backend must be
@@ -309,13 +342,17 @@ class SingleLease(Lease):
         rest = self.taken_at + self.min_hold - now()
         return rest if rest >= 0.001 else 0.0
 
-    def _ended(self, was_held: bool) -> None:
+    def _ended(self, was_held: bool, outcome: Outcome) -> None:
         HOLDS.pop(self._hold_key, None)
         if not was_held:
             self.lose()
         if self._state is State.LOST:
             raise self._lost_error()
+        self._settle(outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
         self._state = State.RELEASED
+        tell(lock_released, lambda: self.event(outcome))
 
     def keep(self) -> None:
         """See `Lease.keep`."""
@@ -325,7 +362,7 @@ class SingleLease(Lease):
             return
         HOLDS.pop(self._hold_key, None)
         if self.state is not State.LOST:
-            self._state = State.RELEASED
+            self._settle("kept")
 
 
 class MultiLease(Lease):
@@ -359,6 +396,11 @@ class MultiLease(Lease):
         """See `Lease.ensure_held`."""
         for lease in self._leases:
             lease.ensure_held()
+
+    def confirm(self) -> None:
+        """See `Lease.confirm`."""
+        for lease in self._leases:
+            lease.confirm()
 
     def extend(self, ttl: float) -> None:
         """See `Lease.extend`."""

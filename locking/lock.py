@@ -6,6 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -22,10 +23,11 @@ from locking.exceptions import (
     LockNotOwned,
 )
 from locking.handler import DEFAULT_ALIAS, locks
-from locking.identity import current_context, new_owner
+from locking.identity import current_context, is_owner_of, new_owner
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
 from locking.names import UNSET, Unset, check_names, check_ttl, check_wait
 from locking.renewal import watchdog
+from locking.signals import LockEvent, lock_acquired, lock_force_released, lock_refused, tell
 
 logger = logging.getLogger("locking")
 
@@ -114,6 +116,16 @@ class Lock(ABC):
     @abstractmethod
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio."""
+
+    @abstractmethod
+    def act_for(self, client_id: str, *, take_over: bool = False) -> None:
+        """Acquire in the name of a unit of work that may be begun anew in another process.
+
+        Args:
+            client_id: what `identity.client_of_work` made of it.
+            take_over: end the hold that an earlier run of the same work may still have. That run, should it
+                live, finds the lock lost right before its COMMIT; only `fenced=True` rules the rest out.
+        """
 
     @abstractmethod
     def locked(self) -> bool:
@@ -285,9 +297,28 @@ class SingleLock(Lock):
         self._backend = options.backend
         self._wait = options.wait
         self.key = options.backend.key(name)
+        self._new_owner: Callable[[], str] = new_owner
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r} on {self._backend.alias!r}>"
+
+    def act_for(self, client_id: str, *, take_over: bool = False) -> None:
+        """See `Lock.act_for`."""
+        self._new_owner = partial(new_owner, client_id)
+        if take_over and self._backend.supports_force_release:
+            self._end_hold_of(client_id)
+
+    def _end_hold_of(self, client_id: str) -> None:
+        """End this client's hold, unless it is the caller's own, who may re-enter."""
+        if held_by(current_context(), self._backend.alias, self.key) is not None:
+            return
+        holder = self._backend.holder(self.key)
+        if holder is not None and is_owner_of(client_id, holder.owner):
+            force_release(self.name, owner=holder.owner, backend=self._backend.alias)
+
+    def act_as(self, owner: str) -> None:
+        """Acquire as exactly this owner: it is granted at once what it holds already."""
+        self._new_owner = lambda: owner
 
     def locked(self) -> bool:
         """See `Lock.locked`."""
@@ -301,33 +332,33 @@ class SingleLock(Lock):
         """Re-enter, or stand in the queue and wait for our turn."""
         if hold := self._reenter(context):
             return hold
-        begun, owner, options = now(), new_owner(), self._options
+        begun, owner, options = now(), self._new_owner(), self._options
         place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
         try:
             outcome = place.try_acquire(queue=wait != 0)
             while isinstance(outcome, Busy):
                 outcome = place.wait(self._pause(outcome, begun, wait))
         except BaseException as error:
-            self._clean_up_after(error, owner)
+            self._clean_up_after(error, owner, begun)
             place.leave()
             raise
-        return self._leased(owner, outcome, context)
+        return self._leased(owner, outcome, context, begun)
 
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
         if hold := self._reenter(context):
             return hold
-        begun, owner, options = now(), new_owner(), self._options
+        begun, owner, options = now(), self._new_owner(), self._options
         place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
         try:
             outcome = await place.try_acquire(queue=wait != 0)
             while isinstance(outcome, Busy):
                 outcome = await place.wait(self._pause(outcome, begun, wait))
         except BaseException as error:
-            self._clean_up_after(error, owner)
+            self._clean_up_after(error, owner, begun)
             await asyncio.shield(place.leave())
             raise
-        return self._leased(owner, outcome, context)
+        return self._leased(owner, outcome, context, begun)
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
@@ -354,12 +385,27 @@ class SingleLock(Lock):
         lease_end = LONGEST_SLEEP if busy.retry_after is None else busy.retry_after
         return min(left, lease_end, LONGEST_SLEEP)
 
-    def _clean_up_after(self, error: BaseException, owner: str) -> None:
+    def _clean_up_after(self, error: BaseException, owner: str, begun: float) -> None:
         """See that an attempt whose outcome isn't known leaves no ghost; a refusal is known."""
         if not isinstance(error, LockNotAcquired):
             watchdog.bury(self._backend, self.key, owner, self._options.ttl)
+        if isinstance(error, LockNotAcquired | BackendUnavailable):
+            waited = now() - begun
+            tell(lock_refused, lambda: self._refusal(error, owner, waited))
 
-    def _leased(self, owner: str, grant: Grant, context: object) -> Lease:
+    def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
+        contended = isinstance(error, LockNotAcquired)
+        return LockEvent(
+            outcome="contended" if contended else "unavailable",
+            name=self.name,
+            key=self.key,
+            backend=self._backend.alias,
+            owner=owner,
+            waited=waited,
+            holder=getattr(error, "holder", None),
+        )
+
+    def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> Lease:
         options = self._options
         lease = SingleLease(
             self.name,
@@ -373,9 +419,11 @@ class SingleLock(Lock):
             renewed=options.renewed,
             min_hold=options.min_hold,
             on_lost=options.on_lost,
+            shared_name=self._new_owner is not new_owner,
         )
         if options.renewed:
             watchdog.watch(lease)
+        tell(lock_acquired, lambda: lease.event("acquired", waited=now() - begun))
         return lease
 
 
@@ -390,6 +438,11 @@ class MultiLock(Lock):
 
     def __repr__(self) -> str:
         return f"<Lock of {self.name}>"
+
+    def act_for(self, client_id: str, *, take_over: bool = False) -> None:
+        """See `Lock.act_for`."""
+        for part in self._parts:
+            part.act_for(client_id, take_over=take_over)
 
     def locked(self) -> bool:
         """See `Lock.locked`."""
@@ -457,3 +510,26 @@ def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:
         if lease is None:
             raise LockNotOwned(f"this code needs the lock {name!r}, which this thread or task doesn't hold")
         lease.ensure_held()
+
+
+def force_release(name: str, *, owner: str, backend: str = DEFAULT_ALIAS) -> bool:
+    """Break the hold of `owner` on the lock `name`: for operators. It doesn't stop what the holder is doing.
+
+    Args:
+        name: what is locked.
+        owner: the holder as it was seen (`LockNotAcquired.holder`): a newer one keeps the lock.
+        backend: alias in `LOCKING`.
+
+    Returns:
+        False when `owner` doesn't have the lock (any more).
+
+    Raises:
+        LockNotSupported: the backend can't. BackendUnavailable: it didn't answer.
+    """
+    engine = locks[backend]
+    key = engine.key(check_names((name,))[0])
+    broken = engine.force_release(key, owner)
+    if broken:
+        event = LockEvent(outcome="force_released", name=name, key=key, backend=backend, owner=owner)
+        tell(lock_force_released, lambda: event)
+    return broken

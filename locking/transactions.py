@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from django.db import connections
@@ -21,6 +22,7 @@ from locking.handler import DEFAULT_ALIAS
 from locking.lease import Lease
 from locking.lock import Lock, get_lock
 from locking.names import UNSET, Unset, check_names
+from locking.open_transactions import OnOpenTransaction, check_on_open_transaction, held_over
 
 logger = logging.getLogger("locking")
 
@@ -39,6 +41,7 @@ def locked_transaction(
     backend: str = DEFAULT_ALIAS,
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
+    on_open_transaction: OnOpenTransaction = "refuse",
 ) -> Iterator[Lease]:
     """Hold the locks of these names around a transaction: lock, BEGIN, body, COMMIT, release.
 
@@ -54,6 +57,8 @@ def locked_transaction(
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the block ends earlier.
         on_lost: called with the lease when it is found lost.
+        on_open_transaction: inside a transaction that is open already, `refuse`, or `hold` the lock until
+            that one has ended, by commit or rollback. What it read before is as old as it was: read it again.
 
     Returns:
         A context manager that gives the lease.
@@ -70,10 +75,11 @@ def locked_transaction(
         ...     order.pay()
     """
     checked, aliases = check_names(names), database_aliases(using)
+    check_on_open_transaction(on_open_transaction)
     if fenced:
         raise fence_not_supported()
     lock = get_lock(*checked, ttl=ttl, wait=wait, backend=backend, min_hold=min_hold, on_lost=on_lost)
-    with transaction_under(lock, checked, aliases, backend) as lease:
+    with transaction_under(lock, checked, aliases, backend, on_open_transaction=on_open_transaction) as lease:
         yield lease
 
 
@@ -101,13 +107,25 @@ class SectionAtomic(Atomic):
 
 @contextmanager
 def transaction_under(
-    lock: Lock, names: Sequence[str], aliases: Sequence[str], backend: str, *, release: bool = True
+    lock: Lock,
+    names: Sequence[str],
+    aliases: Sequence[str],
+    backend: str,
+    *,
+    release: bool = True,
+    on_open_transaction: OnOpenTransaction = "refuse",
 ) -> Iterator[Lease]:
     """`locked_transaction` on a lock that was made already; without `release` it is left to its ttl."""
     if outer := enclosing_section(names, aliases, backend):
         with _atomics([atomic(alias) for alias in aliases]):
             yield outer.lease
             _refuse_silent_rollbacks(aliases)
+        return
+    if on_open_transaction == "hold" and (open_ones := _in_transaction()):
+        with held_over(lock, aliases, open_ones, partial(_let_go, release=release)) as lease:
+            yield lease
+            _refuse_silent_rollbacks(aliases)
+            lease.confirm()
         return
     refuse_open_transactions(names)
     with holding(lock, release=release) as lease:
@@ -116,7 +134,7 @@ def transaction_under(
             # Room for the fence: the first statement of each transaction, before anything is read.
             yield lease
             _refuse_silent_rollbacks(aliases)
-            lease.ensure_held()
+            lease.confirm()
 
 
 @contextmanager
@@ -188,6 +206,10 @@ def _open_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
     return [block for block in blocks if not block._from_testcase]
 
 
+def _in_transaction() -> list[BaseDatabaseWrapper]:
+    return [connection for connection in connections.all(initialized_only=True) if _open_blocks(connection)]
+
+
 def refuse_open_transactions(names: Sequence[str]) -> None:
     """Raise LockTransactionError if a database of this thread has an open transaction: it ends too late."""
     for connection in connections.all(initialized_only=True):
@@ -217,7 +239,8 @@ def _way_out(connection: BaseDatabaseWrapper) -> str:
         return f"Take every name and database in the outermost locked transaction; it has only {held}"
     advice = (
         "Put the lock outside: @distributed_lock above @transaction.atomic, or locked_transaction(…) instead"
-        " of `with transaction.atomic()` around it"
+        " of `with transaction.atomic()` around it; or on_open_transaction='hold' keeps the lock until that"
+        " one has ended"
     )
     if connection.settings_dict["ATOMIC_REQUESTS"]:
         advice += (

@@ -1,18 +1,40 @@
-"""Celery: whose task is running, and how it is tried again. Imported only when Celery already is."""
+"""Celery: whose task is running, how it is tried again, and tasks that are queued once at a time.
+
+`locking` imports this only when Celery is in use; `UniqueTask` is the one name for projects.
+"""
 
 from __future__ import annotations
 
 import inspect
+import logging
 import random
-from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal, NoReturn
 
 from celery import current_task
+from celery.contrib.django.task import DjangoTask
+from celery.exceptions import Retry
+from celery.result import AsyncResult
+from celery.signals import task_revoked
+from celery.utils import uuid
 
-from locking.exceptions import LockError
+from locking.backends.base import BaseLockBackend, Busy
+from locking.exceptions import BackendUnavailable, LockError, LockNotAcquired
+from locking.handler import DEFAULT_ALIAS, locks
+from locking.identity import client_of_work, is_owner_of
+from locking.keys import KeyBuilder, KeySource, key_builder
+from locking.lock import Lock, SingleLock, get_lock
+from locking.names import check_ttl
+
+logger = logging.getLogger("locking")
 
 LONGEST_COUNTDOWN: Final = 60.0
 """Seconds; a busy lock is asked for again at least this often."""
+
+
+# --- what @distributed_lock asks --------------------------------------------------------------------------
 
 
 def running_task(function: Callable[..., Any]) -> Any | None:
@@ -20,6 +42,20 @@ def running_task(function: Callable[..., Any]) -> Any | None:
     if not current_task or inspect.unwrap(current_task.run) is not inspect.unwrap(function):
         return None
     return current_task
+
+
+def act_for(task: Any, lock: Lock) -> None:
+    """Have the task take the lock in its own name.
+
+    A redelivered one takes it over from the delivery before. That one is mostly dead (its worker was killed);
+    if it lives (it ran longer than the broker's visibility time-out), it has lost the lock and rolls back.
+    """
+    if task.request.id:
+        lock.act_for(client_of_work(task.request.id), take_over=_is_redelivered(task))
+
+
+def _is_redelivered(task: Any) -> bool:
+    return bool((task.request.delivery_info or {}).get("redelivered"))
 
 
 def retry(task: Any, error: LockError) -> NoReturn:
@@ -38,3 +74,166 @@ def countdown(retries: int, lease_left: float | None) -> float:
     """
     longest = LONGEST_COUNTDOWN if lease_left is None else min(lease_left, LONGEST_COUNTDOWN)
     return float(min(2.0 ** min(retries, 10), longest)) + random.uniform(0.0, 1.0)  # noqa: S311 - spreads load, hides nothing
+
+
+# --- queued once at a time --------------------------------------------------------------------------------
+
+
+class UniqueTask(DjangoTask):  # type: ignore[type-arg]
+    """A task that is in the queue or running at most once for each key: `base=UniqueTask`.
+
+    The lock is taken by `apply_async`, handed to whichever worker runs the task, kept alive while it runs and
+    over its retries, and let go when it has ended, failed, expired or been revoked. A second `apply_async`
+    meanwhile sends nothing.
+
+    This saves work; it is no substitute for `@distributed_lock` around what must be exclusive, which may be
+    on the same function: a task that waits longer than `unique_for` may be queued a second time.
+
+    Attributes:
+        unique_key: a template over the task's arguments (see `locking.keys`), or a callable that gets them
+            and returns a name. None: the function's dotted path and its arguments.
+        unique_for: seconds for which a queued task keeps its place at most, should the broker lose it.
+        unique_conflict: `raise` LockNotAcquired from `apply_async`, or `skip`: return None.
+        unique_backend: alias in `LOCKING`.
+
+    Example:
+        >>> @shared_task(base=UniqueTask, unique_key="'report:'+<year>", unique_conflict="skip")
+        ... def report(year): ...
+    """
+
+    abstract = True
+    unique_key: ClassVar[KeySource | None] = None
+    unique_for: ClassVar[float] = 3600.0
+    unique_conflict: ClassVar[Literal["raise", "skip"]] = "raise"
+    unique_backend: ClassVar[str] = DEFAULT_ALIAS
+
+    def __init__(self) -> None:
+        check_ttl(self.unique_for, source="unique_for")
+        if self.unique_conflict not in ("raise", "skip"):
+            raise ValueError(f"unique_conflict={self.unique_conflict!r} must be 'raise' or 'skip'")
+        self._names  # noqa: B018 - a key that can't be one is told when the task is defined
+
+    @cached_property
+    def _names(self) -> KeyBuilder:
+        return key_builder(self.run, self.unique_key, None)
+
+    def _place(
+        self, task_id: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+    ) -> QueuePlace:
+        names = self._names(tuple(args or ()), dict(kwargs or {}))
+        if len(names) != 1:
+            raise ValueError(f"unique_key of {self.name} gave {len(names)} names; give one")
+        return QueuePlace(names[0], locks[self.unique_backend], client_of_work(task_id), self.unique_for)
+
+    def apply_async(  # type: ignore[override]
+        self, args: Any = None, kwargs: Any = None, task_id: str | None = None, *more: Any, **options: Any
+    ) -> AsyncResult[Any] | None:
+        """Queue the task unless it is queued or running already; see Celery for the arguments.
+
+        Raises:
+            LockNotAcquired: it is, and `unique_conflict` is `raise`.
+            BackendUnavailable: nobody could tell; nothing was sent.
+        """
+        task_id = task_id or uuid()
+        place = self._place(task_id, args, kwargs)
+        try:
+            place.reserve()
+        except LockNotAcquired:
+            if not self._is_retry(task_id):
+                if self.unique_conflict == "raise":
+                    raise
+                return None
+        try:
+            return super().apply_async(args, kwargs, task_id, *more, **options)
+        except Retry:  # an eager task that tries again: it has kept its place
+            raise
+        except BaseException:
+            place.give_up()
+            raise
+
+    def _is_retry(self, task_id: str) -> bool:
+        return bool(self.request.id == task_id)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run with the place that `apply_async` took; called as a function it is one, without a lock."""
+        if self.request.called_directly:
+            return super().__call__(*args, **kwargs)
+        place = self._place(str(self.request.id), self.request.args, self.request.kwargs)
+        with self._running(place):
+            return self.run(*args, **kwargs)
+
+    @contextmanager
+    def _running(self, place: QueuePlace) -> Iterator[None]:
+        try:
+            lease = place.take(take_over=_is_redelivered(self)).acquire(wait=0)
+        except (LockNotAcquired, BackendUnavailable) as error:
+            retry(self, error)  # its place was lost while it was queued: it waits for whoever has it now
+        try:
+            yield
+        except Retry:
+            _end(lambda: (lease.extend(place.seconds), lease.keep()))
+            raise
+        except BaseException:
+            _end(lease.release)
+            raise
+        _end(lease.release)
+
+
+class QueuePlace:
+    """What one queued task has of the lock; it outlives the process that took it."""
+
+    def __init__(self, name: str, backend: BaseLockBackend, client_id: str, seconds: float) -> None:
+        self.name, self.backend, self.client_id, self.seconds = name, backend, client_id, seconds
+        self.key = backend.key(name)
+        self.owner = f"{client_id}:1"
+
+    def reserve(self) -> None:
+        """Take the lock for the time in the queue; asked by its own task again, it stays as it is."""
+        outcome = self.backend.try_acquire(self.key, self.owner, self.seconds)
+        if not isinstance(outcome, Busy):
+            return
+        if outcome.holder is None or not is_owner_of(self.client_id, outcome.holder):
+            raise LockNotAcquired(
+                self.name,
+                waited=0.0,
+                backend=self.backend.alias,
+                holder=outcome.holder,
+                retry_after=outcome.retry_after,
+            )
+
+    def take(self, *, take_over: bool) -> SingleLock:
+        """Return the lock as the running task has it: without a gap, or away from an earlier delivery."""
+        lock = get_lock(self.name, ttl=None, backend=self.backend.alias)
+        assert isinstance(lock, SingleLock)
+        lock.act_for(self.client_id, take_over=take_over)
+        held_as = self._held_as()
+        if held_as is not None:
+            lock.act_as(held_as)
+        return lock
+
+    def _held_as(self) -> str | None:
+        holder = self.backend.holder(self.key)
+        mine = holder is not None and is_owner_of(self.client_id, holder.owner)
+        return holder.owner if mine and holder else None
+
+    def give_up(self) -> None:
+        """Let the lock go, whoever of this task's processes has it."""
+        held_as = self._held_as()
+        if held_as is not None:
+            self.backend.release(self.key, held_as)
+
+
+def _end(step: Callable[[], object]) -> None:
+    """Let go after the task is through: trouble in that masks neither its result nor its error."""
+    try:
+        step()
+    except LockError as error:
+        logger.warning("a unique task could not let go of its lock: %s", error)
+
+
+@task_revoked.connect
+def _give_up_revoked(sender: Any, request: Any, **_: Any) -> None:
+    """A task that was revoked or has expired never runs: its place is free."""
+    if isinstance(sender, UniqueTask):
+        place = sender._place(request.id, request.args, request.kwargs)
+        _end(place.give_up)

@@ -19,11 +19,9 @@ BUYERS, STOCK = 30, 10
 def buy(server: str, strategy: str) -> int:
     """Order one mug and return the status of the answer."""
     body = {"lines": [{"sku": "mug", "quantity": 1}], "strategy": strategy}
-    request = Request(  # noqa: S310 - our own server
-        f"{server}/checkout/", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
+    request = Request(f"{server}/checkout/", json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
-        with urlopen(request, timeout=60) as answer:  # noqa: S310
+        with urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except HTTPError as refused:
         with refused:

@@ -1,0 +1,252 @@
+"""A scratch project with the built wheel: what a reader who follows the README gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.db import connection
+from psycopg import sql
+
+from tests.private_redis import PrivateRedis, private_redis
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SOON = 30.0
+
+
+class Scratch:
+    """The project in its folder, with an environment, a database and a Redis of its own."""
+
+    def __init__(self, folder: Path, redis: PrivateRedis, database: dict[str, Any]) -> None:
+        self.folder, self.redis, self.database = folder, redis, database
+        self.python = folder / "venv" / "bin" / "python"
+        self.environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "PYTHON"))
+        }
+        self.environment |= {
+            "DJANGO_SETTINGS_MODULE": "settings",
+            "SCRATCH_DATABASE": json.dumps(database),
+            "SCRATCH_REDIS": redis.url,
+        }
+
+    def run(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the environment's Python."""
+        return subprocess.run(
+            [self.python, *arguments],
+            cwd=self.folder,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def query(self, statement: str) -> list[tuple[int, ...]]:
+        """Ask its database."""
+        with psycopg.connect(**parameters(self.database), autocommit=True) as open_connection:
+            cursor = open_connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def restock(self, pieces: int) -> None:
+        """Begin with this many pieces, and none sold."""
+        self.redis.client.flushall()
+        self.query("TRUNCATE shop_product, shop_sale")
+        self.query(f"INSERT INTO shop_product (on_hand) VALUES ({pieces})")  # noqa: S608 - a number of ours
+
+    def books(self) -> tuple[int, int]:
+        """What is left, and how many were sold."""
+        return (
+            self.query("SELECT on_hand FROM shop_product")[0][0],
+            self.query("SELECT count(*) FROM shop_sale")[0][0],
+        )
+
+
+def parameters(database: dict[str, Any]) -> dict[str, Any]:
+    """How psycopg calls what Django's settings say."""
+    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    return {names[name]: value for name, value in database.items() if name in names and value}
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory, django_db_setup: None) -> Iterator[Scratch]:
+    """The project with the wheel installed and its tables made."""
+    folder = tmp_path_factory.mktemp("scratch")
+    shutil.copytree(Path(__file__).parent / "project", folder, dirs_exist_ok=True)
+    install(folder)
+    kept = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
+    server = {name: settings.DATABASES["default"].get(name, "") for name in kept}
+    database = server | {"NAME": f"scratch_{os.getpid()}"}
+    administer(server, "CREATE DATABASE {}", database["NAME"])
+    try:
+        with private_redis() as redis:
+            made = Scratch(folder, redis, database)
+            migrated = made.run("-m", "django", "migrate", "--run-syncdb", "--verbosity", "0")
+            assert migrated.returncode == 0, migrated.stderr
+            yield made
+    finally:
+        administer(server, "DROP DATABASE {} WITH (FORCE)", database["NAME"])
+
+
+def administer(server: dict[str, Any], statement: str, database: str) -> None:
+    """Run a statement about a database, from another one."""
+    with psycopg.connect(**parameters(server), autocommit=True) as open_connection:
+        open_connection.execute(sql.SQL(statement).format(sql.Identifier(database)))
+
+
+def install(folder: Path) -> None:
+    """Build the wheel as a publisher would, and install it into an empty environment."""
+    build: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(ROOT),
+    ]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    pip: list[str | Path] = [
+        folder / "venv/bin/python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    needed: list[str | Path] = [
+        "--constraint",
+        ROOT / "requirements.lock",
+        f"{wheel}[redis]",
+        "gunicorn",
+        "psycopg[binary]",
+    ]
+    subprocess.run([*pip, *needed], check=True)
+
+
+@pytest.fixture(scope="module")
+def address(scratch: Scratch) -> Iterator[str]:
+    """The shop, served by gunicorn in four processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [str(scratch.python), "-m", "gunicorn", "--workers", "4", "--bind", where]
+    command += ["django.core.wsgi:get_wsgi_application()"]
+    process = subprocess.Popen(
+        command, cwd=scratch.folder, env=scratch.environment, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        booted = 0
+        for line in iter(process.stderr.readline, ""):
+            booted += "Booting worker" in line
+            if booted == 4:
+                break
+        assert booted == 4, "gunicorn did not start its four processes"
+        yield f"http://{where}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def buy(address: str) -> int:
+    """Buy one piece and return the status."""
+    try:
+        with urllib.request.urlopen(address, timeout=60) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def two_buyers(scratch: Scratch, address: str) -> list[int]:
+    """The first buyer has decided and lingers before its commit; then comes the second."""
+    with ThreadPoolExecutor(2) as buyers:
+        first = buyers.submit(buy, f"{address}?linger")
+        end = time.monotonic() + SOON
+        while not scratch.redis.client.exists("reads") and time.monotonic() < end and not first.done():
+            time.sleep(0.005)
+        second = buyers.submit(buy, address)
+        return [first.result(), second.result()]
+
+
+def test_a_lock_by_hand_oversells(scratch: Scratch, address: str) -> None:
+    """Released before ATOMIC_REQUESTS commits, the lock lets the second buyer read what was there before."""
+    scratch.restock(1)
+    assert two_buyers(scratch, f"{address}/by-hand/") == [201, 201]
+    assert scratch.books() == (0, 2)
+
+
+def test_the_decorated_view_does_not(scratch: Scratch, address: str) -> None:
+    """In the same interleaving the second buyer gets in only after the commit."""
+    scratch.restock(1)
+    assert two_buyers(scratch, f"{address}/decorated/") == [201, 409]
+    assert scratch.books() == (0, 1)
+
+
+def test_the_decorated_view_sells_exactly_its_stock(scratch: Scratch, address: str) -> None:
+    """Sixty buyers at four processes: every piece is sold once, and nobody gets one that isn't there."""
+    scratch.restock(25)
+    with ThreadPoolExecutor(12) as buyers:
+        answers = Counter(buyers.map(buy, [f"{address}/decorated/"] * 60))
+    assert answers == {201: 25, 409: 35}
+    assert scratch.books() == (0, 25)
+
+
+def test_a_sound_project_passes_the_checks(scratch: Scratch) -> None:
+    """`check --deploy` has nothing to say about locks."""
+    done = scratch.run("-m", "django", "check", "--deploy")
+    assert done.returncode == 0, done.stderr
+    assert "locking." not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("message", [
+    "(locking.E001) LOCKING['misspelt']: LOCKING['misspelt'] has the unknown key 'TIMEOUT'",
+    "(locking.E002) shop.traps.on_a_missing_alias is locked on 'nowhere'",
+    "(locking.E003) LOCKING['endless']",
+    "(locking.E004) The backend of LOCKING['cacheless'] can't be made",
+    "(locking.E005) shop.traps.on_a_missing_database commits on the database 'nowhere'",
+    "(locking.E006) shop.traps.OnTheMethod.get is locked, but ATOMIC_REQUESTS",
+    "(locking.E007) shop.traps.with_one_of_two_databases is locked, but ATOMIC_REQUESTS",
+    "(locking.W001) LOCKING['lonely'] uses locking.backends.memory.MemoryBackend",
+])  # fmt: skip
+def test_a_misconfigured_project_is_told_each_trap(checked: str, message: str) -> None:
+    """`check --deploy` names every trap, with what is wrong."""
+    assert message in checked
+
+
+def test_each_trap_has_its_way_out(checked: str) -> None:
+    """Every message comes with a hint."""
+    told = re.findall(r"\(locking\.\w+\) .*", checked)
+    assert len(told) == len(re.findall(r"\(locking\.\w+\) .*\n\s+HINT: ", checked)) >= 8
+
+
+@pytest.fixture(scope="module")
+def checked(scratch: Scratch) -> str:
+    """What `check --deploy` prints in the misconfigured project; it fails."""
+    done = scratch.run("-m", "django", "check", "--deploy", DJANGO_SETTINGS_MODULE="misconfigured")
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stderr
+
+
+def test_the_scratch_database_is_not_the_tests_own(scratch: Scratch, db: None) -> None:
+    """What the scratch project sells is nowhere in this project's tables."""
+    assert scratch.database["NAME"] != connection.settings_dict["NAME"]
