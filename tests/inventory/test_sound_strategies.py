@@ -13,8 +13,9 @@ from inventory.domain import Busy, Line, SoldOut, UnknownProduct
 from inventory.models import Product, StockMovement
 from inventory.services import change_stock
 from inventory.strategies import STRATEGIES, Sale, get_strategy
+from inventory.strategies.base import lock_names
 from inventory.strategies.local_lock import _locks
-from inventory.strategies.redis_lock import RedisLock, lock_names
+from inventory.strategies.redis_lock import RedisLock
 from inventory.strategies.redis_spin_lock import RedisSpinLock
 from inventory.strategies.row_lock import RowLock
 from inventory.strategies.version_cas import VersionCas
@@ -29,7 +30,7 @@ from tests.inventory.processes import process_buyers
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SOUND = [name for name, strategy in STRATEGIES.items() if strategy.sound]
-LOCKS = ["row_lock", "local_lock", "redis_lock", "redis_spin_lock"]
+LOCKS = ["row_lock", "local_lock", "redis_lock", "redis_spin_lock", "fenced_lock"]
 IN_REDIS = ["redis_script", "segmented"]
 LEFT_BEHIND = {"setnx_expire_del": "lock", "setnx_getset": "stamp", "redis_spin_lock": "spin"}
 # How each strategy tells its checkpoints when there is nobody else: where a test may stop it.
@@ -39,6 +40,7 @@ STEPS = {
     "conditional_update": "read decided written recorded committed",
     "local_lock": "locked read decided written recorded committed unlocked",
     "redis_lock": "waiting locked read decided written recorded committed unlocked",
+    "fenced_lock": "waiting locked read decided written recorded committed unlocked",
     "redis_spin_lock": "locked read decided written recorded committed unlocked",
     "redis_script": "decided read written recorded committed",
     "segmented": "decided read written recorded committed",
@@ -530,6 +532,9 @@ QUERIES = {
     "version_cas": 8,
     "conditional_update": 8,
     "redis_lock": 8,
+    "lock_after_read": 7,
+    "expired_lease": 7,
+    "fenced_lock": 9,  # the limits of waiting, and the fence
     "redis_spin_lock": 8,
     "redis_script": 8,
     "segmented": 8,
@@ -538,10 +543,10 @@ QUERIES = {
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_queries_of_a_checkout(strategy, django_assert_num_queries):
-    """A checkout of one line costs exactly this many statements; one of three lines two UPDATEs more."""
+    """A checkout of one line costs exactly this; each further line an UPDATE, and a fence if there is one."""
     products = [LabProductFactory.create(on_hand=10) for _ in range(3)]
     get_strategy(strategy).prepare(products)
     with django_assert_num_queries(QUERIES[strategy]):
         checkout([Line(products[0].sku, 1)], strategy)
-    with django_assert_num_queries(QUERIES[strategy] + 2):
+    with django_assert_num_queries(QUERIES[strategy] + (4 if strategy == "fenced_lock" else 2)):
         checkout([Line(product.sku, 1) for product in products], strategy)
