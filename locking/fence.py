@@ -192,9 +192,11 @@ def advance(alias: str, lease: Lease) -> Witness:
     with _explained(connection):
         _refuse_snapshots(connection)
         _limit_waits(connection, timeout)
-        for single in lease.leases:
-            _advance_one(connection, single, mark)
-        _restore_waits(connection)
+        try:
+            for single in lease.leases:
+                _advance_one(connection, single, mark)
+        finally:
+            _restore_waits(connection)
     first = lease.leases[0]
     return Witness(alias, fence_name(first.key, connection.vendor), first.token, mark, timeout)
 
@@ -358,11 +360,10 @@ class _explained:  # noqa: N801 - reads as a state where it is used
 
 def code_of(error: BaseException) -> str | int | None:
     """Return the SQLSTATE of a PostgreSQL error, the number of a MySQL one, or None."""
-    cause = error.__cause__
-    state: str | None = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    if state is not None:
-        return state
-    return error.args[0] if error.args and isinstance(error.args[0], int) else None
+    if error.args and isinstance(error.args[0], int):
+        return error.args[0]
+    state: str | None = getattr(error.__cause__, "sqlstate", None) or getattr(error.__cause__, "pgcode", None)
+    return state
 
 
 def was_overtaken(error: BaseException) -> bool:
