@@ -381,6 +381,17 @@ def reply_was_lost(error: BaseException) -> bool:
     )
 
 
+def stood_idle(error: BaseException) -> bool:
+    """Whether the database ended a transaction that did nothing for too long (25P03)."""
+    return isinstance(error, Error) and code_of(error) == "25P03"
+
+
+STOOD_IDLE: Final = (
+    "the database {!r} ended the transaction, because its holder did nothing in it for longer than"
+    " FENCE_TIMEOUT (by default the ttl): another may hold the lock now; nothing was stored"
+)
+
+
 def settle(witness: Witness, error: Error) -> bool:
     """Find out whether a transaction whose COMMIT got no answer was committed; `error` gets a note else."""
     told: bool | None = None

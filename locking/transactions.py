@@ -20,7 +20,7 @@ from django.db.transaction import Atomic, atomic, on_commit
 
 from locking import fence
 from locking.backoff import jittered
-from locking.exceptions import LockError, LockTransactionError
+from locking.exceptions import LockError, LockLost, LockTransactionError
 from locking.handler import DEFAULT_ALIAS
 from locking.lease import Lease
 from locking.lock import Lock, get_lock
@@ -124,15 +124,26 @@ class SectionAtomic(Atomic):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        connection = connections[self.alias]
-        hooks = list(connection.run_on_commit)
+        hooks = list(connections[self.alias].run_on_commit)
         try:
             super().__exit__(kind, error, trace)
-        except Error as lost:
-            if kind is not None or not self._was_committed_after_all(lost):
+        except Error as trouble:
+            self._tell_idleness(trouble)
+            if kind is not None or not self._was_committed_after_all(trouble):
                 raise
-            connection.run_on_commit = hooks  # they went down with the connection
-            connection.run_and_clear_commit_hooks()
+            self._run(hooks)
+        if error is not None:
+            self._tell_idleness(error)
+
+    def _run(self, hooks: list[Any]) -> None:
+        """Run the hooks of a transaction that was committed: they went down with its connection."""
+        connection = connections[self.alias]
+        connection.run_on_commit = hooks
+        connection.run_and_clear_commit_hooks()
+
+    def _tell_idleness(self, error: BaseException) -> None:
+        if self.witness is not None and not self.answered and fence.stood_idle(error):
+            raise LockLost(fence.STOOD_IDLE.format(self.alias)) from error
 
     def _was_committed_after_all(self, error: Error) -> bool:
         unsure = self.witness is not None and not self.answered and fence.reply_was_lost(error)
