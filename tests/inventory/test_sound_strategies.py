@@ -9,17 +9,27 @@ import pytest
 from django.db import connection, transaction
 
 from inventory import stock_store
+from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line, SoldOut, UnknownProduct
 from inventory.models import Product, StockMovement
+from inventory.rows import save_all
 from inventory.services import change_stock
 from inventory.strategies import STRATEGIES, Sale, get_strategy
 from inventory.strategies.base import lock_names
+from inventory.strategies.fenced_lock import FencedLock
 from inventory.strategies.local_lock import _locks
 from inventory.strategies.redis_lock import RedisLock
 from inventory.strategies.redis_spin_lock import RedisSpinLock
 from inventory.strategies.row_lock import RowLock
 from inventory.strategies.version_cas import VersionCas
-from locking import BackendUnavailable, LockLost, LockTransactionError, distributed_lock, get_lock
+from locking import (
+    BackendUnavailable,
+    LockLost,
+    LockTransactionError,
+    StaleFencingToken,
+    distributed_lock,
+    get_lock,
+)
 from orders.models import Order
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
@@ -369,6 +379,69 @@ def test_a_killed_holders_spin_lock_ends_by_itself():
     with process_buyers() as start:
         start("redis_spin_lock", sku, stop="locked").reaches("locked").is_killed()
     assert 0 < stock_store.client().pttl(key) <= RedisSpinLock.expiry * 1000
+
+
+# The fence.
+
+
+@pytest.fixture
+def first_line_only(monkeypatch):
+    """`fenced_lock` without its conditional UPDATE: what holds then is the fence alone."""
+    monkeypatch.setattr("inventory.strategies.fenced_lock.subtract_all", save_all)
+
+
+def test_a_fenced_holder_whose_lock_was_lost_keeps_the_next_one_waiting(first_line_only, redis_room):
+    """Redis forgets A's lock while A is behind its fence: B has the lock, waits for A, and is sold out."""
+    sku = LabProductFactory.create().sku
+    with buyers() as start:
+        a = start("A", buying("fenced_lock", Line(sku, 1)), "read").reaches("read")
+        redis_room.flushdb()
+        b = start("B", buying("fenced_lock", Line(sku, 1)))
+        assert b.ends_or_waits() == "waits"
+        assert a.ends().error is None
+        assert isinstance(b.ends().error, SoldOut)
+    assert books(sku).balanced
+
+
+def test_a_fenced_holder_that_was_overtaken_may_try_again(first_line_only, redis_room, monkeypatch):
+    """A is paused between lock and fence, B sells meanwhile: A is refused, is Busy, and then sold out."""
+    sku = LabProductFactory.create().sku
+    monkeypatch.setattr("locking.transactions.fence.prepare", lambda alias, lease: checkpoint("fencing"))
+    with buyers() as start:
+        a = start("A", buying("fenced_lock", Line(sku, 1)), "fencing").reaches("fencing")
+        redis_room.flushdb()
+        assert start("B", buying("fenced_lock", Line(sku, 1))).ends().error is None
+        overtaken = a.ends().error
+    assert isinstance(overtaken, Busy)
+    assert isinstance(overtaken.__cause__, StaleFencingToken)
+    assert books(sku).balanced
+    with pytest.raises(SoldOut):
+        checkout([Line(sku, 1)], "fenced_lock")
+
+
+def test_the_same_pause_without_the_fence_sells_twice(first_line_only, redis_room, monkeypatch):
+    """What the two tests above show is the fence's doing: without it the same interleaving oversells."""
+    undecorated = inspect.unwrap(FencedLock._sell_fenced)
+    unfenced = distributed_lock(key=lock_names, wait=10, on_conflict="raise")(undecorated)
+    monkeypatch.setattr(FencedLock, "_sell_fenced", unfenced)
+    sku = LabProductFactory.create().sku
+    with buyers() as start:
+        a = start("A", buying("fenced_lock", Line(sku, 1)), "read").reaches("read")
+        redis_room.flushdb()
+        assert start("B", buying("fenced_lock", Line(sku, 1))).ends().error is None
+        assert a.ends().error is None
+    assert books(sku).oversold == 1
+
+
+def test_an_expired_lease_says_nothing_to_its_holder():
+    """A outlives its lease, B sells its unit, and A's own order looks like any other: no error anywhere."""
+    sku = LabProductFactory.create(on_hand=2).sku
+    with buyers() as start:
+        a = start("A", buying("expired_lease", Line(sku, 1)), "read").reaches("read")
+        b = start("B", buying("expired_lease", Line(sku, 1))).ends()
+        outcome = a.ends()
+    assert (outcome.error, b.error) == (None, None)
+    assert books(sku).unaccounted == -1
 
 
 # Stock in Redis.

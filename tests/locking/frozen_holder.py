@@ -1,7 +1,7 @@
-"""A holder in a process of its own: `python -m tests.locking.frozen_holder WHERE TTL`, led by lines on its input.
+"""A holder in a process of its own: `python -m tests.locking.frozen_holder WHERE TTL`, led by its input.
 
-It takes the lock `shop` for TTL seconds and says where it stands; after a line it goes on, and says at last what
-became of it. It doesn't look at its clock: what the fence prevents must not depend on it.
+It takes the lock `shop` for TTL seconds and says where it stands; after a line it goes on, and says at last
+what became of it. It doesn't look at its clock: what the fence prevents must not depend on it.
 """
 
 from __future__ import annotations
