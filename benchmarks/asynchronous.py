@@ -86,7 +86,7 @@ async def _measure(server: Server, rounds: int, pairs: int, progress: Callable[[
             (name, kind): await _count(server, opened[name], kind, pairs) for name in opened for kind in KINDS
         }
         timed: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in counted}
-        for name, kind, names in slices(server, list(opened), pairs):
+        for name, kind, names in slices(server, list(opened), number, pairs):
             timed[name, kind].append(await _time_pairs(opened[name], names))
         records += [record(number, key, timed[key], counted[key], pairs) for key in counted]
     return records

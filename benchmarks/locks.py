@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import asynchronous, contended, crashes, renewal, uncontended
+from benchmarks.awake import cores_awake
 from benchmarks.circumstances import describe
 from benchmarks.peers import PEERS, Peer, missing
 from benchmarks.plots import draw
@@ -95,9 +96,11 @@ def _measure_part(
 ) -> Any:
     if part == "uncontended":
         alone = [peer for peer in present if peer.alone]
-        return uncontended.measure(server, alone, effort.alone_rounds, effort.pairs, progress)
+        with cores_awake():
+            return uncontended.measure(server, alone, effort.alone_rounds, effort.pairs, progress)
     if part == "asyncio":
-        return asynchronous.measure(server, effort.alone_rounds, effort.pairs, progress)
+        with cores_awake():
+            return asynchronous.measure(server, effort.alone_rounds, effort.pairs, progress)
     if part == "contended":
         waiting = [peer for peer in present if peer.waits]
         return contended.measure(server, waiting, effort.contended_rounds, effort.contended_seconds, progress)

@@ -86,7 +86,12 @@ def _own_room_version() -> str:
 
 
 def plain_client(url: str) -> Redis:
-    """Return a client without a time limit on replies: some peers block for long."""
+    """Return a client as redis-py makes it, with its time limit on replies."""
+    return Redis.from_url(url)
+
+
+def patient_client(url: str) -> Redis:
+    """Return a client without that limit, for peers whose BLPOP would run into it; it costs a little less."""
     return Redis.from_url(url, socket_timeout=None)
 
 
@@ -182,7 +187,7 @@ def bare_socket(url: str, ttl: float) -> Section:
 
 def baton(url: str, ttl: float) -> Section:
     """One token in a list, handed from worker to worker by Redis itself: no lock, the physical hand-over."""
-    client = plain_client(url)
+    client = patient_client(url)
 
     def section(name: str, body: Body) -> None:
         client.blpop([name], 0)
@@ -220,7 +225,7 @@ def django_redis(url: str, ttl: float) -> Section:
 
 
 def _python_redis_lock(url: str, ttl: float, renewal: bool) -> Section:
-    client, package = plain_client(url), import_module("redis_lock")
+    client, package = patient_client(url), import_module("redis_lock")
 
     def section(name: str, body: Body) -> None:
         with package.Lock(client, name, expire=int(ttl), auto_renewal=renewal):

@@ -39,24 +39,28 @@ def measure(
             (name, kind): _count(server, sections[name], kind, pairs) for name in sections for kind in KINDS
         }
         timed: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in counted}
-        for name, kind, names in slices(server, list(sections), pairs):
+        for name, kind, names in slices(server, list(sections), number, pairs):
             timed[name, kind].append(time_pairs(sections[name], names))
         records += [record(number, key, timed[key], counted[key], pairs) for key in counted]
     return records
 
 
-def slices(server: Server, peers: list[str], pairs: int) -> Iterator[tuple[str, str, list[str]]]:
+def slices(server: Server, peers: list[str], round_: int, pairs: int) -> Iterator[tuple[str, str, list[str]]]:
     """Yield peer, kind of key and the names of each slice of a round."""
     each = pairs // SLICES
     for number in range(SLICES):
         server.clear()
         for peer in random.sample(peers, len(peers)):
             for kind in KINDS:
-                yield peer, kind, names_of(kind, each, f"{peer}:{number}")
+                yield (
+                    peer,
+                    kind,
+                    names_of(kind, each, f"{peer}:{round_}:{number}" if kind == NEW_KEY else peer),
+                )
 
 
 def names_of(kind: str, count: int, label: str) -> list[str]:
-    """Return the names of one slice: all different, or all the same."""
+    """Return the names of one slice: all different from any name used before, or all the same."""
     return [f"lock:{label}:{number if kind == NEW_KEY else 'same'}" for number in range(count)]
 
 

@@ -66,6 +66,7 @@ def gunicorn(port: int) -> list[str]:
         "-k",
         "gthread",
         *sizes,
+        "--no-control-socket",  # it would lie in the home directory, where all checkouts of a user meet
         "--bind",
         f"{HOST}:{port}",
     ]

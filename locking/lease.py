@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -41,9 +42,20 @@ HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakVa
 _losing = threading.Lock()
 
 
+def _renew_lock() -> None:
+    """Give a forked child a lock of its own: one that another thread held at that moment is never let go."""
+    global _losing
+    _losing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def held_by(context: object, alias: str, key: str) -> SingleLease | None:
     """Return the lease by which a thread or task holds `key`, if it does."""
-    return HOLDS.get((alias, key, id(context)))
+    lease = HOLDS.get((alias, key, id(context)))
+    # The id of a thread that has ended may be another's by now: only the object itself tells.
+    return lease if lease is not None and lease.context() is context else None
 
 
 class Lease(ABC):
@@ -51,6 +63,10 @@ class Lease(ABC):
 
     __slots__ = ()
     name: str
+    key: str
+    """Where the backend keeps it; of the first of several names, as `owner` is."""
+    owner: str
+    """The identity that proves the hold, unique to it."""
     ttl: float
 
     @property
@@ -129,7 +145,9 @@ class SingleLease(Lease):
         min_hold: float = 0.0,
         on_lost: Callable[[Lease], None] | None = None,
     ) -> None:
-        self.name, self.key, self.owner, self.backend, self.context = name, key, owner, backend, context
+        self.name, self.key, self.owner, self.backend = name, key, owner, backend
+        # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
+        self.context = weakref.ref(context)
         self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
         self.taken_at = since
         self.deadline = since + ttl
@@ -154,7 +172,7 @@ class SingleLease(Lease):
     @property
     def state(self) -> State:
         """See `Lease.state`; a lease whose deadline has passed counts as lost."""
-        if self._state in (State.HELD, State.UNKNOWN) and now() >= self.deadline:
+        if self._state in (State.HELD, State.UNKNOWN) and now() >= self.deadline and not self.inherited:
             self.lose()
         return self._state
 
@@ -316,6 +334,7 @@ class MultiLease(Lease):
     def __init__(self, leases: Sequence[SingleLease]) -> None:
         self._leases = tuple(leases)
         self.name = ", ".join(lease.name for lease in leases)
+        self.key, self.owner = leases[0].key, leases[0].owner
         self.ttl = min(lease.ttl for lease in leases)
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from locking.backends.base import BaseLockBackend, Busy, Grant
 from locking.clock import now
@@ -104,7 +105,7 @@ class Lock(ABC):
     _wait: float | None
 
     def __init__(self) -> None:
-        self._entered: dict[int, list[Lease]] = {}
+        self._entered: WeakKeyDictionary[object, list[Lease]] = WeakKeyDictionary()
 
     @abstractmethod
     def _take(self, wait: float | None, context: object) -> Lease:
@@ -135,7 +136,7 @@ class Lock(ABC):
         """
         context = current_context()
         lease = self._take(self._seconds(wait), context)
-        self._entered.setdefault(id(context), []).append(lease)
+        self._entered.setdefault(context, []).append(lease)
         return lease
 
     def try_acquire(self) -> Lease | None:
@@ -149,7 +150,7 @@ class Lock(ABC):
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
         lease = await self._atake(self._seconds(wait), context)
-        self._entered.setdefault(id(context), []).append(lease)
+        self._entered.setdefault(context, []).append(lease)
         return lease
 
     async def atry_acquire(self) -> Lease | None:
@@ -165,14 +166,14 @@ class Lock(ABC):
     # the leases of the running thread or task, innermost last
 
     def _lease(self) -> Lease:
-        mine = self._entered.get(id(current_context()))
+        mine = self._entered.get(current_context())
         if not mine:
             raise LockNotOwned(f"the lock {self.name!r} isn't held by this thread or task")
         return mine[-1]
 
     def _forget(self) -> Lease:
         """Take the innermost lease off the list and return it."""
-        lease, me = self._lease(), id(current_context())
+        lease, me = self._lease(), current_context()
         self._entered[me].pop()
         if not self._entered[me]:
             del self._entered[me]
@@ -212,7 +213,7 @@ class Lock(ABC):
 
     def remaining(self) -> float:
         """Return the seconds left of this thread's or task's lease; 0.0 without one."""
-        return self._lease().remaining() if self._entered.get(id(current_context())) else 0.0
+        return self._lease().remaining() if self._entered.get(current_context()) else 0.0
 
     def owned(self) -> bool:
         """Return whether this thread or task holds the lock, by the local clock."""
@@ -341,6 +342,8 @@ class SingleLock(Lock):
         """Return how long to sleep at most; raise LockNotAcquired when the wait has run out."""
         left = LONGEST_SLEEP if wait is None else begun + wait - now()
         if left <= 0:
+            if busy.outage is not None:
+                raise busy.outage
             raise LockNotAcquired(
                 self.name,
                 waited=now() - begun,

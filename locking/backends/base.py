@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from locking.backoff import jittered
-from locking.exceptions import LockNotSupported
+from locking.exceptions import BackendUnavailable, LockNotSupported
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -44,10 +44,13 @@ class Busy:
     Attributes:
         retry_after: seconds until the holder's lease ends unless it is renewed; None when it has no end.
         holder: the holder's owner string, where the backend can tell.
+        outage: why nobody can tell at the moment, on servers of which another takes over when one dies: worth
+            asking again, and raised when the wait has run out meanwhile.
     """
 
     retry_after: float | None = None
     holder: str | None = None
+    outage: BackendUnavailable | None = None
 
 
 @dataclass(frozen=True, slots=True)

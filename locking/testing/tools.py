@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from django.test.utils import override_settings
+from django.test.utils import TestContextDecorator, override_settings
 
 from locking.backends.base import Busy
 from locking.backends.memory import STORES, Store
@@ -49,6 +49,10 @@ class override_locks(override_settings):  # noqa: N801 - named like Django's ove
         self._stores = {alias: STORES.pop(alias) for alias in chosen if alias in STORES}
         self.options = {"LOCKING": entries}
         super().enable()
+
+    def decorate_class(self, cls: type) -> type:
+        """Enable for each test of a TestCase; Django's way for settings would need them known by now."""
+        return TestContextDecorator.decorate_class(self, cls)
 
     def disable(self) -> None:
         """Put the backends back."""
@@ -102,7 +106,7 @@ def simulate_contention(name: str, *, backend: str = DEFAULT_ALIAS) -> Iterator[
 def simulate_loss(lease: Lease | str, *, backend: str = DEFAULT_ALIAS) -> None:
     """Take a lock away from its holder in this process, as an outage would: others may have it now.
 
-    The lease is lost from here on: `ensure_held()` raises, `on_lost` is called, the block ends with LockLost.
+    The lease is lost from here on: `ensure_held()` raises, `on_lost` is called, the block's end raises.
 
     Args:
         lease: what `acquire` returned, or the name of a lock that a thread or task of this process holds.

@@ -14,7 +14,9 @@ from tests.config.conftest import ROOT
 pytestmark = pytest.mark.slow
 
 SETTINGS = """
+DEBUG = True  # the memory backend is warned of elsewhere
 SECRET_KEY = "only for this test"
+DEBUG = True  # the memory backend is warned of otherwise
 INSTALLED_APPS = ["locking"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "%s"}}

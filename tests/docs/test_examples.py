@@ -30,3 +30,12 @@ def test_the_links_of_a_page_lead_somewhere(page):
     """Every link to a file of the project names one that is there."""
     targets = [page.parent / target for target in LINK.findall(page.read_text())]
     assert [target for target in targets if not target.exists()] == []
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    """docs/why.md says for each promise which test keeps it."""
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "why.md").read_text()))
+    sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "locking" / "testing").rglob("*.py")]
+    defined = {name for path in sources for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert len(named) > 20
+    assert named <= defined

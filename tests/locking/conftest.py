@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.lease import SingleLease
-from locking.renewal import watchdog
+from tests.lock_fixtures import *  # noqa: F403
 from tests.locking.fenced_databases import Database, registered, settings_of
 from tests.locking.mariadb import MISSING, programs, running_mariadb
 from tests.locking.support import committed
@@ -59,13 +59,6 @@ def backend_down(settings: Any) -> str:
     }
     settings.LOCKING = {**settings.LOCKING, "down": down}
     return "down"
-
-
-@pytest.fixture(autouse=True)
-def _no_ghosts_of_other_tests() -> Iterator[None]:
-    """Let no burial begun by one test reach into the next."""
-    yield
-    watchdog._ghosts.clear()
 
 
 @pytest.fixture(scope="session")

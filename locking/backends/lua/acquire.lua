@@ -22,8 +22,9 @@ if ARGV[4] ~= '' then
     if not redis.call('LPOS', KEYS[3], ARGV[4]) then redis.call('RPUSH', KEYS[3], ARGV[4]) end
     -- Waiters ask again at least every 30 s; a queue that nobody asks for any more has lost them all.
     redis.call('PEXPIRE', KEYS[3], 90000)
-    -- A foreign holder wakes only the lock's own channel; one listener, the head of the queue, is enough.
-    if is_foreign(holder) and redis.call('LINDEX', KEYS[3], 0) == ARGV[4] then listen = 1 end
+    -- A foreign holder wakes only the lock's own channel. One listener would be enough, the head of the queue, if
+    -- it were sure to be alive; so the first three listen.
+    if is_foreign(holder) and redis.call('LPOS', KEYS[3], ARGV[4]) < 3 then listen = 1 end
 end
 local time = redis.call('TIME')
 return {left, holder, listen, time[1] * 1000000 + time[2]}

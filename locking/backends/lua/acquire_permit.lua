@@ -9,7 +9,7 @@ local ended = redis.call('ZRANGEBYSCORE', KEYS[3], 0, now)
 redis.call('SET', KEYS[1], ARGV[4], 'NX')
 if #ended > 0 then
     redis.call('ZREM', KEYS[3], unpack(ended))
-    redis.call('PUBLISH', ARGV[5], redis.call('INCRBY', KEYS[1], #ended))
+    announce(ARGV[5], redis.call('INCRBY', KEYS[1], #ended))
 end
 if not redis.call('ZSCORE', KEYS[3], ARGV[1]) then
     if tonumber(redis.call('GET', KEYS[1])) < 1 then

@@ -12,18 +12,23 @@ local function parts(place)
     return string.match(place, '^(%S+) (%d+) (%d) (%S+)$')
 end
 
--- Gives the free lock to the first waiter that still listens. PUBLISH counts the listeners of a waiter's own
--- channel: none means that its process is gone, so that a dead waiter costs nothing.
+-- Gives the free lock to the first waiter that still listens to its own channel, on this server. Nobody there means
+-- that its process is gone, so that a dead waiter costs nothing.
+-- The listeners are counted before anything is said: PUBLISH also reaches replicas and the other nodes of a cluster,
+-- and a waiter who listens on a master of yesterday would take the message for a lock that it wasn't given. It is
+-- only told to ask again, and finds the right server by that.
 local function hand_over()
     while true do
         local place = redis.call('LPOP', KEYS[3])
         if not place then return false end
         local owner, ttl, keep, channel = parts(place)
-        local _, now, text = mint(keep)
-        if redis.call('PUBLISH', channel, owner .. ' ' .. text .. ' ' .. string.format('%.0f', now)) > 0 then
+        if redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
+            local _, now, text = mint(keep)
             hold(owner, ttl)
+            redis.call('PUBLISH', channel, owner .. ' ' .. text .. ' ' .. string.format('%.0f', now))
             return true
         end
+        redis.call('PUBLISH', channel, owner)
     end
 end
 

@@ -12,7 +12,7 @@ if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
 end
 -- HDEL of the only field deletes the key. If a Redisson client waits, the lock is left free and everyone in turn
 -- is told to try; if none does, our own first waiter has it before this script ends.
-if redis.call('PUBLISH', ARGV[2], '0') > 0 then
+if announce(ARGV[2], '0') > 0 then
     wake_head()
 else
     hand_over()

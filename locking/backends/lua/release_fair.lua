@@ -14,6 +14,6 @@ end
 local held = redis.call('HDEL', KEYS[1], ARGV[1])
 if redis.call('EXISTS', KEYS[1]) == 0 then
     local head = redis.call('LINDEX', KEYS[3], 0)
-    if head then redis.call('PUBLISH', ARGV[2] .. ':' .. head, '0') end
+    if head then announce(ARGV[2] .. ':' .. head, '0') end
 end
 return held

@@ -5,7 +5,7 @@
 local score = redis.call('ZSCORE', KEYS[3], ARGV[1])
 if not score then return 0 end
 redis.call('ZREM', KEYS[3], ARGV[1])
-redis.call('PUBLISH', ARGV[2], redis.call('INCR', KEYS[1]))
+announce(ARGV[2], redis.call('INCR', KEYS[1]))
 local time = redis.call('TIME')
 if tonumber(score) <= time[1] * 1000 + time[2] / 1000 then return 0 end
 return 1

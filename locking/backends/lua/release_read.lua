@@ -17,6 +17,6 @@ if longest > 0 then
     redis.call('PEXPIRE', KEYS[1], longest)
 elseif redis.call('HGET', KEYS[1], 'mode') == 'read' then
     redis.call('DEL', KEYS[1])
-    redis.call('PUBLISH', ARGV[2], '0')
+    announce(ARGV[2], '0')
 end
 return 1

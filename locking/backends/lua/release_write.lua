@@ -10,5 +10,5 @@ else
     redis.call('DEL', KEYS[1])
 end
 -- 1 wakes everybody: after a writer all readers may enter.
-redis.call('PUBLISH', ARGV[2], '1')
+announce(ARGV[2], '1')
 return 1

@@ -12,17 +12,21 @@ import math
 import secrets
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from redis import Redis as BlockingRedis
+from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
 from redis.connection import SSLConnection as BlockingSSLConnection
 from redis.connection import UnixDomainSocketConnection as BlockingUnixConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.sentinel import SentinelConnectionPool as BlockingSentinelPool
 
 from locking.backends.base import AsyncPlace, Busy, Grant, Outcome
 from locking.backends.redis.scripts import (
@@ -35,7 +39,16 @@ from locking.backends.redis.scripts import (
     read_wakeup,
     release_request,
 )
-from locking.backends.redis.wire import ATTEMPTS, DEFAULT_TIMEOUT, UNREACHABLE, translated
+from locking.backends.redis.waiting import OPPOSITES, RECOVERY_PAUSE, is_unknown_command
+from locking.backends.redis.wire import (
+    ASKING,
+    ATTEMPTS,
+    DEFAULT_TIMEOUT,
+    UNREACHABLE,
+    Copies,
+    TooFewCopies,
+    translated,
+)
 from locking.clock import now
 from locking.exceptions import BackendUnavailable, LockError
 
@@ -47,19 +60,16 @@ SHARED_OPTIONS: Final = (
 )  # fmt: skip
 """What an asyncio connection takes over from the pool of blocking ones; the rest is of the other kind."""
 
+ACKNOWLEDGED: Final = {"SUBSCRIBE": b"subscribe", "SSUBSCRIBE": b"ssubscribe"}
+
 
 class Connect(NamedTuple):
-    """Makes connections to one server; `timeout` is how many seconds a request may take."""
+    """Makes connections to one server, not yet connected; `timeout`: how many seconds a request may take."""
 
-    kind: type[AbstractConnection]
-    options: dict[str, Any]
+    make: Callable[[], AbstractConnection]
     timeout: float
-
-    def __call__(self) -> AbstractConnection:
-        """Return a new connection, not yet connected."""
-        # Without a socket_timeout of its own: redis-py would spend it by wait_for, which before Python 3.12
-        # swallows a cancellation that comes when the request has just been sent.
-        return self.kind(**self.options, socket_timeout=None, retry=Retry(NoBackoff(), 0))
+    close: Callable[[], Awaitable[None]] | None = None
+    """Closes what finding the server has opened in this loop."""
 
 
 def connections_like(pool: ConnectionPool) -> Connect:
@@ -67,39 +77,183 @@ def connections_like(pool: ConnectionPool) -> Connect:
     options: dict[str, Any] = {
         name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs
     }
+    timeout = options.pop("socket_timeout", None) or DEFAULT_TIMEOUT
+    # Without a socket_timeout of its own: redis-py would spend it by wait_for, which before Python 3.12
+    # swallows a cancellation that comes when the request has just been sent.
+    options |= {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
+    if isinstance(pool, BlockingSentinelPool):
+        masters = Masters(pool, options)
+        return Connect(masters.make, timeout, masters.close)
     kind: type[AbstractConnection] = Connection
     if issubclass(pool.connection_class, BlockingUnixConnection):
         kind = UnixDomainSocketConnection
     elif issubclass(pool.connection_class, BlockingSSLConnection):
         kind = SSLConnection
-    return Connect(kind, options, options.pop("socket_timeout", None) or DEFAULT_TIMEOUT)
+    return Connect(lambda: kind(**options), timeout)
+
+
+class Masters:
+    """Makes connections to the master that the Sentinels of a pool name when they connect.
+
+    The clients of the Sentinels belong to an event loop, so each loop has its own.
+    """
+
+    def __init__(self, like: BlockingSentinelPool, options: dict[str, Any]) -> None:
+        self._like, self._options = like, options
+        self._pools = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SentinelConnectionPool]()
+
+    def make(self) -> AbstractConnection:
+        """Return a new connection, not yet connected."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._pools:
+            self._pools[loop] = self._pool()
+        connection: AbstractConnection = self._pools[loop].make_connection()
+        return connection
+
+    def _pool(self) -> SentinelConnectionPool:
+        manager = self._like.sentinel_manager
+        sentinel = Sentinel([], min_other_sentinels=manager.min_other_sentinels)
+        sentinel.sentinels = [_client_like(client) for client in manager.sentinels]
+        over_tls = issubclass(self._like.connection_class, BlockingSSLConnection)
+        return SentinelConnectionPool(self._like.service_name, sentinel, ssl=over_tls, **self._options)
+
+    async def close(self) -> None:
+        """Close the running loop's connections to the Sentinels."""
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        for client in pool.sentinel_manager.sentinels if pool else ():
+            await client.aclose()
+
+
+def _client_like(client: BlockingRedis) -> Redis:
+    """Return an asyncio client of the same Sentinel."""
+    options = client.connection_pool.connection_kwargs
+    kept: dict[str, Any] = {name: options[name] for name in SHARED_OPTIONS if name in options}
+    kept["retry"] = Retry(NoBackoff(), 0)
+    return Redis(**kept, ssl="ssl_cert_reqs" in options)
+
+
+_Sent = TypeVar("_Sent")
+
+
+class AsyncCalls(Protocol):
+    """`Calls` for asyncio."""
+
+    @property
+    def copies(self) -> Copies | None:
+        """See `Calls.copies`."""
+
+    @property
+    def recovers(self) -> bool:
+        """See `Calls.recovers`."""
+
+    async def hub_of(self, key: str) -> Hub:
+        """Return the hub on the server that owns `key`."""
+
+    async def call(self, request: Request) -> Any:
+        """See `Wire.call`."""
+
+    async def acquire(self, request: Request, undo: Callable[[], Request]) -> Any:
+        """See `Wire.acquire`."""
+
+    async def command(self, *parts: str) -> Any:
+        """See `Wire.command`."""
+
+    async def close(self) -> None:
+        """Close every socket."""
 
 
 class Room:
     """The sockets of one event loop: idle ones for requests, and the hub that hears wake-ups."""
 
-    def __init__(self, connect: Connect, alias: str) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        alias: str,
+        *,
+        copies: Copies | None = None,
+        recovers: bool = False,
+        verbs: tuple[str, ...] = ("SUBSCRIBE",),
+    ) -> None:
         self._connect = connect
         self._alias = alias
         self._idle: deque[AbstractConnection] = deque()
-        self.hub = Hub(connect)
-        self.shutdown: AsyncGenerator[None, None] | None = None  # kept here, else it would be closed at once
+        self.copies = copies
+        self.recovers = recovers
+        self.hub = Hub(connect, verbs)
+
+    async def hub_of(self, key: str) -> Hub:
+        """Return the hub on the server that owns `key`."""
+        return self.hub
 
     async def call(self, request: Request) -> Any:
         """See `Wire.call`."""
-        connection = self._idle.pop() if self._idle else self._connect()
         try:
-            return await self._converse(connection, request)
+            return await self.exchange(request)
         except RedisError as error:
             raise translated(error, self._alias) from error
+
+    async def acquire(self, request: Request, undo: Callable[[], Request]) -> Any:
+        """See `Wire.acquire`."""
+        if self.copies is None:
+            return await self.call(request)
+        try:
+            return await self.exchange(request, copies=self.copies)
+        except RedisError as error:
+            raise translated(error, self._alias) from error
+        except TooFewCopies:
+            with contextlib.suppress(LockError):
+                await self.call(undo())
+            raise
+
+    async def command(self, *parts: str) -> Any:
+        """See `Wire.command`."""
+        try:
+            return await self.converse(*parts)
+        except RedisError as error:
+            raise translated(error, self._alias) from error
+
+    async def exchange(self, request: Request, *, asking: bool = False, copies: Copies | None = None) -> Any:
+        """See `Wire.exchange`."""
+        connection = self._idle.pop() if self._idle else self._connect.make()
+        try:
+            if asking:
+                return await self._once(_exchange_asking, connection, request)
+            reply, attempt = await self._twice(_exchange, connection, request)
+            if copies is not None and isinstance(reply, int):
+                await self._confirm(copies, connection)
+            return request.settled(reply, attempt)
         finally:
             self._idle.append(connection)
 
-    async def _converse(self, connection: AbstractConnection, request: Request) -> Any:
+    async def converse(self, *parts: str) -> Any:
+        """See `Wire.converse`."""
+        connection = self._idle.pop() if self._idle else self._connect.make()
+        try:
+            return (await self._twice(_ask, connection, parts))[0]
+        finally:
+            self._idle.append(connection)
+
+    async def _once(
+        self,
+        step: Callable[[AbstractConnection, _Sent], Awaitable[Any]],
+        connection: AbstractConnection,
+        what: _Sent,
+    ) -> Any:
+        async with asyncio.timeout(self._connect.timeout):
+            if not connection.is_connected:  # by itself a request would connect without asking Sentinels
+                await connection.connect()
+            return await step(connection, what)
+
+    async def _twice(
+        self,
+        step: Callable[[AbstractConnection, _Sent], Awaitable[Any]],
+        connection: AbstractConnection,
+        what: _Sent,
+    ) -> tuple[Any, int]:
+        """Return the reply, and at which attempt it came; see `wire._twice`."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                async with asyncio.timeout(self._connect.timeout):
-                    return request.settled(await _exchange(connection, request), attempt)
+                return await self._once(step, connection, what), attempt
             except UNREACHABLE as error:
                 await connection.disconnect(nowait=True)
                 if attempt == ATTEMPTS:
@@ -108,23 +262,41 @@ class Room:
                     ) from error
         raise AssertionError("unreachable")
 
-    async def command(self, *parts: str) -> Any:
-        """See `Wire.command`."""
-        connection = self._idle.pop() if self._idle else self._connect()
-        try:
-            async with asyncio.timeout(self._connect.timeout):
-                await connection.send_command(*parts, check_health=False)
-                return await connection.read_response(disable_decoding=True)
-        except (RedisError, OSError) as error:
-            raise translated(error, self._alias) from error
-        finally:
-            self._idle.append(connection)
+    async def _confirm(self, copies: Copies, connection: AbstractConnection) -> None:
+        """See `Copies.confirm`."""
+        wanted = copies.replicas
+        if wanted == "auto":
+            wanted = copies.wanted(await self._once(_ask, connection, ("ROLE",)))
+        if wanted:
+            confirmed = await self._once(_ask, connection, ("WAIT", wanted, copies.timeout_ms))
+            copies.check(confirmed, wanted, self._alias)
 
     async def close(self) -> None:
         """Close every socket."""
         await self.hub.close()
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
+        if self._connect.close is not None:
+            await self._connect.close()
+
+
+async def _ask(connection: AbstractConnection, command: tuple[str | int, ...]) -> Any:
+    try:
+        await connection.send_command(*command, check_health=False)
+        return await connection.read_response(disable_decoding=True)
+    except asyncio.CancelledError:
+        await connection.disconnect(nowait=True)
+        raise
+
+
+async def _exchange_asking(connection: AbstractConnection, request: Request) -> Any:
+    try:
+        await connection.send_packed_command(ASKING + request.by_source, check_health=False)
+        await connection.read_response(disable_decoding=True)
+        return await connection.read_response(disable_decoding=True)
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
 
 
 async def _exchange(connection: AbstractConnection, request: Request) -> Any:
@@ -143,23 +315,26 @@ async def _exchange(connection: AbstractConnection, request: Request) -> Any:
 class Rooms:
     """The room of each event loop; it is cleared when the loop shuts down."""
 
-    def __init__(self, connect: Connect, alias: str) -> None:
-        self._connect = connect
-        self._alias = alias
-        self._rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Room] = weakref.WeakKeyDictionary()
+    def __init__(self, make: Callable[[], AsyncCalls]) -> None:
+        self._make = make
+        self._rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncCalls]
+        self._rooms = weakref.WeakKeyDictionary()
+        self._guards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None, None]]
+        self._guards = weakref.WeakKeyDictionary()
 
-    async def here(self) -> Room:
+    async def here(self) -> AsyncCalls:
         """Return the running loop's room."""
         loop = asyncio.get_running_loop()
         room = self._rooms.get(loop)
         if room is None:
-            room = self._rooms[loop] = Room(self._connect, self._alias)
-            room.shutdown = _until_shutdown(room)
-            await anext(room.shutdown)
+            room = self._rooms[loop] = self._make()
+            # Kept, because a generator that nobody knows any more is closed at once, and its room with it.
+            guard = self._guards[loop] = _until_shutdown(room)
+            await anext(guard)
         return room
 
 
-async def _until_shutdown(room: Room) -> AsyncGenerator[None, None]:
+async def _until_shutdown(room: AsyncCalls) -> AsyncGenerator[None, None]:
     """Close `room` when its loop shuts down: asyncio then closes every generator that was begun."""
     try:
         yield
@@ -170,8 +345,9 @@ async def _until_shutdown(room: Room) -> AsyncGenerator[None, None]:
 class Hub:
     """One subscribed socket and the tasks that wait for its messages."""
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         self._connect = connect
+        self._verbs = verbs
         self._connection: AbstractConnection | None = None
         self._reader: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
@@ -190,11 +366,13 @@ class Hub:
             self._reader = asyncio.create_task(self._read(), name="locking-wakeups")
 
     async def _open(self) -> None:
-        connection = self._connect()
+        connection = self._connect.make()
         self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
         try:
-            await connection.send_command("SUBSCRIBE", self.channel, check_health=False)
-            await connection.read_response(disable_decoding=True, timeout=DEFAULT_TIMEOUT, push_request=True)
+            async with asyncio.timeout(self._connect.timeout):
+                await connection.connect()
+                await connection.send_command("SUBSCRIBE", self.channel, check_health=False)
+                await connection.read_response(disable_decoding=True, push_request=True)
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -206,7 +384,8 @@ class Hub:
         self._listeners.setdefault(channel, set()).add(owner)
         if channel not in self._acknowledged:
             self._acknowledged[channel] = asyncio.Event()
-            await self._connection.send_command("SUBSCRIBE", channel, check_health=False)
+            for verb in self._verbs:
+                await self._connection.send_command(verb, channel, check_health=False)
         await asyncio.wait_for(self._acknowledged[channel].wait(), DEFAULT_TIMEOUT)
 
     async def next_message(self, owner: str, timeout: float) -> bytes | None:
@@ -220,6 +399,10 @@ class Hub:
                 return await self._messages[owner].get()
         except TimeoutError:
             return None
+
+    def hears(self, owner: str, channel: str) -> bool:
+        """Whether `owner` is woken by `channel`, too."""
+        return owner in self._listeners.get(channel, ())
 
     def is_deaf(self, owner: str) -> bool:
         """Whether the socket that `owner` relied on is gone, so that it must start over."""
@@ -243,28 +426,40 @@ class Hub:
         self._acknowledged.pop(channel, None)
         if self._connection is not None:
             with contextlib.suppress(*UNREACHABLE):
-                await self._connection.send_command("UNSUBSCRIBE", channel, check_health=False)
+                for verb in self._verbs:
+                    await self._connection.send_command(OPPOSITES[verb], channel, check_health=False)
 
     async def _read(self) -> None:
         assert self._connection is not None
         try:
             while True:
-                kind, channel, payload = await self._connection.read_response(
-                    disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
-                )
-                self._dispatch(kind, channel.decode(), payload)
+                await self._read_one(self._connection)
         except (RedisError, OSError):
             self._reader = None
             await self.break_off()
 
+    async def _read_one(self, connection: AbstractConnection) -> None:
+        try:
+            kind, channel, payload = await connection.read_response(
+                disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
+            )
+        except ResponseError as error:
+            if not is_unknown_command(error):
+                raise
+            self._verbs = ("SUBSCRIBE",)
+            for event in self._acknowledged.values():
+                event.set()
+        else:
+            self._dispatch(kind, channel.decode(), payload)
+
     def _dispatch(self, kind: bytes, channel: str, payload: Any) -> None:
-        if kind == b"subscribe" and channel in self._acknowledged:
+        if kind == ACKNOWLEDGED[self._verbs[-1]] and channel in self._acknowledged:
             self._acknowledged[channel].set()
         elif kind == b"message" and channel == self.channel:
             owner = payload.decode().split(" ", 1)[0]
             if owner in self._messages:
                 self._messages[owner].put_nowait(payload)
-        elif kind == b"message":
+        elif kind in (b"message", b"smessage", b"sunsubscribe"):
             for owner in self._listeners.get(channel, ()):
                 self._messages[owner].put_nowait(b"")
 
@@ -292,68 +487,95 @@ class AsyncRedisPlace(AsyncPlace):
     def __init__(self, rooms: Rooms, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._rooms = rooms
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
-        self._standing = False
+        self._hub: Hub | None = None
         self._place = b""
         self._asked = Asked(0.0)
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class: without a place first, since most never wait."""
+        """See the base class; an outage of servers that recover is not the end, see `RedisPlace`."""
         room = await self._rooms.here()
-        if self._standing and room.hub.is_deaf(self._owner):
-            self._standing = False
+        try:
+            return await self._try(room, queue)
+        except TooFewCopies:
+            raise
+        except BackendUnavailable as error:
+            if not (queue and room.recovers):
+                raise
+            await self._stand_down()
+            return Busy(outage=error)
+
+    async def _try(self, room: AsyncCalls, queue: bool) -> Outcome:
+        """Ask, without a place first, since most never wait."""
+        if self._hub is not None and self._hub.is_deaf(self._owner):
+            self._hub = None
         outcome = await self._ask(room)
-        if queue and not self._standing and isinstance(outcome, Busy):
+        if queue and self._hub is None and isinstance(outcome, Busy):
             await self._stand(room)
             outcome = await self._ask(room)
         return outcome
 
-    async def _stand(self, room: Room) -> None:
+    async def _stand(self, room: AsyncCalls) -> None:
+        hub = await room.hub_of(self._key)
         try:
-            await room.hub.expect(self._owner)
+            await hub.expect(self._owner)
         except (RedisError, OSError) as error:
             raise BackendUnavailable(f"can't subscribe to wake-ups: {error}") from error
-        self._standing = True
-        self._place = place_in_queue(self._owner, self._ttl, keep=self._fenced, channel=room.hub.channel)
+        self._hub = hub
+        self._place = place_in_queue(self._owner, self._ttl, keep=self._fenced, channel=hub.channel)
 
-    async def _ask(self, room: Room) -> Outcome:
+    async def _stand_down(self) -> None:
+        hub, self._hub = self._hub, None
+        if hub is not None:
+            await hub.forget(self._owner)
+
+    async def _ask(self, room: AsyncCalls) -> Outcome:
         sent = now()
-        place = self._place if self._standing else b""
+        place = self._place if self._hub is not None else b""
         request = acquire_request(self._key, self._owner, self._ttl, keep=self._fenced, place=place)
-        outcome, listen, self._asked = read_outcome(await room.call(request), sent)
-        if listen and not self._hears_lock(room):
-            return await self._listen_and_ask(room)
-        return await self._done(room, outcome)
+        reply = await room.acquire(request, self._undo)
+        outcome, listen, self._asked = read_outcome(reply, sent)
+        if isinstance(outcome, Grant):
+            await self._stand_down()
+        elif self._hub is not None and self._hub is not await room.hub_of(self._key):
+            return await self._move(room)
+        elif self._hub is not None and listen and not self._hub.hears(self._owner, lock_channel(self._key)):
+            return await self._listen_and_ask(room, self._hub)
+        return outcome
 
-    async def _listen_and_ask(self, room: Room) -> Outcome:
+    def _undo(self) -> Request:
+        return release_request(self._key, self._owner)
+
+    async def _move(self, room: AsyncCalls) -> Outcome:
+        """See `RedisPlace._move`."""
+        await room.call(release_request(self._key, self._owner, place=self._place))
+        await self._stand_down()
+        return await self._try(room, queue=True)
+
+    async def _listen_and_ask(self, room: AsyncCalls, hub: Hub) -> Outcome:
         """Hear the lock's own channel, for a holder who wakes no other, and ask again: it may be free."""
         try:
-            await room.hub.listen(self._owner, lock_channel(self._key))
+            await hub.listen(self._owner, lock_channel(self._key))
         except (RedisError, OSError):
-            await room.hub.break_off()
-            return await self.try_acquire(queue=True)
+            await hub.break_off()
+            return await self._try(room, queue=True)
         return await self._ask(room)
-
-    def _hears_lock(self, room: Room) -> bool:
-        return self._owner in room.hub._listeners.get(lock_channel(self._key), ())
 
     async def wait(self, timeout: float) -> Outcome:
         """See the base class."""
         room = await self._rooms.here()
+        if self._hub is None:  # the server was away
+            await asyncio.sleep(min(timeout, RECOVERY_PAUSE))
+            return await self.try_acquire(queue=True)
         deadline = now() + timeout
-        while (left := deadline - now()) > 0 and not room.hub.is_deaf(self._owner):
-            message = await room.hub.next_message(self._owner, left)
+        while (left := deadline - now()) > 0 and not self._hub.is_deaf(self._owner):
+            message = await self._hub.next_message(self._owner, left)
             meant = read_wakeup(message, self._owner, self._asked) if message else True
-            if isinstance(meant, Grant):
-                return await self._done(room, meant)
+            if isinstance(meant, Grant) and room.copies is None:
+                await self._stand_down()
+                return meant
             if meant:
                 break
         return await self.try_acquire(queue=True)
-
-    async def _done(self, room: Room, outcome: Outcome) -> Outcome:
-        if isinstance(outcome, Grant) and self._standing:
-            self._standing = False
-            await room.hub.forget(self._owner)
-        return outcome
 
     async def leave(self) -> None:
         """See the base class."""
@@ -363,5 +585,6 @@ class AsyncRedisPlace(AsyncPlace):
         try:
             await room.call(release_request(self._key, self._owner, place=self._place))
         except LockError:
-            await room.hub.break_off()  # a place that can't be withdrawn must at least not be heard
-        await room.hub.forget(self._owner)
+            if self._hub is not None:
+                await self._hub.break_off()  # a place that can't be withdrawn must at least not be heard
+        await self._stand_down()

@@ -1,17 +1,14 @@
-"""The verbs of the contract on a single Redis server."""
+"""The verbs of the contract, on one Redis server or many."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.checks import CheckMessage
-from django.core.exceptions import ImproperlyConfigured
-from redis import Redis
-from redis.connection import ConnectionPool
 
 from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, Place
-from locking.backends.redis.aio import AsyncRedisPlace, Rooms, connections_like
+from locking.backends.redis.aio import AsyncRedisPlace
 from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.kinds import kind_named
 from locking.backends.redis.scripts import (
@@ -21,9 +18,9 @@ from locking.backends.redis.scripts import (
     release_request,
     shorten_request,
 )
+from locking.backends.redis.topology import servers_of
 from locking.backends.redis.variant import RedisVariant
-from locking.backends.redis.waiting import Ears, RedisPlace
-from locking.backends.redis.wire import Wire
+from locking.backends.redis.waiting import RedisPlace
 from locking.clock import now
 from locking.conf import AliasSettings
 
@@ -41,16 +38,14 @@ class RedisBackend(BaseLockBackend):
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
-        pool = connection_pool(settings)
-        self._wire = Wire(pool, settings.alias)
-        self._ears = Ears(self._wire)
-        self._rooms = Rooms(connections_like(pool), settings.alias)
+        self._wire, self._ears_of, self._rooms, self._close = servers_of(settings)
         self._variants: dict[tuple[str, int], RedisVariant] = {}
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         sent = now()
-        reply = self._wire.call(acquire_request(key, owner, ttl, keep=fenced, place=b""))
+        request = acquire_request(key, owner, ttl, keep=fenced, place=b"")
+        reply = self._wire.acquire(request, lambda: release_request(key, owner))
         return read_outcome(reply, sent)[0]
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
@@ -63,11 +58,21 @@ class RedisBackend(BaseLockBackend):
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
         """See the base class."""
-        held: list[bool] = []
-        for start in range(0, len(leases), BATCH):
-            reply = self._wire.call(extend_request(list(leases[start : start + BATCH])))
-            held += [answer == 1 for answer in reply]
-        return held
+        batches = list(self._batches([key for key, _, _ in leases]))
+        replies = self._wire.call_many([extend_request([leases[i] for i in batch]) for batch in batches])
+        held: dict[int, bool] = {}
+        for batch, reply in zip(batches, replies, strict=True):
+            held.update((i, answer == 1) for i, answer in zip(batch, reply, strict=True))
+        return [held[i] for i in range(len(leases))]
+
+    def _batches(self, keys: Sequence[str]) -> Iterator[list[int]]:
+        """Yield the indices of keys that one script may handle: of one slot, and not too many."""
+        by_slot: dict[int, list[int]] = {}
+        for i, slot in enumerate(self._wire.slots(keys)):
+            by_slot.setdefault(slot, []).append(i)
+        for indices in by_slot.values():
+            for start in range(0, len(indices), BATCH):
+                yield indices[start : start + BATCH]
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class."""
@@ -83,14 +88,14 @@ class RedisBackend(BaseLockBackend):
 
     def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
         """See the base class."""
-        return RedisPlace(self._wire, self._ears, key, owner, ttl, fenced)
+        return RedisPlace(self._wire, self._ears_of, key, owner, ttl, fenced)
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object a kind, because the watchdog renews by backend."""
         which = (kind, options.get("permits", 0))
         if which not in self._variants:
             made = kind_named(kind, **options)
-            self._variants[which] = RedisVariant(self.settings, made, self._wire, self._ears, self._rooms)
+            self._variants[which] = RedisVariant(self.settings, made, self._wire, self._ears_of, self._rooms)
         return self._variants[which]
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
@@ -102,9 +107,8 @@ class RedisBackend(BaseLockBackend):
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         sent = now()
-        reply = await (await self._rooms.here()).call(
-            acquire_request(key, owner, ttl, keep=fenced, place=b"")
-        )
+        request = acquire_request(key, owner, ttl, keep=fenced, place=b"")
+        reply = await (await self._rooms.here()).acquire(request, lambda: release_request(key, owner))
         return read_outcome(reply, sent)[0]
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
@@ -131,8 +135,7 @@ class RedisBackend(BaseLockBackend):
 
     def close(self) -> None:
         """See the base class; the sockets of an event loop close with it."""
-        self._ears.close()
-        self._wire.close()
+        self._close()
 
 
 def read_holder(fields: Any, left: int) -> Holder | None:
@@ -146,41 +149,3 @@ def read_holder(fields: Any, left: int) -> Holder | None:
         return None
     owner, count = pairs[0]
     return Holder(owner.decode(), int(count), None if left < 0 else left / 1000)
-
-
-def connection_pool(settings: AliasSettings) -> ConnectionPool:
-    """Return the pool of the cache that `CACHE` names, or of the server at `LOCATION`."""
-    if settings.location is None:
-        return _pool_of_cache(settings)
-    if settings.cache is not None:
-        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}] has both CACHE and LOCATION; keep one")
-    if not isinstance(settings.location, str):
-        raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}]['LOCATION'] must be one redis:// URL for this backend,"
-            f" not {settings.location!r}"
-        )
-    try:
-        return ConnectionPool.from_url(settings.location, **settings.options)
-    except ValueError as error:
-        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['LOCATION']: {error}") from error
-
-
-def _pool_of_cache(settings: AliasSettings) -> ConnectionPool:
-    from django.core.cache import caches
-
-    cache: Any = caches[settings.cache or "default"]
-    if hasattr(cache, "client") and hasattr(cache.client, "get_client"):  # django-redis
-        client = cache.client.get_client(write=True)
-    elif hasattr(cache, "_cache") and hasattr(cache._cache, "get_client"):  # Django's own RedisCache
-        client = cache._cache.get_client(None, write=True)
-    else:
-        raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}] shares the cache {settings.cache or 'default'!r}, which is"
-            f" {type(cache).__module__}.{type(cache).__qualname__} and not on Redis;"
-            " point CACHES at django-redis, or give LOCKING a LOCATION of its own"
-        )
-    if not isinstance(client, Redis):
-        raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}]: can't lock through a {type(client).__qualname__}"
-        )
-    return client.connection_pool

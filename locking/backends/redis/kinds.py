@@ -55,22 +55,21 @@ def _token(key: str) -> bytes:
 
 
 def _call(script: Script, keys: list[bytes], *arguments: bytes) -> Request:
-    return script.request(
-        1 + len(keys) + len(arguments), pack(b"%d" % len(keys), *keys) + b"".join(arguments)
-    )
+    packed = pack(b"%d" % len(keys), *keys) + b"".join(arguments)
+    return script.request(1 + len(keys) + len(arguments), packed, keys[0])
 
 
 ACQUIRE_READ: Final = Script("token", "acquire_read")
 ACQUIRE_WRITE: Final = Script("token", "acquire_write")
-RELEASE_READ: Final = Script("release_read")
-RELEASE_WRITE: Final = Script("release_write")
+RELEASE_READ: Final = Script("announce", "release_read")
+RELEASE_WRITE: Final = Script("announce", "release_write")
 EXTEND_READ: Final = Script("extend_read")
 EXTEND_WRITE: Final = Script("extend_write")
-ACQUIRE_PERMIT: Final = Script("token", "acquire_permit")
-RELEASE_PERMIT: Final = Script("release_permit")
+ACQUIRE_PERMIT: Final = Script("token", "announce", "acquire_permit")
+RELEASE_PERMIT: Final = Script("announce", "release_permit")
 EXTEND_PERMIT: Final = Script("extend_permit")
 ACQUIRE_FAIR: Final = Script("token", "acquire_fair")
-RELEASE_FAIR: Final = Script("release_fair")
+RELEASE_FAIR: Final = Script("announce", "release_fair")
 EXTEND_FAIR: Final = Script("extend")
 
 

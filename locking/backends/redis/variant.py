@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Holder, Outcome, Place
-from locking.backends.redis.aio import Room, Rooms
+from locking.backends.redis.aio import AsyncCalls, Hub, Rooms
 from locking.backends.redis.kinds import Kind, Semaphore
 from locking.backends.redis.scripts import read_outcome
-from locking.backends.redis.waiting import Ear, Ears
-from locking.backends.redis.wire import Wire
+from locking.backends.redis.waiting import RECOVERY_PAUSE, Ear, EarsOf
+from locking.backends.redis.wire import Calls, TooFewCopies
 from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable, LockError
@@ -24,16 +26,19 @@ class RedisVariant(BaseLockBackend):
     supports_fencing = True
     supports_force_release = True
 
-    def __init__(self, settings: AliasSettings, kind: Kind, wire: Wire, ears: Ears, rooms: Rooms) -> None:
+    def __init__(
+        self, settings: AliasSettings, kind: Kind, wire: Calls, ears_of: EarsOf, rooms: Rooms
+    ) -> None:
         super().__init__(settings)
         self.alias = f"{settings.alias}/{kind.name}"
         self.exclusive = kind.name != "semaphore"
-        self.kind, self._wire, self._ears, self._rooms = kind, wire, ears, rooms
+        self.kind, self._wire, self._ears_of, self._rooms = kind, wire, ears_of, rooms
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         sent = now()
-        reply = self._wire.call(self.kind.acquire(key, owner, ttl, keep=fenced, queue=False))
+        request = self.kind.acquire(key, owner, ttl, keep=fenced, queue=False)
+        reply = self._wire.acquire(request, lambda: self.kind.release(key, owner))
         return read_outcome(reply, sent)[0]
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
@@ -59,14 +64,14 @@ class RedisVariant(BaseLockBackend):
 
     def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
         """See the base class."""
-        return AnnouncedPlace(self.kind, self._wire, self._ears, key, owner, ttl, fenced)
+        return AnnouncedPlace(self.kind, self._wire, self._ears_of, key, owner, ttl, fenced)
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         room, sent = await self._rooms.here(), now()
-        return read_outcome(
-            await room.call(self.kind.acquire(key, owner, ttl, keep=fenced, queue=False)), sent
-        )[0]
+        request = self.kind.acquire(key, owner, ttl, keep=fenced, queue=False)
+        reply = await room.acquire(request, lambda: self.kind.release(key, owner))
+        return read_outcome(reply, sent)[0]
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
@@ -89,31 +94,46 @@ class AnnouncedPlace(Place):
     """A thread that hears the kind's channel and asks again after every announcement."""
 
     def __init__(
-        self, kind: Kind, wire: Wire, ears: Ears, key: str, owner: str, ttl: float, fenced: bool
+        self, kind: Kind, wire: Calls, ears_of: EarsOf, key: str, owner: str, ttl: float, fenced: bool
     ) -> None:
-        self._kind, self._wire, self._ears = kind, wire, ears
+        self._kind, self._wire, self._ears_of = kind, wire, ears_of
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
         self._ear: Ear | None = None
         self._asked_in_line = False
 
     def try_acquire(self, *, queue: bool) -> Outcome:
         """Ask; a waiter asks again once it listens, lest it miss what happened in between."""
+        try:
+            outcome = self._try(queue)
+        except TooFewCopies:
+            raise
+        except BackendUnavailable as error:
+            if not (queue and self._wire.recovers):
+                raise
+            outcome = Busy(outage=error)
+        if isinstance(outcome, Grant):
+            self._stop_listening()
+        return outcome
+
+    def _try(self, queue: bool) -> Outcome:
         outcome = self._ask(queue)
+        if self._ear is not None and self._ear.home is not self._ears_of(self._key):
+            self._stop_listening()  # the lock lives on another server by now
         if queue and self._ear is None and isinstance(outcome, Busy):
             self._listen()
             outcome = self._ask(queue)
-        if isinstance(outcome, Grant):
-            self._stop_listening()
         return outcome
 
     def _ask(self, queue: bool) -> Outcome:
         sent = now()
         self._asked_in_line |= queue
         request = self._kind.acquire(self._key, self._owner, self._ttl, keep=self._fenced, queue=queue)
-        return read_outcome(self._wire.call(request), sent)[0]
+        reply = self._wire.acquire(request, lambda: self._kind.release(self._key, self._owner))
+        return read_outcome(reply, sent)[0]
 
     def _listen(self) -> None:
-        ear = self._ears.idle() or self._ears.open()
+        ears = self._ears_of(self._key)
+        ear = ears.idle() or ears.open()
         try:
             ear.listen_to(self._kind.channel(self._key, self._owner))
         except (RedisError, OSError) as error:
@@ -123,7 +143,9 @@ class AnnouncedPlace(Place):
 
     def wait(self, timeout: float) -> Outcome:
         """See the base class."""
-        assert self._ear is not None
+        if self._ear is None:  # the server was away
+            time.sleep(min(timeout, RECOVERY_PAUSE))
+            return self.try_acquire(queue=True)
         own, deadline = self._ear.channel.encode(), now() + timeout
         try:
             while (left := deadline - now()) > 0:
@@ -144,11 +166,11 @@ class AnnouncedPlace(Place):
 
     def _stop_listening(self) -> None:
         if self._ear is not None:
-            self._ears.give_back(self._ear)
+            self._ear.home.give_back(self._ear)
             self._ear = None
 
 
-def _quietly(wire: Wire, request: Any) -> None:
+def _quietly(wire: Calls, request: Any) -> None:
     with contextlib.suppress(LockError):  # Redisson's queue drops a silent waiter by itself
         wire.call(request)
 
@@ -159,53 +181,69 @@ class AsyncAnnouncedPlace(AsyncPlace):
     def __init__(self, kind: Kind, rooms: Rooms, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._kind, self._rooms = kind, rooms
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
-        self._listening = False
+        self._hub: Hub | None = None
         self._asked_in_line = False
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
         """See `AnnouncedPlace.try_acquire`."""
         room = await self._rooms.here()
-        if self._listening and room.hub.is_deaf(self._owner):
-            self._listening = False
-        outcome = await self._ask(room, queue)
-        if queue and not self._listening and isinstance(outcome, Busy):
-            await self._listen(room)
-            outcome = await self._ask(room, queue)
+        try:
+            outcome = await self._try(room, queue)
+        except TooFewCopies:
+            raise
+        except BackendUnavailable as error:
+            if not (queue and room.recovers):
+                raise
+            outcome = Busy(outage=error)
         if isinstance(outcome, Grant):
-            await self._stop_listening(room)
+            await self._stop_listening()
         return outcome
 
-    async def _ask(self, room: Room, queue: bool) -> Outcome:
+    async def _try(self, room: AsyncCalls, queue: bool) -> Outcome:
+        outcome = await self._ask(room, queue)
+        if self._hub is not None and self._is_misplaced(await room.hub_of(self._key)):
+            await self._stop_listening()
+        if queue and self._hub is None and isinstance(outcome, Busy):
+            await self._listen(room)
+            outcome = await self._ask(room, queue)
+        return outcome
+
+    def _is_misplaced(self, hub: Hub) -> bool:
+        return self._hub is not hub or hub.is_deaf(self._owner)
+
+    async def _ask(self, room: AsyncCalls, queue: bool) -> Outcome:
         sent = now()
         self._asked_in_line |= queue
         request = self._kind.acquire(self._key, self._owner, self._ttl, keep=self._fenced, queue=queue)
-        return read_outcome(await room.call(request), sent)[0]
+        reply = await room.acquire(request, lambda: self._kind.release(self._key, self._owner))
+        return read_outcome(reply, sent)[0]
 
-    async def _listen(self, room: Room) -> None:
-        self._listening = True
+    async def _listen(self, room: AsyncCalls) -> None:
+        self._hub = hub = await room.hub_of(self._key)
         try:
-            await room.hub.expect(self._owner)
-            await room.hub.listen(self._owner, self._kind.channel(self._key, self._owner))
-        except (RedisError, OSError, TimeoutError) as error:
+            await hub.expect(self._owner)
+            await hub.listen(self._owner, self._kind.channel(self._key, self._owner))
+        except (RedisError, OSError) as error:
             raise BackendUnavailable(f"can't subscribe to wake-ups: {error}") from error
 
     async def wait(self, timeout: float) -> Outcome:
         """See the base class."""
-        room = await self._rooms.here()
-        if not room.hub.is_deaf(self._owner):
-            await room.hub.next_message(self._owner, timeout)
+        if self._hub is None or self._hub.is_deaf(self._owner):  # the server was away
+            await asyncio.sleep(min(timeout, RECOVERY_PAUSE))
+        else:
+            await self._hub.next_message(self._owner, timeout)
         return await self.try_acquire(queue=True)
 
     async def leave(self) -> None:
         """See the base class."""
         room = await self._rooms.here()
-        await self._stop_listening(room)
+        await self._stop_listening()
         request = self._kind.leave(self._key, self._owner) if self._asked_in_line else None
         if request is not None:
             with contextlib.suppress(LockError):
                 await room.call(request)
 
-    async def _stop_listening(self, room: Room) -> None:
-        if self._listening:
-            self._listening = False
-            await room.hub.forget(self._owner)
+    async def _stop_listening(self) -> None:
+        hub, self._hub = self._hub, None
+        if hub is not None:
+            await hub.forget(self._owner)

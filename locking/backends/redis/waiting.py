@@ -7,16 +7,19 @@ through a dispatching thread, and when the process dies the server sees it and p
 from __future__ import annotations
 
 import secrets
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from redis.connection import AbstractConnection
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.base import Busy, Grant, Outcome, Place
 from locking.backends.redis.scripts import (
     Asked,
+    Request,
     acquire_request,
     lock_channel,
     place_in_queue,
@@ -24,18 +27,33 @@ from locking.backends.redis.scripts import (
     read_wakeup,
     release_request,
 )
-from locking.backends.redis.wire import IDLE_SOCKETS, Wire
+from locking.backends.redis.wire import IDLE_SOCKETS, Calls, TooFewCopies, Wire
 from locking.clock import now
 from locking.exceptions import BackendUnavailable, LockError
+
+OPPOSITES = {"SUBSCRIBE": "UNSUBSCRIBE", "SSUBSCRIBE": "SUNSUBSCRIBE"}
+
+EarsOf = Callable[[str], "Ears"]
+"""From a key to the ears on the server that owns it: only there a script can tell who listens."""
+
+RECOVERY_PAUSE = 0.1
+"""Seconds between a waiter's questions while its server is away and another is to take over."""
+
+
+def is_unknown_command(error: ResponseError) -> bool:
+    """Whether a server that is too old for sharded channels, Redis 6, says so."""
+    return "unknown command" in str(error)
 
 
 class Ear:
     """A socket that is subscribed to a channel of its own."""
 
-    def __init__(self, connection: AbstractConnection) -> None:
+    def __init__(self, connection: AbstractConnection, home: Ears) -> None:
+        self.home = home
         self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
         self._connection = connection
         self._extra: str | None = None
+        self._connection.connect()
         self._send("SUBSCRIBE", self.channel)
         self._read_acknowledgement()
 
@@ -48,21 +66,31 @@ class Ear:
         )
 
     def _read_acknowledgement(self) -> None:
-        while self._read(5.0)[0] not in (b"subscribe", b"unsubscribe"):
+        while not self._read(5.0)[0].endswith(b"subscribe"):
             pass  # an older wake-up that nobody waits for any more
 
     def listen_to(self, channel: str) -> None:
         """Hear `channel` as well, from before this returns."""
         if self._extra is None:
             self._extra = channel
-            self._send("SUBSCRIBE", channel)
+            for verb in self.home.verbs:
+                self._subscribe(verb, channel)
+
+    def _subscribe(self, verb: str, channel: str) -> None:
+        self._send(verb, channel)
+        try:
             self._read_acknowledgement()
+        except ResponseError as error:
+            if not is_unknown_command(error):
+                raise
+            self.home.verbs = ("SUBSCRIBE",)
 
     def listen_to_own_only(self) -> None:
         """Hear only the own channel again."""
         if self._extra is not None:
-            self._send("UNSUBSCRIBE", self._extra)
-            self._read_acknowledgement()
+            for verb in self.home.verbs:
+                self._send(OPPOSITES[verb], self._extra)
+                self._read_acknowledgement()
             self._extra = None
 
     def hear(self, timeout: float) -> tuple[bytes, bytes] | None:
@@ -71,7 +99,8 @@ class Ear:
             kind, channel, payload = self._read(max(timeout, 0.001))
         except RedisTimeoutError:
             return None
-        return (channel, payload) if kind == b"message" else (b"", b"")
+        # A slot that moves to another node ends its subscriptions here: that is a reason to ask again, too.
+        return (channel, payload) if kind in (b"message", b"smessage", b"sunsubscribe") else (b"", b"")
 
     def close(self) -> None:
         """Close the socket: the scripts then pass over whoever stands in a queue with its channel."""
@@ -79,10 +108,12 @@ class Ear:
 
 
 class Ears:
-    """The sockets that no thread waits on at the moment, for the next waiter."""
+    """The sockets to one server that no thread waits on at the moment, for the next waiter."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         self._wire = wire
+        self.verbs = verbs
+        """How to hear Redisson's announcements: a cluster has two ways."""
         self._idle: deque[Ear] = deque()
         IDLE_SOCKETS.add(self)
 
@@ -100,7 +131,7 @@ class Ears:
     def open(self) -> Ear:
         """Return a new ear."""
         try:
-            return Ear(self._wire.connection())
+            return Ear(self._wire.connection(), self)
         except (RedisError, OSError) as error:
             raise BackendUnavailable(f"can't subscribe to wake-ups: {error}") from error
 
@@ -122,8 +153,8 @@ class Ears:
 class RedisPlace(Place):
     """A thread's place in the queue of one lock."""
 
-    def __init__(self, wire: Wire, ears: Ears, key: str, owner: str, ttl: float, fenced: bool) -> None:
-        self._wire, self._ears = wire, ears
+    def __init__(self, wire: Calls, ears_of: EarsOf, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        self._wire, self._ears_of = wire, ears_of
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
         self._ear: Ear | None = None
         self._place = b""
@@ -135,11 +166,22 @@ class RedisPlace(Place):
         The first waiting of a thread asks without a place, then opens its ear, then asks again with one:
         whoever never waits needs no second socket, and whoever waits again has it already and asks once.
         """
-        if queue and self._ear is None and (ear := self._ears.idle()):
+        try:
+            return self._try(queue)
+        except TooFewCopies:
+            raise
+        except BackendUnavailable as error:
+            if not (queue and self._wire.recovers):
+                raise
+            self._close_ear()
+            return Busy(outage=error)
+
+    def _try(self, queue: bool) -> Outcome:
+        if queue and self._ear is None and (ear := self._ears_of(self._key).idle()):
             self._stand(ear)
         outcome = self._ask()
         if queue and self._ear is None and isinstance(outcome, Busy):
-            self._stand(self._ears.open())
+            self._stand(self._ears_of(self._key).open())
             outcome = self._ask()
         return outcome
 
@@ -150,10 +192,23 @@ class RedisPlace(Place):
     def _ask(self) -> Outcome:
         sent = now()
         request = acquire_request(self._key, self._owner, self._ttl, keep=self._fenced, place=self._place)
-        outcome, listen, self._asked = read_outcome(self._wire.call(request), sent)
+        reply = self._wire.acquire(request, self._undo)
+        if isinstance(reply, int):
+            return self._done(Grant(reply, sent))
+        outcome, listen, self._asked = read_outcome(reply, sent)
+        if self._ear is not None and self._ear.home is not self._ears_of(self._key):
+            return self._move()
         if listen and self._ear is not None and self._ear._extra is None:
             return self._listen_and_ask(self._ear)
-        return self._done(outcome)
+        return outcome
+
+    def _undo(self) -> Request:
+        return release_request(self._key, self._owner)
+
+    def _move(self) -> Outcome:
+        """The lock lives on another server by now: a place with an ear elsewhere would be passed over."""
+        self._lose_ear()
+        return self._try(queue=True)
 
     def _listen_and_ask(self, ear: Ear) -> Outcome:
         """Hear the lock's own channel, for a holder who wakes no other, and ask again: it may be free."""
@@ -161,12 +216,14 @@ class RedisPlace(Place):
             ear.listen_to(lock_channel(self._key))
         except (RedisError, OSError):
             self._lose_ear()
-            return self.try_acquire(queue=True)
+            return self._try(queue=True)
         return self._ask()
 
     def wait(self, timeout: float) -> Outcome:
         """See the base class."""
-        assert self._ear is not None
+        if self._ear is None:  # the server was away
+            time.sleep(min(timeout, RECOVERY_PAUSE))
+            return self.try_acquire(queue=True)
         try:
             woken = self._listen_until(now() + timeout)
         except (RedisError, OSError):
@@ -186,7 +243,7 @@ class RedisPlace(Place):
             if channel and channel != own:
                 break
             meant = read_wakeup(payload, self._owner, self._asked) if channel else False
-            if isinstance(meant, Grant):
+            if isinstance(meant, Grant) and self._wire.copies is None:
                 return meant
             if meant:
                 break
@@ -194,15 +251,18 @@ class RedisPlace(Place):
 
     def _done(self, outcome: Outcome) -> Outcome:
         if isinstance(outcome, Grant) and self._ear is not None:
-            self._ears.give_back(self._ear)
+            self._ear.home.give_back(self._ear)
             self._ear = None
         return outcome
 
     def _lose_ear(self) -> None:
         """Start over with a new ear: a place whose channel nobody hears is passed over."""
-        assert self._ear is not None
-        self._ear.close()
         self._withdraw()
+        self._close_ear()
+
+    def _close_ear(self) -> None:
+        if self._ear is not None:
+            self._ear.close()
         self._ear, self._place = None, b""
 
     def leave(self) -> None:
@@ -210,7 +270,7 @@ class RedisPlace(Place):
         if self._ear is None:
             return
         if self._withdraw():
-            self._ears.give_back(self._ear)
+            self._ear.home.give_back(self._ear)
         else:
             self._ear.close()
         self._ear = None

@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, TypeVar
 from weakref import WeakSet
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool
+from redis.exceptions import (
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from locking.backends.redis.scripts import Request
-from locking.exceptions import BackendError, BackendUnavailable
+from locking.backends.redis.line import shortened, talk
+from locking.backends.redis.scripts import Request, pack
+from locking.exceptions import BackendError, BackendUnavailable, LockError
 
 DEFAULT_TIMEOUT = 5.0
 """Seconds for connecting and for a reply where the pool's own settings name none."""
@@ -29,6 +41,41 @@ ATTEMPTS = 2
 """The first may meet a socket that the server closed while it was idle; the second has a fresh one."""
 
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
+
+MOVING = (TryAgainError, ClusterDownError)
+"""What a cluster answers while a slot or a master moves: not now."""
+
+ASKING: Final = b"*1\r\n" + pack(b"ASKING")
+
+
+_Sent = TypeVar("_Sent")
+
+
+class Calls(Protocol):
+    """What the verbs need of the servers, whether one or many."""
+
+    @property
+    def copies(self) -> Copies | None:
+        """What replicas must confirm."""
+
+    @property
+    def recovers(self) -> bool:
+        """Whether another server takes over when one dies, so that a waiter had better go on asking."""
+
+    def call(self, request: Request) -> Any:
+        """See `Wire.call`."""
+
+    def acquire(self, request: Request, undo: Callable[[], Request]) -> Any:
+        """See `Wire.acquire`."""
+
+    def command(self, *parts: str | bytes | int) -> Any:
+        """See `Wire.command`."""
+
+    def call_many(self, requests: Sequence[Request]) -> list[Any]:
+        """See `Wire.call_many`."""
+
+    def slots(self, keys: Sequence[str]) -> list[int]:
+        """See `Wire.slots`."""
 
 
 class KeepsSockets(Protocol):
@@ -50,12 +97,16 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 class Wire:
-    """Requests of all threads to one server."""
+    """Requests of all threads to one server, or to whichever is the master of a Sentinel's service."""
 
-    def __init__(self, pool: ConnectionPool, alias: str) -> None:
+    def __init__(
+        self, pool: ConnectionPool, alias: str, *, copies: Copies | None = None, recovers: bool = False
+    ) -> None:
         self._pool = pool
         self._alias = alias
         self._idle: deque[AbstractConnection] = deque()
+        self.copies = copies
+        self.recovers = recovers
         IDLE_SOCKETS.add(self)
 
     def forget(self) -> None:
@@ -70,43 +121,84 @@ class Wire:
         Raises:
             BackendUnavailable: no reply; whether the script ran is unknown. BackendError: an error as reply.
         """
-        connection = self._take()
         try:
-            reply = self._converse(connection, request)
+            return self.exchange(request)
         except RedisError as error:
             raise translated(error, self._alias) from error
+
+    def acquire(self, request: Request, undo: Callable[[], Request]) -> Any:
+        """`call` for what grants a lock: where copies are asked for, the grant counts once replicas have it.
+
+        Raises:
+            TooFewCopies: they don't; the lock was given back by `undo`.
+        """
+        if self.copies is None:
+            return self.call(request)
+        try:
+            return self.exchange(request, copies=self.copies)
+        except RedisError as error:
+            raise translated(error, self._alias) from error
+        except TooFewCopies:
+            with suppress(LockError):
+                self.call(undo())
+            raise
+
+    def exchange(self, request: Request, *, asking: bool = False, copies: Copies | None = None) -> Any:
+        """`call` that leaves redis-py's errors as they are; `asking` follows a cluster's ASK."""
+        connection = self._take()
+        try:
+            if asking:
+                return _exchange_asking(connection, request)
+            reply, attempt = _twice(_exchange, connection, request)
+            if copies is not None and isinstance(reply, int):
+                copies.confirm(connection, self._alias)
+            return request.settled(reply, attempt)
         finally:
             self._idle.append(connection)
-        return reply
 
-    def _converse(self, connection: AbstractConnection, request: Request) -> Any:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return request.settled(_exchange(connection, request), attempt)
-            except UNREACHABLE as error:
-                connection.disconnect()
-                if attempt == ATTEMPTS:
-                    raise (
-                        error if isinstance(error, RedisError) else RedisConnectionError(str(error))
-                    ) from error
-        raise AssertionError("unreachable")
+    def exchange_many(self, requests: Sequence[Request]) -> list[Any]:
+        """Send all, then read all; an error stands in the place of its reply."""
+        connection = self._take()
+        try:
+            connection.send_packed_command([request.by_digest for request in requests], check_health=False)
+            return [_reply_or_error(connection) for _ in requests]
+        except OSError as error:
+            raise RedisConnectionError(str(error)) from error
+        finally:
+            self._idle.append(connection)
+
+    def call_many(self, requests: Sequence[Request]) -> list[Any]:
+        """`call` for each."""
+        return [self.call(request) for request in requests]
+
+    def slots(self, keys: Sequence[str]) -> list[int]:
+        """Return a number for each key; keys of the same number may stand in one request."""
+        return [0] * len(keys)
 
     def command(self, *parts: str | bytes | int) -> Any:
         """Send an ordinary command; for what isn't on the hot path."""
+        try:
+            return self.converse(*parts)
+        except RedisError as error:
+            raise translated(error, self._alias) from error
+
+    def converse(self, *parts: str | bytes | int) -> Any:
+        """`command` that leaves redis-py's errors as they are."""
         connection = self._take()
         try:
-            connection.send_command(*parts, check_health=False)
-            return connection.read_response(disable_decoding=True)
-        except (RedisError, OSError) as error:
-            raise translated(error, self._alias) from error
+            return _twice(_ask, connection, parts)[0]
         finally:
             self._idle.append(connection)
 
     def _take(self) -> AbstractConnection:
         try:
-            return self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
-            return self.connection()
+            connection = self.connection()
+        if self.recovers:
+            # Without this a request would connect by itself, and not ask the Sentinels where to.
+            connection.connect()
+        return connection
 
     def connection(self) -> AbstractConnection:
         """Return a new connection, not yet connected, that gives up in bounded time."""
@@ -126,14 +218,91 @@ class Wire:
 
 def translated(error: Exception, alias: str) -> BackendError:
     """Return our error for redis-py's: *no answer* and *an error as answer* are two different things."""
-    kind = BackendUnavailable if isinstance(error, UNREACHABLE) else BackendError
+    kind = BackendUnavailable if isinstance(error, (*UNREACHABLE, *MOVING)) else BackendError
     verb = "doesn't answer" if kind is BackendUnavailable else "refused the request"
-    hint = (
-        " (a key of that name is no lock: choose another name, or a KEY_PREFIX)"
-        if "WRONGTYPE" in str(error)
-        else ""
-    )
-    return kind(f"Redis of the lock backend {alias!r} {verb}{hint}: {error}")
+    return kind(f"Redis of the lock backend {alias!r} {verb}{_hint(error)}: {error}")
+
+
+def _hint(error: Exception) -> str:
+    if "WRONGTYPE" in str(error):
+        return " (a key of that name is no lock: choose another name, or a KEY_PREFIX)"
+    if isinstance(error, MovedError):
+        return " (it is a node of a cluster: make LOCATION a list of its nodes' URLs)"
+    return ""
+
+
+def _twice(
+    step: Callable[[AbstractConnection, _Sent], Any], connection: AbstractConnection, what: _Sent
+) -> tuple[Any, int]:
+    """Do `step`, and once more on a fresh socket if the reply is lost; return the reply and its attempt."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            if attempt > 1:
+                connection.connect()
+            return step(connection, what), attempt
+        except UNREACHABLE as error:
+            connection.disconnect()
+            if attempt == ATTEMPTS:
+                raise (
+                    error if isinstance(error, RedisError) else RedisConnectionError(str(error))
+                ) from error
+    raise AssertionError("unreachable")
+
+
+def _reply_or_error(connection: AbstractConnection) -> Any:
+    try:
+        return connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return error
+
+
+def _exchange_asking(connection: AbstractConnection, request: Request) -> Any:
+    """ASKING holds for the next command only, so the script is sent whole: there is no second try."""
+    connection.send_packed_command((ASKING + request.by_source,), check_health=False)
+    connection.read_response(disable_decoding=True)
+    return connection.read_response(disable_decoding=True)
+
+
+class TooFewCopies(BackendUnavailable):
+    """Not enough replicas have the lock: it could be lost in a failover, so it isn't given at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """How many replicas must have an acquisition before it counts.
+
+    Attributes:
+        replicas: how many; "auto" = one, if the master has any at that moment.
+        timeout_ms: how long to wait for them.
+    """
+
+    replicas: int | Literal["auto"]
+    timeout_ms: int
+
+    def confirm(self, connection: AbstractConnection, alias: str) -> None:
+        """Wait for the replicas; on the connection that wrote, for WAIT counts what was written on it."""
+        wanted = self.wanted(_ask(connection, ("ROLE",))) if self.replicas == "auto" else self.replicas
+        if wanted:
+            self.check(_ask(connection, ("WAIT", wanted, self.timeout_ms)), wanted, alias)
+
+    @staticmethod
+    def wanted(role: Any) -> int:
+        """Return how many replicas "auto" asks for, from the server's answer to ROLE."""
+        return 1 if role[0] == b"master" and role[2] else 0
+
+    def check(self, confirmed: int, wanted: int, alias: str) -> None:
+        """Raise TooFewCopies if `confirmed` replicas are fewer than `wanted`."""
+        if confirmed < wanted:
+            raise TooFewCopies(
+                f"{confirmed} of {wanted} replicas confirmed the lock on backend {alias!r} within"
+                f" {self.timeout_ms} ms: it was given back, for a failover could have lost it"
+            )
+
+
+def _ask(connection: AbstractConnection, command: tuple[str | bytes | int, ...]) -> Any:
+    """One command and its reply."""
+    connection.send_command(*command, check_health=False)
+    return connection.read_response(disable_decoding=True)
 
 
 def _exchange(connection: AbstractConnection, request: Request) -> Any:
@@ -141,13 +310,19 @@ def _exchange(connection: AbstractConnection, request: Request) -> Any:
     connection must not read an answer that was meant for this one.
     """
     try:
-        connection.send_packed_command((request.by_digest,), check_health=False)
-        return connection.read_response(disable_decoding=True)
-    except NoScriptError:
-        connection.send_packed_command((request.by_source,), check_health=False)
-        return connection.read_response(disable_decoding=True)
+        try:
+            return _talk(connection, request.by_digest)
+        except NoScriptError:
+            return _talk(connection, request.by_source)
     except ResponseError:
         raise  # a whole answer, if not the one that was hoped for
     except BaseException:
         connection.disconnect()
         raise
+
+
+def _talk(connection: AbstractConnection, packet: bytes) -> Any:
+    if sock := shortened(connection):
+        return talk(connection, sock, packet)
+    connection.send_packed_command((packet,), check_health=False)
+    return connection.read_response(disable_decoding=True)

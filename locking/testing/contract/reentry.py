@@ -12,7 +12,7 @@ class ReentryContract(ContractBase):
     """Holds are counted."""
 
     def test_the_holder_enters_again(self, name: str) -> None:
-        """A thread takes again what it holds, by any Lock of that name; its last release frees it."""
+        """A thread takes again what it holds, by any Lock of that name; the last release frees it."""
         lock = get_lock(name, ttl=30)
         with lock as outer, lock as middle, get_lock(name, ttl=30) as inner:
             assert outer.fencing_token == middle.fencing_token == inner.fencing_token

@@ -1,0 +1,223 @@
+"""From the settings of an alias to its servers: one, a service that Sentinels watch, or a cluster.
+
+    redis://host:6379/0                               one server
+    rediss://host:6379/0                              the same by TLS; certificate and host name are verified
+    unix:///path/to/redis.sock?db=0                   the same by a socket file
+    sentinel+redis://host:26379,host:26379/service/0  the master of a service; sentinel+rediss:// by TLS
+    ["redis://host:7000", "redis://host:7001"]        a cluster, reached by any of these nodes
+
+`CACHE` instead of `LOCATION` shares the address, the credentials and the TLS settings of a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.connection import ConnectionPool, parse_url
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
+
+from locking.backends.redis.aio import Room, Rooms, connections_like
+from locking.backends.redis.cluster import Address, ClusterRoom, ClusterWire, Nodes
+from locking.backends.redis.waiting import Ears, EarsOf
+from locking.backends.redis.wire import Calls, Copies, Wire
+from locking.conf import AliasSettings
+
+SENTINEL_SCHEME: Final = "sentinel+"
+
+SENTINEL_TIMEOUT: Final = 1.0
+"""Seconds after which the next Sentinel is asked: they are many, so that one may be down."""
+
+DEFAULT_COPIES_TIMEOUT_MS: Final = 1000
+
+OWN_OPTIONS: Final = ("wait_replicas", "wait_timeout_ms", "sentinel_kwargs")
+"""What `OPTIONS` may hold beside arguments of redis-py's connections."""
+
+
+class Servers(NamedTuple):
+    """All that the verbs need of the servers: for threads, for waiting threads, for asyncio."""
+
+    wire: Calls
+    ears_of: EarsOf
+    rooms: Rooms
+    close: Callable[[], None]
+
+
+def servers_of(settings: AliasSettings) -> Servers:
+    """Return the servers that `settings` name; nothing is sent yet.
+
+    Raises:
+        ImproperlyConfigured: `CACHE`, `LOCATION` or `OPTIONS` can't be meant; the message says why.
+    """
+    if settings.location is not None and settings.cache is not None:
+        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}] has both CACHE and LOCATION; keep one")
+    if settings.location is None:
+        return _servers_of_cache(settings)
+    if isinstance(settings.location, str):
+        return _one(settings, _pool_at(settings, settings.location))
+    return _cluster(settings, *_seeds(settings, settings.location))
+
+
+# one server, or one master
+
+
+def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
+    recovers = isinstance(pool, SentinelConnectionPool)
+    copies = _copies(settings, default="auto" if recovers else 0)
+    wire = Wire(pool, settings.alias, copies=copies, recovers=recovers)
+    ears = Ears(wire)
+    connect = connections_like(pool)
+    rooms = Rooms(lambda: Room(connect, settings.alias, copies=copies, recovers=recovers))
+
+    def close() -> None:
+        ears.close()
+        wire.close()
+
+    return Servers(wire, lambda key: ears, rooms, close)
+
+
+def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:
+    try:
+        if url.startswith(SENTINEL_SCHEME):
+            return _sentinel_pool(settings, url)
+        return ConnectionPool.from_url(url, **_connection_options(settings))
+    except ValueError as error:
+        raise _bad_location(settings, str(error)) from error
+
+
+def _sentinel_pool(settings: AliasSettings, url: str) -> ConnectionPool:
+    parts = urlsplit(url.removeprefix(SENTINEL_SCHEME))
+    service, _, database = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError(
+            f"{_without_password(url)!r} names no service: {SENTINEL_SCHEME}redis://host:26379/<service>"
+        )
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    master = parts._replace(netloc=f"{credentials}{at}localhost", path=f"/{database}")
+    options = {**parse_url(master.geturl()), **_connection_options(settings)}
+    for name in ("host", "port", "connection_class"):
+        options.pop(name, None)
+    sentinels = [_host_and_port(part, 26379) for part in hosts.split(",")]
+    manager = Sentinel(sentinels, sentinel_kwargs=_sentinel_options(settings), **options)
+    return SentinelConnectionPool(service, manager, ssl=parts.scheme == "rediss", **options)
+
+
+def _sentinel_options(settings: AliasSettings) -> dict[str, Any]:
+    patience = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT}
+    return {**patience, "retry": Retry(NoBackoff(), 0), **settings.options.get("sentinel_kwargs", {})}
+
+
+def _host_and_port(text: str, default: int) -> tuple[str, int]:
+    parts = SplitResult("redis", text, "", "", "")
+    if not parts.hostname:
+        raise ValueError(f"{text!r} is no host:port")
+    return parts.hostname, parts.port or default
+
+
+# a cluster
+
+
+def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping[str, Any]) -> Servers:
+    copies = _copies(settings, default="auto")
+    nodes = Nodes(seeds, options, settings.alias)
+    wire = ClusterWire(nodes, copies)
+    return Servers(wire, wire.ears_of, Rooms(lambda: ClusterRoom(nodes, copies)), wire.close)
+
+
+def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[str, Any]]:
+    """Return the addresses of a list of URLs, and the connection options of the first, which hold for all."""
+    if not isinstance(urls, Sequence) or not urls or not all(isinstance(url, str) for url in urls):
+        raise _bad_location(settings, f"must be a URL, or a list of URLs of a cluster's nodes, not {urls!r}")
+    try:
+        parsed = [parse_url(url) for url in urls]
+    except ValueError as error:
+        raise _bad_location(settings, str(error)) from error
+    for url, options in zip(urls, parsed, strict=True):
+        if "path" in options:
+            raise _bad_location(
+                settings, f"{url!r} is a socket file; a cluster's nodes find each other by host"
+            )
+        if options.pop("db", 0):
+            raise _bad_location(
+                settings, f"{_without_password(url)!r} names a database; a cluster has only one"
+            )
+    seeds = [Address(each.get("host", "localhost"), each.get("port", 6379)) for each in parsed]
+    return seeds, _pool_options({**parsed[0], **_connection_options(settings)})
+
+
+def _pool_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in ("host", "port")}
+
+
+# a cache's servers
+
+
+def _servers_of_cache(settings: AliasSettings) -> Servers:
+    client = _client_of_cache(settings)
+    if isinstance(client, RedisCluster):
+        nodes = client.nodes_manager
+        seeds = [Address(node.host, node.port) for node in nodes.startup_nodes.values()]
+        return _cluster(settings, seeds, _pool_options(nodes.connection_kwargs))
+    if isinstance(client, Redis):
+        return _one(settings, client.connection_pool)
+    raise ImproperlyConfigured(
+        f"LOCKING[{settings.alias!r}]: can't lock through a {type(client).__qualname__};"
+        " give LOCKING a LOCATION of its own"
+    )
+
+
+def _client_of_cache(settings: AliasSettings) -> object:
+    from django.core.cache import caches
+
+    cache: Any = caches[settings.cache or "default"]
+    if hasattr(cache, "client") and hasattr(cache.client, "get_client"):  # django-redis
+        return cache.client.get_client(write=True)
+    if hasattr(cache, "_cache") and hasattr(cache._cache, "get_client"):  # Django's own RedisCache
+        return cache._cache.get_client(None, write=True)
+    raise ImproperlyConfigured(
+        f"LOCKING[{settings.alias!r}] shares the cache {settings.cache or 'default'!r}, which is"
+        f" {type(cache).__module__}.{type(cache).__qualname__} and not on Redis;"
+        " point CACHES at django-redis, or give LOCKING a LOCATION of its own"
+    )
+
+
+# options
+
+
+def _connection_options(settings: AliasSettings) -> dict[str, Any]:
+    return {name: value for name, value in settings.options.items() if name not in OWN_OPTIONS}
+
+
+def _copies(settings: AliasSettings, *, default: int | str) -> Copies | None:
+    wanted = settings.options.get("wait_replicas", default)
+    timeout_ms = settings.options.get("wait_timeout_ms", DEFAULT_COPIES_TIMEOUT_MS)
+    if wanted != "auto" and not _is_whole(wanted, at_least=0):
+        raise _bad_option(settings, "wait_replicas", 'a number of replicas or "auto"', wanted)
+    if not _is_whole(timeout_ms, at_least=1):  # WAIT 0 would wait without end
+        raise _bad_option(settings, "wait_timeout_ms", "whole milliseconds, at least 1", timeout_ms)
+    return Copies(wanted, timeout_ms) if wanted else None
+
+
+def _is_whole(value: object, *, at_least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
+
+
+def _bad_option(settings: AliasSettings, name: str, wanted: str, value: object) -> ImproperlyConfigured:
+    return ImproperlyConfigured(
+        f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] must be {wanted}, not {value!r}"
+    )
+
+
+def _bad_location(settings: AliasSettings, why: str) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['LOCATION']: {why}")
+
+
+def _without_password(url: str) -> str:
+    credentials, at, rest = url.rpartition("@")
+    return f"{credentials.split('//')[0]}//***@{rest}" if at else url

@@ -1,0 +1,3 @@
+"""What tests with faults share."""
+
+from tests.lock_fixtures import *  # noqa: F403

@@ -1,0 +1,205 @@
+"""Many processes, stopped and killed, write down when they held one lock; their histories are checked."""
+
+import itertools
+import os
+import random
+import signal
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from locking import BackendUnavailable, LockLost, LockNotAcquired, get_lock
+from locking.backends.redis import scripts
+from locking.clock import now
+from locking.testing.contract.processes import Child, child
+from tests.chaos.history import Hold, Journal, read_holds, violations
+
+TTL = 0.25
+PROCESSES = 4
+
+
+# the check itself
+
+
+HISTORY = [
+    Hold(1, "a:1", 10, invoked=0.0, acquired=0.1, deadline=1.0, leaving=0.5, clean=True),
+    Hold(2, "b:1", 11, invoked=0.2, acquired=0.6, deadline=1.5, leaving=0.7, clean=True),
+    Hold(1, "a:2", 12, invoked=0.6, acquired=0.8, deadline=1.0),  # killed
+    Hold(2, "b:2", 13, invoked=0.9, acquired=1.1, deadline=2.0, leaving=3.0),  # slept past its lease
+    Hold(3, "c:1", 14, invoked=1.0, acquired=2.1, deadline=3.1, leaving=2.2, clean=True),
+]
+
+MUTANTS = {
+    "released by nobody, granted to another": (1, {"acquired": 0.4}),
+    "granted before a killed holder's lease was over": (3, {"acquired": 0.95}),
+    "the same token twice": (2, {"token": 11}),
+    "a falling token": (4, {"token": 9}),
+    "a falling token of one who claims nothing": (4, {"token": 9, "deadline": 2.05}),
+}
+
+
+def test_a_possible_history_is_accepted():
+    """Releases, a kill, and a holder who slept past its lease contradict nothing."""
+    assert violations(HISTORY) == []
+
+
+@pytest.mark.parametrize(("index", "change"), list(MUTANTS.values()), ids=list(MUTANTS))
+def test_a_mutant_history_is_rejected(index, change):
+    """Each rule of the check finds what breaks it."""
+    mutant = list(HISTORY)
+    mutant[index] = replace(mutant[index], **change)
+    assert violations(mutant)
+
+
+def test_a_slow_holder_may_overlap_with_its_successor_in_time_but_not_in_claim():
+    """A release that is recorded late is no violation: the claim ended when the holder began to release."""
+    slow = Hold(1, "a:1", 1, invoked=0.0, acquired=0.1, deadline=0.2, leaving=5.0)
+    assert violations([slow, Hold(2, "b:1", 2, invoked=0.1, acquired=0.25, deadline=1.0)]) == []
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 1), st.floats(0.001, 1), st.integers(1, 3)), max_size=12))
+def test_histories_one_after_the_other_are_accepted_and_their_overlaps_rejected(steps):
+    """Any sequence of holds passes; moving any hold into its predecessor's claim doesn't."""
+    moment, holds = 0.0, []
+    for token, (gap, length, process) in enumerate(steps, 1):
+        start = moment + gap
+        moment = start + length
+        holds.append(Hold(process, f"{process}:{token}", token, start, start, start + 5, leaving=moment))
+    assert violations(holds) == []
+    for index in range(1, len(holds)):
+        before, here = holds[index - 1], holds[index]
+        middle = (before.acquired + before.end) / 2
+        assert violations([*holds[: index - 1], before, replace(here, acquired=middle), *holds[index + 1 :]])
+
+
+# real processes
+
+
+def work(pipe, folder: Path, number: int) -> None:
+    """Take the lock again and again and write down what it looked like from here."""
+    journal = Journal(folder / f"{os.getpid()}.jsonl", os.getpid())
+    chance = random.Random(number)
+    pipe.send("ready")
+    while not pipe.poll():
+        invoked = now()
+        try:
+            lease = get_lock("history", ttl=TTL, wait=1, fenced=True).acquire()
+        except (LockNotAcquired, BackendUnavailable):
+            continue
+        owner = lease.owner
+        (single,) = lease.leases
+        journal.note(
+            owner=owner, token=single.token, invoked=invoked, acquired=now(), deadline=single.deadline
+        )
+        time.sleep(chance.uniform(0, 0.01))  # the work done under the lock
+        journal.note(owner=owner, leaving=now(), clean=False)
+        try:
+            lease.release()
+        except (LockLost, BackendUnavailable):
+            continue
+        journal.note(owner=owner, clean=True)
+    pipe.send("done")
+
+
+def run_workers(folder: Path, seconds: float, torment) -> list[Hold]:
+    """Let processes compete for `seconds` while `torment(processes)` has its way with them."""
+    until = now() + seconds
+    with ExitStack() as stack:
+        crowd: list[Child] = []
+
+        def hire() -> None:
+            number = len(crowd)
+            worker = stack.enter_context(child(lambda pipe: work(pipe, folder, number)))
+            assert worker.report() == "ready"
+            crowd.append(worker)
+
+        for _ in range(PROCESSES):
+            hire()
+        while now() < until:
+            torment(crowd, hire)
+        living = [worker for worker in crowd if worker.process.is_alive()]
+        for worker in living:
+            worker.pipe.send("stop")
+        assert [worker.report() for worker in living] == ["done"] * len(living)
+    return read_holds(folder)
+
+
+class Chaos:
+    """Stops processes past their lease, kills them and hires others, and stops the server; seeded."""
+
+    def __init__(self, server, seed: int) -> None:
+        self.server = server
+        self.chance = random.Random(seed)
+        self.evils = itertools.cycle([self.stop, self.kill, self.stop, self.outage])
+        self.rounds = 0
+
+    def __call__(self, crowd, hire) -> None:
+        """Do the next evil to someone."""
+        living = [worker for worker in crowd if worker.process.is_alive()]
+        victim = self.chance.choice(living)
+        next(self.evils)(victim, hire)
+        self.rounds += 1
+        time.sleep(self.chance.uniform(0, 0.05))
+
+    def stop(self, victim, hire) -> None:
+        """Pause the process, sometimes beyond its lease."""
+        os.kill(victim.process.pid, signal.SIGSTOP)
+        time.sleep(self.chance.uniform(0.01, TTL * 1.6))
+        os.kill(victim.process.pid, signal.SIGCONT)
+
+    def kill(self, victim, hire) -> None:
+        """End the process without a chance to clean up, and start another."""
+        victim.kill()
+        hire()
+
+    def outage(self, victim, hire) -> None:
+        """Pause the server: requests are answered late, or after their senders gave up."""
+        self.server.pause()
+        time.sleep(self.chance.uniform(0.01, 0.2))
+        self.server.resume()
+
+
+def test_histories_under_pauses_and_kills_exclude(own_redis, locks_on, tmp_path):
+    """However processes and server are stopped and killed, no two claims overlap and tokens rise."""
+    locks_on(own_redis.url, socket_timeout=0.1)
+    chaos = Chaos(own_redis, seed=20)
+    holds = run_workers(tmp_path, 6.0, chaos)
+    assert violations(holds) == []
+    assert chaos.rounds >= 8
+    assert len(holds) > 50
+    assert any(not hold.clean for hold in holds), (
+        "nobody was ever interrupted: too little chaos to tell anything"
+    )
+
+
+LOCK_MUTANTS = {
+    "grants what another has": (
+        ("token", "handover", "acquire"),
+        b"if left == -2 then",
+        b"if left ~= -2 then redis.call('DEL', KEYS[1]) left = -2 end\nif left == -2 then",
+    ),
+    "mints the same token for ever": (
+        ("token", "handover", "acquire"),
+        b"return (mint(ARGV[3]))",
+        b"return 7",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "old", "new"), list(LOCK_MUTANTS.values()), ids=list(LOCK_MUTANTS))
+def test_histories_of_a_broken_lock_are_rejected(own_redis, locks_on, tmp_path, monkeypatch, files, old, new):
+    """The check sees a lock whose script has one rule taken out, without any chaos."""
+    read = scripts._read
+    with monkeypatch.context() as patched:
+        patched.setattr(scripts, "_read", lambda name: read(name).replace(old, new))
+        mutant = scripts.Script(*files)
+    assert mutant._by_source != scripts.ACQUIRE._by_source
+    monkeypatch.setattr(scripts, "ACQUIRE", mutant)
+    locks_on(own_redis.url)
+    holds = run_workers(tmp_path, 1.0, lambda crowd, hire: time.sleep(0.05))
+    assert violations(holds)

@@ -1,0 +1,71 @@
+"""What tests of the lock share: a server to torment, a proxy before it, locks on either."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test.utils import override_settings
+
+from locking.lease import HOLDS
+from locking.renewal import watchdog
+from tests.backends import MEMORY, REDIS
+from tests.private_redis import PrivateRedis, private_redis
+from tests.proxy import Proxy, proxy_to
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_other_tests() -> Iterator[None]:
+    """Let no burial begun by one test, and no lease that its traceback keeps alive, reach into the next."""
+    yield
+    watchdog._ghosts.clear()
+    HOLDS.clear()
+
+
+@pytest.fixture(scope="session")
+def shared_redis() -> Iterator[PrivateRedis]:
+    """A server for the whole run."""
+    with private_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis(shared_redis: PrivateRedis) -> Iterator[PrivateRedis]:
+    """A Redis server that tests may pause and flush; each finds it empty and awake."""
+    shared_redis.client.flushall()
+    yield shared_redis
+    shared_redis.resume()
+
+
+@pytest.fixture
+def proxy(own_redis: PrivateRedis) -> Iterator[Proxy]:
+    """A proxy in front of `own_redis`."""
+    with proxy_to(own_redis.path) as made:
+        yield made
+
+
+LocksOn = Callable[..., None]
+
+
+@pytest.fixture
+def locks_on() -> Iterator[LocksOn]:
+    """Call it with a URL (and redis-py's options) to lock there for the rest of the test."""
+    enabled: list[Any] = []
+
+    def locks_on(url: str, **options: Any) -> None:
+        options.setdefault("socket_timeout", 0.25)
+        entry = {"BACKEND": REDIS, "LOCATION": url, "OPTIONS": options}
+        enabled.append(override_settings(LOCKING={"default": entry}))
+        enabled[-1].enable()
+
+    yield locks_on
+    for each in reversed(enabled):
+        each.disable()
+
+
+@pytest.fixture
+def memory_locks() -> Iterator[None]:
+    """Locks in memory for the test."""
+    from locking.testing import override_locks
+
+    with override_settings(LOCKING={"default": {"BACKEND": MEMORY}}), override_locks():
+        yield

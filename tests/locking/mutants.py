@@ -1,0 +1,169 @@
+"""Backends with one rule taken out each; the contract must refuse every one."""
+
+from typing import cast
+
+from locking.backends.base import Grant
+from locking.backends.memory import MemoryBackend, MemoryPlace
+from locking.clock import now
+
+
+class AnyoneReleases(MemoryBackend):
+    """Release doesn't compare the owner."""
+
+    def release(self, key, owner):
+        """Release whoever has it."""
+        hold = self.store.holder(key)
+        return hold is not None and super().release(key, hold.owner)
+
+
+class AnyoneExtends(MemoryBackend):
+    """Extend doesn't compare the owner."""
+
+    def extend(self, key, owner, ttl):
+        """Extend whoever has it."""
+        hold = self.store.holder(key)
+        return hold is not None and super().extend(key, hold.owner, ttl)
+
+
+class ExtensionRevives(MemoryBackend):
+    """Extend takes a lock that has ended."""
+
+    def extend(self, key, owner, ttl):
+        """Take it if it is gone."""
+        return super().extend(key, owner, ttl) or isinstance(self.store.take(key, owner, ttl), Grant)
+
+
+class NeverExpires(MemoryBackend):
+    """The ttl is ignored."""
+
+    def place(self, key, owner, ttl, *, fenced=False):
+        """Take it for an hour."""
+        return super().place(key, owner, 3600.0)
+
+
+class ExpiresEarly(MemoryBackend):
+    """The engine's lease is shorter than the client's."""
+
+    def place(self, key, owner, ttl, *, fenced=False):
+        """Take it for half of the time."""
+        return super().place(key, owner, ttl / 2)
+
+
+class GrantsToAll(MemoryBackend):
+    """There is no exclusion."""
+
+    def place(self, key, owner, ttl, *, fenced=False):
+        """Each owner has a lock of its own."""
+        return super().place(f"{key}:{owner}", owner, ttl)
+
+
+class OneToken(MemoryBackend):
+    """Every hold has the same token."""
+
+    def place(self, key, owner, ttl, *, fenced=False):
+        """Send the counter back."""
+        self.store._token = 6
+        return super().place(key, owner, ttl)
+
+
+class LastComeFirstServed(MemoryBackend):
+    """The queue is a stack, and the flag says that it is fair."""
+
+    def release(self, key, owner):
+        """Turn the queue round first."""
+        queue = self.store._queues.get(key)
+        if queue:
+            queue.rotate(1)
+        return super().release(key, owner)
+
+
+class NoWakeUps(MemoryBackend):
+    """A release wakes nobody: whoever waits sleeps to the end of the lease."""
+
+    def place(self, key, owner, ttl, *, fenced=False):
+        """Put wax in the waiter's ears."""
+        place = cast(MemoryPlace, super().place(key, owner, ttl))
+        place._waiter.wake = lambda: None
+        return place
+
+
+class RefusesRepeats(MemoryBackend):
+    """An owner that asks again is told that the lock is busy."""
+
+    def try_acquire(self, key, owner, ttl, *, fenced=False):
+        """Ask in another name."""
+        return super().try_acquire(key, owner + ("x" if self.store.holder(key) else ""), ttl)
+
+
+class FoldsCase(MemoryBackend):
+    """Keys are lower case, as a database's collation may have it."""
+
+    def key(self, name):
+        """Fold."""
+        return super().key(name).lower()
+
+
+class StaysInLine(MemoryBackend):
+    """Whoever gives up is still in the queue."""
+
+    class Place(MemoryPlace):
+        """A place that isn't left."""
+
+        def leave(self):
+            """Do nothing."""
+
+    def place(self, key, owner, ttl, *, fenced=False):
+        """A place that isn't left."""
+        return self.Place(self.store, key, owner, ttl)
+
+
+class BreaksAnyone(MemoryBackend):
+    """Force release doesn't compare whom it was asked to break."""
+
+    def force_release(self, key, expected):
+        """Break whoever has it."""
+        hold = self.store.holder(key)
+        return hold is not None and self.store.release(key, hold.owner)
+
+
+class ListsNothing(MemoryBackend):
+    """The flag says that it lists, and it doesn't."""
+
+    supports_listing = True
+
+    def held(self, *, offset=0, limit=50):
+        """List nothing, whatever is held."""
+        return []
+
+
+class TooLate(MemoryBackend):
+    """The lease is counted from the reply, not from the request: it looks longer than it is."""
+
+    def place(self, key, owner, ttl, *, fenced=False):
+        """Grant from later on."""
+        place = super().place(key, owner, ttl)
+        take = place.try_acquire
+
+        def later(*, queue):
+            outcome = take(queue=queue)
+            return Grant(outcome.token, now() + 1) if isinstance(outcome, Grant) else outcome
+
+        place.try_acquire = later  # type: ignore[method-assign]
+        return place
+
+
+class Blocks(MemoryBackend):
+    """A wait of zero puts the caller to sleep."""
+
+    def place(self, key, owner, ttl, *, fenced=False):
+        """Wait whatever was asked for."""
+        place = super().place(key, owner, ttl)
+        take = place.try_acquire
+
+        def sleepy(*, queue):
+            place.try_acquire = take  # type: ignore[method-assign]
+            outcome = take(queue=True)
+            return outcome if isinstance(outcome, Grant) else place.wait(0.01)
+
+        place.try_acquire = sleepy  # type: ignore[method-assign]
+        return place

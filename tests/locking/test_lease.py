@@ -1,0 +1,238 @@
+"""A lease from its acquisition to its end, and the re-entry table."""
+
+import gc
+import logging
+import threading
+
+import pytest
+
+from locking import Lease, LockLost, LockNotOwned, get_lock
+from locking.backends.memory import STORES
+from locking.clock import now
+from locking.lease import HOLDS, State, _losing
+from locking.testing import held_locks, simulate_loss
+from locking.testing.contract.base import elsewhere, until
+from locking.testing.contract.processes import child
+
+pytestmark = pytest.mark.usefixtures("memory_locks")
+PATIENCE = 10.0
+
+
+def single(lease):
+    """The only lease of one name."""
+    (found,) = lease.leases
+    return found
+
+
+def test_the_deadline_is_counted_from_before_the_request():
+    """The local end of the lease lies before the engine's: the journey of the request is on the safe side."""
+    lease = single(get_lock("a", ttl=30).acquire())
+    hold = STORES["default"]._holds["a"]
+    assert lease.deadline == lease.taken_at + 30
+    assert lease.deadline <= hold.deadline
+    lease.release()
+
+
+def test_a_passed_deadline_is_a_loss():
+    """Nobody need say so: at its local deadline the lease is lost, and nothing brings it back."""
+    lease = single(get_lock("a", ttl=30).acquire())
+    lease.deadline = lease.taken_at
+    assert lease.state is State.LOST
+    assert lease.remaining() == 0.0
+    lease.deadline += 60
+    assert lease.state is State.LOST
+
+
+def test_doubt_and_confirmation():
+    """An unanswered renewal makes a lease unknown, which still holds; a later answer makes it held again."""
+    lease = single(get_lock("a", ttl=30).acquire())
+    seen = []
+    for step in (
+        lease.doubt,
+        lambda: lease.prolong(lease.taken_at + 1, 30),
+        lease.lose,
+        lease.doubt,
+        lambda: lease.prolong(lease.taken_at + 2, 30),
+    ):
+        step()
+        seen.append(lease.state.value)
+    assert seen == ["unknown", "held", "lost", "lost", "lost"]
+
+
+def test_an_unknown_lease_ends_at_its_deadline():
+    """Unknown isn't held for ever."""
+    lease = single(get_lock("a", ttl=30).acquire())
+    lease.doubt()
+    lease.deadline = lease.taken_at
+    with pytest.raises(LockLost, match=r"'a' on backend 'default' was lost .*\(ttl 30 s\)"):
+        lease.ensure_held()
+
+
+def test_on_lost_is_called_once_with_the_lease():
+    """However often the loss is noticed the hook runs once, in a thread of its own."""
+    told: list[tuple[Lease, str]] = []
+    lease = get_lock(
+        "a", ttl=30, on_lost=lambda it: told.append((it, threading.current_thread().name))
+    ).acquire()
+    for _ in range(3):
+        simulate_loss(lease)
+        single(lease).lose()
+    until(lambda: told, PATIENCE)
+    assert told == [(lease, "locking-on-lost")]
+
+
+def test_a_hook_that_raises_hurts_nobody(caplog):
+    """An error in `on_lost` is logged, and no more."""
+    done = threading.Event()
+
+    def hook(lease):
+        done.set()
+        raise ZeroDivisionError
+
+    lease = get_lock("a", ttl=30, on_lost=hook).acquire()
+    simulate_loss(lease)
+    assert done.wait(PATIENCE)
+    until(lambda: "on_lost of the lock 'a' raised" in caplog.text, PATIENCE)
+
+
+def test_a_forked_child_tells_no_loss_of_its_parents_lease():
+    """The hold is the parent's, and so is its end: the child calls no `on_lost`, whatever it looks at."""
+    told: list[Lease] = []
+
+    def work(pipe):
+        lease.leases[0].deadline = lease.leases[0].taken_at
+        pipe.send((lease.state.value, lease.remaining(), told))
+
+    with get_lock("a", ttl=60, on_lost=told.append) as lease, child(work) as forked:
+        assert forked.report() == ("held", 0.0, [])
+
+
+def test_a_fork_while_a_loss_is_told_does_not_block_the_child():
+    """A lock that another thread holds at the moment of the fork would never be let go in the child."""
+
+    def work(pipe):
+        with pytest.raises(LockLost), get_lock("a", ttl=60) as lease:
+            simulate_loss(lease)
+        pipe.send("lost, and told so")
+
+    with _losing, child(work) as forked:
+        assert forked.report(PATIENCE) == "lost, and told so"
+
+
+def test_a_released_lease_is_not_lost(caplog):
+    """After a release the deadline means nothing any more."""
+    lease = single(get_lock("a", ttl=30).acquire())
+    lease.release()
+    lease.deadline = lease.taken_at
+    assert lease.state is State.RELEASED
+    with pytest.raises(LockNotOwned, match="released already"):
+        lease.ensure_held()
+    with pytest.raises(LockNotOwned):
+        lease.extend(5)
+
+
+def test_a_lost_hold_is_not_re_entered():
+    """A block inside a block whose lock was lost isn't entered as if it were still held."""
+    with pytest.raises(LockLost), get_lock("a", ttl=30) as lease:
+        simulate_loss(lease)
+        with pytest.raises(LockLost), get_lock("a", ttl=30):
+            pytest.fail("the body ran without the lock")
+
+
+def test_a_forgotten_lease_is_not_kept_alive():
+    """When nobody refers to a lease any more it leaves the table by which the watchdog renews."""
+    get_lock("a", ttl=None).acquire()
+    gc.collect()
+    assert held_locks() == []
+    assert STORES["default"]._holds["a"].deadline <= now() + 30
+
+
+def test_holds_are_told_apart_by_thread_objects_not_idents():
+    """A thread whose ident is that of a dead holder isn't taken for it."""
+    leases = [elsewhere(get_lock("a", ttl=60).acquire)]
+    for _ in range(20):  # one of these threads gets the dead one's ident
+        assert elsewhere(get_lock("a").try_acquire) is None
+    leases[0].release()
+
+
+def test_leases_of_several_names_show_the_worst():
+    """The state of several leases is that of the worst; what is left is that of the shortest."""
+    lease = get_lock("b", "a", ttl=30).acquire()
+    seen = [lease.state.value]
+    assert lease.names == ("a", "b")
+    lease.leases[0].deadline -= 20
+    assert lease.remaining() <= 10
+    lease.leases[1].doubt()
+    seen.append(lease.state.value)
+    lease.extend(40)
+    assert lease.remaining() > 39
+    lease.leases[1].lose()
+    seen.append(lease.state.value)
+    assert seen == ["held", "unknown", "lost"]
+    with pytest.raises(LockLost, match="'b'"):
+        lease.release()
+    assert held_locks() == []
+
+
+def test_keeping_several_names_keeps_all():
+    """`keep` leaves each name to its ttl."""
+    lease = get_lock("a", "b", ttl=30).acquire()
+    lease.keep()
+    assert held_locks() == []
+    assert get_lock("a").locked()
+    assert get_lock("b").locked()
+
+
+def test_keeping_an_inner_hold_keeps_the_outer():
+    """`keep` on a re-entered lock gives up one level, not the lock."""
+    with get_lock("a", ttl=30):
+        get_lock("a", ttl=30).acquire().keep()
+        assert held_locks() == ["a"]
+
+
+def test_a_lease_is_true_and_says_what_it_is():
+    """`if lock.try_acquire():` reads as it should, and a log line is of use."""
+    lease = get_lock("a", ttl=30).try_acquire()
+    assert lease
+    assert "Lease of 'a' on 'default': held, " in repr(lease)
+    assert single(lease).owner not in repr(lease)
+    lease.release()
+    several = get_lock("a", "b", ttl=30).acquire()
+    assert "Leases of a, b: held" in repr(several)
+    several.release()
+
+
+def test_the_table_of_holds_is_empty_in_the_end():
+    """Releases and losses leave nothing behind."""
+    for _ in range(3):
+        with get_lock("a", "b", ttl=30):
+            pass
+    lease = get_lock("a", ttl=30).acquire()
+    simulate_loss(lease)
+    with pytest.raises(LockLost):
+        lease.release()
+    assert len(HOLDS) == 0
+
+
+def test_losses_are_logged(caplog):
+    """Operators read of a loss even if the program doesn't look."""
+    with caplog.at_level(logging.WARNING, logger="locking"):
+        lease = get_lock("a", ttl=30).acquire()
+        simulate_loss(lease)
+    assert "lost the lock 'a' (ttl 30 s) on backend 'default'" in caplog.text
+
+
+def test_a_thread_that_ends_without_releasing_is_not_renewed_for_ever():
+    """The lock object lives on, but the lease goes with its thread, so the watchdog has nothing to renew."""
+    lock = get_lock("left-behind")
+
+    def acquire_and_end():
+        lock.acquire()
+
+    thread = threading.Thread(target=acquire_and_end)
+    thread.start()
+    thread.join()
+    assert [lease.name for lease in HOLDS.values()] == ["left-behind"]
+    del thread
+    gc.collect()
+    assert list(HOLDS.values()) == []

@@ -1,0 +1,198 @@
+"""`Lock` beyond the contract: several names, sharing, assertions, and what is cleaned up when."""
+
+import asyncio
+from unittest import mock
+
+import pytest
+
+from locking import (
+    BackendError,
+    BackendUnavailable,
+    LockLost,
+    LockNotAcquired,
+    LockNotOwned,
+    assert_locked,
+    get_lock,
+)
+from locking.backends.memory import STORES, Store
+from locking.handler import locks
+from locking.lease import HOLDS
+from locking.renewal import watchdog
+from locking.testing import held_locks, simulate_contention, simulate_loss
+from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
+
+pytestmark = pytest.mark.usefixtures("memory_locks")
+PATIENCE = 10.0
+
+
+def test_names_share_one_wait():
+    """The wait is for all names together, not for each."""
+    with simulate_contention("b"), pytest.raises(LockNotAcquired) as caught:
+        get_lock("a", "b", wait=0.1).acquire()
+    assert caught.value.name == "b"
+    assert held_locks() == []
+    assert not get_lock("a").locked()
+
+
+def test_names_are_taken_in_sorted_order():
+    """Whatever order the caller used, the first name that is asked for is the least."""
+    with simulate_contention("a"), counted_waiters(locks["default"]) as waiters:
+        waiter = begin(get_lock("c", "a", "b", wait=60).acquire)
+        until(waiters.number, PATIENCE)
+        assert not get_lock("b").locked()
+        assert not get_lock("c").locked()
+    waiter.result(timeout=PATIENCE).release()
+
+
+def test_an_error_rolls_back_the_names_taken_before():
+    """Not only a busy name: any failure leaves none of them taken."""
+    place = locks["default"].place
+
+    def failing(key, *args, **kwargs):
+        if key == "b":
+            raise BackendUnavailable("no answer")
+        return place(key, *args, **kwargs)
+
+    with mock.patch.object(locks["default"], "place", failing), pytest.raises(BackendUnavailable):
+        get_lock("a", "b").acquire()
+    assert held_locks() == []
+    assert not get_lock("a").locked()
+
+
+def test_a_failing_roll_back_does_not_mask_the_reason():
+    """The caller learns why the names weren't got, even if letting go of one failed as well."""
+    down = mock.Mock(side_effect=BackendUnavailable("down"))
+    with (
+        simulate_contention("b"),
+        mock.patch.object(locks["default"], "release", down),
+        pytest.raises(LockNotAcquired),
+    ):
+        get_lock("a", "b").acquire(wait=0)
+    assert down.called
+
+
+def test_a_cancelled_task_rolls_back_its_names():
+    """A task that is cancelled while it waits for its last name keeps none."""
+
+    async def scenario():
+        with simulate_contention("b"), counted_waiters(locks["default"]) as waiters:
+            task = asyncio.create_task(get_lock("a", "b", wait=60).aacquire())
+            while not waiters.number():
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert not await get_lock("a", "b").alocked()
+
+    asyncio.run(scenario())
+
+
+def test_every_name_is_released_even_if_one_fails():
+    """The first error is raised after all were tried."""
+    lease = get_lock("a", "b", "c").acquire()
+    simulate_loss(lease.leases[1])
+    with pytest.raises(LockLost, match="'b'"):
+        lease.release()
+    assert not get_lock("a", "c").locked()
+
+
+def test_part_of_several_names_may_be_held_already():
+    """Re-entry works name by name."""
+    with get_lock("b"):
+        with get_lock("a", "b", "c"):
+            assert held_locks() == ["a", "b", "c"]
+        assert held_locks() == ["b"]
+
+
+def test_one_lock_serves_many_threads():
+    """A shared Lock keeps each thread's lease apart."""
+    lock, seen = get_lock("a", wait=60), []
+
+    def use():
+        with lock as lease:
+            seen.append(lease.owner)
+            assert lock.owned()
+
+    for user in [begin(use) for _ in range(4)]:
+        user.result(timeout=PATIENCE)
+    assert len(set(seen)) == 4
+    assert not lock._entered
+
+
+def test_a_thread_cannot_release_anothers_hold():
+    """`release` is for what this thread acquired; the lease itself may be passed on."""
+    lock = get_lock("a")
+    lease = lock.acquire()
+    with pytest.raises(LockNotOwned, match="isn't held by this thread or task"):
+        elsewhere(lock.release)
+    elsewhere(lease.release)
+    assert not lock.locked()
+
+
+def test_assert_locked():
+    """Code that needs its caller's lock says so, for the right thread and while the lease lasts."""
+    with pytest.raises(LockNotOwned, match="needs the lock 'a'"):
+        assert_locked("a")
+    with get_lock("a", "b"):
+        assert_locked("a")
+        assert_locked("a", "b")
+        with pytest.raises(LockNotOwned, match="'c'"):
+            assert_locked("a", "c")
+        with pytest.raises(LockNotOwned):
+            elsewhere(lambda: assert_locked("a"))
+    with pytest.raises(LockLost), get_lock("a") as lease:
+        simulate_loss(lease)
+        assert_locked("a")
+
+
+def test_a_refusal_is_no_reason_for_a_burial(monkeypatch):
+    """Busy is a known outcome: nothing is sent after it."""
+    bury = mock.Mock()
+    monkeypatch.setattr(watchdog, "bury", bury)
+    with simulate_contention("a"), pytest.raises(LockNotAcquired):
+        get_lock("a").acquire(wait=0)
+    assert not bury.called
+
+
+def the_store() -> Store:
+    """What the memory backend under test keeps."""
+    return STORES.setdefault("default", Store())
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, SystemExit, BackendError("odd"), BackendUnavailable("gone")]
+)
+def test_an_unknown_outcome_is_a_reason_for_a_burial(error):
+    """Whatever interrupted the attempt, its owner is sought and released."""
+    take = the_store().take
+
+    def interrupted(key, owner, ttl, waiter=None):
+        take(key, owner, ttl, waiter)
+        raise error
+
+    lock = get_lock("a", ttl=60)
+    kind = error if isinstance(error, type) else type(error)
+    with mock.patch.object(the_store(), "take", interrupted), pytest.raises(kind) as caught:
+        lock.acquire()
+    assert caught.type is kind
+    until(lambda: not lock.locked(), PATIENCE)
+    assert len(HOLDS) == 0
+
+
+def test_an_outage_in_release_keeps_what_proves_the_hold():
+    """`lock.release()` that failed may be called again."""
+    lock = get_lock("a", ttl=60)
+    lock.acquire()
+    with mock.patch.object(locks["default"], "release", side_effect=BackendUnavailable("down")):
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable):
+                lock.release()
+    lock.release()
+    assert not lock.locked()
+
+
+def test_a_lock_says_what_it_is():
+    """For log lines."""
+    assert repr(get_lock("a")) == "<Lock 'a' on 'default'>"
+    assert repr(get_lock("b", "a")) == "<Lock of a, b>"
+    assert get_lock("b", "a").name == "a, b"

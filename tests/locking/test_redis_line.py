@@ -1,0 +1,129 @@
+"""The short way over a plain socket: every kind of answer, and every way to get none."""
+
+import socket
+import time
+from unittest import mock
+
+import pytest
+from redis.connection import Connection, SSLConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from locking.backends.redis import line
+from locking.backends.redis.scripts import release_request
+from locking.backends.redis.wire import _exchange
+
+
+@pytest.fixture
+def ends():
+    """A connection of redis-py on one end of a socket pair, and the server's end."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(5)
+    connection = Connection()
+    connection._sock = ours  # type: ignore[assignment]
+    yield connection, theirs
+    ours.close()
+    theirs.close()
+
+
+def short_way(connection) -> socket.socket:
+    """The connection's own socket, over which requests may go directly."""
+    sock = line.shortened(connection)
+    assert sock is not None
+    return sock
+
+
+def asked(ends, answer):
+    """Send a request whose answer is `answer`."""
+    connection, server = ends
+    server.sendall(answer)
+    return line.talk(connection, short_way(connection), b"PING\r\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "meaning"),
+    [
+        (b":1795257314765387\r\n", 1795257314765387),
+        (b":0\r\n", 0),
+        (b"*4\r\n:29000\r\n$5\r\nowner\r\n:0\r\n:17\r\n", [29000, b"owner", 0, 17]),
+        (b"$-1\r\n", None),
+        (b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n:7\r\n", 7),
+    ],
+)
+def test_every_kind_of_answer_is_read(ends, answer, meaning):
+    """A number, a list, nothing, and what the server says unasked before its answer."""
+    assert asked(ends, answer) == meaning
+
+
+def test_an_answer_in_pieces_is_put_together(ends):
+    """However the network cuts it, the answer is the same."""
+    connection, _ = ends
+    pieces = [b"*2\r", b"\n:1\r\n$3\r\nab", b"c\r\n"]
+    with mock.patch.object(line, "_receive", side_effect=pieces):
+        assert line.talk(connection, short_way(connection), b"PING\r\n") == [1, b"abc"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (b"-NOSCRIPT No matching script.\r\n", NoScriptError),
+        (b"-READONLY You can't write against a read only replica.\r\n", ReadOnlyError),
+        (b"-WRONGTYPE Operation against a key\r\n", ResponseError),
+    ],
+)
+def test_an_error_is_redis_pys_own(ends, answer, kind):
+    """The layers above tell outages from refusals by redis-py's classes."""
+    with pytest.raises(kind):
+        asked(ends, answer)
+
+
+def test_a_closed_socket_is_no_answer(ends):
+    """The end of the stream is a lost connection, never a number."""
+    connection, server = ends
+    sock = short_way(connection)
+    server.shutdown(socket.SHUT_WR)
+    with pytest.raises(RedisConnectionError):
+        line.talk(connection, sock, b"PING\r\n")
+
+
+def test_a_silent_server_is_given_up_in_time(ends):
+    """The kernel keeps the time-out that redis-py was configured with."""
+    connection, _ = ends
+    connection._sock.settimeout(0.05)
+    begun = time.monotonic()
+    with pytest.raises(RedisTimeoutError):
+        line.talk(connection, short_way(connection), b"PING\r\n")
+    assert 0.04 <= time.monotonic() - begun < 5
+
+
+def test_other_kinds_of_connection_keep_to_redis_pys_way():
+    """TLS must be spoken by its own socket, and a class of somebody else's may mean anything."""
+    assert line.shortened(SSLConnection()) is None
+    assert line.shortened(type("Mine", (Connection,), {})()) is None
+    assert line.shortened(Connection()) is None, "not connected yet"
+
+
+@pytest.mark.parametrize("moment", ["sendall", "recv"])
+def test_an_interruption_closes_the_socket(ends, moment):
+    """The next user of the connection must not read the answer to this request."""
+    connection, server = ends
+    sock = mock.Mock(wraps=connection._sock, spec=socket.socket)
+    getattr(sock, moment).side_effect = KeyboardInterrupt
+    connection._sock = sock
+    server.sendall(b":1\r\n")
+    with pytest.raises(KeyboardInterrupt):
+        _exchange(connection, release_request("a", "owner"))
+    assert connection._sock is None
+
+
+def test_an_interruption_while_the_script_is_sent_whole_closes_the_socket(ends):
+    """Between NOSCRIPT and the second answer, too."""
+    connection, server = ends
+    server.sendall(b"-NOSCRIPT No matching script.\r\n")
+    sock = mock.Mock(wraps=connection._sock, spec=socket.socket)
+    sock.sendall.side_effect = [None, KeyboardInterrupt]
+    connection._sock = sock
+    with pytest.raises(KeyboardInterrupt):
+        _exchange(connection, release_request("a", "owner"))
+    assert connection._sock is None

@@ -1,0 +1,244 @@
+"""The watchdog: one thread that renews, doubts, finds losses and buries ghosts."""
+
+import threading
+
+import pytest
+
+from locking import BackendUnavailable, Lease, LockLost, get_lock
+from locking.clock import now
+from locking.handler import locks
+from locking.identity import new_owner
+from locking.lease import State
+from locking.renewal import Ghost, exorcise, renew
+from locking.testing.contract.base import until
+from locking.testing.contract.processes import child
+
+PATIENCE = 10.0
+
+
+@pytest.fixture
+def quick(monkeypatch, memory_locks):
+    """Leases of 0.6 s that the watchdog keeps alive, in memory."""
+    monkeypatch.setattr("locking.lock.DEFAULT_LEASE", 0.6)
+    monkeypatch.setattr("locking.renewal.RETRY_PAUSE", 0.05)
+
+
+def single(lease):
+    """The only lease of one name."""
+    (found,) = lease.leases
+    return found
+
+
+def watchdogs():
+    """The watchdog's threads in this process."""
+    return [thread for thread in threading.enumerate() if thread.name == "locking-watchdog"]
+
+
+def test_a_lease_of_a_second_lives_for_several(own_redis, locks_on, monkeypatch):
+    """On a real server a lease of one second is renewed over and over, and free as soon as it is released."""
+    monkeypatch.setattr("locking.lock.DEFAULT_LEASE", 1.0)
+    locks_on(own_redis.url)
+    with get_lock("a") as lease:
+        until(lambda: now() > single(lease).taken_at + 2.0, PATIENCE)
+        lease.ensure_held()
+        assert 0 < own_redis.client.pttl("a") <= 1000
+    assert not own_redis.client.exists("a")
+
+
+def test_the_first_renewal_comes_after_a_third_of_the_lease(quick):
+    """Two more attempts fit into the lease if one fails."""
+    with get_lock("a") as lease:
+        assert single(lease).renew_at == pytest.approx(single(lease).taken_at + 0.2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_one_thread_renews_all(monkeypatch):
+    """A hundred leases need one watchdog, which renews those of a backend in one call."""
+    batches: list[int] = []
+    extend_many = locks["default"].extend_many
+
+    def counted(leases):
+        batches.append(len(leases))
+        return extend_many(leases)
+
+    monkeypatch.setattr(locks["default"], "extend_many", counted)
+    leases = [get_lock(f"a:{number}").acquire() for number in range(100)]
+    first_ends = max(single(lease).taken_at for lease in leases) + 0.6
+    until(lambda: min(single(lease).deadline for lease in leases) > first_ends + 0.3, PATIENCE)
+    assert len(watchdogs()) == 1
+    assert len(batches) < sum(batches)
+    for lease in leases:
+        lease.release()
+
+
+def test_many_leases_are_renewed_in_several_batches(own_redis, locks_on):
+    """More leases than one script should handle are extended, each answered in its place."""
+    locks_on(own_redis.url)
+    backend, owner = locks["default"], new_owner()
+    for number in range(250):
+        if number % 3:
+            backend.try_acquire(f"n:{number}", owner, 60.0)
+    answers = backend.extend_many([(f"n:{number}", owner, 90.0) for number in range(250)])
+    assert answers == [bool(number % 3) for number in range(250)]
+    assert own_redis.client.pttl("n:1") > 60_000
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_short_outage_is_survived(monkeypatch):
+    """Failed renewals make the lease unknown; the first that works makes it held again."""
+    backend, outage = locks["default"], threading.Event()
+    extend_many = backend.extend_many
+
+    def failing(leases):
+        if outage.is_set():
+            raise BackendUnavailable("no answer")
+        return extend_many(leases)
+
+    monkeypatch.setattr(backend, "extend_many", failing)
+    with get_lock("a") as lease:
+        outage.set()
+        until(lambda: lease.state is State.UNKNOWN, PATIENCE)
+        lease.ensure_held()
+        outage.clear()
+        until(lambda: lease.state is State.HELD, PATIENCE)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_long_outage_is_a_loss(monkeypatch):
+    """Without an answer until the local deadline the lease is lost, told without anybody asking."""
+    told = threading.Event()
+    monkeypatch.setattr(locks["default"], "extend_many", _fail)
+    lease = get_lock("a", on_lost=lambda _: told.set()).acquire()
+    assert told.wait(PATIENCE)
+    with pytest.raises(LockLost):
+        lease.release()
+
+
+def _fail(*args):
+    raise BackendUnavailable("no answer")
+
+
+@pytest.mark.usefixtures("memory_locks")
+def test_a_late_renewal_does_not_revive():
+    """A watchdog that comes after the deadline finds the lease lost, even if the engine would extend it."""
+    lease = single(get_lock("a").acquire())
+    lease.deadline = now()
+    renew([lease])
+    assert lease.state is State.LOST
+    assert not lease.renewed
+
+
+@pytest.mark.usefixtures("memory_locks")
+def test_a_lease_released_during_its_renewal_is_not_lost(monkeypatch):
+    """A renewal that overlaps with the release finds nothing, and says nothing."""
+    told: list[Lease] = []
+    lease = single(get_lock("a", on_lost=told.append).acquire())
+    extend_many = locks["default"].extend_many
+
+    def released_meanwhile(leases):
+        lease.release()
+        return extend_many(leases)
+
+    monkeypatch.setattr(locks["default"], "extend_many", released_meanwhile)
+    renew([lease])
+    assert lease.state is State.RELEASED
+    assert told == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_released_lease_is_not_renewed(monkeypatch):
+    """No renewal follows a release: the next holder's lock isn't touched by the last one's watchdog."""
+    renewed: list[str] = []
+    extend_many = locks["default"].extend_many
+
+    def noted(leases):
+        renewed.extend(key for key, _, _ in leases)
+        return extend_many(leases)
+
+    monkeypatch.setattr(locks["default"], "extend_many", noted)
+    with get_lock("a") as gone:
+        pass
+    with get_lock("b") as lease:
+        until(lambda: single(lease).deadline > single(lease).taken_at + 0.6, PATIENCE)
+    assert set(renewed) == {"b"}
+    assert gone.state is State.RELEASED
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_watchdog_outlives_surprises(monkeypatch, caplog):
+    """An error that nobody foresaw is logged, and the leases are renewed all the same."""
+    backend, surprises = locks["default"], [ZeroDivisionError("a surprise")]
+    extend_many = backend.extend_many
+
+    def surprising(leases):
+        if surprises:
+            raise surprises.pop()
+        return extend_many(leases)
+
+    monkeypatch.setattr(backend, "extend_many", surprising)
+    with get_lock("a") as lease:
+        until(lambda: single(lease).deadline > single(lease).taken_at + 0.7, PATIENCE)
+        lease.ensure_held()
+    assert "the watchdog failed and goes on" in caplog.text
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_forked_child_has_a_watchdog_of_its_own():
+    """A child renews its own leases, and none of its parent's."""
+
+    def work(pipe):
+        pipe.send(len(watchdogs()))
+        with get_lock("b") as lease:
+            until(lambda: single(lease).deadline > single(lease).taken_at + 0.7, PATIENCE)
+            pipe.send((len(watchdogs()), lease.state.value))
+
+    with get_lock("a") as lease:
+        with child(work) as forked:
+            assert forked.report() == 0
+            assert forked.report() == (1, "held")
+        lease.ensure_held()
+
+
+@pytest.mark.usefixtures("memory_locks")
+def test_a_ghost_is_buried_only_after_a_second_answer():
+    """A server that answers again may still have the late acquisition before it: one look isn't enough."""
+    backend, owner = locks["default"], new_owner()
+    ghost = Ghost(backend, "a", owner, until=now() + 60)
+    assert not exorcise(ghost)
+    backend.try_acquire("a", owner, 60.0)  # the ghost appears after the first look
+    assert exorcise(ghost)
+    assert backend.holder("a") is None
+
+
+@pytest.mark.usefixtures("memory_locks")
+def test_a_ghost_is_sought_until_its_lease_would_be_over(monkeypatch):
+    """While nobody answers the burial is tried again, and given up when the ghost can't be there any more."""
+    monkeypatch.setattr(locks["default"], "release", _fail)
+    assert not exorcise(Ghost(locks["default"], "a", new_owner(), until=now() + 60))
+    assert exorcise(Ghost(locks["default"], "a", new_owner(), until=now() - 1))
+
+
+@pytest.mark.usefixtures("memory_locks")
+def test_a_burial_spares_the_holder():
+    """Only the ghost's own hold is released."""
+    with get_lock("a", ttl=60) as lease:
+        ghost = Ghost(locks["default"], "a", new_owner(), until=now() + 60)
+        exorcise(ghost)
+        exorcise(ghost)
+        holder = locks["default"].holder("a")
+        assert holder is not None
+        assert holder.owner == lease.owner
+
+
+@pytest.mark.usefixtures("memory_locks")
+def test_leases_with_a_ttl_need_no_watchdog():
+    """Nothing is started for locks that end by themselves."""
+
+    def work(pipe):
+        with get_lock("a", ttl=60):
+            pipe.send(len(watchdogs()))
+        with get_lock("a"):
+            pipe.send(len(watchdogs()))
+
+    with child(work) as forked:
+        assert [forked.report(), forked.report()] == [0, 1]

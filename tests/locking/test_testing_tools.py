@@ -1,0 +1,156 @@
+"""What `locking.testing` gives to tests of other people's code."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+from django.test import SimpleTestCase
+
+from locking import LockLost, LockNotAcquired, LockNotOwned, get_lock
+from locking.backends.memory import MemoryBackend
+from locking.handler import InvalidLockBackend, locks
+from locking.testing import held_locks, override_locks, simulate_contention, simulate_loss
+from locking.testing.contract.base import begin, elsewhere, until
+from tests.backends import MEMORY
+
+
+def pay(order):
+    """Some code under test."""
+    with get_lock(f"order:{order}", wait=0):
+        return "paid"
+
+
+def test_locks_are_in_memory_for_the_block():
+    """Inside the block no server is asked; after it the setting is as it was."""
+    before = type(locks["default"])
+    with override_locks():
+        assert isinstance(locks["default"], MemoryBackend)
+        assert pay(42) == "paid"
+    assert type(locks["default"]) is before
+
+
+@override_locks()
+def test_a_function_may_be_decorated():
+    """The same as a decorator."""
+    assert isinstance(locks["default"], MemoryBackend)
+
+
+@override_locks()
+class DecoratedTestCase(SimpleTestCase):
+    def test_a_test_case_may_be_decorated(self):
+        """The same for a class of Django's."""
+        assert isinstance(locks["default"], MemoryBackend)
+
+
+def test_other_settings_stay(settings):
+    """The alias keeps its TTL, WAIT and KEY_PREFIX."""
+    settings.LOCKING = {"default": {"CACHE": "default", "TTL": 9, "WAIT": 1, "KEY_PREFIX": "p:"}}
+    with override_locks():
+        assert (locks["default"].settings.ttl, locks["default"].settings.wait) == (9, 1)
+        assert locks["default"].key("a") == "p:a"
+
+
+def test_only_the_named_aliases_are_swapped(settings):
+    """One alias can go to memory while another stays."""
+    settings.LOCKING = {"default": {"CACHE": "default"}, "other": {"CACHE": "default"}}
+    with override_locks("other"):
+        assert isinstance(locks["other"], MemoryBackend)
+        assert not isinstance(locks["default"], MemoryBackend)
+
+
+def test_an_alias_that_is_not_there_is_a_mistake():
+    """It isn't invented."""
+    with pytest.raises(InvalidLockBackend, match="no alias 'typo'"), override_locks("typo"):
+        pass
+
+
+def test_the_block_begins_and_ends_empty(settings):
+    """Locks from outside aren't seen inside, and those from inside not outside, also in memory."""
+    settings.LOCKING = {"default": {"BACKEND": MEMORY}}
+    get_lock("outside", ttl=60).acquire().keep()
+    with override_locks():
+        assert not get_lock("outside").locked()
+        get_lock("inside", ttl=60).acquire().keep()
+    assert get_lock("outside").locked()
+    assert not get_lock("inside").locked()
+
+
+@override_locks()
+def test_held_locks_are_listed_by_name():
+    """All that the process holds, of threads and tasks alike, and nothing that was released."""
+    assert held_locks() == []
+    with get_lock("b", "a"), get_lock("a"):
+        assert held_locks() == ["a", "b"]
+        lease = elsewhere(get_lock("c").acquire)
+        assert held_locks() == ["a", "b", "c"]
+        lease.release()
+
+    async def scenario():
+        async with get_lock("d"):
+            assert held_locks() == ["d"]
+
+    asyncio.run(scenario())
+    assert held_locks() == []
+
+
+@override_locks()
+def test_contention_refuses_the_code_under_test():
+    """Inside the block someone else has the lock."""
+    with simulate_contention("order:42") as rival, pytest.raises(LockNotAcquired) as caught:
+        pay(42)
+    assert caught.value.holder == rival
+    assert pay(42) == "paid"
+
+
+@override_locks()
+def test_contention_ends_with_its_block():
+    """Whoever waits gets the lock when the block ends."""
+    with simulate_contention("order:42"):
+        waiter = begin(get_lock("order:42", wait=60).acquire)
+        assert held_locks() == []
+    waiter.result(timeout=10).release()
+
+
+@override_locks()
+def test_contention_needs_a_free_lock():
+    """A lock that is held already isn't taken from its holder."""
+    with get_lock("order:42") as lease:
+        with pytest.raises(LockNotAcquired), simulate_contention("order:42"):
+            pass
+        lease.ensure_held()
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_loss_is_noticed_by_the_code_under_test(by_name):
+    """The lease is lost at once, `on_lost` is called, and another may have it; also on a real server."""
+    told = threading.Event()
+    with pytest.raises(LockLost), get_lock("order:42", on_lost=lambda _: told.set()) as lease:
+        simulate_loss("order:42" if by_name else lease)
+        elsewhere(lambda: pay(42))
+        assert told.wait(10)
+        lease.ensure_held()
+
+
+@override_locks()
+def test_the_loss_of_another_tasks_lock_can_be_simulated_by_name():
+    """The name suffices, whoever in this process holds it."""
+    lease = elsewhere(get_lock("order:42").acquire)
+    simulate_loss("order:42")
+    until(lambda: held_locks() == [], 10)
+    with pytest.raises(LockLost):
+        lease.ensure_held()
+
+
+@override_locks()
+def test_nothing_can_be_lost_that_is_not_held():
+    """A misspelt name is told, with what is held."""
+    with get_lock("order:42"), pytest.raises(LockNotOwned, match=r"'order:43'.*it holds order:42"):
+        simulate_loss("order:43")
+
+
+def test_locking_and_its_tools_do_not_need_pytest():
+    """Only the contract imports it; production code imports `locking` without it."""
+    program = "import sys, locking, locking.testing; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
