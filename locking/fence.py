@@ -293,7 +293,7 @@ def _limit_waits(connection: BaseDatabaseWrapper, seconds: float) -> None:
 
     SET takes no snapshot, so the fence stays the first statement that does.
     """
-    if _inside_test_case(connection):
+    if inside_test_case(connection):
         return  # they would last until the end of the test
     milliseconds = round(seconds * 1000)
     with connection.cursor() as cursor:
@@ -311,12 +311,13 @@ def _limit_waits(connection: BaseDatabaseWrapper, seconds: float) -> None:
 
 def _restore_waits(connection: BaseDatabaseWrapper) -> None:
     """MySQL's limit belongs to the session, which others will use after us."""
-    if connection.vendor == "mysql" and not _inside_test_case(connection):
+    if connection.vendor == "mysql" and not inside_test_case(connection):
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION innodb_lock_wait_timeout = @holdfast_wait")
 
 
-def _inside_test_case(connection: BaseDatabaseWrapper) -> bool:
+def inside_test_case(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a TestCase has wrapped its test in a transaction, which outlives every section in it."""
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 

@@ -115,8 +115,10 @@ class SectionAtomic(Atomic):
 
     def raise_fence(self) -> None:
         """Advance the fence: the first statement of this transaction."""
-        self.witness = fence.advance(self.alias, self.section.lease)
-        on_commit(self._hear_the_answer, using=self.alias)  # the first hook to run, right behind COMMIT
+        witness = fence.advance(self.alias, self.section.lease)
+        if not fence.inside_test_case(connections[self.alias]):  # nothing is committed there
+            self.witness = witness
+            on_commit(self._hear_the_answer, using=self.alias)  # the first hook to run, right behind COMMIT
 
     def _hear_the_answer(self) -> None:
         self.answered = True

@@ -189,8 +189,9 @@ class InsideTestCase(TestCase):
 
     def test_the_fence_works_in_the_transaction_of_a_test_case(self) -> None:
         """The section is a savepoint there; the limits of waiting would outlive it, so they aren't set."""
-        with locked_transaction("shop", fenced=True) as lease:
+        with self.captureOnCommitCallbacks() as hooks, locked_transaction("shop", fenced=True) as lease:
             add("row")
+        assert hooks == [], "the user's own hooks can be counted"
         assert Fence.objects.get(name="shop").token == lease.fencing_token
         with connection.cursor() as cursor:
             cursor.execute("SHOW idle_in_transaction_session_timeout")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from django.db import Error, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking import get_lock, locked_transaction
-from locking.fence import UNSETTLED, Witness, reply_was_lost
+from locking.fence import UNSETTLED, Witness, advance, prepare, reply_was_lost
 from tests.locking.dropping_proxy import DroppingProxy, proxied
-from tests.locking.fenced_databases import ALIAS, registered, sales, sell
+from tests.locking.fenced_databases import ALIAS, MARIADB, registered, sales, sell
 from tests.locking.support import elsewhere
 
 
@@ -122,6 +123,21 @@ def test_a_transaction_that_is_still_committing_is_waited_for(proxy: DroppingPro
     with connections[ALIAS].cursor() as cursor:
         cursor.execute("SELECT name FROM locking_fence")
         assert cursor.fetchall() == [("shop",)], "asking leaves nothing behind"
+
+
+@pytest.mark.parametrize("fenced_database", [MARIADB[0]], indirect=True, ids=str)
+def test_mariadb_tells_it_too(fenced_database: str) -> None:
+    """The mark of a committed transaction is found over a new connection, which waits for one in progress."""
+    with get_lock("shop", fenced=True) as lease:
+        prepare(fenced_database, lease)
+        with transaction.atomic(fenced_database):
+            witness = advance(fenced_database, lease)
+            impatient = replace(witness, timeout=0.1)
+            with pytest.raises(OperationalError, match="Lock wait timeout"):
+                impatient.was_committed()
+        assert witness.was_committed() is True
+        assert replace(witness, mark="another").was_committed() is False
+        assert replace(witness, token=witness.token - 1, mark="another").was_committed() is None
 
 
 def test_what_the_server_has_answered_needs_no_settling() -> None:
