@@ -17,9 +17,9 @@ from django.db import connections
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from locking.conf import read_alias
+from locking.databases import VENDORS
 from locking.decorators import DECORATED, Options, check_policy
 from locking.exceptions import BackendError
-from locking.fence import VENDORS
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.keys import dotted_path
 from locking.names import check_ttl

@@ -24,8 +24,8 @@ from django.db import DatabaseError, connections, transaction
 from django.http import HttpRequest, HttpResponseBase
 
 from locking.backoff import jittered
+from locking.databases import was_overtaken
 from locking.exceptions import BackendUnavailable, LockNotAcquired, LockTransactionError
-from locking.fence import was_overtaken
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_builder
 from locking.lock import Lock, get_lock

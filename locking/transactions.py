@@ -20,11 +20,13 @@ from django.db.transaction import Atomic, atomic, on_commit
 
 from locking import fence
 from locking.backoff import jittered
+from locking.databases import inside_test_case, reply_was_lost, stood_idle, was_overtaken
 from locking.exceptions import LockError, LockLost, LockTransactionError
 from locking.handler import DEFAULT_ALIAS
 from locking.lease import Lease
 from locking.lock import Lock, get_lock
 from locking.names import UNSET, Unset, check_names
+from locking.witness import Witness, settle
 
 logger = logging.getLogger("locking")
 
@@ -110,13 +112,13 @@ class SectionAtomic(Atomic):
         super().__init__(alias, savepoint=True, durable=True)
         self.section = section
         self.alias = alias
-        self.witness: fence.Witness | None = None
+        self.witness: Witness | None = None
         self.answered = False
 
     def raise_fence(self) -> None:
         """Advance the fence: the first statement of this transaction."""
         witness = fence.advance(self.alias, self.section.lease)
-        if not fence.inside_test_case(connections[self.alias]):  # nothing is committed there
+        if not inside_test_case(connections[self.alias]):  # nothing is committed there
             self.witness = witness
             on_commit(self._hear_the_answer, using=self.alias)  # the first hook to run, right behind COMMIT
 
@@ -144,12 +146,16 @@ class SectionAtomic(Atomic):
         connection.run_and_clear_commit_hooks()
 
     def _tell_idleness(self, error: BaseException) -> None:
-        if self.witness is not None and not self.answered and fence.stood_idle(error):
-            raise LockLost(fence.STOOD_IDLE.format(self.alias)) from error
+        if self.witness is not None and not self.answered and stood_idle(error):
+            raise LockLost(
+                f"the database {self.alias!r} ended the transaction, because its holder did nothing in it for"
+                " longer than FENCE_TIMEOUT (by default the ttl): another may hold the lock now, and nothing"
+                " was stored"
+            ) from error
 
     def _was_committed_after_all(self, error: Error) -> bool:
-        unsure = self.witness is not None and not self.answered and fence.reply_was_lost(error)
-        return unsure and fence.settle(self.witness, error)  # type: ignore[arg-type]
+        unsure = self.witness is not None and not self.answered and reply_was_lost(error)
+        return unsure and settle(self.witness, error)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -205,7 +211,7 @@ def _begin_fenced(aliases: Sequence[str], section: Section) -> ExitStack:
         try:
             return _begin(aliases, section)
         except DatabaseError as error:
-            if not fence.was_overtaken(error):
+            if not was_overtaken(error):
                 raise
         time.sleep(jittered(attempt))
     return _begin(aliases, section)

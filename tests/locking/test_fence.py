@@ -25,7 +25,8 @@ from locking import (
     locked_transaction,
 )
 from locking.backends.memory import STORES, MemoryBackend
-from locking.fence import advance, fence_name, forbid
+from locking.databases import fence_name
+from locking.fence import advance, forbid
 from locking.lease import State
 from locking.models import Fence
 from tests.locking.fenced_databases import MARIADB, POSTGRESQL, SQLITE, sales, sell

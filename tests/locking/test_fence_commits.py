@@ -13,7 +13,9 @@ from django.db import Error, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking import get_lock, locked_transaction
-from locking.fence import UNSETTLED, Witness, advance, prepare, reply_was_lost
+from locking.databases import reply_was_lost
+from locking.fence import advance, prepare
+from locking.witness import NOTHING, TRIES, UNSETTLED, Witness, settle
 from tests.locking.dropping_proxy import DroppingProxy, proxied
 from tests.locking.fenced_databases import ALIAS, MARIADB, registered, sales, sell
 from tests.locking.support import elsewhere
@@ -52,7 +54,7 @@ def test_a_commit_that_never_arrived_is_an_error_that_can_be_believed(proxy: Dro
         sell("A")
         transaction.on_commit(partial(ran.append, "hook"), using=ALIAS)
         proxy.cut = "before"
-    assert "nothing was committed" in lost.value.__notes__[0]
+    assert lost.value.__notes__ == [NOTHING]
     assert (sales(), ran) == ([], [])
     with locked_transaction("shop", using=ALIAS, fenced=True):
         sell("A")
@@ -116,6 +118,9 @@ def test_a_transaction_that_is_still_committing_is_waited_for(proxy: DroppingPro
         )
         with pytest.raises(OperationalError, match="lock timeout"):
             Witness(ALIAS, "shop", 1, "m", 0.05).was_committed()
+        lost = OperationalError("server closed the connection")
+        assert not settle(Witness(ALIAS, "shop", 1, "m", 0.05), lost)
+        assert lost.__notes__ == [UNSETTLED]
     assert Witness(ALIAS, "shop", 1, "m", 1.0).was_committed() is True
     assert Witness(ALIAS, "shop", 1, "other", 1.0).was_committed() is False
     assert Witness(ALIAS, "shop", 0, "other", 1.0).was_committed() is None
@@ -123,6 +128,30 @@ def test_a_transaction_that_is_still_committing_is_waited_for(proxy: DroppingPro
     with connections[ALIAS].cursor() as cursor:
         cursor.execute("SELECT name FROM locking_fence")
         assert cursor.fetchall() == [("shop",)], "asking leaves nothing behind"
+
+
+def test_a_database_that_is_down_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is just being restarted isn't asked once only, and not for ever."""
+    refused = OperationalError("refused")
+    answers: list[bool | Error] = [refused, refused, True]
+    asked: list[Witness] = []
+
+    def was_committed(witness: Witness) -> bool:
+        asked.append(witness)
+        answer = answers.pop(0) if answers else refused
+        if isinstance(answer, Error):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Witness, "was_committed", was_committed)
+    monkeypatch.setattr("locking.witness.jittered", lambda *_, **__: 0.0)
+    lost = OperationalError("server closed the connection")
+    witness = Witness(ALIAS, "shop", 1, "m", 1.0)
+    assert settle(witness, lost)
+    assert len(asked) == 3
+    assert not settle(witness, lost)
+    assert len(asked) == 3 + TRIES
+    assert lost.__notes__ == [UNSETTLED]
 
 
 @pytest.mark.parametrize("fenced_database", [MARIADB[0]], indirect=True, ids=str)
