@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -32,7 +33,7 @@ def running_mariadb() -> Iterator[str]:
     server, installer = found
     with tempfile.TemporaryDirectory(prefix="holdfast-mariadb-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
-        own = ["--no-defaults", f"--datadir={home / 'data'}", f"--user={getpass.getuser()}"]
+        own = ["--no-defaults", f"--datadir={home / 'data'}", f"--user={pwd.getpwuid(os.geteuid()).pw_name}"]
         with (home / "log").open("wb") as log:
             subprocess.run(
                 [installer, *own, "--auth-root-authentication-method=normal", "--skip-test-db"],
