@@ -16,7 +16,7 @@ from django.db.models import F, QuerySet
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line, Shortage, SoldOut, UnknownProduct
 from inventory.models import Product
-from locking import LockLost, LockNotAcquired
+from locking import LockLost, LockNotAcquired, StaleFencingToken
 
 Products = Mapping[str, Product]
 
@@ -53,7 +53,7 @@ def busy_when_locked_out() -> Iterator[None]:
         yield
     except LockNotAcquired as error:
         raise Busy(str(error), retry_after=error.retry_after or 1.0) from error
-    except LockLost as error:  # raised before the commit only: nothing was sold
+    except (LockLost, StaleFencingToken) as error:  # raised before the commit only: nothing was sold
         raise Busy(str(error)) from error
     except OperationalError as error:
         if getattr(error.__cause__, "sqlstate", None) not in _BUSY_STATES:

@@ -17,6 +17,7 @@ from django.db import connections
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from locking.conf import read_alias
+from locking.databases import VENDORS
 from locking.decorators import DECORATED, Options, check_policy
 from locking.exceptions import BackendError
 from locking.handler import DEFAULT_ALIAS, locks
@@ -108,6 +109,36 @@ def _check_options(function: Any) -> Iterator[CheckMessage]:
                 hint="Correct using=, or add the database.",
                 id="locking.E005",
             )
+
+
+@register("locking")
+def check_fenced(**_: Any) -> list[CheckMessage]:
+    """Find functions that are fenced where nobody can check a token: each of their calls is refused."""
+    messages = [message for function in DECORATED for message in _check_fence(function)]
+    return sorted(messages, key=lambda message: message.msg)
+
+
+def _check_fence(function: Any) -> Iterator[CheckMessage]:
+    options: Options = function.lock_options
+    if not options.fenced:
+        return
+    path = dotted_path(function)
+    if not _mints_tokens(options.backend):
+        yield _unfenced(f"{path} is fenced, but the backend {options.backend!r} mints no tokens.")
+    for alias in sorted(_using(options)):
+        if alias in connections.settings and connections[alias].vendor not in VENDORS:
+            yield _unfenced(f"{path} is fenced, but the database {alias!r} can't check a token.")
+
+
+def _mints_tokens(alias: str) -> bool:
+    try:
+        return locks[alias].supports_fencing
+    except (ImproperlyConfigured, ImportError, LookupError):
+        return True  # told by locking.E002 or E004
+
+
+def _unfenced(text: str) -> CheckMessage:
+    return Error(text, hint="Leave fenced out, or see docs/how-to/fencing.md.", id="locking.E008")
 
 
 def _using(options: Options) -> set[str]:

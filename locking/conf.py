@@ -21,6 +21,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "WAIT": 5.0,
     "KEY_PREFIX": "",
     "ON_CONFLICT": "auto",
+    "FENCE_TIMEOUT": None,
     "OPTIONS": {},
 }
 
@@ -38,6 +39,8 @@ class AliasSettings:
         wait: default seconds that `acquire` waits; None = without end.
         key_prefix: put before every name.
         on_conflict: what `@distributed_lock` does when the lock is busy.
+        fence_timeout: seconds that the transaction of a frozen holder may stand in the way of the next fenced
+            one; None = as long as the lease, and at least a second.
         options: the backend's own options.
     """
 
@@ -49,6 +52,7 @@ class AliasSettings:
     wait: float | None = 5.0
     key_prefix: str = ""
     on_conflict: Any = "auto"
+    fence_timeout: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -69,6 +73,7 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
     try:
         ttl = None if values["TTL"] is None else check_ttl(values["TTL"], source="TTL")
         wait = check_wait(values["WAIT"], source="WAIT")
+        fence_timeout = _fence_timeout(values["FENCE_TIMEOUT"])
     except ValueError as error:
         raise ImproperlyConfigured(f"LOCKING[{alias!r}]: {error}") from None
     if not isinstance(values["OPTIONS"], Mapping):
@@ -82,5 +87,10 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
         wait=wait,
         key_prefix=str(values["KEY_PREFIX"]),
         on_conflict=values["ON_CONFLICT"],
+        fence_timeout=fence_timeout,
         options=dict(values["OPTIONS"]),
     )
+
+
+def _fence_timeout(seconds: object) -> float | None:
+    return None if seconds is None else check_ttl(seconds, source="FENCE_TIMEOUT")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, fields
@@ -19,9 +20,11 @@ from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.http import HttpRequest, HttpResponseBase
 
+from locking.backoff import jittered
+from locking.databases import was_overtaken
 from locking.exceptions import BackendUnavailable, LockNotAcquired, LockTransactionError
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_builder
@@ -33,7 +36,7 @@ from locking.transactions import (
     DatabaseAliases,
     database_aliases,
     enclosing_section,
-    fence_not_supported,
+    holding,
     refuse_open_transactions,
     silent_rollback,
     transaction_under,
@@ -48,6 +51,7 @@ Conflict = LockNotAcquired | BackendUnavailable
 NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
 ConflictPolicy = NeverSkips | Literal["skip"]
 POLICIES: Final = ("auto", "raise", "skip", "retry")
+MOST_RETRIES: Final = 100
 
 DECORATED: Final[WeakSet[Callable[..., Any]]] = WeakSet()
 """What was decorated at import, for the system checks; each has its options as `lock_options`."""
@@ -83,6 +87,7 @@ class LockOptions(TypedDict, total=False):
     atomic: bool | None
     using: DatabaseAliases
     fenced: bool
+    retries: int
     backend: str
     min_hold: float
     condition: Callable[..., bool] | None
@@ -119,7 +124,11 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         atomic: run the function in a transaction that commits before the release. Default: True for a
             synchronous function; an async one can't have it, and commits what it does by itself.
         using: database alias, or several, of that transaction; a view is taken out of their ATOMIC_REQUESTS.
-        fenced: check the fencing token in the database; not supported yet.
+        fenced: have each database check the fencing token before the function reads anything, so that a
+            holder that was overtaken can't write; see `docs/how-to/fencing.md`. With `atomic=False` it is the
+            function's own `locked_transaction(…, fenced=True)` of the same names that checks it.
+        retries: how often the whole function is run again, in a new transaction under the same lock, when the
+            database gave its transaction up for another's sake (a serialization failure, a deadlock).
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
         condition: a callable that gets the call's arguments; where it returns False no lock is taken.
@@ -156,6 +165,7 @@ class Options:
     atomic: bool | None = None
     using: DatabaseAliases = "default"
     fenced: bool = False
+    retries: int = 0
     backend: str = DEFAULT_ALIAS
     min_hold: float = 0.0
     condition: Callable[..., bool] | None = None
@@ -169,11 +179,12 @@ class Options:
         check_wait(self.min_hold, source="min_hold")
         if not isinstance(self.on_conflict, Unset):
             check_policy(self.on_conflict)
+        _check_retries(self.retries, atomic=self.atomic)
         if not self.release and isinstance(self.ttl, Unset | None):
             raise ValueError(
                 "release=False leaves the lock taken until its ttl ends: say how long, as in ttl=3"
             )
-        check_on_open_transaction(self.on_open_transaction)
+        check_on_open_transaction(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
         if self.on_open_transaction == "hold" and self.atomic is False:
             raise ValueError(
                 "on_open_transaction='hold' is about the transaction that atomic=False leaves out"
@@ -199,6 +210,13 @@ class Options:
         if not isinstance(self.on_conflict, Unset):
             return self.on_conflict
         return check_policy(locks[self.backend].settings.on_conflict)
+
+
+def _check_retries(retries: object, *, atomic: bool | None) -> None:
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MOST_RETRIES:
+        raise ValueError(f"retries={retries!r} must be a whole number from 0 to {MOST_RETRIES}")
+    if retries and atomic is False:
+        raise ValueError("retries needs the transaction that atomic=False leaves out: drop one of them")
 
 
 def _refuse_unknown(options: Iterable[str]) -> None:
@@ -270,24 +288,55 @@ class LockedCall:
 
     def synchronous(self) -> Any:
         """Return the wrapper of a plain function."""
-        if self.options.fenced and self._atomic:
-            raise fence_not_supported()
 
         def locked(*args: Any, **kwargs: Any) -> Any:
             if not self._applies(args, kwargs):
                 return self._without_lock(args, kwargs)
             names = self.build_names(args, kwargs)
             try:
-                with ExitStack() as section:
-                    try:
-                        section.enter_context(self._section(names))
-                    except (LockNotAcquired, BackendUnavailable) as error:
-                        return self._on_conflict(error, args, kwargs)
-                    return self._finished(self.function(*args, **kwargs))
+                run = self._run_again if self.options.retries else self._run
+                return run(names, args, kwargs)
             except _Refusal as refusal:
                 return refusal.response
 
         return locked
+
+    def _run(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        with ExitStack() as section:
+            try:
+                section.enter_context(self._section(names))
+            except (LockNotAcquired, BackendUnavailable) as error:
+                return self._on_conflict(error, args, kwargs)
+            return self._finished(self.function(*args, **kwargs))
+
+    def _run_again(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Hold the lock, and so the token, around as many transactions as it takes."""
+        with ExitStack() as hold:
+            try:
+                hold.enter_context(self._hold(names))
+            except (LockNotAcquired, BackendUnavailable) as error:
+                return self._on_conflict(error, args, kwargs)
+            for attempt in range(self._retries(names)):
+                try:
+                    return self._run(names, args, kwargs)
+                except DatabaseError as error:
+                    if not was_overtaken(error):
+                        raise
+                time.sleep(jittered(attempt))
+            return self._run(names, args, kwargs)
+
+    def _hold(self, names: Sequence[str]) -> AbstractContextManager[Any]:
+        if not self._is_nested(names):
+            refuse_open_transactions(names)
+        return holding(self._lock(names), release=self.options.release)
+
+    def _retries(self, names: Sequence[str]) -> int:
+        """None inside another locked transaction: given up as a whole, it must begin anew itself."""
+        return 0 if self._is_nested(names) else self.options.retries
+
+    def _is_nested(self, names: Sequence[str]) -> bool:
+        options = self.options
+        return enclosing_section(names, database_aliases(options.using), options.backend) is not None
 
     def _applies(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         condition = self.options.condition
@@ -316,6 +365,7 @@ class LockedCall:
             aliases,
             options.backend,
             release=options.release,
+            fenced=options.fenced,
             on_open_transaction=options.on_open_transaction,
         )
 
@@ -340,17 +390,7 @@ class LockedCall:
 
     def asynchronous(self) -> Any:
         """Return the wrapper of a coroutine function."""
-        if self.options.on_open_transaction == "hold":
-            raise LockTransactionError(
-                f"on_open_transaction='hold' on the async function {dotted_path(self.function)}: Django has"
-                " no transactions in async code"
-            )
-        if self.options.atomic:
-            raise LockTransactionError(
-                f"atomic=True on the async function {dotted_path(self.function)}: Django has no"
-                " transactions in async code; put the database work into a synchronous function,"
-                " decorate that, and call it through sync_to_async"
-            )
+        self._refuse_what_needs_a_transaction()
 
         async def locked(*args: Any, **kwargs: Any) -> Any:
             if not self._applies(args, kwargs):
@@ -367,6 +407,18 @@ class LockedCall:
                 return result
 
         return locked
+
+    def _refuse_what_needs_a_transaction(self) -> None:
+        wanted = {name: getattr(self.options, name) for name in ("atomic", "fenced", "retries")}
+        if self.options.on_open_transaction == "hold":
+            wanted["on_open_transaction"] = "hold"
+        for name, value in wanted.items():
+            if value:
+                raise LockTransactionError(
+                    f"{name}={value!r} on the async function {dotted_path(self.function)}: Django has no"
+                    " transactions in async code; put the database work into a synchronous function,"
+                    " decorate that, and call it through sync_to_async"
+                )
 
     async def _names(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
         """Build the names; where an attribute turns out to need the database, in a thread."""

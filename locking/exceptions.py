@@ -31,6 +31,7 @@ class LockNotAcquired(LockError, TimeoutError):
         backend: alias of the backend in `LOCKING`.
         holder: who has it, where the backend can tell.
         retry_after: seconds left of the holder's lease, where known; a fair `Retry-After`.
+        reason: why, where it isn't simply that another has the lock.
     """
 
     def __init__(
@@ -41,16 +42,20 @@ class LockNotAcquired(LockError, TimeoutError):
         backend: str,
         holder: str | None = None,
         retry_after: float | None = None,
+        reason: str = "",
     ) -> None:
         self.name = name
         self.waited = waited
         self.backend = backend
         self.holder = holder
         self.retry_after = retry_after
+        self.reason = reason
         super().__init__(self._message())
 
     def _message(self) -> str:
         text = f"lock {self.name!r} on backend {self.backend!r} not acquired after {self.waited:.3f} s"
+        if self.reason:
+            return f"{text}: {self.reason}"
         if self.holder:
             text += f"; held by {self.holder}"
         if self.retry_after is not None:
@@ -59,13 +64,22 @@ class LockNotAcquired(LockError, TimeoutError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle with the keywords too: Celery sends exceptions between processes."""
-        return _rebuild_not_acquired, (self.name, self.waited, self.backend, self.holder, self.retry_after)
+        return _rebuild_not_acquired, (
+            self.name,
+            self.waited,
+            self.backend,
+            self.holder,
+            self.retry_after,
+            self.reason,
+        )
 
 
 def _rebuild_not_acquired(
-    name: str, waited: float, backend: str, holder: str | None, retry_after: float | None
+    name: str, waited: float, backend: str, holder: str | None, retry_after: float | None, reason: str = ""
 ) -> LockNotAcquired:
-    return LockNotAcquired(name, waited=waited, backend=backend, holder=holder, retry_after=retry_after)
+    return LockNotAcquired(
+        name, waited=waited, backend=backend, holder=holder, retry_after=retry_after, reason=reason
+    )
 
 
 class LockLost(LockError):

@@ -28,10 +28,16 @@ WATCHED: Final = ("commit", "set_autocommit", "savepoint_commit", "savepoint_rol
 WATCH: Final = "_locking_watch"
 
 
-def check_on_open_transaction(value: object) -> None:
-    """Raise ValueError for what isn't one of the two."""
+def check_on_open_transaction(value: object, *, fenced: bool = False, retries: int = 0) -> None:
+    """Raise ValueError for what isn't one of the two, or can't go together with `hold`."""
     if value not in ("refuse", "hold"):
         raise ValueError(f"on_open_transaction={value!r} must be 'refuse' or 'hold'")
+    if value == "hold" and (fenced or retries):
+        option, needs = ("fenced", "stand first in") if fenced else ("retries", "begin anew")
+        raise ValueError(
+            f"on_open_transaction='hold' can't go together with {option}: that has to {needs} the"
+            " transaction, which is open already; put the lock outside of it"
+        )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Commit before release: lock, BEGIN, body, COMMIT, and only then the release.
+"""Commit before release: lock, BEGIN, fence, body, COMMIT, and only then the release.
 
 A lock that is let go before the transaction under it commits protects nothing: the next holder reads what was
 there before. So the lock stands outside the transaction, never inside; what can't be ordered so is refused.
@@ -7,28 +7,35 @@ there before. So the lock stands outside the transaction, never inside; what can
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
 from typing import Any, Final
 
-from django.db import connections
+from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.transaction import Atomic, atomic
+from django.db.transaction import Atomic, atomic, on_commit
 
-from locking.exceptions import LockError, LockNotSupported, LockTransactionError
+from locking import fence
+from locking.backoff import jittered
+from locking.databases import inside_test_case, reply_was_lost, stood_idle, was_overtaken
+from locking.exceptions import LockError, LockLost, LockTransactionError
 from locking.handler import DEFAULT_ALIAS
 from locking.lease import Lease
 from locking.lock import Lock, get_lock
 from locking.names import UNSET, Unset, check_names
 from locking.open_transactions import OnOpenTransaction, check_on_open_transaction, held_over
+from locking.witness import Witness, settle
 
 logger = logging.getLogger("locking")
 
 DatabaseAliases = str | Sequence[str]
 
 PSYCOPG_IN_ERROR: Final = 3  # TransactionStatus.INERROR, in psycopg 2 and 3 alike
+FENCE_TRIES: Final = 10
 
 
 @contextmanager
@@ -43,7 +50,7 @@ def locked_transaction(
     on_lost: Callable[[Lease], None] | None = None,
     on_open_transaction: OnOpenTransaction = "refuse",
 ) -> Iterator[Lease]:
-    """Hold the locks of these names around a transaction: lock, BEGIN, body, COMMIT, release.
+    """Hold the locks of these names around a transaction: lock, BEGIN, fence, body, COMMIT, release.
 
     `on_commit` hooks run while the lock is still held. The same names may be locked again inside: that nests
     as a plain savepoint, since the lock stays until the outermost block has committed.
@@ -53,7 +60,8 @@ def locked_transaction(
         using: the database alias, or several. Several commit one after the other, not as one.
         ttl: seconds of the lease; None = 30 s kept alive by the watchdog.
         wait: seconds to wait for the lock; 0 = don't, None = without end.
-        fenced: check the fencing token in the database; not supported yet.
+        fenced: have each database check the fencing token before the body reads anything, so that a holder
+            that was overtaken can't write; see `docs/how-to/fencing.md`.
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the block ends earlier.
         on_lost: called with the lease when it is found lost.
@@ -69,17 +77,22 @@ def locked_transaction(
         LockTransactionError: a transaction is open already, so the lock would be released before it commits;
             or the body's work was rolled back although the body itself raised nothing.
         LockLost: the lease ended before COMMIT; everything was rolled back.
+        StaleFencingToken: with `fenced`, the database has seen a newer holder; the body has not run.
+        LockNotSupported: with `fenced`, a backend that mints no tokens, or a database that can't check them.
 
     Example:
         >>> with locked_transaction("order:42") as lease:    # doctest: +SKIP
         ...     order.pay()
     """
     checked, aliases = check_names(names), database_aliases(using)
-    check_on_open_transaction(on_open_transaction)
-    if fenced:
-        raise fence_not_supported()
-    lock = get_lock(*checked, ttl=ttl, wait=wait, backend=backend, min_hold=min_hold, on_lost=on_lost)
-    with transaction_under(lock, checked, aliases, backend, on_open_transaction=on_open_transaction) as lease:
+    check_on_open_transaction(on_open_transaction, fenced=fenced)
+    lock = get_lock(
+        *checked, ttl=ttl, wait=wait, fenced=fenced, backend=backend, min_hold=min_hold, on_lost=on_lost
+    )
+    section = transaction_under(
+        lock, checked, aliases, backend, fenced=fenced, on_open_transaction=on_open_transaction
+    )
+    with section as lease:
         yield lease
 
 
@@ -91,6 +104,7 @@ class Section:
     aliases: frozenset[str]
     backend: str
     lease: Lease
+    fenced: bool = False
 
     def covers(self, names: Sequence[str], aliases: Sequence[str], backend: str) -> bool:
         """Whether everything asked for is held until this section's own commits are through."""
@@ -98,11 +112,59 @@ class Section:
 
 
 class SectionAtomic(Atomic):
-    """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it."""
+    """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it.
+
+    With a fence it also finds out what became of a COMMIT whose answer was lost.
+    """
 
     def __init__(self, alias: str, section: Section) -> None:
         super().__init__(alias, savepoint=True, durable=True)
         self.section = section
+        self.alias = alias
+        self.witness: Witness | None = None
+        self.answered = False
+
+    def raise_fence(self) -> None:
+        """Advance the fence: the first statement of this transaction."""
+        witness = fence.advance(self.alias, self.section.lease)
+        if not inside_test_case(connections[self.alias]):  # nothing is committed there
+            self.witness = witness
+            on_commit(self._hear_the_answer, using=self.alias)  # the first hook to run, right behind COMMIT
+
+    def _hear_the_answer(self) -> None:
+        self.answered = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hooks = list(connections[self.alias].run_on_commit)
+        try:
+            super().__exit__(kind, error, trace)
+        except Error as trouble:
+            self._tell_idleness(trouble)
+            if kind is not None or not self._was_committed_after_all(trouble):
+                raise
+            self._run(hooks)
+        if error is not None:
+            self._tell_idleness(error)
+
+    def _run(self, hooks: list[Any]) -> None:
+        """Run the hooks of a transaction that was committed: they went down with its connection."""
+        connection = connections[self.alias]
+        connection.run_on_commit = hooks
+        connection.run_and_clear_commit_hooks()
+
+    def _tell_idleness(self, error: BaseException) -> None:
+        if self.witness is not None and not self.answered and stood_idle(error):
+            raise LockLost(
+                f"the database {self.alias!r} ended the transaction, because its holder did nothing in it for"
+                " longer than FENCE_TIMEOUT (by default the ttl): another may hold the lock now, and nothing"
+                " was stored"
+            ) from error
+
+    def _was_committed_after_all(self, error: Error) -> bool:
+        unsure = self.witness is not None and not self.answered and reply_was_lost(error)
+        return unsure and settle(self.witness, error)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -114,10 +176,13 @@ def transaction_under(
     *,
     release: bool = True,
     on_open_transaction: OnOpenTransaction = "refuse",
+    fenced: bool = False,
 ) -> Iterator[Lease]:
     """`locked_transaction` on a lock that was made already; without `release` it is left to its ttl."""
     if outer := enclosing_section(names, aliases, backend):
-        with _atomics([atomic(alias) for alias in aliases]):
+        if fenced and not outer.fenced:
+            raise LockTransactionError(_why_unfenced(names))
+        with _atomics(aliases):
             yield outer.lease
             _refuse_silent_rollbacks(aliases)
         return
@@ -128,13 +193,51 @@ def transaction_under(
             lease.confirm()
         return
     refuse_open_transactions(names)
+    if fenced:
+        fence.require_fence(aliases)
     with holding(lock, release=release) as lease:
-        section = Section(frozenset(names), frozenset(aliases), backend, lease)
-        with _atomics([SectionAtomic(alias, section) for alias in aliases]):
-            # Room for the fence: the first statement of each transaction, before anything is read.
+        section = Section(frozenset(names), frozenset(aliases), backend, lease, fenced)
+        with _begin_fenced(aliases, section) if fenced else _begin(aliases, section):
             yield lease
             _refuse_silent_rollbacks(aliases)
             lease.confirm()
+
+
+def _begin(aliases: Sequence[str], section: Section) -> ExitStack:
+    """Enter the outermost atomic blocks, and raise their fences before anything is read; they end in reverse
+    order.
+    """
+    with ExitStack() as stack:
+        blocks = [SectionAtomic(alias, section) for alias in aliases]
+        for block in blocks:
+            stack.enter_context(block)
+        for block in sorted(blocks, key=lambda block: block.alias) if section.fenced else ():
+            block.raise_fence()
+        return stack.pop_all()
+
+
+def _begin_fenced(aliases: Sequence[str], section: Section) -> ExitStack:
+    """Begin anew while the fence was overtaken: stricter isolation levels answer so to whoever had to wait.
+
+    Nothing was read yet, so nobody notices.
+    """
+    for alias in aliases:
+        fence.prepare(alias, section.lease)
+    for attempt in range(FENCE_TRIES - 1):
+        try:
+            return _begin(aliases, section)
+        except DatabaseError as error:
+            if not was_overtaken(error):
+                raise
+        time.sleep(jittered(attempt))
+    return _begin(aliases, section)
+
+
+def _why_unfenced(names: Sequence[str]) -> str:
+    return (
+        f"fenced=True for {_shown(names)} inside a locked transaction without it: what that one has read"
+        " already is not behind the fence; write fenced=True on the outermost one"
+    )
 
 
 @contextmanager
@@ -155,11 +258,11 @@ def _let_go(lease: Lease, *, release: bool) -> None:
 
 
 @contextmanager
-def _atomics(blocks: Sequence[Any]) -> Iterator[None]:
-    """Enter several atomic blocks; they end in reverse order."""
+def _atomics(aliases: Sequence[str]) -> Iterator[None]:
+    """Enter an atomic block of each database; they end in reverse order."""
     with ExitStack() as stack:
-        for block in blocks:
-            stack.enter_context(block)
+        for alias in aliases:
+            stack.enter_context(atomic(alias))
         yield
 
 
@@ -173,14 +276,6 @@ def database_aliases(using: object) -> tuple[str, ...]:
             known = ", ".join(sorted(connections.settings))
             raise ValueError(f"using={using!r}: DATABASES has no alias {alias!r}; it has {known}")
     return tuple(dict.fromkeys(aliases))
-
-
-def fence_not_supported() -> LockNotSupported:
-    """The error for `fenced=True` where the database would have to check the token."""
-    return LockNotSupported(
-        "fenced=True around a transaction needs the fence table, which this version doesn't have; take the"
-        " token with get_lock(…, fenced=True) and check it in your own row, or leave fenced out"
-    )
 
 
 # what is open already

@@ -8,7 +8,10 @@ from __future__ import annotations
 from inventory.strategies.base import Sale, Strategy
 from inventory.strategies.conditional_update import ConditionalUpdate
 from inventory.strategies.early_release import EarlyRelease
+from inventory.strategies.expired_lease import ExpiredLease
+from inventory.strategies.fenced_lock import FencedLock
 from inventory.strategies.local_lock import LocalLock
+from inventory.strategies.lock_after_read import LockAfterRead
 from inventory.strategies.lost_update import LostUpdate
 from inventory.strategies.negative_stock import NegativeStock
 from inventory.strategies.redis_lock import RedisLock
@@ -28,7 +31,10 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "conditional_update": ConditionalUpdate,
     "local_lock": LocalLock,
     "early_release": EarlyRelease,
+    "lock_after_read": LockAfterRead,
     "redis_lock": RedisLock,
+    "expired_lease": ExpiredLease,
+    "fenced_lock": FencedLock,
     "setnx_expire_del": SetnxExpireDel,
     "setnx_getset": SetnxGetset,
     "redis_spin_lock": RedisSpinLock,

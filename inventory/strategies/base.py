@@ -57,3 +57,8 @@ class Strategy(ABC):
 
     def forget(self, products: Iterable[Product]) -> None:  # noqa: B027 - most have nothing to forget
         """Remove what the strategy keeps outside the database for `products`."""
+
+
+def lock_names(strategy: Strategy, sale: Sale) -> list[str]:
+    """Return the names of the locks of a sale, one a product."""
+    return [f"sku:{line.sku}" for line in sale.lines]

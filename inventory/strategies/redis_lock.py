@@ -9,13 +9,8 @@ from django.db import transaction
 
 from inventory.checkpoints import checkpoint
 from inventory.rows import busy_when_locked_out, decide, limit_row_waits, read_products, subtract_all
-from inventory.strategies.base import Sale, Strategy
+from inventory.strategies.base import Sale, Strategy, lock_names
 from locking import distributed_lock
-
-
-def lock_names(strategy: Strategy, sale: Sale) -> list[str]:
-    """Return the names of the locks of a sale, one a product."""
-    return [f"sku:{line.sku}" for line in sale.lines]
 
 
 class RedisLock(Strategy):
@@ -30,6 +25,7 @@ class RedisLock(Strategy):
     Verdict:
         Exact, with one transaction a product at a time. A lease can still end under a holder that is paused
         for too long: the second line, UPDATE … WHERE on_hand >= n, then refuses what the lock let through.
+        See `expired_lease` for what it prevents, and `fenced_lock` for a fence around every write.
 
     Cost:
         Two requests to Redis around each sale; refused buyers stand in line too. It also orders work outside

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,7 +110,8 @@ class Store:
 
     def _grant(self, key: str, owner: str, ttl: float, token: int | None = None) -> Grant:
         if token is None:
-            self._token = token = self._token + 1
+            # From the clock, as Redis does it: a database may remember the tokens of an earlier process.
+            self._token = token = max(self._token + 1, time.time_ns() // 1000)
         since = now()
         self._holds[key] = Hold(owner, since + ttl, token)
         return Grant(token, since)

@@ -103,7 +103,18 @@ def test_an_early_release_lets_the_next_holder_read_what_was_there_before():
     assert books(sku).oversold == 1
 
 
-@pytest.mark.parametrize("strategy", ["setnx_expire_del", "setnx_getset"])
+def test_a_lock_after_the_read_protects_what_is_old():
+    """A and B read the last unit before either has the lock; under it B sells what A has sold."""
+    sku = LabProductFactory.create().sku
+    with buyers() as start:
+        b = start("B", buying(sku, "lock_after_read"), "read").reaches("read")
+        assert start("A", buying(sku, "lock_after_read")).ends().error is None
+        assert b.ends().error is None
+    assert books(sku).oversold == 1
+    assert books(sku).left == 0
+
+
+@pytest.mark.parametrize("strategy", ["setnx_expire_del", "setnx_getset", "expired_lease"])
 def test_a_holder_that_outlasts_its_lock_is_overtaken(strategy):
     """A's lock ends while A works: B takes it, reads what A has read, and both sell the last unit."""
     sku = LabProductFactory.create().sku
@@ -184,7 +195,15 @@ def test_a_local_lock_is_two_locks_in_two_processes():
 
 def test_every_broken_strategy_is_shown_broken_here():
     """The registry has no broken strategy that this module doesn't know."""
-    shown = {"lost_update", "negative_stock", "early_release", "setnx_expire_del", "setnx_getset"}
+    shown = {
+        "lost_update",
+        "negative_stock",
+        "early_release",
+        "lock_after_read",
+        "expired_lease",
+        "setnx_expire_del",
+        "setnx_getset",
+    }
     assert {name for name, strategy in STRATEGIES.items() if not strategy.sound} == shown
 
 

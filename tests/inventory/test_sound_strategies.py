@@ -9,16 +9,27 @@ import pytest
 from django.db import connection, transaction
 
 from inventory import stock_store
+from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line, SoldOut, UnknownProduct
 from inventory.models import Product, StockMovement
+from inventory.rows import save_all
 from inventory.services import change_stock
 from inventory.strategies import STRATEGIES, Sale, get_strategy
+from inventory.strategies.base import lock_names
+from inventory.strategies.fenced_lock import FencedLock
 from inventory.strategies.local_lock import _locks
-from inventory.strategies.redis_lock import RedisLock, lock_names
+from inventory.strategies.redis_lock import RedisLock
 from inventory.strategies.redis_spin_lock import RedisSpinLock
 from inventory.strategies.row_lock import RowLock
 from inventory.strategies.version_cas import VersionCas
-from locking import BackendUnavailable, LockLost, LockTransactionError, distributed_lock, get_lock
+from locking import (
+    BackendUnavailable,
+    LockLost,
+    LockTransactionError,
+    StaleFencingToken,
+    distributed_lock,
+    get_lock,
+)
 from orders.models import Order
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
@@ -29,7 +40,7 @@ from tests.inventory.processes import process_buyers
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SOUND = [name for name, strategy in STRATEGIES.items() if strategy.sound]
-LOCKS = ["row_lock", "local_lock", "redis_lock", "redis_spin_lock"]
+LOCKS = ["row_lock", "local_lock", "redis_lock", "redis_spin_lock", "fenced_lock"]
 IN_REDIS = ["redis_script", "segmented"]
 LEFT_BEHIND = {"setnx_expire_del": "lock", "setnx_getset": "stamp", "redis_spin_lock": "spin"}
 # How each strategy tells its checkpoints when there is nobody else: where a test may stop it.
@@ -39,6 +50,7 @@ STEPS = {
     "conditional_update": "read decided written recorded committed",
     "local_lock": "locked read decided written recorded committed unlocked",
     "redis_lock": "waiting locked read decided written recorded committed unlocked",
+    "fenced_lock": "waiting locked read decided written recorded committed unlocked",
     "redis_spin_lock": "locked read decided written recorded committed unlocked",
     "redis_script": "decided read written recorded committed",
     "segmented": "decided read written recorded committed",
@@ -369,6 +381,69 @@ def test_a_killed_holders_spin_lock_ends_by_itself():
     assert 0 < stock_store.client().pttl(key) <= RedisSpinLock.expiry * 1000
 
 
+# The fence.
+
+
+@pytest.fixture
+def first_line_only(monkeypatch):
+    """`fenced_lock` without its conditional UPDATE: what holds then is the fence alone."""
+    monkeypatch.setattr("inventory.strategies.fenced_lock.subtract_all", save_all)
+
+
+def test_a_fenced_holder_whose_lock_was_lost_keeps_the_next_one_waiting(first_line_only, redis_room):
+    """Redis forgets A's lock while A is behind its fence: B has the lock, waits for A, and is sold out."""
+    sku = LabProductFactory.create().sku
+    with buyers() as start:
+        a = start("A", buying("fenced_lock", Line(sku, 1)), "read").reaches("read")
+        redis_room.flushdb()
+        b = start("B", buying("fenced_lock", Line(sku, 1)))
+        assert b.ends_or_waits() == "waits"
+        assert a.ends().error is None
+        assert isinstance(b.ends().error, SoldOut)
+    assert books(sku).balanced
+
+
+def test_a_fenced_holder_that_was_overtaken_may_try_again(first_line_only, redis_room, monkeypatch):
+    """A is paused between lock and fence, B sells meanwhile: A is refused, is Busy, and then sold out."""
+    sku = LabProductFactory.create().sku
+    monkeypatch.setattr("locking.transactions.fence.prepare", lambda alias, lease: checkpoint("fencing"))
+    with buyers() as start:
+        a = start("A", buying("fenced_lock", Line(sku, 1)), "fencing").reaches("fencing")
+        redis_room.flushdb()
+        assert start("B", buying("fenced_lock", Line(sku, 1))).ends().error is None
+        overtaken = a.ends().error
+    assert isinstance(overtaken, Busy)
+    assert isinstance(overtaken.__cause__, StaleFencingToken)
+    assert books(sku).balanced
+    with pytest.raises(SoldOut):
+        checkout([Line(sku, 1)], "fenced_lock")
+
+
+def test_the_same_pause_without_the_fence_sells_twice(first_line_only, redis_room, monkeypatch):
+    """What the two tests above show is the fence's doing: without it the same interleaving oversells."""
+    undecorated = inspect.unwrap(FencedLock._sell_fenced)
+    unfenced = distributed_lock(key=lock_names, wait=10, on_conflict="raise")(undecorated)
+    monkeypatch.setattr(FencedLock, "_sell_fenced", unfenced)
+    sku = LabProductFactory.create().sku
+    with buyers() as start:
+        a = start("A", buying("fenced_lock", Line(sku, 1)), "read").reaches("read")
+        redis_room.flushdb()
+        assert start("B", buying("fenced_lock", Line(sku, 1))).ends().error is None
+        assert a.ends().error is None
+    assert books(sku).oversold == 1
+
+
+def test_an_expired_lease_says_nothing_to_its_holder():
+    """A outlives its lease, B sells its unit, and A's own order looks like any other: no error anywhere."""
+    sku = LabProductFactory.create(on_hand=2).sku
+    with buyers() as start:
+        a = start("A", buying("expired_lease", Line(sku, 1)), "read").reaches("read")
+        b = start("B", buying("expired_lease", Line(sku, 1))).ends()
+        outcome = a.ends()
+    assert (outcome.error, b.error) == (None, None)
+    assert books(sku).unaccounted == -1
+
+
 # Stock in Redis.
 
 
@@ -530,6 +605,9 @@ QUERIES = {
     "version_cas": 8,
     "conditional_update": 8,
     "redis_lock": 8,
+    "lock_after_read": 7,
+    "expired_lease": 7,
+    "fenced_lock": 9,  # the limits of waiting, and the fence
     "redis_spin_lock": 8,
     "redis_script": 8,
     "segmented": 8,
@@ -538,10 +616,10 @@ QUERIES = {
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_queries_of_a_checkout(strategy, django_assert_num_queries):
-    """A checkout of one line costs exactly this many statements; one of three lines two UPDATEs more."""
+    """A checkout of one line costs exactly this; each further line an UPDATE, and a fence if there is one."""
     products = [LabProductFactory.create(on_hand=10) for _ in range(3)]
     get_strategy(strategy).prepare(products)
     with django_assert_num_queries(QUERIES[strategy]):
         checkout([Line(products[0].sku, 1)], strategy)
-    with django_assert_num_queries(QUERIES[strategy] + 2):
+    with django_assert_num_queries(QUERIES[strategy] + (4 if strategy == "fenced_lock" else 2)):
         checkout([Line(product.sku, 1) for product in products], strategy)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.lease import SingleLease
 from tests.lock_fixtures import *  # noqa: F403
+from tests.locking.fenced_databases import Database, registered, settings_of
+from tests.locking.mariadb import MISSING, programs, running_mariadb
 from tests.locking.support import committed
 
 
@@ -55,3 +59,37 @@ def backend_down(settings: Any) -> str:
     }
     settings.LOCKING = {**settings.LOCKING, "down": down}
     return "down"
+
+
+@pytest.fixture(scope="session")
+def mariadb_socket() -> Iterator[str]:
+    """The socket of a private MariaDB."""
+    if programs() is None:
+        pytest.skip(MISSING)
+    pymysql = pytest.importorskip("pymysql")
+    pymysql.install_as_MySQLdb()
+    with running_mariadb() as socket:
+        yield socket
+
+
+@pytest.fixture(scope="session")
+def connect(django_db_blocker: Any) -> Callable[[BaseDatabaseWrapper], None]:
+    """What opens a connection, as it is before a test case forbids every alias that it doesn't know."""
+    with django_db_blocker.unblock():
+        return BaseDatabaseWrapper.ensure_connection
+
+
+@pytest.fixture
+def fenced_database(
+    request: pytest.FixtureRequest,
+    transactional_db: None,
+    connect: Callable[[BaseDatabaseWrapper], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Iterator[str]:
+    """The alias of the database that the test's parameter describes."""
+    database: Database = request.param
+    socket = request.getfixturevalue("mariadb_socket") if database.vendor == "mariadb" else None
+    monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", connect)
+    with registered(settings_of(database, tmp_path, socket)) as alias:
+        yield alias

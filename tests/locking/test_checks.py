@@ -17,12 +17,14 @@ import redis
 from django.core.checks import run_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
+from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
 
 from locking import checks, distributed_lock
+from locking.backends.memory import MemoryBackend
 from locking.backends.redis.health import judge, parse_info
 from locking.decorators import DECORATED
 
@@ -109,6 +111,36 @@ def test_a_decorator_that_names_what_is_not_there_is_told(options: Any, ids: lis
     assert function in DECORATED
     mine = checks._check_options(function)
     assert [message.id for message in mine] == ids
+
+
+class NoTokens(MemoryBackend):
+    """A backend without fencing tokens."""
+
+    supports_fencing = False
+
+
+def test_a_fence_that_nobody_can_check_is_told(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend without tokens, and a database without a fence, are told before the first call."""
+    settings.LOCKING = {
+        "default": {"CACHE": "default"},
+        "bare": {"BACKEND": f"{__name__}.NoTokens"},
+        "broken": {"BACKEND": "nowhere.Backend"},
+    }
+
+    @distributed_lock(key="'a'", fenced=True)
+    def sound() -> None: ...
+
+    @distributed_lock(key="'a'", fenced=True, backend="bare")
+    def bare() -> None: ...
+
+    @distributed_lock(key="'a'", fenced=True, backend="broken")
+    def broken() -> None: ...
+
+    assert [list(checks._check_fence(function)) for function in (sound, broken)] == [[], []]
+    assert [message.id for message in checks._check_fence(bare)] == ["locking.E008"]
+    monkeypatch.setattr(connections["default"], "vendor", "oracle")
+    (message,) = checks._check_fence(sound)
+    assert "the database 'default' can't check a token" in message.msg
 
 
 # --- ATOMIC_REQUESTS --------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from locking import (
     LockKeyError,
     LockLost,
     LockNotAcquired,
-    LockNotSupported,
     LockTransactionError,
     assert_locked,
     distributed_lock,
@@ -364,7 +363,9 @@ def test_only_functions_are_decorated(target: Any, advice: str) -> None:
         ({"waits": 5}, TypeError, "did you mean wait"),
         ({"key": "order:+<id>"}, LockKeyError, "isn't quoted"),
         ({"key": "<nothing>"}, LockKeyError, "not a parameter"),
-        ({"fenced": True}, LockNotSupported, "fence table"),
+        ({"retries": -1}, ValueError, "from 0 to 100"),
+        ({"retries": 1.5}, ValueError, "from 0 to 100"),
+        ({"retries": 2, "atomic": False}, ValueError, "leaves out"),
     ],
 )
 def test_options_are_checked_at_decoration(options: Any, error: type[Exception], message: str) -> None:

@@ -20,7 +20,6 @@ from locking import (
     BackendUnavailable,
     LockLost,
     LockNotAcquired,
-    LockNotSupported,
     LockTransactionError,
     get_lock,
     locked_transaction,
@@ -322,10 +321,4 @@ def test_without_the_backend_the_body_does_not_run(backend_down: str) -> None:
 def test_a_database_that_does_not_exist_is_named(using: object) -> None:
     """The message names what was given, and what there is."""
     with pytest.raises(ValueError, match="using="), locked_transaction("shop", using=using):  # type: ignore[arg-type]
-        pytest.fail("the body ran")
-
-
-def test_the_fence_says_that_it_is_not_there() -> None:
-    """`fenced=True` is refused rather than silently unchecked."""
-    with pytest.raises(LockNotSupported, match="fence table"), locked_transaction("shop", fenced=True):
         pytest.fail("the body ran")

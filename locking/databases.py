@@ -1,0 +1,125 @@
+"""What the fence must know of each database: names it keeps apart, limits of waiting, and its errors."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Final
+
+from django.db import DatabaseError, Error, InterfaceError, OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
+
+from locking.exceptions import LockTransactionError
+
+VENDORS: Final = ("postgresql", "mysql", "sqlite")
+MAX_NAME: Final = 255
+
+OVERTAKEN: Final = frozenset({"40001", "40P01", 1213, 1020})
+"""Serialization failures and deadlocks: the database rolled back, and the whole work may be done again."""
+LOCKED_OUT: Final = frozenset({"55P03", 1205})
+CONNECTION_LOST: Final = frozenset({2006, 2013, 2055, 4031})
+STOOD_IDLE: Final = "25P03"
+
+
+def fence_name(key: str, vendor: str) -> str:
+    """Return the primary key of a lock's fence row: the lock's key, or a hash where that wouldn't do.
+
+    MySQL compares without regard to case and trailing blanks: two locks would share a row there.
+    """
+    alphabet = r"[a-z0-9!-@\[-`{-~]+" if vendor == "mysql" else r"[^\x00]+"
+    if len(key) <= MAX_NAME and re.fullmatch(alphabet, key):
+        return key
+    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+
+
+def timestamp(connection: BaseDatabaseWrapper) -> Any:
+    """Return the present moment as this database takes it in plain SQL."""
+    return connection.ops.adapt_datetimefield_value(timezone.now())
+
+
+def limit_waits(connection: BaseDatabaseWrapper, seconds: float) -> None:
+    """Bound how long a frozen holder's transaction can stand in the way: in line, and by standing idle.
+
+    SET takes no snapshot, so the fence stays the first statement that does.
+    """
+    if inside_test_case(connection):
+        return  # they would last until the end of the test
+    milliseconds = round(seconds * 1000)
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(
+                f"SET LOCAL lock_timeout = {milliseconds};"
+                f" SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
+            )
+        elif connection.vendor == "mysql":
+            cursor.execute(
+                "SET @holdfast_wait = @@innodb_lock_wait_timeout,"
+                f" SESSION innodb_lock_wait_timeout = {max(1, round(seconds))}"
+            )
+
+
+def restore_waits(connection: BaseDatabaseWrapper) -> None:
+    """MySQL's limit belongs to the session, which others will use after us."""
+    if connection.vendor == "mysql" and not inside_test_case(connection):
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = @holdfast_wait")
+
+
+def inside_test_case(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a TestCase has wrapped its test in a transaction, which outlives every section in it."""
+    return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
+def refuse_snapshots(connection: Any) -> None:
+    """MySQL's REPEATABLE READ lets a transaction write over what its own snapshot doesn't show."""
+    if connection.vendor != "mysql":
+        return
+    with connection.cursor() as cursor:
+        variable = "tx_isolation" if connection.mysql_is_mariadb else "transaction_isolation"
+        cursor.execute(f"SELECT @@{variable}")
+        if cursor.fetchone()[0] != "REPEATABLE-READ":
+            return
+        cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+        row = cursor.fetchone()
+    if row is None or row[1] != "ON":
+        raise LockTransactionError(
+            f"fenced=True on database {connection.alias!r}: under REPEATABLE READ this server writes over"
+            " rows that changed since they were read; set OPTIONS['isolation_level'] to 'read committed'"
+            " (Django's default), or innodb_snapshot_isolation=ON where MariaDB has it"
+        )
+
+
+# errors
+
+
+def code_of(error: BaseException) -> str | int | None:
+    """Return the SQLSTATE of a PostgreSQL error, the number of a MySQL one, or None."""
+    if error.args and isinstance(error.args[0], int):
+        return error.args[0]
+    state: str | None = getattr(error.__cause__, "sqlstate", None) or getattr(error.__cause__, "pgcode", None)
+    return state
+
+
+def was_overtaken(error: BaseException) -> bool:
+    """Whether the database gave this transaction up for another's sake, so that it may be done again."""
+    return isinstance(error, DatabaseError) and code_of(error) in OVERTAKEN
+
+
+def was_locked_out(error: BaseException) -> bool:
+    """Whether a row stayed locked for as long as the limit allows."""
+    return isinstance(error, OperationalError) and code_of(error) in LOCKED_OUT
+
+
+def reply_was_lost(error: BaseException) -> bool:
+    """Whether the connection broke, so that it isn't known what the server did."""
+    if isinstance(error, InterfaceError):
+        return True
+    code = code_of(error)
+    silent = code is None or code in CONNECTION_LOST or str(code).startswith(("08", "57P"))
+    return isinstance(error, OperationalError) and silent
+
+
+def stood_idle(error: BaseException) -> bool:
+    """Whether the database ended a transaction that did nothing for too long."""
+    return isinstance(error, Error) and code_of(error) == STOOD_IDLE

@@ -1,0 +1,216 @@
+"""The fence: the database itself refuses the work of a holder that has been overtaken.
+
+For each name one row keeps the highest token that was used, and by whom. A fenced transaction writes it
+first, before anything is read. An older holder finds its token too low; an equal one of another owner (a
+Redis that forgot may mint a number twice) is refused too. Until the transaction ends its row lock keeps the
+next holder's transaction out, so what is read behind the fence can't be overtaken any more.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Final
+
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.db import OperationalError, ProgrammingError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import atomic
+
+from locking.clock import now
+from locking.databases import (
+    VENDORS,
+    fence_name,
+    limit_waits,
+    refuse_snapshots,
+    restore_waits,
+    timestamp,
+    was_locked_out,
+)
+from locking.exceptions import LockNotAcquired, LockNotSupported, StaleFencingToken
+from locking.lease import Lease, SingleLease
+from locking.witness import Witness
+
+SHORTEST_TIMEOUT: Final = 1.0
+"""Seconds; below it an ordinary pause would count as a frozen holder."""
+
+UPSERT: Final = """
+INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = excluded.owner, mark = excluded.mark,
+       updated_at = excluded.updated_at
+ WHERE locking_fence.token < excluded.token
+    OR (locking_fence.token = excluded.token AND locking_fence.owner = excluded.owner)
+"""
+UPDATE: Final = """
+UPDATE locking_fence SET token = %s, owner = %s, mark = %s, updated_at = %s
+ WHERE name = %s AND (token < %s OR (token = %s AND owner = %s))
+"""
+MAKE: Final = """
+INSERT IGNORE INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, 0, '', '', %s)
+"""
+FORBID: Final = """
+INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, %s, '', '', %s)
+ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = '', mark = ''
+ WHERE locking_fence.token <= excluded.token
+"""
+FORBID_MADE: Final = (
+    "UPDATE locking_fence SET token = %s, owner = '', mark = '' WHERE name = %s AND token <= %s"
+)
+
+
+def require_fence(aliases: Iterable[str]) -> None:
+    """Raise unless these databases can check a token; no I/O.
+
+    Raises:
+        LockNotSupported: a database that has no fence. ImproperlyConfigured: the app isn't installed.
+    """
+    if not apps.is_installed("locking"):
+        raise ImproperlyConfigured(
+            "fenced=True keeps the tokens in a table: add 'locking' to INSTALLED_APPS, then manage.py migrate"
+        )
+    for alias in aliases:
+        if connections[alias].vendor not in VENDORS:
+            raise LockNotSupported(
+                f"fenced=True: the database {alias!r} is {connections[alias].display_name}; the fence knows"
+                " PostgreSQL, MySQL, MariaDB and SQLite; check lease.fencing_token in your own row instead"
+            )
+
+
+def fence_timeout(lease: SingleLease) -> float:
+    """Seconds that a frozen holder's transaction may stand in the way: `FENCE_TIMEOUT`, or else the ttl."""
+    chosen = lease.backend.settings.fence_timeout
+    return max(SHORTEST_TIMEOUT, lease.ttl) if chosen is None else chosen
+
+
+def prepare(alias: str, lease: Lease) -> None:
+    """Do what must be done before the transaction begins: MySQL's rows are made beforehand.
+
+    Made inside, two transactions that make the same row would deadlock, and ON DUPLICATE KEY couldn't tell a
+    stale token from a fresh one.
+    """
+    connection = connections[alias]
+    if connection.vendor != "mysql":
+        return
+    names = [fence_name(single.key, connection.vendor) for single in lease.leases]
+    with connection.cursor() as cursor, _explained(connection):
+        cursor.execute("SELECT name FROM locking_fence WHERE name IN %s", [names])
+        present = {row[0] for row in cursor.fetchall()}
+        for name in names:
+            if name not in present:
+                cursor.execute(MAKE, [name, timestamp(connection)])
+
+
+def advance(alias: str, lease: Lease) -> Witness:
+    """Put this lease's tokens into the fence: the first statements of a transaction, before anything is read.
+
+    Args:
+        alias: the database; its outermost atomic block has just been entered, nothing was read in it.
+        lease: of one name or several; their rows are taken in sorted order, one at a time.
+
+    Returns:
+        What tells later whether the transaction was committed.
+
+    Raises:
+        StaleFencingToken: a newer holder was here; the lease counts as lost from now on.
+        LockNotAcquired: the transaction of an older holder is still open, and didn't end in time.
+        LockTransactionError: an isolation level under which the fence wouldn't hold.
+    """
+    connection, mark = connections[alias], secrets.token_hex(16)
+    timeout = min(fence_timeout(single) for single in lease.leases)
+    with _explained(connection):
+        refuse_snapshots(connection)
+        limit_waits(connection, timeout)
+        try:
+            for single in lease.leases:
+                _advance_one(connection, single, mark)
+        finally:
+            restore_waits(connection)
+    first = lease.leases[0]
+    return Witness(alias, fence_name(first.key, connection.vendor), first.token, mark, timeout)
+
+
+def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str) -> None:
+    begun = now()
+    try:
+        fresh = _write(connection, lease.key, lease.token, lease.owner, mark)
+    except OperationalError as error:
+        if not was_locked_out(error):
+            raise
+        raise LockNotAcquired(
+            lease.name,
+            waited=now() - begun,
+            backend=lease.backend.alias,
+            retry_after=fence_timeout(lease),
+            reason=f"the transaction of an older holder is still open on database {connection.alias!r}",
+        ) from error
+    if not fresh:
+        raise _overtaken(connection, lease)
+
+
+def _write(connection: BaseDatabaseWrapper, key: str, token: int, owner: str, mark: str) -> bool:
+    """Write the row where the rule allows it; always a physical change, so that snapshots notice it."""
+    name, at = fence_name(key, connection.vendor), timestamp(connection)
+    with connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            cursor.execute(UPDATE, [token, owner, mark, at, name, token, token, owner])
+        else:
+            cursor.execute(UPSERT, [name, token, owner, mark, at])
+        return bool(cursor.rowcount == 1)
+
+
+def _overtaken(connection: BaseDatabaseWrapper, lease: SingleLease) -> StaleFencingToken:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT token FROM locking_fence WHERE name = %s", [fence_name(lease.key, connection.vendor)]
+        )
+        row = cursor.fetchone()
+    lease.lose()
+    return StaleFencingToken(
+        f"the lock {lease.name!r} has token {lease.token}, but the database {connection.alias!r} has seen"
+        f" {row[0] if row else 'no row'} of a later holder: this one was overtaken, nothing it does counts"
+    )
+
+
+def forbid(key: str, token: int, using: str = "default") -> bool:
+    """Let no holder with this token, or an older one, write any more: what breaking a lock by force needs.
+
+    It waits for a transaction that the broken holder has open behind its fence; that one still counts.
+
+    Args:
+        key: of the lock, as its backend stores it (`lease.key`).
+        token: the broken holder's; the next holder's is higher, and so passes.
+        using: database alias.
+
+    Returns:
+        False when a newer holder has been here already, so that nothing had to be done.
+
+    Example:
+        >>> forbid("order:42", 1763720000000000)  # doctest: +SKIP
+        True
+    """
+    connection = connections[using]
+    name = fence_name(key, connection.vendor)
+    with atomic(using), connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            cursor.execute(MAKE, [name, timestamp(connection)])
+            cursor.execute(FORBID_MADE, [token, name, token])
+        else:
+            cursor.execute(FORBID, [name, token, timestamp(connection)])
+        return bool(cursor.rowcount == 1)
+
+
+class _explained:  # noqa: N801 - reads as a state where it is used
+    """Tell what to do when the fence's table isn't there."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._alias = connection.alias
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ProgrammingError):
+            error.add_note(
+                f"fenced=True needs the table of the app locking: manage.py migrate --database {self._alias}"
+            )

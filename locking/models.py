@@ -1,0 +1,94 @@
+"""What `locking` keeps in the database: the highest fencing token that each name has been used with."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from locking.exceptions import StaleFencingToken
+from locking.lease import Lease, SingleLease
+
+
+class Fence(models.Model):
+    """The highest token seen for a name, and the owner that brought it. Rows are never deleted.
+
+    `locking.fence` writes it as the first statement of a fenced transaction: whoever comes with an older
+    token has lost the lock without knowing, and is refused.
+    """
+
+    name = models.CharField(_("name"), max_length=255, primary_key=True)
+    token = models.BigIntegerField(_("fencing token"))
+    owner = models.CharField(_("owner"), max_length=80)
+    mark = models.CharField(
+        _("mark"), max_length=32, help_text=_("Of the last transaction: tells whether it was committed.")
+    )
+    updated_at = models.DateTimeField(_("last used"), auto_now=True)
+
+    class Meta:
+        verbose_name = _("fence")
+        verbose_name_plural = _("fences")
+        ordering: ClassVar = ["name"]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.token}"
+
+
+class FencedModel(models.Model):
+    """A row that carries its own fence: for one protected row, where the shared table isn't wanted.
+
+    Example:
+        >>> class Account(FencedModel):  # doctest: +SKIP
+        ...     balance = models.IntegerField()
+        >>> with get_lock("account:7", fenced=True) as lease:  # doctest: +SKIP
+        ...     account = Account.objects.get(pk=7)
+        ...     account.fenced_update(lease, balance=account.balance - 5)
+    """
+
+    fence_token = models.BigIntegerField(_("fencing token"), default=0, editable=False)
+    fence_owner = models.CharField(_("owner"), max_length=80, default="", blank=True, editable=False)
+
+    class Meta:
+        abstract = True
+
+    def fenced_update(self, lease: Lease, **changes: Any) -> None:
+        """Write `changes` in one UPDATE that only the newest holder of the lock can make.
+
+        Args:
+            lease: of one name, the lock that protects this row; acquired with `fenced=True`.
+            changes: fields and their values or expressions; the instance has them afterwards.
+
+        Raises:
+            StaleFencingToken: a newer holder has written this row. LockLost: the lease has ended.
+            DoesNotExist: the row is gone. ValueError: a lease of several names, or one without a token.
+        """
+        single = _single(lease)
+        lease.ensure_held()
+        fresh = Q(fence_token__lt=single.token) | Q(fence_token=single.token, fence_owner=single.owner)
+        fenced = {"fence_token": single.token, "fence_owner": single.owner}
+        rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk)
+        if not rows.filter(fresh).update(**changes, **fenced):
+            raise self._refusal(single, rows)
+        self.refresh_from_db(fields=[*changes, *fenced])
+
+    def _refusal(self, lease: SingleLease, rows: models.QuerySet[Any]) -> Exception:
+        seen = rows.values_list("fence_token", flat=True).first()
+        if seen is None:
+            return self.DoesNotExist(f"{self!r} is no longer in the database")
+        return StaleFencingToken(
+            f"the lock {lease.name!r} has token {lease.token}, but {self!r} was written with {seen} by a"
+            " later holder: this one was overtaken, and nothing it does counts"
+        )
+
+
+def _single(lease: Lease) -> SingleLease:
+    if len(lease.leases) != 1:
+        raise ValueError(
+            f"fenced_update takes the lease of one name, not of {lease.name}: pass the one of lease.leases"
+            " that protects the row"
+        )
+    if not lease.leases[0].token:
+        raise ValueError(f"the lease of {lease.name!r} has no fencing token: acquire it with fenced=True")
+    return lease.leases[0]

@@ -1,0 +1,177 @@
+"""A COMMIT whose answer was lost is settled by the fence's row: success, or an error to be believed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from django.db import Error, OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from locking import get_lock, locked_transaction
+from locking.databases import reply_was_lost
+from locking.fence import advance, prepare
+from locking.witness import NOTHING, TRIES, UNSETTLED, Witness, settle
+from tests.locking.dropping_proxy import DroppingProxy, proxied
+from tests.locking.fenced_databases import ALIAS, MARIADB, registered, sales, sell
+from tests.locking.support import elsewhere
+
+
+@pytest.fixture
+def proxy(
+    transactional_db: None, connect: Callable[[BaseDatabaseWrapper], None], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DroppingProxy]:
+    """The database `fenced` is behind a proxy that can lose a COMMIT."""
+    monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", connect)
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-") as folder,
+        proxied(Path(folder)) as (proxy, database),
+        registered(database),
+    ):
+        yield proxy
+
+
+def test_a_commit_whose_answer_was_lost_is_a_success(proxy: DroppingProxy) -> None:
+    """The row is there, so nobody is told to try again; the hooks run, under the lock."""
+    locked: list[bool] = []
+    with locked_transaction("shop", using=ALIAS, fenced=True):
+        sell("A")
+        transaction.on_commit(lambda: locked.append(elsewhere(get_lock("shop").locked)), using=ALIAS)
+        proxy.cut = "behind"
+    assert sales() == ["A"]
+    assert locked == [True]
+    assert not get_lock("shop").locked()
+
+
+def test_a_commit_that_never_arrived_is_an_error_that_can_be_believed(proxy: DroppingProxy) -> None:
+    """The row isn't there: the error says so, the hooks don't run, and trying again is right."""
+    ran: list[str] = []
+    with pytest.raises(Error) as lost, locked_transaction("shop", using=ALIAS, fenced=True):
+        sell("A")
+        transaction.on_commit(partial(ran.append, "hook"), using=ALIAS)
+        proxy.cut = "before"
+    assert lost.value.__notes__ == [NOTHING]
+    assert (sales(), ran) == ([], [])
+    with locked_transaction("shop", using=ALIAS, fenced=True):
+        sell("A")
+    assert sales() == ["A"]
+
+
+def test_the_second_transaction_of_a_hold_is_told_from_the_first(proxy: DroppingProxy) -> None:
+    """Both have the same token and owner; the mark says which of them was committed."""
+    with get_lock("shop", fenced=True):
+        with locked_transaction("shop", using=ALIAS, fenced=True):
+            sell("first")
+        with pytest.raises(Error, match=r".*"), locked_transaction("shop", using=ALIAS, fenced=True):
+            sell("second")
+            proxy.cut = "before"
+    assert sales() == ["first"]
+
+
+def test_a_newer_holder_leaves_the_outcome_unknown(proxy: DroppingProxy) -> None:
+    """The row has the next one's mark already: nobody claims to know, and the error says that."""
+
+    def overtake() -> None:
+        with connections[ALIAS].cursor() as cursor:
+            cursor.execute("UPDATE locking_fence SET token = token + 1, owner = 'B', mark = 'B'")
+
+    proxy.after_cut = lambda: elsewhere(overtake)
+    with pytest.raises(Error) as lost, locked_transaction("shop", using=ALIAS, fenced=True):
+        sell("A")
+        proxy.cut = "behind"
+    assert lost.value.__notes__ == [UNSETTLED]
+
+
+def test_a_hook_that_raises_is_not_taken_for_a_lost_commit(proxy: DroppingProxy) -> None:
+    """Behind the commit an error of the database is the hook's own, and comes out."""
+
+    def hook() -> None:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    with (
+        pytest.raises(OperationalError, match="unexpectedly"),
+        locked_transaction("shop", using=ALIAS, fenced=True),
+    ):
+        sell("A")
+        transaction.on_commit(hook, using=ALIAS)
+    assert sales() == ["A"]
+
+
+def test_without_a_fence_the_error_comes_out(proxy: DroppingProxy) -> None:
+    """Nothing can settle it then: whoever tries again may do it twice."""
+    with pytest.raises(Error, match="closed"), locked_transaction("shop", using=ALIAS):
+        sell("A")
+        proxy.cut = "behind"
+    assert sales() == ["A"]
+
+
+def test_a_transaction_that_is_still_committing_is_waited_for(proxy: DroppingProxy) -> None:
+    """The witness waits for the row's lock, so it can't say no to a commit that is on its way."""
+    with transaction.atomic(ALIAS), connections[ALIAS].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO locking_fence (name, token, owner, mark, updated_at)"
+            " VALUES ('shop', 1, 'A', 'm', now())"
+        )
+        with pytest.raises(OperationalError, match="lock timeout"):
+            Witness(ALIAS, "shop", 1, "m", 0.05).was_committed()
+        lost = OperationalError("server closed the connection")
+        assert not settle(Witness(ALIAS, "shop", 1, "m", 0.05), lost)
+        assert lost.__notes__ == [UNSETTLED]
+    assert Witness(ALIAS, "shop", 1, "m", 1.0).was_committed() is True
+    assert Witness(ALIAS, "shop", 1, "other", 1.0).was_committed() is False
+    assert Witness(ALIAS, "shop", 0, "other", 1.0).was_committed() is None
+    assert Witness(ALIAS, "never used", 1, "m", 1.0).was_committed() is False
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT name FROM locking_fence")
+        assert cursor.fetchall() == [("shop",)], "asking leaves nothing behind"
+
+
+def test_a_database_that_is_down_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is just being restarted isn't asked once only, and not for ever."""
+    refused = OperationalError("refused")
+    answers: list[bool | Error] = [refused, refused, True]
+    asked: list[Witness] = []
+
+    def was_committed(witness: Witness) -> bool:
+        asked.append(witness)
+        answer = answers.pop(0) if answers else refused
+        if isinstance(answer, Error):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Witness, "was_committed", was_committed)
+    monkeypatch.setattr("locking.witness.jittered", lambda *_, **__: 0.0)
+    lost = OperationalError("server closed the connection")
+    witness = Witness(ALIAS, "shop", 1, "m", 1.0)
+    assert settle(witness, lost)
+    assert len(asked) == 3
+    assert not settle(witness, lost)
+    assert len(asked) == 3 + TRIES
+    assert lost.__notes__ == [UNSETTLED]
+
+
+@pytest.mark.parametrize("fenced_database", [MARIADB[0]], indirect=True, ids=str)
+def test_mariadb_tells_it_too(fenced_database: str) -> None:
+    """The mark of a committed transaction is found over a new connection, which waits for one in progress."""
+    with get_lock("shop", fenced=True) as lease:
+        prepare(fenced_database, lease)
+        with transaction.atomic(fenced_database):
+            witness = advance(fenced_database, lease)
+            impatient = replace(witness, timeout=0.1)
+            with pytest.raises(OperationalError, match="Lock wait timeout"):
+                impatient.was_committed()
+        assert witness.was_committed() is True
+        assert replace(witness, mark="another").was_committed() is False
+        assert replace(witness, token=witness.token - 1, mark="another").was_committed() is None
+
+
+def test_what_the_server_has_answered_needs_no_settling() -> None:
+    """An answer such as a broken rule is an answer; only silence is settled."""
+    assert reply_was_lost(OperationalError("server closed the connection"))
+    assert reply_was_lost(OperationalError(2013, "Lost connection to server during query"))
+    assert not reply_was_lost(OperationalError(1213, "Deadlock found"))
+    assert not reply_was_lost(ValueError("no"))
