@@ -110,11 +110,15 @@ class Store:
 
     def _grant(self, key: str, owner: str, ttl: float, token: int | None = None) -> Grant:
         if token is None:
-            # From the clock, as Redis does it: a database may remember the tokens of an earlier process.
-            self._token = token = max(self._token + 1, time.time_ns() // 1000)
+            token = self._mint()
         since = now()
         self._holds[key] = Hold(owner, since + ttl, token)
         return Grant(token, since)
+
+    def _mint(self) -> int:
+        """From the clock, as in Redis: a database may remember the tokens of an earlier process."""
+        self._token = max(self._token + 1, time.time_ns() // 1000)
+        return self._token
 
     def _hand_over(self, key: str) -> None:
         self._holds.pop(key, None)
