@@ -93,8 +93,15 @@ def _missing_alias(text: str) -> CheckMessage:
 @register("locking")
 def check_decorated(**_: Any) -> list[CheckMessage]:
     """Check what the decorators name: aliases of `LOCKING` and of `DATABASES`."""
-    messages = [message for function in DECORATED for message in _check_options(function)]
+    messages = [message for function in _decorated() for message in _check_options(function)]
     return sorted(messages, key=lambda message: message.msg)
+
+
+def _decorated() -> list[Callable[..., Any]]:
+    """What was decorated, the views too: checks run in no certain order, the first must load them."""
+    if getattr(settings, "ROOT_URLCONF", None):
+        list(_views(get_resolver().url_patterns))
+    return list(DECORATED)
 
 
 def _check_options(function: Any) -> Iterator[CheckMessage]:
@@ -114,7 +121,7 @@ def _check_options(function: Any) -> Iterator[CheckMessage]:
 @register("locking")
 def check_fenced(**_: Any) -> list[CheckMessage]:
     """Find functions that are fenced where nobody can check a token: each of their calls is refused."""
-    messages = [message for function in DECORATED for message in _check_fence(function)]
+    messages = [message for function in _decorated() for message in _check_fence(function)]
     return sorted(messages, key=lambda message: message.msg)
 
 
