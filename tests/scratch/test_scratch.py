@@ -21,7 +21,6 @@ from typing import Any
 import psycopg
 import pytest
 from django.conf import settings
-from django.db import connection
 from psycopg import sql
 
 from tests.private_redis import PrivateRedis, private_redis
@@ -245,8 +244,3 @@ def checked(scratch: Scratch) -> str:
     done = scratch.run("-m", "django", "check", "--deploy", DJANGO_SETTINGS_MODULE="misconfigured")
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stderr
-
-
-def test_the_scratch_database_is_not_the_tests_own(scratch: Scratch, db: None) -> None:
-    """What the scratch project sells is nowhere in this project's tables."""
-    assert scratch.database["NAME"] != connection.settings_dict["NAME"]
