@@ -176,12 +176,13 @@ def buy(address: str) -> int:
         return error.code
 
 
-def two_buyers(scratch: Scratch, address: str) -> list[int]:
-    """The first buyer has decided and lingers before its commit; then comes the second."""
+def two_buyers(scratch: Scratch, address: str, *, seconds: int) -> list[int]:
+    """The first buyer has decided and lingers before its commit, at most so long; then comes the second."""
+    scratch.redis.client.delete("lingering", "reads")
     with ThreadPoolExecutor(2) as buyers:
-        first = buyers.submit(buy, f"{address}?linger")
+        first = buyers.submit(buy, f"{address}?linger={seconds}")
         end = time.monotonic() + SOON
-        while not scratch.redis.client.exists("reads") and time.monotonic() < end and not first.done():
+        while not scratch.redis.client.exists("lingering") and time.monotonic() < end and not first.done():
             time.sleep(0.005)
         second = buyers.submit(buy, address)
         return [first.result(), second.result()]
@@ -190,14 +191,14 @@ def two_buyers(scratch: Scratch, address: str) -> list[int]:
 def test_a_lock_by_hand_oversells(scratch: Scratch, address: str) -> None:
     """Released before ATOMIC_REQUESTS commits, the lock lets the second buyer read what was there before."""
     scratch.restock(1)
-    assert two_buyers(scratch, f"{address}/by-hand/") == [201, 201]
+    assert two_buyers(scratch, f"{address}/by-hand/", seconds=20) == [201, 201]
     assert scratch.books() == (0, 2)
 
 
 def test_the_decorated_view_does_not(scratch: Scratch, address: str) -> None:
     """In the same interleaving the second buyer gets in only after the commit."""
     scratch.restock(1)
-    assert two_buyers(scratch, f"{address}/decorated/") == [201, 409]
+    assert two_buyers(scratch, f"{address}/decorated/", seconds=1) == [201, 409]
     assert scratch.books() == (0, 1)
 
 

@@ -39,10 +39,11 @@ def decorated(request: HttpRequest) -> HttpResponse:
 
 
 def linger(request: HttpRequest) -> None:
-    """With `?linger`, end only when a second buyer has read, or after a second if none can."""
+    """With `?linger=SECONDS`, end only when a second buyer has read, or after that time if none can."""
     if "linger" in request.GET:
+        _redis().set("lingering", 1)
         for _ in ("this buyer's own read", "the second buyer's"):
-            _redis().blpop(["reads"], timeout=1)
+            _redis().blpop(["reads"], timeout=int(request.GET["linger"]))
 
 
 def _redis() -> Any:
