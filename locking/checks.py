@@ -133,8 +133,23 @@ def _check_fence(function: Any) -> Iterator[CheckMessage]:
     if not _mints_tokens(options.backend):
         yield _unfenced(f"{path} is fenced, but the backend {options.backend!r} mints no tokens.")
     for alias in sorted(_using(options)):
-        if alias in connections.settings and connections[alias].vendor not in VENDORS:
+        if alias not in connections.settings:
+            continue
+        if connections[alias].vendor not in VENDORS:
             yield _unfenced(f"{path} is fenced, but the database {alias!r} can't check a token.")
+        elif connections[alias].vendor == "mysql" and _repeats_reads(alias):
+            yield Warning(
+                f"{path} is fenced, but the database {alias!r} runs at REPEATABLE READ.",
+                hint="Set OPTIONS['isolation_level'] to 'read committed' (Django's default), unless the"
+                " server is MariaDB with innodb_snapshot_isolation=ON: any other refuses the call.",
+                id="locking.W003",
+            )
+
+
+def _repeats_reads(alias: str) -> bool:
+    """Whether MySQL is told to, or left to its own default, which is to."""
+    level = connections[alias].settings_dict["OPTIONS"].get("isolation_level", "read committed")
+    return level is None or level.lower().replace("-", " ") == "repeatable read"
 
 
 def _mints_tokens(alias: str) -> bool:
@@ -142,6 +157,28 @@ def _mints_tokens(alias: str) -> bool:
         return locks[alias].supports_fencing
     except (ImproperlyConfigured, ImportError, LookupError):
         return True  # told by locking.E002 or E004
+
+
+@register("locking")
+def check_row_locks(**_: Any) -> list[CheckMessage]:
+    """Find databases of locked functions that take `select_for_update()` and do nothing."""
+    if settings.DEBUG:
+        return []
+    every: list[Any] = _decorated()
+    used = {alias for function in every for alias in _using(function.lock_options)}
+    return [_no_row_locks(alias) for alias in sorted(used & set(connections.settings)) if _is_sqlite(alias)]
+
+
+def _is_sqlite(alias: str) -> bool:
+    return connections[alias].vendor == "sqlite"
+
+
+def _no_row_locks(alias: str) -> CheckMessage:
+    return Warning(
+        f"Locked functions commit on {alias!r}, which is SQLite: it ignores select_for_update() silently.",
+        hint="A row lock protects nothing there: use fenced=True or a conditional UPDATE, or PostgreSQL.",
+        id="locking.W002",
+    )
 
 
 def _unfenced(text: str) -> CheckMessage:

@@ -143,6 +143,46 @@ def test_a_fence_that_nobody_can_check_is_told(settings: Any, monkeypatch: pytes
     assert "the database 'default' can't check a token" in message.msg
 
 
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({}, []),
+        ({"isolation_level": "read committed"}, []),
+        ({"isolation_level": "Repeatable-Read"}, ["locking.W003"]),
+        ({"isolation_level": None}, ["locking.W003"]),
+    ],
+)
+def test_a_fence_at_mysqls_repeatable_read_is_told(
+    options: dict[str, Any], ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most servers write over what a snapshot doesn't show at that level, so the call would be refused."""
+
+    @distributed_lock(key="'a'", fenced=True)
+    def fenced() -> None: ...
+
+    monkeypatch.setattr(connections["default"], "vendor", "mysql")
+    monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", options)
+    assert [message.id for message in checks._check_fence(fenced)] == ids
+
+
+@pytest.mark.parametrize(
+    ("vendor", "debug", "ids"),
+    [("sqlite", False, ["locking.W002"]), ("sqlite", True, []), ("postgresql", False, [])],
+)
+def test_row_locks_that_do_nothing_are_told(
+    vendor: str, debug: bool, ids: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite takes select_for_update() without a word and locks nothing."""
+
+    @distributed_lock(key="'a'")
+    def locked() -> None: ...
+
+    settings.DEBUG = debug
+    monkeypatch.setattr(checks, "_decorated", lambda: [locked])
+    monkeypatch.setattr(connections["default"], "vendor", vendor)
+    assert [message.id for message in checks.check_row_locks()] == ids
+
+
 # --- ATOMIC_REQUESTS --------------------------------------------------------------------------------------
 
 
