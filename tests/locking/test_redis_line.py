@@ -97,6 +97,17 @@ def test_a_silent_server_is_given_up_in_time(ends):
     assert 0.04 <= time.monotonic() - begun < 5
 
 
+def test_green_sockets_keep_their_own_time(ends, monkeypatch):
+    """gevent's sockets never block, so their time-out must stay theirs; it is a time-out all the same."""
+    connection, _ = ends
+    connection._sock.settimeout(0.05)
+    monkeypatch.setattr(line, "_is_green", lambda: True)
+    sock = short_way(connection)
+    assert sock.gettimeout() == 0.05
+    with pytest.raises(RedisTimeoutError):
+        line.talk(connection, sock, b"PING\r\n")
+
+
 def test_other_kinds_of_connection_keep_to_redis_pys_way():
     """TLS must be spoken by its own socket, and a class of somebody else's may mean anything."""
     assert line.shortened(SSLConnection()) is None

@@ -34,9 +34,14 @@ def shortened(connection: AbstractConnection) -> socket.socket | None:
     if type(connection) not in PLAIN or hiredis is None or not hasattr(connection, "_parser"):
         return None
     sock: socket.socket | None = getattr(connection, "_sock", None)
-    if sock is not None and (limit := sock.gettimeout()) is not None:
+    if sock is not None and (limit := sock.gettimeout()) is not None and not _is_green():
         _let_the_kernel_time(sock, limit)
     return sock
+
+
+def _is_green() -> bool:
+    """Whether gevent or eventlet put its own sockets in: they never block, the kernel can't time them."""
+    return socket.socket.__module__ != "socket"
 
 
 def _let_the_kernel_time(sock: socket.socket, limit: float) -> None:
@@ -52,7 +57,7 @@ def talk(connection: AbstractConnection, sock: socket.socket, packet: bytes) -> 
     """Send one request and return its reply, as redis-py would; an error as reply is raised as redis-py's."""
     try:
         sock.sendall(packet)
-    except BlockingIOError as error:
+    except (BlockingIOError, TimeoutError) as error:
         raise RedisTimeoutError("Timeout writing to socket") from error
     data = _receive(sock)
     if data[:1] == b":" and data[-2:] == b"\r\n":
@@ -63,7 +68,7 @@ def talk(connection: AbstractConnection, sock: socket.socket, packet: bytes) -> 
 def _receive(sock: socket.socket) -> bytes:
     try:
         data = sock.recv(SIZE)
-    except BlockingIOError as error:  # the kernel's word for a time-out
+    except (BlockingIOError, TimeoutError) as error:  # the kernel's word for a time-out, and Python's
         raise RedisTimeoutError("Timeout reading from socket") from error
     if not data:
         raise RedisConnectionError("Connection closed by server.")
