@@ -25,7 +25,14 @@ from django.http import HttpRequest, HttpResponseBase
 
 from locking.backoff import jittered
 from locking.databases import was_overtaken
-from locking.exceptions import BackendUnavailable, LockNotAcquired, LockTransactionError
+from locking.exceptions import (
+    BackendUnavailable,
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    LockTransactionError,
+    StaleFencingToken,
+)
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_builder
 from locking.lock import Lock, get_lock
@@ -298,8 +305,22 @@ class LockedCall:
                 return run(names, args, kwargs)
             except _Refusal as refusal:
                 return refusal.response
+            except (LockLost, StaleFencingToken) as error:
+                return self._on_loss(error, names, args, kwargs)
 
         return locked
+
+    def _on_loss(
+        self, error: LockError, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Everything was rolled back, so a view may say *try again*; anyone else gets the error, and so does
+        a transaction around this one, which has to be rolled back as well.
+        """
+        request = request_of(args, kwargs)
+        own = self._atomic and self.options.on_open_transaction == "refuse" and not self._is_nested(names)
+        if request and own and self.options.policy() in ("auto", "skip", "retry"):
+            return conflict_response(request, error)
+        raise error
 
     def _run(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         with ExitStack() as section:

@@ -20,7 +20,16 @@ from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy
 from django.views import View
 
-from locking import LockNotAcquired, LockTransactionError, assert_locked, distributed_lock, get_lock
+from locking import (
+    LockLost,
+    LockNotAcquired,
+    LockTransactionError,
+    assert_locked,
+    distributed_lock,
+    get_lock,
+)
+from locking.fence import forbid
+from locking.testing import simulate_loss
 from tests.locking.support import committed, elsewhere
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
@@ -133,7 +142,32 @@ def asking_for_rollback(request: HttpRequest) -> HttpResponse:
     return HttpResponse(status=422)
 
 
+@distributed_lock(key="'lost'")
+def losing(request: HttpRequest) -> HttpResponse:
+    """Write a row, and lose the lock before the commit."""
+    Group.objects.create(name="lost")
+    simulate_loss("lost")
+    return HttpResponse(status=201)
+
+
+@distributed_lock(key="'lost'", on_conflict="raise")
+def losing_loudly(request: HttpRequest) -> HttpResponse:
+    """The same for a project that wants the error."""
+    simulate_loss("lost")
+    return HttpResponse(status=201)
+
+
+@distributed_lock(key="'overtaken'", fenced=True)
+def overtaken(request: HttpRequest) -> HttpResponse:
+    """Fenced; the tests let a later holder come first."""
+    Group.objects.create(name="overtaken")
+    return HttpResponse(status=201)
+
+
 urlpatterns = [
+    path("losing/", losing),
+    path("losing-loudly/", losing_loudly),
+    path("overtaken/", overtaken),
     path("plain/<str:order_id>/", plain),
     path("dispatch/<int:order_id>/", OnDispatch.as_view()),
     path("method/<int:order_id>/", OnMethod.as_view()),
@@ -343,3 +377,24 @@ async def test_an_async_view_works_under_atomic_requests(
     """Django refuses async views under ATOMIC_REQUESTS unless they are taken out of it, as this one is."""
     assert (await async_client.get("/async/7/")).content == b"async"
     await sync_to_async(connections.close_all)()
+
+
+def test_a_view_that_lost_its_lock_answers_409_and_stores_nothing(client: Client) -> None:
+    """The transaction was rolled back, so the visitor may try again, and is told so."""
+    response = client.get("/losing/")
+    assert (response.status_code, response["Content-Type"]) == (409, "application/problem+json")
+    assert int(response["Retry-After"]) > 0
+    assert committed() == []
+
+
+def test_a_view_that_was_overtaken_answers_409_and_stores_nothing(client: Client) -> None:
+    """The fence refuses the token before the view has read anything."""
+    forbid("overtaken", 2**62)
+    assert client.get("/overtaken/").status_code == 409
+    assert committed() == []
+
+
+def test_a_lost_lock_is_an_error_to_who_wants_errors(client: Client) -> None:
+    """With on_conflict="raise" the project's own error handling gets it."""
+    with pytest.raises(LockLost):
+        client.get("/losing-loudly/")
