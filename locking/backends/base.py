@@ -68,6 +68,31 @@ class Holder:
     remaining: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One hold as a list shows it; what the backend can't tell stays None (0 for the token).
+
+    Attributes:
+        key: where the backend keeps it.
+        owner: the identity that proves the hold.
+        kind: lock, read, write, semaphore or fair.
+        count: the hold count the backend keeps.
+        remaining: seconds left of the lease; None when it has no end.
+        token: its fencing token.
+        waiters: how many stand in line for it.
+        since: Unix time of the grant, by the backend's clock.
+    """
+
+    key: str
+    owner: str
+    kind: str = "lock"
+    count: int = 1
+    remaining: float | None = None
+    token: int = 0
+    waiters: int | None = None
+    since: float | None = None
+
+
 Outcome = Grant | Busy
 
 
@@ -180,8 +205,18 @@ class BaseLockBackend(ABC):
         """Return the backend of another kind of lock on the same servers; one of `kinds`."""
         raise self.unsupported(f"make a {kind} lock")
 
-    def held(self, *, offset: int = 0, limit: int = 50) -> list[tuple[str, Holder]]:
-        """Return a page of what is held, keys and their holders: `limit` of them from the `offset`-th on."""
+    def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
+        """Return a page of what is held, the oldest first: `limit` holds from the `offset`-th on.
+
+        Args:
+            prefix: only keys that begin with it.
+            offset: holds to pass over; what ends meanwhile shifts the rest.
+            limit: the most to return.
+        """
+        raise self.unsupported("list what is held")
+
+    def count_held(self, *, prefix: str = "") -> int:
+        """Return how many holds `held` would list in all; an estimate where counting exactly costs more."""
         raise self.unsupported("list what is held")
 
     def unsupported(self, verb: str) -> LockNotSupported:

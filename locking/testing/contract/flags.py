@@ -77,11 +77,32 @@ class FlagContract(ContractBase):
         if not backend.supports_listing:
             with pytest.raises(LockNotSupported, match="list"):
                 backend.held()
+            with pytest.raises(LockNotSupported, match="list"):
+                backend.count_held()
             return
         backend.try_acquire(key, owner, 30.0)
-        assert [holder.owner for listed, holder in backend.held() if listed == key] == [owner]
+        (held,) = backend.held(prefix=key)
+        assert (held.key, held.owner, held.kind, held.count) == (key, owner, "lock", 1)
+        assert held.remaining is None or 0 < held.remaining <= 30
+        assert backend.count_held(prefix=key) == 1
         backend.release(key, owner)
-        until(lambda: key not in [listed for listed, _ in backend.held()], self.patience)
+        until(lambda: backend.held(prefix=key) == [], self.patience)
+
+    def test_a_list_comes_in_pages(self, backend: BaseLockBackend, name: str) -> None:
+        """Pages neither repeat nor leave out a hold, and other prefixes aren't among them."""
+        if not backend.supports_listing:
+            pytest.skip("no listing")
+        keys = [backend.key(f"{name}-{i}") for i in range(5)]
+        owners = {key: new_owner() for key in keys}
+        for key, owner in owners.items():
+            backend.try_acquire(key, owner, 30.0)
+        prefix = backend.key(f"{name}-")
+        pages = [backend.held(prefix=prefix, offset=offset, limit=2) for offset in (0, 2, 4, 6)]
+        assert [len(page) for page in pages] == [2, 2, 1, 0]
+        assert {held.key: held.owner for page in pages for held in page} == owners
+        assert backend.held(prefix=backend.key(f"{name}-none")) == []
+        for key, owner in owners.items():
+            backend.release(key, owner)
 
     def test_the_configuration_is_sound(self, backend: BaseLockBackend) -> None:
         """The backend's own checks find nothing wrong with the settings under test."""
