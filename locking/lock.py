@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from locking.backends.base import BaseLockBackend, Busy, Grant
 from locking.clock import now
@@ -35,13 +35,17 @@ LONGEST_SLEEP: Final = 30.0
 """Seconds after which a waiter asks again whatever it was told: a lost wake-up costs at most this."""
 
 
+NO_HOLD: Final = 0.0
+"""The default of `min_hold`: nearly nobody gives another, so the very object needs no check."""
+
+
 def get_lock(
     *names: str,
     ttl: float | Unset | None = UNSET,
     wait: float | Unset | None = UNSET,
     fenced: bool = False,
     backend: str = DEFAULT_ALIAS,
-    min_hold: float = 0.0,
+    min_hold: float = NO_HOLD,
     on_lost: Callable[[Lease], None] | None = None,
 ) -> Lock:
     """Return the lock of these names; nothing is sent until it is acquired.
@@ -63,10 +67,10 @@ def get_lock(
         ...     lease.ensure_held()
     """
     checked = check_names(names)
-    engine = locks[backend]
-    options = Options(engine, ttl, wait, fenced, min_hold, on_lost)
-    parts = [SingleLock(name, options) for name in checked]
-    return parts[0] if len(parts) == 1 else MultiLock(parts)
+    options = Options(locks[backend], ttl, wait, fenced, min_hold, on_lost)
+    if len(checked) == 1:
+        return SingleLock(checked[0], options)
+    return MultiLock([SingleLock(name, options) for name in checked])
 
 
 class Options:
@@ -90,7 +94,7 @@ class Options:
         self.ttl = DEFAULT_LEASE if lease is None else check_ttl(lease)
         self.wait = settings.wait if isinstance(wait, Unset) else check_wait(wait)
         self.fenced = fenced
-        self.min_hold = check_wait(min_hold, source="min_hold") or 0.0
+        self.min_hold = NO_HOLD if min_hold is NO_HOLD else check_wait(min_hold, source="min_hold") or 0.0
         self.on_lost = on_lost
         if fenced and not backend.supports_fencing:
             raise backend.unsupported("mint fencing tokens (fenced=True)")
@@ -107,7 +111,8 @@ class Lock(ABC):
     _wait: float | None
 
     def __init__(self) -> None:
-        self._entered: WeakKeyDictionary[object, list[Lease]] = WeakKeyDictionary()
+        self._entered: dict[int, tuple[ref[object], list[Lease]]] = {}
+        """By the id of a thread or task: the entry goes when it does, so no other is taken for it."""
 
     @abstractmethod
     def _take(self, wait: float | None, context: object) -> Lease:
@@ -147,8 +152,8 @@ class Lock(ABC):
             LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered.
         """
         context = current_context()
-        lease = self._take(self._seconds(wait), context)
-        self._entered.setdefault(context, []).append(lease)
+        lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
+        self._remember(lease, context)
         return lease
 
     def try_acquire(self) -> Lease | None:
@@ -161,8 +166,8 @@ class Lock(ABC):
     async def aacquire(self, wait: float | Unset | None = UNSET) -> Lease:
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
-        lease = await self._atake(self._seconds(wait), context)
-        self._entered.setdefault(context, []).append(lease)
+        lease = await self._atake(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
+        self._remember(lease, context)
         return lease
 
     async def atry_acquire(self) -> Lease | None:
@@ -172,24 +177,36 @@ class Lock(ABC):
         except LockNotAcquired:
             return None
 
-    def _seconds(self, wait: float | Unset | None) -> float | None:
-        return self._wait if isinstance(wait, Unset) else check_wait(wait)
-
     # the leases of the running thread or task, innermost last
 
     def _lease(self) -> Lease:
-        mine = self._entered.get(current_context())
-        if not mine:
-            raise LockNotOwned(f"the lock {self.name!r} isn't held by this thread or task")
-        return mine[-1]
+        mine = self._entered.get(id(current_context()))
+        if mine is None:
+            raise self._not_held()
+        return mine[1][-1]
+
+    def _remember(self, lease: Lease, context: object) -> None:
+        """Put a new lease on the list of `context`."""
+        me = id(context)
+        mine = self._entered.get(me)
+        if mine is None:
+            self._entered[me] = (ref(context, partial(_forget_context, ref(self), me)), [lease])
+        else:
+            mine[1].append(lease)
 
     def _forget(self) -> Lease:
         """Take the innermost lease off the list and return it."""
-        lease, me = self._lease(), current_context()
-        self._entered[me].pop()
-        if not self._entered[me]:
-            del self._entered[me]
+        me = id(current_context())
+        mine = self._entered.pop(me, None)
+        if mine is None:
+            raise self._not_held()
+        lease = mine[1].pop()
+        if mine[1]:
+            self._entered[me] = mine
         return lease
+
+    def _not_held(self) -> LockNotOwned:
+        return LockNotOwned(f"the lock {self.name!r} isn't held by this thread or task")
 
     def release(self) -> None:
         """Let go of what this thread or task acquired last. LockNotOwned, LockLost: see `Lease.release`."""
@@ -225,7 +242,7 @@ class Lock(ABC):
 
     def remaining(self) -> float:
         """Return the seconds left of this thread's or task's lease; 0.0 without one."""
-        return self._lease().remaining() if self._entered.get(current_context()) else 0.0
+        return self._lease().remaining() if id(current_context()) in self._entered else 0.0
 
     def owned(self) -> bool:
         """Return whether this thread or task holds the lock, by the local clock."""
@@ -239,9 +256,7 @@ class Lock(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = self._forget()
-        with _settling(lease, error):
-            lease.release()
+        _give_back(self._forget(), error)
 
     async def __aenter__(self) -> Lease:
         return await self.aacquire()
@@ -249,42 +264,50 @@ class Lock(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = self._forget()
-        with _settling(lease, error):
-            # A cancellation that arrives now must not leave the lock taken.
-            await asyncio.shield(lease.arelease())
+        await _agive_back(self._forget(), error)
 
 
-class _settling:  # noqa: N801 - reads as a verb where it is used
-    """Leave a `with` block: the body's own error is never masked, an outage never spoils its result.
+def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
+    """Let go of the leases of a thread or task that has ended without releasing them: nobody renews them."""
+    if (left := lock()) is not None:
+        left._entered.pop(context, None)
 
-    A lock that can't be released ends with its ttl. One that was lost is an error of its own, unless the body
-    raised already.
+
+def _give_back(lease: Lease, body_error: BaseException | None) -> None:
+    """Release `lease` at the end of a block that raised `body_error`, or nothing."""
+    try:
+        lease.release()
+    except LockError as failure:
+        if not _settled(lease, failure, body_error):
+            raise
+
+
+async def _agive_back(lease: Lease, body_error: BaseException | None) -> None:
+    """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
+    try:
+        await asyncio.shield(lease.arelease())
+    except LockError as failure:
+        if not _settled(lease, failure, body_error):
+            raise
+
+
+def _settled(lease: Lease, failure: LockError, body_error: BaseException | None) -> bool:
+    """Whether a release that failed is settled when a `with` block is left, and need not be raised.
+
+    The body's own error is never masked, and an outage never spoils its result: a lock that can't be released
+    ends with its ttl. One that was lost is an error of its own, unless the body raised already.
     """
-
-    def __init__(self, lease: Lease, body_error: BaseException | None) -> None:
-        self._lease = lease
-        self._body_error = body_error
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if error is None:
-            return False
-        if isinstance(error, BackendError):
-            logger.warning("releasing %r failed (%s); it ends by itself", self._lease, error)
-            if self._lease.state is State.LOST and self._body_error is None:
-                self._lease.ensure_held()
-            return True
-        if isinstance(error, LockNotOwned) and all(lease.inherited for lease in self._lease.leases):
-            return True  # a forked child leaves its parent's block: the lock is the parent's
-        if isinstance(error, LockLost) and self._body_error is not None:
-            logger.warning("%s (while %r was raised under it)", error, self._body_error)
-            return True
-        return False
+    if isinstance(failure, BackendError):
+        logger.warning("releasing %r failed (%s); it ends by itself", lease, failure)
+        if lease.state is State.LOST and body_error is None:
+            lease.ensure_held()
+        return True
+    if isinstance(failure, LockNotOwned) and all(single.inherited for single in lease.leases):
+        return True  # a forked child leaves its parent's block: the lock is the parent's
+    if isinstance(failure, LockLost) and body_error is not None:
+        logger.warning("%s (while %r was raised under it)", failure, body_error)
+        return True
+    return False
 
 
 class SingleLock(Lock):
@@ -465,8 +488,7 @@ class MultiLock(Lock):
                 lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
             for lease in reversed(taken):
-                with _settling(lease, error):
-                    lease.release()
+                _give_back(lease, error)
             raise
         return _together(taken)
 
@@ -480,8 +502,7 @@ class MultiLock(Lock):
                 lease.ensure_held()
         except BaseException as error:
             for lease in reversed(taken):
-                with _settling(lease, error):
-                    await asyncio.shield(lease.arelease())
+                await _agive_back(lease, error)
             raise
         return _together(taken)
 

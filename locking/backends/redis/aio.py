@@ -42,11 +42,11 @@ from locking.backends.redis.scripts import (
 from locking.backends.redis.waiting import OPPOSITES, RECOVERY_PAUSE, is_unknown_command
 from locking.backends.redis.wire import (
     ASKING,
-    ATTEMPTS,
     DEFAULT_TIMEOUT,
     UNREACHABLE,
     Copies,
     TooFewCopies,
+    as_it_is,
     translated,
 )
 from locking.clock import now
@@ -218,10 +218,10 @@ class Room:
         try:
             if asking:
                 return await self._once(_exchange_asking, connection, request)
-            reply, attempt = await self._twice(_exchange, connection, request)
+            reply = await self._twice(_exchange, connection, request, request.settled)
             if copies is not None and isinstance(reply, int):
                 await self._confirm(copies, connection)
-            return request.settled(reply, attempt)
+            return reply
         finally:
             self._idle.append(connection)
 
@@ -229,7 +229,7 @@ class Room:
         """See `Wire.converse`."""
         connection = self._idle.pop() if self._idle else self._connect.make()
         try:
-            return (await self._twice(_ask, connection, parts))[0]
+            return await self._twice(_ask, connection, parts)
         finally:
             self._idle.append(connection)
 
@@ -249,18 +249,18 @@ class Room:
         step: Callable[[AbstractConnection, _Sent], Awaitable[Any]],
         connection: AbstractConnection,
         what: _Sent,
-    ) -> tuple[Any, int]:
-        """Return the reply, and at which attempt it came; see `wire._twice`."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return await self._once(step, connection, what), attempt
-            except UNREACHABLE as error:
-                await connection.disconnect(nowait=True)
-                if attempt == ATTEMPTS:
-                    raise (
-                        error if isinstance(error, RedisError) else RedisConnectionError(str(error))
-                    ) from error
-        raise AssertionError("unreachable")
+        settled: Callable[[Any], Any] = as_it_is,
+    ) -> Any:
+        """See `wire._twice`."""
+        try:
+            return await self._once(step, connection, what)
+        except UNREACHABLE:
+            await connection.disconnect(nowait=True)
+        try:
+            return settled(await self._once(step, connection, what))
+        except UNREACHABLE as error:
+            await connection.disconnect(nowait=True)
+            raise (error if isinstance(error, RedisError) else RedisConnectionError(str(error))) from error
 
     async def _confirm(self, copies: Copies, connection: AbstractConnection) -> None:
         """See `Copies.confirm`."""

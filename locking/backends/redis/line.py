@@ -25,13 +25,13 @@ except ImportError:  # pragma: no cover - the extra `redis` brings it
     hiredis = None  # type: ignore[assignment]
 
 SIZE: Final = 65536
-PLAIN: Final = (Connection, UnixDomainSocketConnection)
+PLAIN: Final = (Connection, UnixDomainSocketConnection) if hiredis else ()
 PENDING: Final = object()
 
 
 def shortened(connection: AbstractConnection) -> socket.socket | None:
     """Return the connection's socket if requests may go over it directly."""
-    if type(connection) not in PLAIN or hiredis is None or not hasattr(connection, "_parser"):
+    if type(connection) not in PLAIN or not hasattr(connection, "_parser"):
         return None
     sock: socket.socket | None = getattr(connection, "_sock", None)
     if sock is not None and (limit := sock.gettimeout()) is not None and not _is_green():
@@ -57,31 +57,34 @@ def talk(connection: AbstractConnection, sock: socket.socket, packet: bytes) -> 
     """Send one request and return its reply, as redis-py would; an error as reply is raised as redis-py's."""
     try:
         sock.sendall(packet)
-    except (BlockingIOError, TimeoutError) as error:
-        raise RedisTimeoutError("Timeout writing to socket") from error
-    data = _receive(sock)
+        data = sock.recv(SIZE)
+    except (BlockingIOError, TimeoutError) as error:  # the kernel's word for a time-out, and Python's
+        raise RedisTimeoutError("Timeout writing to or reading from socket") from error
     if data[:1] == b":" and data[-2:] == b"\r\n":
         return int(data[1:-2])
     return _read(connection, sock, data)
 
 
-def _receive(sock: socket.socket) -> bytes:
-    try:
-        data = sock.recv(SIZE)
-    except (BlockingIOError, TimeoutError) as error:  # the kernel's word for a time-out, and Python's
-        raise RedisTimeoutError("Timeout reading from socket") from error
-    if not data:
-        raise RedisConnectionError("Connection closed by server.")
-    return data
-
-
 def _read(connection: Any, sock: socket.socket, data: bytes) -> Any:
     """Return the reply that begins with `data`; what a server says unasked (RESP3's pushes) is skipped."""
     reader = hiredis.Reader(notEnoughData=PENDING, replyError=connection._parser.parse_error)
-    reader.feed(data)
+    _feed(reader, data)
     while (reply := reader.gets()) is PENDING or isinstance(reply, hiredis.PushNotification):
         if reply is PENDING:
-            reader.feed(_receive(sock))
+            _feed(reader, _receive(sock))
     if isinstance(reply, RedisError):
         raise reply
     return reply
+
+
+def _receive(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(SIZE)
+    except (BlockingIOError, TimeoutError) as error:
+        raise RedisTimeoutError("Timeout reading from socket") from error
+
+
+def _feed(reader: hiredis.Reader, data: bytes) -> None:
+    if not data:
+        raise RedisConnectionError("Connection closed by server.")
+    reader.feed(data)

@@ -7,7 +7,7 @@ itself.
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +31,12 @@ def packed_ms(seconds: float) -> bytes:
     return bulk(b"%d" % milliseconds(seconds))
 
 
+@cache
+def head(count: int) -> bytes:
+    """Return what the call of a script with so many further parts begins with."""
+    return b"*%d\r\n" % (count + 2)
+
+
 class Script:
     """A Lua script, called by its digest and sent whole only when the server doesn't know it (yet, or any
     more).
@@ -47,7 +53,7 @@ class Script:
         """Return the request whose `count` further parts (number of keys, keys, arguments) are packed in
         `tail`; `key` is the first of its keys.
         """
-        return Request(self, b"*%d\r\n" % (count + 2), tail, key)
+        return Request(self, head(count), tail, key)
 
     @cached_property
     def in_cluster(self) -> Script:
@@ -64,12 +70,12 @@ class Request(NamedTuple):
     tail: bytes
     key: bytes
 
-    def settled(self, reply: Any, attempt: int) -> Any:
-        """Return what `reply` to the `attempt`-th sending means, when the replies to earlier ones were lost.
+    def settled(self, reply: Any) -> Any:
+        """Return what `reply` to a second sending means, when the reply to the first was lost.
 
         A release that finds nothing to release, the second time, was most likely carried out the first time.
         """
-        return 1 if attempt > 1 and self.script.releases and reply == 0 else reply
+        return 1 if self.script.releases and reply == 0 else reply
 
     @property
     def by_digest(self) -> bytes:

@@ -194,7 +194,8 @@ class RedisPlace(Place):
         request = acquire_request(self._key, self._owner, self._ttl, keep=self._fenced, place=self._place)
         reply = self._wire.acquire(request, self._undo)
         if isinstance(reply, int):
-            return self._done(Grant(reply, sent))
+            grant = Grant(reply, sent)
+            return grant if self._ear is None else self._done(grant)
         outcome, listen, self._asked = read_outcome(reply, sent)
         if self._ear is not None and self._ear.home is not self._ears_of(self._key):
             return self._move()

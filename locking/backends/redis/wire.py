@@ -37,9 +37,6 @@ from locking.exceptions import BackendError, BackendUnavailable, LockError
 DEFAULT_TIMEOUT = 5.0
 """Seconds for connecting and for a reply where the pool's own settings name none."""
 
-ATTEMPTS = 2
-"""The first may meet a socket that the server closed while it was idle; the second has a fresh one."""
-
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
 MOVING = (TryAgainError, ClusterDownError)
@@ -132,8 +129,6 @@ class Wire:
         Raises:
             TooFewCopies: they don't; the lock was given back by `undo`.
         """
-        if self.copies is None:
-            return self.call(request)
         try:
             return self.exchange(request, copies=self.copies)
         except RedisError as error:
@@ -149,10 +144,10 @@ class Wire:
         try:
             if asking:
                 return _exchange_asking(connection, request)
-            reply, attempt = _twice(_exchange, connection, request)
+            reply = _twice(_exchange, connection, request, request.settled)
             if copies is not None and isinstance(reply, int):
                 copies.confirm(connection, self._alias)
-            return request.settled(reply, attempt)
+            return reply
         finally:
             self._idle.append(connection)
 
@@ -186,7 +181,7 @@ class Wire:
         """`command` that leaves redis-py's errors as they are."""
         connection = self._take()
         try:
-            return _twice(_ask, connection, parts)[0]
+            return _twice(_ask, connection, parts)
         finally:
             self._idle.append(connection)
 
@@ -231,22 +226,30 @@ def _hint(error: Exception) -> str:
     return ""
 
 
+def as_it_is(reply: Any) -> Any:
+    """Return the reply: asked a second time, it means what it would have meant the first time."""
+    return reply
+
+
 def _twice(
-    step: Callable[[AbstractConnection, _Sent], Any], connection: AbstractConnection, what: _Sent
-) -> tuple[Any, int]:
-    """Do `step`, and once more on a fresh socket if the reply is lost; return the reply and its attempt."""
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            if attempt > 1:
-                connection.connect()
-            return step(connection, what), attempt
-        except UNREACHABLE as error:
-            connection.disconnect()
-            if attempt == ATTEMPTS:
-                raise (
-                    error if isinstance(error, RedisError) else RedisConnectionError(str(error))
-                ) from error
-    raise AssertionError("unreachable")
+    step: Callable[[AbstractConnection, _Sent], Any],
+    connection: AbstractConnection,
+    what: _Sent,
+    settled: Callable[[Any], Any] = as_it_is,
+) -> Any:
+    """Do `step`, and once more on a fresh socket if the reply is lost: the first may meet one that the server
+    closed while it was idle. `settled` says what a second reply means.
+    """
+    try:
+        return step(connection, what)
+    except UNREACHABLE:
+        connection.disconnect()
+    try:
+        connection.connect()
+        return settled(step(connection, what))
+    except UNREACHABLE as error:
+        connection.disconnect()
+        raise (error if isinstance(error, RedisError) else RedisConnectionError(str(error))) from error
 
 
 def _reply_or_error(connection: AbstractConnection) -> Any:
@@ -322,7 +325,8 @@ def _exchange(connection: AbstractConnection, request: Request) -> Any:
 
 
 def _talk(connection: AbstractConnection, packet: bytes) -> Any:
-    if sock := shortened(connection):
+    sock = shortened(connection)
+    if sock is not None:
         return talk(connection, sock, packet)
     connection.send_packed_command((packet,), check_health=False)
     return connection.read_response(disable_decoding=True)

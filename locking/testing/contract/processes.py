@@ -219,11 +219,10 @@ def _refusals(lock: Lock) -> tuple[list[str], bool]:
 
 def _leave_block_and_exit(lease: Any, pipe: Connection) -> None:
     """Leave the block as its end would, then end the process without running the parent's clean-up."""
-    from locking.lock import _settling
+    from locking.lock import _give_back
 
     try:
-        with _settling(lease, None):
-            lease.release()
+        _give_back(lease, None)
         pipe.send("left")
     except BaseException as error:
         pipe.send(repr(error))
