@@ -303,8 +303,7 @@ class SingleLease(Lease):
         """See `Lease.release`."""
         if not self._leave():
             return
-        rest = self._rest_of_min_hold()
-        if rest:
+        if self.min_hold and (rest := self._rest_of_min_hold()):
             self._ended(self.backend.shorten(self.key, self.owner, rest), "kept")
         else:
             self._ended(self.backend.release(self.key, self.owner), "released")
@@ -313,8 +312,7 @@ class SingleLease(Lease):
         """See `Lease.release`."""
         if not self._leave():
             return
-        rest = self._rest_of_min_hold()
-        if rest:
+        if self.min_hold and (rest := self._rest_of_min_hold()):
             self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept")
         else:
             self._ended(await self.backend.arelease(self.key, self.owner), "released")
@@ -337,8 +335,6 @@ class SingleLease(Lease):
 
     def _rest_of_min_hold(self) -> float:
         """Return the seconds for which the lock must stay taken although its holder is done."""
-        if not self.min_hold:
-            return 0.0
         rest = self.taken_at + self.min_hold - now()
         return rest if rest >= 0.001 else 0.0
 
@@ -352,7 +348,8 @@ class SingleLease(Lease):
 
     def _settle(self, outcome: Outcome) -> None:
         self._state = State.RELEASED
-        tell(lock_released, lambda: self.event(outcome))
+        if lock_released.receivers:
+            tell(lock_released, lambda: self.event(outcome))
 
     def keep(self) -> None:
         """See `Lease.keep`."""

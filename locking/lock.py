@@ -446,7 +446,8 @@ class SingleLock(Lock):
         )
         if options.renewed:
             watchdog.watch(lease)
-        tell(lock_acquired, lambda: lease.event("acquired", waited=now() - begun))
+        if lock_acquired.receivers:
+            tell(lock_acquired, lambda: lease.event("acquired", waited=now() - begun))
         return lease
 
 

@@ -83,8 +83,8 @@ def check_ttl(ttl: object, *, source: str = "ttl") -> float:
 
 def check_wait(wait: object, *, source: str = "wait") -> float | None:
     """Return `wait` in seconds, or None for *without end*; raise ValueError for anything else."""
-    if wait is None:
-        return None
+    if wait is None or (type(wait) is float and 0.0 <= wait < math.inf):
+        return wait
     seconds = _number(wait, source)
     if seconds < 0:
         raise ValueError(

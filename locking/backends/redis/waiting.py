@@ -123,6 +123,8 @@ class Ears:
 
     def idle(self) -> Ear | None:
         """Return an ear at no cost, if there is one."""
+        if not self._idle:  # nearly always; an exception costs more than a look
+            return None
         try:
             return self._idle.pop()
         except IndexError:
