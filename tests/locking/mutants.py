@@ -131,7 +131,7 @@ class ListsNothing(MemoryBackend):
 
     supports_listing = True
 
-    def held(self, *, offset=0, limit=50):
+    def held(self, *, prefix="", offset=0, limit=50):
         """List nothing, whatever is held."""
         return []
 

@@ -5,7 +5,7 @@
 -- Returns the fencing token, or {ms left (-1: no end), holder, 1 = listen to the lock's channel too, server time µs}.
 -- Repeating it is safe: whoever has the lock already is granted it again, with the same token.
 local left = redis.call('PTTL', KEYS[1])
-if left == -2 then
+if left == -2 then -- free, with a queue: whoever stands there comes first, if anybody still does
     if not hand_over() then
         hold(ARGV[1], ARGV[2])
         return (mint(ARGV[3]))

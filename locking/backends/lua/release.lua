@@ -3,14 +3,14 @@
 --   ARGV[1] owner  ARGV[2] Redisson's channel of the lock  ARGV[3] a place to take out of the queue, or ''
 -- Returns 1, or 0 when the owner doesn't hold the lock.
 local left_queue = ARGV[3] ~= '' and redis.call('LREM', KEYS[3], 0, ARGV[3]) > 0
-if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
+if not was_held then
     if left_queue then
         local holder = redis.call('HKEYS', KEYS[1])[1]
         if holder and is_foreign(holder) then wake_head() end
     end
     return 0
 end
--- HDEL of the only field deletes the key. If a Redisson client waits, the lock is left free and everyone in turn
+-- If a Redisson client waits, the lock is left free and everyone in turn
 -- is told to try; if none does, our own first waiter has it before this script ends.
 if announce(ARGV[2], '0') > 0 then
     wake_head()

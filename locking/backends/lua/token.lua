@@ -7,13 +7,18 @@
 -- names don't fill the memory. KEEPTTL leaves a counter as it is that Redisson made (without a ttl).
 local function mint(keep)
     local time = redis.call('TIME')
-    local now = time[1] * 1000000 + time[2]
-    local last = tonumber(redis.call('GET', KEYS[2]) or 0)
-    local token = now
-    if last >= now then token = last + 1 end
-    local text = string.format('%.0f', token)
-    if keep == '1' then redis.call('SET', KEYS[2], text)
-    elseif last > 0 then redis.call('SET', KEYS[2], text, 'KEEPTTL')
-    else redis.call('SET', KEYS[2], text, 'EX', 86400) end
+    local text = time[1] .. string.sub('00000' .. time[2], -6)
+    local now = tonumber(text)
+    local last
+    if keep == '1' then
+        last = redis.call('SET', KEYS[2], text, 'GET')
+    else
+        last = redis.call('SET', KEYS[2], text, 'KEEPTTL', 'GET')
+        if not last then redis.call('PEXPIRE', KEYS[2], 86400000) end
+    end
+    if not last or tonumber(last) < now then return now, now, text end
+    local token = last + 1
+    text = string.format('%.0f', token)
+    redis.call('SET', KEYS[2], text, 'KEEPTTL')
     return token, now, text
 end

@@ -92,8 +92,8 @@ def _read(name: str) -> bytes:
     return (files("locking.backends") / "lua" / f"{name}.lua").read_bytes()
 
 
-ACQUIRE: Final = Script("token", "handover", "acquire")
-RELEASE: Final = Script("token", "announce", "handover", "release")
+ACQUIRE: Final = Script("token", "acquire_free", "handover", "acquire")
+RELEASE: Final = Script("token", "announce", "release_free", "handover", "release")
 EXTEND: Final = Script("extend")
 SHORTEN: Final = Script("token", "announce", "handover", "shorten")
 
