@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from locking import BackendError, LockLost, LockNotAcquired, get_lock
+from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import derived, keys_of, pack
 from locking.handler import locks
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
@@ -214,5 +215,6 @@ def test_the_packed_keys_follow_redissons_suffix_rule(key):
     """What is packed at once for speed is what the rule says, with and without braces in the name."""
     lock = key.encode()
     token, queue = derived(b"redisson_lock_token", lock), derived(b"holdfast_lock_queue", lock)
-    assert keys_of(key).packed == pack(b"3", lock, token, queue)
-    assert keys_of(key).channel == pack(derived(b"redisson_lock__channel", lock))
+    keys = keys_of(key, Index("{shop}:"))
+    assert keys.packed == pack(b"4", lock, token, queue, b"holdfast_held:{shop}:")
+    assert keys.channel == pack(derived(b"redisson_lock__channel", lock))
