@@ -1,13 +1,15 @@
-"""What `locking` keeps in the database: the highest fencing token that each name has been used with."""
+"""What `locking` keeps in the database: the highest fencing token of each name, and the audit."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Never
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from locking import held
 from locking.exceptions import StaleFencingToken
 from locking.lease import Lease, SingleLease
 
@@ -34,6 +36,115 @@ class Fence(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.token}"
+
+
+class ImmutableRow(ValidationError):
+    """An audit is added to, never changed."""
+
+
+def _refuse(verb: str) -> Never:
+    raise ImmutableRow(
+        f"a lock event can't be {verb}: it is the audit; old ones go by manage.py prune_lock_events"
+    )
+
+
+class LockEventQuerySet(models.QuerySet["LockEvent"]):
+    """Reads and adds; everything else is refused, on PostgreSQL by the database as well."""
+
+    def update(self, **kwargs: Any) -> int:
+        """Refuse."""
+        _refuse("changed")
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Refuse."""
+        _refuse("deleted")
+
+
+class LockEvent(models.Model):
+    """What an operator did to another's lock, when and why: the audit. Never changed; pruned by age."""
+
+    class Action(models.TextChoices):
+        """What was asked for."""
+
+        FORCE_RELEASE = "force_release", _("force release")
+        EXTEND = "extend", _("extend")
+
+    at = models.DateTimeField(_("at"), auto_now_add=True, db_index=True)
+    action = models.CharField(_("action"), max_length=20, choices=Action.choices)
+    done = models.BooleanField(
+        _("done"), default=True, help_text=_("No: the hold had ended, so there was nothing to do.")
+    )
+    actor = models.CharField(_("actor"), max_length=200)
+    reason = models.TextField(_("reason"), blank=True)
+    backend = models.CharField(_("backend"), max_length=100)
+    name = models.CharField(_("name"), max_length=1024)
+    key = models.CharField(_("key"), max_length=1200)
+    kind = models.CharField(_("kind"), max_length=20)
+    owner = models.CharField(_("owner"), max_length=200)
+    holder = models.CharField(_("holder"), max_length=400, help_text=_("Who it was, where that was known."))
+    token = models.BigIntegerField(_("fencing token"), default=0)
+    details = models.TextField(_("details"), blank=True)
+
+    objects = LockEventQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("lock event")
+        verbose_name_plural = _("lock events")
+        ordering: ClassVar = ["-at", "-pk"]
+
+    def __str__(self) -> str:
+        return f"{self.get_action_display()}: {self.name}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Insert; refuse to change a row that is there."""
+        if not self._state.adding:
+            _refuse("changed")
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """Refuse."""
+        _refuse("deleted")
+
+    @classmethod
+    def of(cls, hold: held.HeldLock, action: Action, reason: str, actor: str, details: str = "") -> LockEvent:
+        """Return the row, not yet written, of something done to this hold."""
+        return cls(
+            action=action,
+            actor=actor,
+            reason=reason,
+            backend=hold.backend,
+            name=hold.name,
+            key=hold.key,
+            kind=hold.kind,
+            owner=hold.owner,
+            holder=hold.holder[:400],
+            token=hold.token,
+            details=details,
+        )
+
+    def copy(self, *, done: bool) -> LockEvent:
+        """Return another row that says the same, but for `done`."""
+        same = {field.name: getattr(self, field.name) for field in self._meta.fields if field.name != "id"}
+        return LockEvent(**{**same, "done": done})
+
+
+class HeldLock(models.Model):
+    """What is held at this moment, as the admin lists it: rows of `locking.held`, no table."""
+
+    ident = models.CharField(primary_key=True, max_length=4000, editable=False)
+
+    class Meta:
+        managed = False
+        verbose_name = _("held lock")
+        verbose_name_plural = _("held locks")
+        default_permissions = ("view",)
+        permissions: ClassVar = [
+            ("release_heldlock", _("Can break a held lock by force")),
+            ("extend_heldlock", _("Can extend a held lock")),
+        ]
+
+    def __str__(self) -> str:
+        return self.ident
 
 
 class FencedModel(models.Model):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -91,6 +91,19 @@ class Held:
     token: int = 0
     waiters: int | None = None
     since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a process has told of itself.
+
+    Attributes:
+        text: JSON, see `locking.presence`.
+        silent: seconds since its last sign of life.
+    """
+
+    text: str
+    silent: float
 
 
 Outcome = Grant | Busy
@@ -218,6 +231,39 @@ class BaseLockBackend(ABC):
     def count_held(self, *, prefix: str = "") -> int:
         """Return how many holds `held` would list in all; an estimate where counting exactly costs more."""
         raise self.unsupported("list what is held")
+
+    def find_held(self, key: str, owner: str, kind: str) -> Held | None:
+        """Return one hold as `held` would list it, or None when it has ended."""
+        for hold in self.held(prefix=key, limit=1000):
+            if (hold.key, hold.owner, hold.kind) == (key, owner, kind):
+                return hold
+        return None
+
+    # What processes tell of themselves, where the engine has room for it: see `locking.presence`.
+
+    def tell_presence(  # noqa: B027 - an engine may have no room for it
+        self, records: Mapping[str, str | None], *, forget: Collection[str] = ()
+    ) -> None:
+        """Note a sign of life of some clients: what they tell of themselves, None = the same as before.
+
+        Args:
+            records: by the client's id, the part of an owner before the colon.
+            forget: clients that hold nothing any more.
+        """
+
+    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+        """Return what is known of these clients; one that never told anything is left out."""
+        return {}
+
+    def add_figures(self, minute: int, figures: Mapping[str, int]) -> None:  # noqa: B027 - likewise
+        """Add to the sums of a minute (of Unix time)."""
+
+    def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
+        """Return the sums over these minutes; None where the engine keeps none."""
+        return None
+
+    def tidy(self) -> None:  # noqa: B027 - most lists need no sweeping
+        """Take out of the list what has ended unseen; called about once a minute by every process."""
 
     def unsupported(self, verb: str) -> LockNotSupported:
         """Return the error for a verb that this backend doesn't have."""

@@ -10,11 +10,21 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Holder, Outcome, Place
+from locking.backends.base import (
+    AsyncPlace,
+    BaseLockBackend,
+    Busy,
+    Grant,
+    Held,
+    Holder,
+    Outcome,
+    Place,
+    Presence,
+)
 from locking.backends.memory_kinds import MemoryVariant, Shares
 from locking.clock import now
 from locking.conf import AliasSettings
@@ -48,6 +58,13 @@ class Store:
         self._queues: dict[str, deque[Waiter]] = {}
         self._token = 0
         self.read_write, self.semaphores = Shares(), Shares()
+        self.told: dict[str, tuple[str, float]] = {}
+        self.figures: defaultdict[int, Counter[str]] = defaultdict(Counter)
+
+    def tell(self, client: str, text: str | None) -> None:
+        """Note a sign of life of `client`."""
+        before = self.told.get(client, ("{}", 0.0))[0]
+        self.told[client] = (before if text is None else text, now())
 
     def take(self, key: str, owner: str, ttl: float, waiter: Waiter | None = None) -> Outcome:
         """Grant the lock if it is the asker's turn; otherwise put `waiter`, if any, in the queue, once."""
@@ -87,6 +104,22 @@ class Store:
         """Return the hold of `key`, if it has one."""
         with self._mutex:
             return self._live(key)
+
+    def held(self) -> list[Held]:
+        """Return every hold."""
+        with self._mutex:
+            return [self._as_held(key, hold) for key in list(self._holds) if (hold := self._live(key))]
+
+    def _as_held(self, key: str, hold: Hold) -> Held:
+        waiters = len(self._queues.get(key, ()))
+        return Held(
+            key=key,
+            owner=hold.owner,
+            remaining=hold.deadline - now(),
+            token=hold.token,
+            waiters=waiters,
+            since=hold.token / 1_000_000,  # minted from the clock
+        )
 
     def leave(self, key: str, waiter: Waiter) -> None:
         """Take `waiter` out of the queue."""
@@ -139,6 +172,7 @@ class MemoryBackend(BaseLockBackend):
     """`"BACKEND": "locking.backends.memory.MemoryBackend"`."""
 
     supports_fencing = True
+    supports_listing = True
     supports_force_release = True
     supports_fairness = True
     shared_between_processes = False
@@ -173,6 +207,52 @@ class MemoryBackend(BaseLockBackend):
         """See the base class."""
         hold = self.store.holder(key)
         return None if hold is None else Holder(hold.owner, 1, max(0.0, hold.deadline - now()))
+
+    def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
+        """See the base class."""
+        found = [hold for hold in self._all_held() if hold.key.startswith(prefix)]
+        found.sort(key=lambda hold: (hold.since or 0.0, hold.key))
+        return found[offset : offset + limit]
+
+    def _all_held(self) -> list[Held]:
+        store = self.store
+        return [*store.held(), *store.read_write.held(), *store.semaphores.held()]
+
+    def count_held(self, *, prefix: str = "") -> int:
+        """See the base class."""
+        return sum(hold.key.startswith(prefix) for hold in self._all_held())
+
+    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        """See the base class."""
+        for client, text in records.items():
+            self.store.tell(client, text)
+        for client in forget:
+            self.store.told.pop(client, None)
+
+    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+        """See the base class."""
+        told = self.store.told
+        return {
+            client: Presence(text, now() - at)
+            for client in clients
+            if client in told
+            for text, at in [told[client]]
+        }
+
+    def add_figures(self, minute: int, figures: Mapping[str, int]) -> None:
+        """See the base class."""
+        self.store.figures[minute].update(figures)
+
+    def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
+        """See the base class."""
+        kept = self.store.figures
+        return dict(sum((kept[minute] for minute in minutes if minute in kept), Counter[str]()))
+
+    def tidy(self) -> None:
+        """Forget figures that are older than two hours."""
+        oldest = time.time() / 60 - 120
+        for minute in [minute for minute in self.store.figures if minute < oldest]:
+            del self.store.figures[minute]
 
     def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
         """See the base class."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Holder, Outcome, Place
+from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Place
 from locking.clock import now
 from locking.conf import AliasSettings
 
@@ -27,6 +28,7 @@ class Share:
     kind: str
     deadline: float
     token: int
+    at: float = field(default_factory=time.time)
 
 
 class Shares:
@@ -83,6 +85,22 @@ class Shares:
         """Return the shares of `key`."""
         with self._mutex:
             return self._live(key)
+
+    def held(self) -> list[Held]:
+        """Return every hold; a listening waiter may be one who has just been woken."""
+        with self._mutex:
+            return [self._as_held(key, share) for key in list(self._shares) for share in self._live(key)]
+
+    def _as_held(self, key: str, share: Share) -> Held:
+        return Held(
+            key=key,
+            owner=share.owner,
+            kind=share.kind,
+            remaining=share.deadline - now(),
+            token=share.token,
+            waiters=len(self._waiting.get(key, ())),
+            since=share.at,
+        )
 
     def listen(self, key: str, wake: Callable[[], None]) -> None:
         """Call `wake` whenever a share of `key` ends early."""

@@ -108,8 +108,8 @@ SCRIPT_MUTANTS = {
     ),
     "release that wakes nobody": (
         "RELEASE",
-        b"    hand_over()\nend\nreturn 1",
-        b"    redis.call('DEL', KEYS[1])\nend\nreturn 1",
+        b"handed_over = hand_over()",
+        b"handed_over = false",
         "test_a_release_wakes_a_waiter",
     ),
     "no re-entry for a repeated request": (
@@ -120,8 +120,8 @@ SCRIPT_MUTANTS = {
     ),
     "token that repeats": (
         "ACQUIRE",
-        b"return (mint(ARGV[3]))",
-        b"return 7",
+        b"return (hold(ARGV[1], ARGV[2], ARGV[3]))",
+        b"hold(ARGV[1], ARGV[2], ARGV[3]) return 7",
         "test_fencing",
     ),
     "place that stays in line": (

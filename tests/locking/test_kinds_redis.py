@@ -329,7 +329,7 @@ def test_a_reader_in_its_last_millisecond_still_reads(server):
     for owner in (dying, other):
         backend.try_acquire("a", owner, FAR)
     assert at_its_end(server, "holder_fields", ["a"], "{a}")[0] == 2
-    keys = ["a", "redisson_lock_token:{a}", f"{{a}}:{other}:rwlock_timeout:1"]
+    keys = ["a", "redisson_lock_token:{a}", f"{{a}}:{other}:rwlock_timeout:1", "holdfast_held:"]
     assert at_its_end(server, "release_read", keys, other, "redisson_rwlock:{a}", "{a}") == 1
 
 

@@ -11,6 +11,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis import line
+from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import release_request
 from locking.backends.redis.wire import _exchange
 
@@ -123,7 +124,7 @@ def test_an_interruption_closes_the_socket(ends, moment):
     connection._sock = sock
     server.sendall(b":1\r\n")
     with pytest.raises(KeyboardInterrupt):
-        _exchange(connection, release_request("a", "owner"))
+        _exchange(connection, release_request("a", "owner", index=Index()))
     assert connection._sock is None
 
 
@@ -135,5 +136,5 @@ def test_an_interruption_while_the_script_is_sent_whole_closes_the_socket(ends):
     sock.sendall.side_effect = [None, KeyboardInterrupt]
     connection._sock = sock
     with pytest.raises(KeyboardInterrupt):
-        _exchange(connection, release_request("a", "owner"))
+        _exchange(connection, release_request("a", "owner", index=Index()))
     assert connection._sock is None

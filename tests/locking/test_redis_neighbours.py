@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from locking import BackendError, LockLost, LockNotAcquired, get_lock
+from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import derived, keys_of, pack
 from locking.handler import locks
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
@@ -40,14 +41,14 @@ def _release(server):
 
 
 def test_a_lock_is_written_as_redisson_reads_it(server):
-    """A hash of one field, `uuid:integer`, with the hold count and a ttl; the token beside it, no more."""
+    """A hash of one field, `uuid:integer`, with the hold count and a ttl; the token and our index beside it, no more."""
     with get_lock("a", ttl=30) as lease:
         assert server.hgetall("a") == {lease.owner.encode(): b"1"}
         identity, number = lease.owner.rsplit(":", 1)
         assert uuid.UUID(identity).version == 8
         assert int(number) > 0
         assert 29_000 < server.pttl("a") <= 30_000
-        assert set(server.keys()) == {b"a", b"redisson_lock_token:{a}"}
+        assert set(server.keys()) == {b"a", b"redisson_lock_token:{a}", b"holdfast_held:"}
     assert server.keys() == [b"redisson_lock_token:{a}"]
 
 
@@ -214,5 +215,6 @@ def test_the_packed_keys_follow_redissons_suffix_rule(key):
     """What is packed at once for speed is what the rule says, with and without braces in the name."""
     lock = key.encode()
     token, queue = derived(b"redisson_lock_token", lock), derived(b"holdfast_lock_queue", lock)
-    assert keys_of(key).packed == pack(b"3", lock, token, queue)
-    assert keys_of(key).channel == pack(derived(b"redisson_lock__channel", lock))
+    keys = keys_of(key, Index("{shop}:"))
+    assert keys.packed == pack(b"4", lock, token, queue, b"holdfast_held:{shop}:")
+    assert keys.channel == pack(derived(b"redisson_lock__channel", lock))

@@ -1,5 +1,5 @@
 -- Takes the lock if it is free and nobody stands before the asker; otherwise, where a place is given, stands in line.
---   KEYS[1] lock   KEYS[2] token   KEYS[3] queue
+--   KEYS[1] lock   KEYS[2] token   KEYS[3] queue   KEYS[4] index
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = keep the token counter for ever
 --   ARGV[4] the asker's place, '' = don't stand in line
 -- Returns the fencing token, or {ms left (-1: no end), holder, 1 = listen to the lock's channel too, server time µs}.
@@ -7,8 +7,8 @@
 local left = redis.call('PTTL', KEYS[1])
 if left == -2 then -- free, with a queue: whoever stands there comes first, if anybody still does
     if not hand_over() then
-        hold(ARGV[1], ARGV[2])
-        return (mint(ARGV[3]))
+        local token = hold(ARGV[1], ARGV[2], ARGV[3])
+        return token
     end
     left = redis.call('PTTL', KEYS[1])
 end
@@ -17,6 +17,7 @@ if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
     return tonumber(redis.call('GET', KEYS[2])) or (mint(ARGV[3]))
 end
 local holder = redis.call('HKEYS', KEYS[1])[1]
+if is_foreign(holder) then notice('L' .. KEYS[1]) end
 local listen = 0
 if ARGV[4] ~= '' then
     if not redis.call('LPOS', KEYS[3], ARGV[4]) then redis.call('RPUSH', KEYS[3], ARGV[4]) end

@@ -1,5 +1,6 @@
 -- Takes Redisson's fair lock, or stands in its queue.
 --   KEYS[1] lock   KEYS[2] token   KEYS[3] queue: a list of owners   KEYS[4] zset, owner -> time-out in epoch ms
+--   KEYS[5] index
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = keep the token counter for ever
 --   ARGV[4] ms that a waiter may be silent  ARGV[5] the client's epoch ms  ARGV[6] '1' = stand in line
 -- Returns the fencing token, or {ms to wait, holder, 0, 0}. Repeating it is safe.
@@ -13,7 +14,9 @@ if redis.call('EXISTS', KEYS[1]) == 0 and (not head or head == ARGV[1]) then
     end
     redis.call('HSET', KEYS[1], ARGV[1], 1)
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return (mint(ARGV[3]))
+    local token, _, text = mint(ARGV[3])
+    redis.call('ZADD', KEYS[5], text, 'F' .. KEYS[1])
+    return token
 end
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])

@@ -1,5 +1,5 @@
 -- Takes a permit.
---   KEYS[1] permits left   KEYS[2] token   KEYS[3] `{name}:timeout`
+--   KEYS[1] permits left   KEYS[2] token   KEYS[3] `{name}:timeout`   KEYS[4] index
 --   ARGV[1] permit  ARGV[2] ttl in ms  ARGV[3] '1' = keep the token counter for ever
 --   ARGV[4] permits in all, if nobody has said so yet  ARGV[5] channel
 -- Returns the fencing token, or {ms until the first permit ends, its name, 0, 0}. Repeating it is safe.
@@ -18,4 +18,6 @@ if not redis.call('ZSCORE', KEYS[3], ARGV[1]) then
     redis.call('DECR', KEYS[1])
 end
 redis.call('ZADD', KEYS[3], now + ARGV[2], ARGV[1])
-return (mint(ARGV[3]))
+local token, _, text = mint(ARGV[3])
+redis.call('ZADD', KEYS[4], text, 'S' .. ARGV[1] .. ' ' .. KEYS[1])
+return token

@@ -1,5 +1,5 @@
 -- Takes the write hold of Redisson's read-write lock.
---   KEYS[1] lock   KEYS[2] token
+--   KEYS[1] lock   KEYS[2] token   KEYS[3] index
 --   ARGV[1] owner (the field is `<owner>:write`)  ARGV[2] ttl in ms  ARGV[3] '1' = keep the token counter for ever
 -- Returns the fencing token, or {ms left, holder, 0, 0}. Repeating it is safe.
 local field = ARGV[1] .. ':write'
@@ -12,4 +12,6 @@ for _, other in ipairs(redis.call('HKEYS', KEYS[1])) do
 end
 redis.call('HSET', KEYS[1], 'mode', 'write', field, 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return (mint(ARGV[3]))
+local token, _, text = mint(ARGV[3])
+redis.call('ZADD', KEYS[3], text, 'W' .. KEYS[1])
+return token

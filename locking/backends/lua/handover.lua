@@ -2,11 +2,7 @@
 --   KEYS[1] lock    a hash of one field: the owner, its value the hold count (Redisson's layout)
 --   KEYS[2] token   see token.lua
 --   KEYS[3] queue   a list of places: "<owner> <ttl ms> <keep> <channel>", first come first
-
-local function hold(owner, ttl)
-    redis.call('HSET', KEYS[1], owner, 1)
-    redis.call('PEXPIRE', KEYS[1], ttl)
-end
+--   KEYS[4] index   see index.py
 
 local function parts(place)
     return string.match(place, '^(%S+) (%d+) (%d) (%S+)$')
@@ -23,8 +19,7 @@ local function hand_over()
         if not place then return false end
         local owner, ttl, keep, channel = parts(place)
         if redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
-            local _, now, text = mint(keep)
-            hold(owner, ttl)
+            local _, now, text = hold(owner, ttl, keep)
             redis.call('PUBLISH', channel, owner .. ' ' .. text .. ' ' .. string.format('%.0f', now))
             return true
         end
@@ -41,9 +36,4 @@ local function wake_head()
         if redis.call('PUBLISH', channel, owner) > 0 then return end
         redis.call('LPOP', KEYS[3])
     end
-end
-
--- Our owners are UUIDs of version 8; anything else is another client of the protocol (Redisson: version 4).
-local function is_foreign(owner)
-    return string.sub(owner, 15, 15) ~= '8'
 end

@@ -1,5 +1,5 @@
 -- Ends the owner's hold and gives the lock to the next in line.
---   KEYS[1] lock   KEYS[2] token   KEYS[3] queue
+--   KEYS[1] lock   KEYS[2] token   KEYS[3] queue   KEYS[4] index
 --   ARGV[1] owner  ARGV[2] Redisson's channel of the lock  ARGV[3] a place to take out of the queue, or ''
 -- Returns 1, or 0 when the owner doesn't hold the lock.
 local left_queue = ARGV[3] ~= '' and redis.call('LREM', KEYS[3], 0, ARGV[3]) > 0
@@ -12,9 +12,11 @@ if not was_held then
 end
 -- If a Redisson client waits, the lock is left free and everyone in turn
 -- is told to try; if none does, our own first waiter has it before this script ends.
+local handed_over = false
 if announce(ARGV[2], '0') > 0 then
     wake_head()
 else
-    hand_over()
+    handed_over = hand_over()
 end
+if not handed_over then redis.call('ZREM', KEYS[4], 'L' .. KEYS[1]) end
 return 1

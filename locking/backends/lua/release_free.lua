@@ -2,6 +2,7 @@
 -- HDEL of the only field deletes the key. Redisson's clients are told in any case.
 local was_held = redis.call('HDEL', KEYS[1], ARGV[1]) == 1
 if was_held and redis.call('EXISTS', KEYS[3]) == 0 then
+    redis.call('ZREM', KEYS[4], 'L' .. KEYS[1])
     announce(ARGV[2], '0')
     return 1
 end

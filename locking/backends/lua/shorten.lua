@@ -1,5 +1,5 @@
 -- Gives the owner's lease a new and shorter length from now, and tells those who wait.
---   KEYS[1] lock   KEYS[2] token (unused)   KEYS[3] queue
+--   KEYS[1] lock   KEYS[2] token (unused)   KEYS[3] queue   KEYS[4] index
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] Redisson's channel of the lock
 -- Returns 1, or 0 when the owner doesn't hold the lock.
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end

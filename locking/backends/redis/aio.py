@@ -29,6 +29,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.sentinel import SentinelConnectionPool as BlockingSentinelPool
 
 from locking.backends.base import AsyncPlace, Busy, Grant, Outcome
+from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import (
     Asked,
     Request,
@@ -139,6 +140,10 @@ class AsyncCalls(Protocol):
     """`Calls` for asyncio."""
 
     @property
+    def index(self) -> Index:
+        """See `Calls.index`."""
+
+    @property
     def copies(self) -> Copies | None:
         """See `Calls.copies`."""
 
@@ -170,12 +175,14 @@ class Room:
         connect: Connect,
         alias: str,
         *,
+        index: Index,
         copies: Copies | None = None,
         recovers: bool = False,
         verbs: tuple[str, ...] = ("SUBSCRIBE",),
     ) -> None:
         self._connect = connect
         self._alias = alias
+        self.index = index
         self._idle: deque[AbstractConnection] = deque()
         self.copies = copies
         self.recovers = recovers
@@ -540,8 +547,10 @@ class AsyncRedisPlace(AsyncPlace):
     async def _ask(self, room: AsyncCalls) -> Outcome:
         sent = now()
         place = self._place if self._hub is not None else b""
-        request = acquire_request(self._key, self._owner, self._ttl, keep=self._fenced, place=place)
-        reply = await room.acquire(request, self._undo)
+        request = acquire_request(
+            self._key, self._owner, self._ttl, keep=self._fenced, place=place, index=room.index
+        )
+        reply = await room.acquire(request, lambda: self._undo(room))
         outcome, listen, self._asked = read_outcome(reply, sent)
         if isinstance(outcome, Grant):
             await self._stand_down()
@@ -551,12 +560,12 @@ class AsyncRedisPlace(AsyncPlace):
             return await self._listen_and_ask(room, self._hub)
         return outcome
 
-    def _undo(self) -> Request:
-        return release_request(self._key, self._owner)
+    def _undo(self, room: AsyncCalls, place: bytes = b"") -> Request:
+        return release_request(self._key, self._owner, index=room.index, place=place)
 
     async def _move(self, room: AsyncCalls) -> Outcome:
         """See `RedisPlace._move`."""
-        await room.call(release_request(self._key, self._owner, place=self._place))
+        await room.call(self._undo(room, self._place))
         await self._stand_down()
         return await self._try(room, queue=True)
 
@@ -592,7 +601,7 @@ class AsyncRedisPlace(AsyncPlace):
             return
         room = await self._rooms.here()
         try:
-            await room.call(release_request(self._key, self._owner, place=self._place))
+            await room.call(self._undo(room, self._place))
         except LockError:
             if self._hub is not None:
                 await self._hub.break_off()  # a place that can't be withdrawn must at least not be heard

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from django.core.checks import CheckMessage
 
-from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, Place
+from locking.backends.base import AsyncPlace, BaseLockBackend, Held, Holder, Outcome, Place, Presence
 from locking.backends.redis.aio import AsyncRedisPlace
 from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.kinds import kind_named
+from locking.backends.redis.listing import Listing
+from locking.backends.redis.presence import PresenceBook
 from locking.backends.redis.scripts import (
     acquire_request,
     extend_request,
@@ -24,6 +27,9 @@ from locking.backends.redis.waiting import RedisPlace
 from locking.clock import now
 from locking.conf import AliasSettings
 
+SWEEP_EVERY = 55
+"""Seconds for which one sweep is enough."""
+
 BATCH = 100
 """Leases a renewal script handles: Redis serves nobody else meanwhile."""
 
@@ -32,6 +38,7 @@ class RedisBackend(BaseLockBackend):
     """`"BACKEND": "locking.backends.redis.RedisBackend"`, with `"CACHE"` or `"LOCATION"`."""
 
     supports_fencing = True
+    supports_listing = True
     supports_force_release = True
     supports_fairness = True
     kinds = frozenset({"read", "write", "semaphore", "fair"})
@@ -40,12 +47,14 @@ class RedisBackend(BaseLockBackend):
         super().__init__(settings)
         self._wire, self._ears_of, self._rooms, self._close = servers_of(settings)
         self._variants: dict[tuple[str, int], RedisVariant] = {}
+        self._listing = Listing(self._wire, settings.key_prefix, partial(kind_named, index=self._wire.index))
+        self._book = PresenceBook(self._wire, settings.key_prefix)
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         sent = now()
-        request = acquire_request(key, owner, ttl, keep=fenced, place=b"")
-        reply = self._wire.acquire(request, lambda: release_request(key, owner))
+        request = acquire_request(key, owner, ttl, keep=fenced, place=b"", index=self._wire.index)
+        reply = self._wire.acquire(request, partial(release_request, key, owner, index=self._wire.index))
         return read_outcome(reply, sent)[0]
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
@@ -54,7 +63,7 @@ class RedisBackend(BaseLockBackend):
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
-        return bool(self._wire.call(shorten_request(key, owner, ttl)))
+        return bool(self._wire.call(shorten_request(key, owner, ttl, index=self._wire.index)))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
         """See the base class."""
@@ -76,7 +85,7 @@ class RedisBackend(BaseLockBackend):
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class."""
-        return bool(self._wire.call(release_request(key, owner)))
+        return bool(self._wire.call(release_request(key, owner, index=self._wire.index)))
 
     def force_release(self, key: str, expected: str) -> bool:
         """See the base class."""
@@ -94,9 +103,48 @@ class RedisBackend(BaseLockBackend):
         """See the base class; one object a kind, because the watchdog renews by backend."""
         which = (kind, options.get("permits", 0))
         if which not in self._variants:
-            made = kind_named(kind, **options)
+            made = kind_named(kind, self._wire.index, **options)
             self._variants[which] = RedisVariant(self.settings, made, self._wire, self._ears_of, self._rooms)
         return self._variants[which]
+
+    # what is held, and by whom
+
+    def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
+        """See the base class; locks of Redisson's clients appear once one of ours has met them."""
+        if offset == 0:
+            self._listing.adopt()
+        return self._listing.held(prefix, offset, limit)
+
+    def count_held(self, *, prefix: str = "") -> int:
+        """See the base class; what ended by itself and wasn't met since is counted too."""
+        return self._listing.count(prefix)
+
+    def find_held(self, key: str, owner: str, kind: str) -> Held | None:
+        """See the base class."""
+        return self._listing.find(key, owner, kind)
+
+    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        """See the base class."""
+        self._book.tell(records, forget)
+
+    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+        """See the base class."""
+        return self._book.read(clients)
+
+    def add_figures(self, minute: int, figures: Mapping[str, int]) -> None:
+        """See the base class."""
+        self._book.add_figures(minute, figures)
+
+    def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
+        """See the base class."""
+        return self._book.figures(minutes)
+
+    def tidy(self) -> None:
+        """Sweep the index, unless another process has done so within the last minute."""
+        if self._wire.command(
+            "SET", f"holdfast_swept:{self.settings.key_prefix}", 1, "NX", "EX", SWEEP_EVERY
+        ):
+            self._listing.sweep()
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class."""
@@ -107,8 +155,9 @@ class RedisBackend(BaseLockBackend):
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         sent = now()
-        request = acquire_request(key, owner, ttl, keep=fenced, place=b"")
-        reply = await (await self._rooms.here()).acquire(request, lambda: release_request(key, owner))
+        request = acquire_request(key, owner, ttl, keep=fenced, place=b"", index=self._wire.index)
+        undo = partial(release_request, key, owner, index=self._wire.index)
+        reply = await (await self._rooms.here()).acquire(request, undo)
         return read_outcome(reply, sent)[0]
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
@@ -118,11 +167,15 @@ class RedisBackend(BaseLockBackend):
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
-        return bool(await (await self._rooms.here()).call(shorten_request(key, owner, ttl)))
+        return bool(
+            await (await self._rooms.here()).call(shorten_request(key, owner, ttl, index=self._wire.index))
+        )
 
     async def arelease(self, key: str, owner: str) -> bool:
         """See the base class."""
-        return bool(await (await self._rooms.here()).call(release_request(key, owner)))
+        return bool(
+            await (await self._rooms.here()).call(release_request(key, owner, index=self._wire.index))
+        )
 
     async def aholder(self, key: str) -> Holder | None:
         """See the base class."""

@@ -25,9 +25,10 @@ from redis.exceptions import (
 )
 
 from locking.backends.redis.aio import Hub, Room, connections_like
-from locking.backends.redis.scripts import Request
+from locking.backends.redis.index import Index
+from locking.backends.redis.scripts import Command, Request
 from locking.backends.redis.waiting import Ears
-from locking.backends.redis.wire import MOVING, UNREACHABLE, Copies, TooFewCopies, Wire, translated
+from locking.backends.redis.wire import MISSED, MOVING, UNREACHABLE, Copies, TooFewCopies, Wire, translated
 from locking.clock import now
 from locking.exceptions import LockError
 
@@ -71,10 +72,13 @@ class SlotMap:
             owners[first : last + 1] = [address] * (last - first + 1)
         self._owners = owners
 
+    def owners(self) -> list[Address]:
+        """Return every known owner once."""
+        return list(dict.fromkeys(owner for owner in self._owners if owner is not None))
+
     def addresses(self) -> list[Address]:
         """Return every known server once: the owners, then those that the settings name."""
-        known = dict.fromkeys(owner for owner in self._owners if owner is not None)
-        return list(dict.fromkeys([*known, *self._seeds]))
+        return list(dict.fromkeys([*self.owners(), *self._seeds]))
 
 
 class Route:
@@ -127,9 +131,12 @@ class Route:
 class Nodes:
     """What threads and asyncio share of a cluster: its map, and how to connect to each server."""
 
-    def __init__(self, seeds: Sequence[Address], options: Mapping[str, Any], alias: str) -> None:
+    def __init__(
+        self, seeds: Sequence[Address], options: Mapping[str, Any], alias: str, index: Index
+    ) -> None:
         self.slots = SlotMap(seeds)
         self.alias = alias
+        self.index = index
         self._options = dict(options)
         self._pools: dict[Address, ConnectionPool] = {}
 
@@ -151,10 +158,11 @@ class ClusterWire:
 
     def __init__(self, nodes: Nodes, copies: Copies | None) -> None:
         self._nodes = nodes
+        self.index = nodes.index
         self.copies = copies
         self._servers: dict[Address, tuple[Wire, Ears]] = {}
 
-    def call(self, request: Request) -> Any:
+    def call(self, request: Request | Command) -> Any:
         """See `Wire.call`."""
         return self._translate(lambda: self._follow(request))
 
@@ -175,21 +183,27 @@ class ClusterWire:
 
         return self._translate(lambda: self._travel(slot, send))
 
-    def call_many(self, requests: Sequence[Request]) -> list[Any]:
+    def call_many(self, requests: Sequence[Request | Command]) -> list[Any]:
         """See `Wire.call`: one pipeline for each server; what fails in it is sent once more, alone."""
         replies: dict[int, Any] = {}
         for wire, indices in self._by_server(requests).items():
             try:
-                answers = wire.exchange_many([_sharded(requests[i]) for i in indices])
+                answers = wire.exchange_many([requests[i].in_cluster for i in indices])
             except UNREACHABLE:
                 continue
             replies.update(zip(indices, answers, strict=True))
         return [
-            self.call(request) if isinstance(replies.get(i), ResponseError | None) else replies[i]
+            self.call(request) if isinstance(reply := replies.get(i, MISSED), ResponseError) else reply
             for i, request in enumerate(requests)
         ]
 
-    def _by_server(self, requests: Sequence[Request]) -> dict[Wire, list[int]]:
+    def servers(self) -> list[Wire]:
+        """See `Calls.servers`."""
+        if self._nodes.slots.owner(0) is None:
+            self._translate(self._refresh)
+        return [self._server(address)[0] for address in self._nodes.slots.owners()]
+
+    def _by_server(self, requests: Sequence[Request | Command]) -> dict[Wire, list[int]]:
         groups: dict[Wire, list[int]] = {}
         for i, request in enumerate(requests):
             owner = self._nodes.slots.owner(key_slot(request.key))
@@ -218,8 +232,8 @@ class ClusterWire:
             ears.close()
             wire.close()
 
-    def _follow(self, request: Request, copies: Copies | None = None) -> Any:
-        sharded = _sharded(request)
+    def _follow(self, request: Request | Command, copies: Copies | None = None) -> Any:
+        sharded = request.in_cluster
         return self._travel(
             key_slot(request.key), lambda wire, asking: wire.exchange(sharded, asking=asking, copies=copies)
         )
@@ -253,7 +267,7 @@ class ClusterWire:
 
     def _server(self, address: Address) -> tuple[Wire, Ears]:
         if address not in self._servers:
-            wire = Wire(self._nodes.pool(address), self._nodes.alias)
+            wire = Wire(self._nodes.pool(address), self._nodes.alias, index=self.index)
             self._servers.setdefault(address, (wire, Ears(wire, HEAR_BOTH)))
         return self._servers[address]
 
@@ -266,10 +280,6 @@ class ClusterWire:
     def _quietly(self, request: Request) -> None:
         with contextlib.suppress(LockError):  # the watchdog tries again
             self.call(request)
-
-
-def _sharded(request: Request) -> Request:
-    return request._replace(script=request.script.in_cluster)
 
 
 def _ordered(addresses: Iterable[Address], last: Address | None) -> list[Address]:
@@ -287,6 +297,7 @@ class ClusterRoom:
 
     def __init__(self, nodes: Nodes, copies: Copies | None) -> None:
         self._nodes = nodes
+        self.index = nodes.index
         self.copies = copies
         self._rooms: dict[Address, Room] = {}
 
@@ -328,7 +339,7 @@ class ClusterRoom:
             await room.close()
 
     async def _follow(self, request: Request, copies: Copies | None = None) -> Any:
-        sharded = _sharded(request)
+        sharded = request.in_cluster
 
         async def send(room: Room, asking: bool) -> Any:
             return await room.exchange(sharded, asking=asking, copies=copies)
@@ -369,5 +380,5 @@ class ClusterRoom:
     def _room(self, address: Address) -> Room:
         if address not in self._rooms:
             connect = connections_like(self._nodes.pool(address))
-            self._rooms[address] = Room(connect, self._nodes.alias, verbs=HEAR_BOTH)
+            self._rooms[address] = Room(connect, self._nodes.alias, index=self.index, verbs=HEAR_BOTH)
         return self._rooms[address]

@@ -13,7 +13,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from locking.backends.base import Holder
-from locking.backends.redis.scripts import DONT_KEEP, KEEP, Request, Script, bulk, derived, pack, packed_ms
+from locking.backends.redis.index import Index
+from locking.backends.redis.scripts import (
+    DONT_KEEP,
+    KEEP,
+    LIST_LOCK,
+    Request,
+    Script,
+    bulk,
+    derived,
+    pack,
+    packed_ms,
+)
 
 FAIR_PATIENCE: Final = 300_000
 """Milliseconds that a waiter of a fair lock may be silent: Redisson's default, which all clients must share.
@@ -24,6 +35,9 @@ class Kind(ABC):
     """One kind of lock: its channel and its three requests."""
 
     name: str
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
 
     @abstractmethod
     def channel(self, key: str, owner: str) -> str:
@@ -48,6 +62,10 @@ class Kind(ABC):
     def leave(self, key: str, owner: str) -> Request | None:
         """Return the request that a waiter sends who gives up, if there is a queue to leave."""
         return None
+
+    @abstractmethod
+    def look(self, key: str, owner: str, member: bytes) -> Request:
+        """Return the request that tells what is true of an entry of the index, or removes it."""
 
 
 def _braced(key: str) -> bytes:
@@ -77,6 +95,9 @@ HOLDER_PERMIT: Final = Script("permits", "holder_permit")
 ACQUIRE_FAIR: Final = Script("token", "stale", "acquire_fair")
 RELEASE_FAIR: Final = Script("announce", "stale", "release_fair")
 EXTEND_FAIR: Final = Script("announce", "extend_fair")
+LIST_READ: Final = Script("foreign", "readers", "list_read")
+LIST_WRITE: Final = Script("foreign", "list_write")
+LIST_PERMIT: Final = Script("permits", "list_permit")
 HOLDER_FIELDS: Final = Script("readers", "holder_fields")
 
 
@@ -94,7 +115,9 @@ class Read(Kind):
         return _read_write_channel(key)
 
     def _keys(self, key: str, owner: str) -> list[bytes]:
-        return [key.encode(), _token(key), b"%b:%b:rwlock_timeout:1" % (_braced(key), owner.encode())]
+        raw = key.encode()
+        ends = b"%b:%b:rwlock_timeout:1" % (_braced(key), owner.encode())
+        return [raw, _token(key), ends, self.index.of(raw)]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """See the base class."""
@@ -111,6 +134,11 @@ class Read(Kind):
         arguments = owner.encode(), _read_write_channel(key).encode(), _braced(key)
         return _call(RELEASE_READ, self._keys(key, owner), *map(bulk, arguments))
 
+    def look(self, key: str, owner: str, member: bytes) -> Request:
+        """See the base class."""
+        told = bulk(member), bulk(_read_write_channel(key).encode())
+        return _call(LIST_READ, self._keys(key, owner), *told, bulk(owner.encode()), bulk(_braced(key)))
+
 
 class Write(Kind):
     """The exclusive side of a read-write lock."""
@@ -121,20 +149,28 @@ class Write(Kind):
         """See the base class."""
         return _read_write_channel(key)
 
+    def _keys(self, key: str) -> list[bytes]:
+        return [key.encode(), _token(key), self.index.of(key.encode())]
+
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """See the base class."""
         arguments = bulk(owner.encode()), packed_ms(ttl), KEEP if keep else DONT_KEEP
-        return _call(ACQUIRE_WRITE, [key.encode(), _token(key)], *arguments)
+        return _call(ACQUIRE_WRITE, self._keys(key), *arguments)
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
         """See the base class."""
         arguments = bulk(owner.encode()), packed_ms(ttl), bulk(_read_write_channel(key).encode())
-        return _call(EXTEND_WRITE, [key.encode(), _token(key)], *arguments)
+        return _call(EXTEND_WRITE, self._keys(key), *arguments)
 
     def release(self, key: str, owner: str) -> Request:
         """See the base class."""
         arguments = owner.encode(), _read_write_channel(key).encode()
-        return _call(RELEASE_WRITE, [key.encode(), _token(key)], *map(bulk, arguments))
+        return _call(RELEASE_WRITE, self._keys(key), *map(bulk, arguments))
+
+    def look(self, key: str, owner: str, member: bytes) -> Request:
+        """See the base class."""
+        told = bulk(member), bulk(_read_write_channel(key).encode())
+        return _call(LIST_WRITE, [*self._keys(key)[:2], _token(key), self.index.of(key.encode())], *told)
 
 
 class Semaphore(Kind):
@@ -142,7 +178,8 @@ class Semaphore(Kind):
 
     name = "semaphore"
 
-    def __init__(self, permits: int) -> None:
+    def __init__(self, index: Index, permits: int) -> None:
+        super().__init__(index)
         self._permits = b"%d" % permits
 
     def channel(self, key: str, owner: str) -> str:
@@ -150,7 +187,8 @@ class Semaphore(Kind):
         return derived(b"redisson_sc", key.encode()).decode()
 
     def _keys(self, key: str) -> list[bytes]:
-        return [key.encode(), _token(key), b"%b:timeout" % _braced(key)]
+        raw = key.encode()
+        return [raw, _token(key), b"%b:timeout" % _braced(key), self.index.of(raw)]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """See the base class."""
@@ -178,6 +216,11 @@ class Semaphore(Kind):
         """See the base class."""
         return _call(HOLDER_PERMIT, self._keys(key))
 
+    def look(self, key: str, owner: str, member: bytes) -> Request:
+        """See the base class."""
+        told = bulk(member), bulk(self.channel(key, owner).encode())
+        return _call(LIST_PERMIT, self._keys(key), *told, bulk(owner.encode()))
+
 
 class Fair(Kind):
     """Redisson's fair lock, whose queue Java waiters stand in as well.
@@ -203,6 +246,7 @@ class Fair(Kind):
             _token(key),
             derived(b"redisson_lock_queue", raw),
             derived(b"redisson_lock_timeout", raw),
+            self.index.of(raw),
         ]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
@@ -225,6 +269,11 @@ class Fair(Kind):
         """See the base class."""
         return self.release(key, owner)
 
+    def look(self, key: str, owner: str, member: bytes) -> Request:
+        """See the base class."""
+        told = bulk(member), bulk(self._channels(key))
+        return _call(LIST_LOCK, [*self._keys(key)[:3], self.index.of(key.encode())], *told)
+
 
 def _epoch_ms() -> bytes:
     """Return the wall clock, by which Redisson dates places in the fair queue; no lease depends on it."""
@@ -239,7 +288,7 @@ def read_holders(reply: Any) -> Holder | None:
     return Holder(owner.decode(), count, None if left < 0 else left / 1000)
 
 
-def kind_named(name: str, *, permits: int = 1) -> Kind:
-    """Return the kind called `name`."""
-    simple: dict[str, Callable[[], Kind]] = {"read": Read, "write": Write, "fair": Fair}
-    return Semaphore(permits) if name == "semaphore" else simple[name]()
+def kind_named(name: str, index: Index, *, permits: int = 1) -> Kind:
+    """Return the kind called `name`, whose holds are listed in `index`."""
+    simple: dict[str, Callable[[Index], Kind]] = {"read": Read, "write": Write, "fair": Fair}
+    return Semaphore(index, permits) if name == "semaphore" else simple[name](index)

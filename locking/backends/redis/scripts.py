@@ -7,11 +7,13 @@ itself.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 from locking.backends.base import Busy, Grant, Outcome
+from locking.backends.redis.index import Index
 from locking.clock import now
 
 
@@ -78,6 +80,11 @@ class Request(NamedTuple):
         return 1 if self.script.releases and reply == 0 else reply
 
     @property
+    def in_cluster(self) -> Request:
+        """The same for a cluster."""
+        return self._replace(script=self.script.in_cluster)
+
+    @property
     def by_digest(self) -> bytes:
         """The short form."""
         return self.head + self.script._by_digest + self.tail
@@ -88,14 +95,50 @@ class Request(NamedTuple):
         return self.head + self.script._by_source + self.tail
 
 
+class Command(NamedTuple):
+    """An ordinary command that stands in a pipeline where a script's call could stand."""
+
+    packet: bytes
+    key: bytes
+
+    def settled(self, reply: Any, attempt: int) -> Any:
+        """Return the reply: repeating one of these changes nothing."""
+        return reply
+
+    @property
+    def in_cluster(self) -> Command:
+        """Itself."""
+        return self
+
+    @property
+    def by_digest(self) -> bytes:
+        """The packed command."""
+        return self.packet
+
+    @property
+    def by_source(self) -> bytes:
+        """The same: there is nothing that the server might not know."""
+        return self.packet
+
+
+def command(*parts: str | bytes | int) -> Command:
+    """Return a command; its second part is the key that tells where it goes."""
+    raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    return Command(b"*%d\r\n%b" % (len(raw), pack(*raw)), raw[1])
+
+
 def _read(name: str) -> bytes:
     return (files("locking.backends") / "lua" / f"{name}.lua").read_bytes()
 
 
-ACQUIRE: Final = Script("token", "acquire_free", "handover", "acquire")
-RELEASE: Final = Script("token", "announce", "release_free", "handover", "release")
+ACQUIRE: Final = Script("token", "hold", "acquire_free", "handover", "foreign", "acquire")
+RELEASE: Final = Script("announce", "release_free", "token", "hold", "handover", "foreign", "release")
 EXTEND: Final = Script("extend")
-SHORTEN: Final = Script("token", "announce", "handover", "shorten")
+SHORTEN: Final = Script("token", "hold", "announce", "handover", "shorten")
+
+LIST_LOCK: Final = Script("foreign", "list_lock")
+ADOPT: Final = Script("foreign", "adopt")
+ADD_UP: Final = Script("add_up")
 
 KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
 
@@ -119,18 +162,15 @@ class Keys(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def keys_of(key: str) -> Keys:
-    """Return what is sent for every request on `key`."""
+def keys_of(key: str, index: Index) -> Keys:
+    """Return what is sent for every request on `key`, which is listed in `index`."""
     lock = key.encode()
+    listed = index.of(lock)
     braced = lock if b"{" in lock else b"{%b}" % lock
     size = len(braced)
-    packed = b"$1\r\n3\r\n$%d\r\n%b\r\n$%d\r\nredisson_lock_token:%b\r\n$%d\r\nholdfast_lock_queue:%b\r\n" % (
-        len(lock),
-        lock,
-        size + 20,
-        braced,
-        size + 20,
-        braced,
+    packed = (
+        b"$1\r\n4\r\n$%d\r\n%b\r\n$%d\r\nredisson_lock_token:%b\r\n$%d\r\nholdfast_lock_queue:%b\r\n$%d\r\n%b\r\n"
+        % (len(lock), lock, size + 20, braced, size + 20, braced, len(listed), listed)
     )
     return Keys(packed, b"$%d\r\nredisson_lock__channel:%b\r\n" % (size + 23, braced), lock)
 
@@ -140,23 +180,23 @@ def milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def acquire_request(key: str, owner: str, ttl: float, *, keep: bool, place: bytes) -> Request:
+def acquire_request(key: str, owner: str, ttl: float, *, keep: bool, place: bytes, index: Index) -> Request:
     """Return the call of acquire.lua; an empty `place` means *don't stand in line*."""
-    keys, who = keys_of(key), owner.encode()
+    keys, who = keys_of(key, index), owner.encode()
     # One format instead of five small ones: this runs at every acquisition.
     tail = b"%b$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n" % (
         keys.packed, len(who), who, packed_ms(ttl), KEEP if keep else DONT_KEEP, len(place), place,
     )  # fmt: skip
-    return ACQUIRE.request(8, tail, keys.lock)
+    return ACQUIRE.request(9, tail, keys.lock)
 
 
-def release_request(key: str, owner: str, *, place: bytes = b"") -> Request:
+def release_request(key: str, owner: str, *, index: Index, place: bytes = b"") -> Request:
     """Return the call of release.lua, which takes `place` out of the queue, too."""
-    keys, who = keys_of(key), owner.encode()
+    keys, who = keys_of(key, index), owner.encode()
     tail = b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
         keys.packed, len(who), who, keys.channel, len(place), place,
     )  # fmt: skip
-    return RELEASE.request(7, tail, keys.lock)
+    return RELEASE.request(8, tail, keys.lock)
 
 
 def extend_request(leases: list[tuple[str, str, float]]) -> Request:
@@ -167,10 +207,27 @@ def extend_request(leases: list[tuple[str, str, float]]) -> Request:
     return EXTEND.request(len(parts), pack(*parts), parts[1])
 
 
-def shorten_request(key: str, owner: str, ttl: float) -> Request:
+def shorten_request(key: str, owner: str, ttl: float, *, index: Index) -> Request:
     """Return the call of shorten.lua."""
-    keys = keys_of(key)
-    return SHORTEN.request(7, keys.packed + bulk(owner.encode()) + packed_ms(ttl) + keys.channel, keys.lock)
+    keys = keys_of(key, index)
+    return SHORTEN.request(8, keys.packed + bulk(owner.encode()) + packed_ms(ttl) + keys.channel, keys.lock)
+
+
+def look_request(key: str, member: bytes, *, index: Index) -> Request:
+    """Return the call of list_lock.lua for an ordinary lock."""
+    keys = keys_of(key, index)
+    return LIST_LOCK.request(7, keys.packed + bulk(member) + keys.channel, keys.lock)
+
+
+def adopt_request(key: bytes, *, index: Index) -> Request:
+    """Return the call of adopt.lua."""
+    return ADOPT.request(5, pack(b"4", key, key, key, index.of(key)), key)
+
+
+def add_up_request(key: bytes, figures: Mapping[str, int]) -> Request:
+    """Return the call of add_up.lua."""
+    parts = [b"1", key, *(part for name, more in figures.items() for part in (name.encode(), b"%d" % more))]
+    return ADD_UP.request(len(parts), pack(*parts), key)
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:

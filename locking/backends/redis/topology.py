@@ -25,6 +25,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from locking.backends.redis.aio import Room, Rooms, connections_like
 from locking.backends.redis.cluster import Address, ClusterRoom, ClusterWire, Nodes
+from locking.backends.redis.index import Index
 from locking.backends.redis.waiting import Ears, EarsOf
 from locking.backends.redis.wire import Calls, Copies, Wire
 from locking.conf import AliasSettings
@@ -70,10 +71,11 @@ def servers_of(settings: AliasSettings) -> Servers:
 def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
     recovers = isinstance(pool, SentinelConnectionPool)
     copies = _copies(settings, default="auto" if recovers else 0)
-    wire = Wire(pool, settings.alias, copies=copies, recovers=recovers)
+    index = Index(settings.key_prefix)
+    wire = Wire(pool, settings.alias, index=index, copies=copies, recovers=recovers)
     ears = Ears(wire)
     connect = connections_like(pool)
-    rooms = Rooms(lambda: Room(connect, settings.alias, copies=copies, recovers=recovers))
+    rooms = Rooms(lambda: Room(connect, settings.alias, index=index, copies=copies, recovers=recovers))
 
     def close() -> None:
         ears.close()
@@ -125,7 +127,7 @@ def _host_and_port(text: str, default: int) -> tuple[str, int]:
 
 def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping[str, Any]) -> Servers:
     copies = _copies(settings, default="auto")
-    nodes = Nodes(seeds, options, settings.alias)
+    nodes = Nodes(seeds, options, settings.alias, Index(settings.key_prefix, clustered=True))
     wire = ClusterWire(nodes, copies)
     return Servers(wire, wire.ears_of, Rooms(lambda: ClusterRoom(nodes, copies)), wire.close)
 

@@ -193,7 +193,9 @@ class RedisPlace(Place):
 
     def _ask(self) -> Outcome:
         sent = now()
-        request = acquire_request(self._key, self._owner, self._ttl, keep=self._fenced, place=self._place)
+        request = acquire_request(
+            self._key, self._owner, self._ttl, keep=self._fenced, place=self._place, index=self._wire.index
+        )
         reply = self._wire.acquire(request, self._undo)
         if isinstance(reply, int):
             grant = Grant(reply, sent)
@@ -205,8 +207,8 @@ class RedisPlace(Place):
             return self._listen_and_ask(self._ear)
         return outcome
 
-    def _undo(self) -> Request:
-        return release_request(self._key, self._owner)
+    def _undo(self, place: bytes = b"") -> Request:
+        return release_request(self._key, self._owner, index=self._wire.index, place=place)
 
     def _move(self) -> Outcome:
         """The lock lives on another server by now: a place with an ear elsewhere would be passed over."""
@@ -280,7 +282,7 @@ class RedisPlace(Place):
 
     def _withdraw(self) -> bool:
         try:
-            self._wire.call(release_request(self._key, self._owner, place=self._place))
+            self._wire.call(self._undo(self._place))
         except LockError:
             return False
         return True

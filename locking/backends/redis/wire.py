@@ -30,8 +30,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from locking.backends.redis.index import Index
 from locking.backends.redis.line import shortened, talk
-from locking.backends.redis.scripts import Request, pack
+from locking.backends.redis.scripts import Command, Request, pack
 from locking.exceptions import BackendError, BackendUnavailable, LockError
 
 DEFAULT_TIMEOUT = 5.0
@@ -41,6 +42,9 @@ UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
 MOVING = (TryAgainError, ClusterDownError)
 """What a cluster answers while a slot or a master moves: not now."""
+
+MISSED: Final = ResponseError("no reply")
+"""Stands for what a pipeline didn't answer."""
 
 ASKING: Final = b"*1\r\n" + pack(b"ASKING")
 
@@ -52,6 +56,10 @@ class Calls(Protocol):
     """What the verbs need of the servers, whether one or many."""
 
     @property
+    def index(self) -> Index:
+        """Where they list what is held."""
+
+    @property
     def copies(self) -> Copies | None:
         """What replicas must confirm."""
 
@@ -59,7 +67,7 @@ class Calls(Protocol):
     def recovers(self) -> bool:
         """Whether another server takes over when one dies, so that a waiter had better go on asking."""
 
-    def call(self, request: Request) -> Any:
+    def call(self, request: Request | Command) -> Any:
         """See `Wire.call`."""
 
     def acquire(self, request: Request, undo: Callable[[], Request]) -> Any:
@@ -68,8 +76,11 @@ class Calls(Protocol):
     def command(self, *parts: str | bytes | int) -> Any:
         """See `Wire.command`."""
 
-    def call_many(self, requests: Sequence[Request]) -> list[Any]:
+    def call_many(self, requests: Sequence[Request | Command]) -> list[Any]:
         """See `Wire.call_many`."""
+
+    def servers(self) -> list[Wire]:
+        """Return each server that has keys."""
 
     def slots(self, keys: Sequence[str]) -> list[int]:
         """See `Wire.slots`."""
@@ -97,10 +108,17 @@ class Wire:
     """Requests of all threads to one server, or to whichever is the master of a Sentinel's service."""
 
     def __init__(
-        self, pool: ConnectionPool, alias: str, *, copies: Copies | None = None, recovers: bool = False
+        self,
+        pool: ConnectionPool,
+        alias: str,
+        *,
+        index: Index,
+        copies: Copies | None = None,
+        recovers: bool = False,
     ) -> None:
         self._pool = pool
         self._alias = alias
+        self.index = index
         self._idle: deque[AbstractConnection] = deque()
         self.copies = copies
         self.recovers = recovers
@@ -110,7 +128,7 @@ class Wire:
         """Drop the idle sockets without a word to the server."""
         self._idle = deque()
 
-    def call(self, request: Request) -> Any:
+    def call(self, request: Request | Command) -> Any:
         """Send a script call and return the reply.
 
         It is repeated once on a fresh socket when the reply is lost: every script here is safe to repeat.
@@ -138,7 +156,9 @@ class Wire:
                 self.call(undo())
             raise
 
-    def exchange(self, request: Request, *, asking: bool = False, copies: Copies | None = None) -> Any:
+    def exchange(
+        self, request: Request | Command, *, asking: bool = False, copies: Copies | None = None
+    ) -> Any:
         """`call` that leaves redis-py's errors as they are; `asking` follows a cluster's ASK."""
         connection = self._take()
         try:
@@ -151,20 +171,34 @@ class Wire:
         finally:
             self._idle.append(connection)
 
-    def exchange_many(self, requests: Sequence[Request]) -> list[Any]:
+    def exchange_many(self, requests: Sequence[Request | Command]) -> list[Any]:
         """Send all, then read all; an error stands in the place of its reply."""
         connection = self._take()
         try:
             connection.send_packed_command([request.by_digest for request in requests], check_health=False)
             return [_reply_or_error(connection) for _ in requests]
-        except OSError as error:
-            raise RedisConnectionError(str(error)) from error
+        except BaseException as error:
+            connection.disconnect()  # the next to use it must not read what is left of these answers
+            if isinstance(error, OSError):
+                raise RedisConnectionError(str(error)) from error
+            raise
         finally:
             self._idle.append(connection)
 
-    def call_many(self, requests: Sequence[Request]) -> list[Any]:
-        """`call` for each."""
-        return [self.call(request) for request in requests]
+    def call_many(self, requests: Sequence[Request | Command]) -> list[Any]:
+        """`call` for each, in one pipeline; what fails in it is sent once more, alone."""
+        try:
+            replies = self.exchange_many(requests) if len(requests) > 1 else [MISSED] * len(requests)
+        except UNREACHABLE:
+            replies = [MISSED] * len(requests)
+        return [
+            self.call(request) if isinstance(reply, ResponseError) else reply
+            for request, reply in zip(requests, replies, strict=True)
+        ]
+
+    def servers(self) -> list[Wire]:
+        """See `Calls.servers`."""
+        return [self]
 
     def slots(self, keys: Sequence[str]) -> list[int]:
         """Return a number for each key; keys of the same number may stand in one request."""
@@ -259,7 +293,7 @@ def _reply_or_error(connection: AbstractConnection) -> Any:
         return error
 
 
-def _exchange_asking(connection: AbstractConnection, request: Request) -> Any:
+def _exchange_asking(connection: AbstractConnection, request: Request | Command) -> Any:
     """ASKING holds for the next command only, so the script is sent whole: there is no second try."""
     connection.send_packed_command((ASKING + request.by_source,), check_health=False)
     connection.read_response(disable_decoding=True)
@@ -308,7 +342,7 @@ def _ask(connection: AbstractConnection, command: tuple[str | bytes | int, ...])
     return connection.read_response(disable_decoding=True)
 
 
-def _exchange(connection: AbstractConnection, request: Request) -> Any:
+def _exchange(connection: AbstractConnection, request: Request | Command) -> Any:
     """One request and its reply. An interruption between the two closes the socket: the next user of the
     connection must not read an answer that was meant for this one.
     """

@@ -1,0 +1,188 @@
+"""Reading the index of what is held, and keeping it true: each entry is looked at before it is told.
+
+A hold that ends by itself leaves its entry behind. Entries go when a reader meets them, when the name is
+locked again, and by a sweep like the one by which Redis itself expires keys: look at a few at random, and
+go on while more than a quarter of them were stale. So about a quarter of an index is stale at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from locking.backends.base import Held
+from locking.backends.redis.index import KINDS, SHARED, Entry, read_entry
+from locking.backends.redis.kinds import Kind
+from locking.backends.redis.scripts import Command, Request, adopt_request, command, look_request
+from locking.backends.redis.wire import Calls
+
+CHUNK: Final = 5000
+"""Entries read at a time where they must be searched."""
+
+READINGS: Final = 20
+"""How often a page is read at most, because stale entries were met in it and taken out."""
+
+SAMPLE: Final = 20
+ENDURED: Final = SAMPLE // 4
+"""Stale entries in a sample that end a sweep; Redis' own expiry cycle has both numbers."""
+
+SWEEPS: Final = 200
+"""Samples that one sweep of one index takes at most."""
+
+FORGOTTEN: Final = 8 * 24 * 3600
+"""Seconds after which an index goes that no sweep has seen: the longest lease is shorter."""
+
+NEAR: Final = 100
+FAR: Final = 1000
+"""Keys among which a listing and a sweep look for locks of other clients."""
+
+
+class Listing:
+    """The index of one alias.
+
+    Args:
+        wire: the servers.
+        key_prefix: of the alias.
+        kind: from the name of a kind to its requests.
+    """
+
+    def __init__(self, wire: Calls, key_prefix: str, kind: Callable[[str], Kind]) -> None:
+        self._wire, self._index, self._kind = wire, wire.index, kind
+        self._key_prefix = key_prefix
+        self._cursors: dict[Any, bytes] = {}
+
+    def held(self, prefix: str, offset: int, limit: int) -> list[Held]:
+        """Return a page of the live holds, the oldest first."""
+        for _ in range(READINGS):
+            holds = self._look_at(self._page(prefix, offset, limit))
+            live = [hold for hold in holds if hold is not None]
+            if len(live) == len(holds):
+                break
+        return live
+
+    def find(self, key: str, owner: str, kind: str) -> Held | None:
+        """Return one hold, if it is live."""
+        letter = next(letter for letter, name in KINDS.items() if name == kind)
+        rest = f"{owner} {key}" if letter in SHARED else key
+        (hold,) = self._look_at([read_entry(f"{letter}{rest}".encode(), 0)])
+        return hold if hold is not None and hold.owner == owner else None
+
+    def count(self, prefix: str) -> int:
+        """Return how many entries there are, stale ones included."""
+        if self._is_everything(prefix):
+            return sum(self._ask("ZCARD", *self._index.all()))
+        return sum(1 for _ in self._matching(prefix))
+
+    # reading the index
+
+    def _is_everything(self, prefix: str) -> bool:
+        return self._key_prefix.startswith(prefix)
+
+    def _page(self, prefix: str, offset: int, limit: int) -> list[Entry]:
+        if self._is_everything(prefix):
+            return self._read(offset, limit)
+        return list(islice(self._matching(prefix), offset, offset + limit))
+
+    def _matching(self, prefix: str) -> Iterator[Entry]:
+        wanted = prefix.encode()
+        return (entry for entry in self._all() if entry.key.startswith(wanted))
+
+    def _all(self) -> Iterator[Entry]:
+        """Yield every entry; in a cluster each slot has its part, so there it is read at once."""
+        if self._index.clustered:
+            yield from self._read(0, 0)
+            return
+        start = 0
+        while chunk := self._read(start, CHUNK):
+            yield from chunk
+            start += len(chunk)
+
+    def _read(self, start: int, count: int) -> list[Entry]:
+        """Return `count` entries (0 = all) from the `start`-th on, the oldest first."""
+        if not self._index.clustered:
+            (pairs,) = self._ask(
+                "ZRANGE", *self._index.all(), arguments=(start, start + count - 1, "WITHSCORES")
+            )
+            return _entries(pairs)
+        parts = self._ask("ZRANGE", *self._in_use(), arguments=(0, start + count - 1, "WITHSCORES"))
+        merged = sorted(
+            (entry for pairs in parts for entry in _entries(pairs)), key=lambda entry: entry.token
+        )
+        return merged[start : start + count] if count else merged
+
+    def _in_use(self) -> list[bytes]:
+        """Return the indexes that have entries."""
+        every = self._index.all()
+        return [index for index, size in zip(every, self._ask("ZCARD", *every), strict=True) if size]
+
+    def _ask(self, verb: str, *keys: bytes, arguments: Sequence[str | int] = ()) -> list[Any]:
+        requests: list[Request | Command] = [command(verb, key, *arguments) for key in keys]
+        return self._wire.call_many(requests)
+
+    # looking at what is listed
+
+    def _look_at(self, entries: Iterable[Entry]) -> list[Held | None]:
+        """Return what is true of each entry; None = it was stale, and is out of the index now."""
+        known = list(entries)
+        replies = self._wire.call_many([self._request(entry) for entry in known])
+        return [_as_held(entry, reply) for entry, reply in zip(known, replies, strict=True)]
+
+    def _request(self, entry: Entry) -> Request:
+        key, owner = entry.key.decode(), entry.owner.decode()
+        if entry.kind == "lock":
+            return look_request(key, entry.member, index=self._index)
+        return self._kind(entry.kind).look(key, owner, entry.member)
+
+    # keeping it true
+
+    def sweep(self) -> None:
+        """Take out stale entries, and put in locks of clients that don't list theirs."""
+        for index in self._in_use() if self._index.clustered else self._index.all():
+            self._sweep_one(index)
+        self.adopt(FAR)
+
+    def _sweep_one(self, index: bytes) -> None:
+        for _ in range(SWEEPS):
+            (sample,) = self._ask("ZRANDMEMBER", index, arguments=(SAMPLE,))
+            looked_at = self._look_at(read_entry(member, 0) for member in sample)
+            if looked_at.count(None) <= ENDURED:
+                break
+        self._ask("EXPIRE", index, arguments=(FORGOTTEN,))
+
+    def adopt(self, count: int = NEAR) -> None:
+        """Look on through the next `count` keys of each server for locks that Redisson's clients hold."""
+        pattern = _escaped(self._key_prefix) + "*"
+        for place, wire in enumerate(self._wire.servers()):
+            cursor = self._cursors.get(place, b"0")
+            cursor, keys = wire.command("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", "hash")
+            self._cursors[place] = cursor
+            self._wire.call_many([adopt_request(key, index=self._index) for key in keys])
+
+
+def _entries(pairs: list[Any]) -> list[Entry]:
+    """Read an answer with scores: pairs in RESP3, a flat list in RESP2."""
+    if pairs and isinstance(pairs[0], list):
+        return [read_entry(member, float(score)) for member, score in pairs]
+    return [read_entry(member, float(score)) for member, score in zip(pairs[::2], pairs[1::2], strict=True)]
+
+
+def _as_held(entry: Entry, reply: Any) -> Held | None:
+    if reply is None:
+        return None
+    owner, count, left, token, waiters, since = reply
+    return Held(
+        key=entry.key.decode(),
+        owner=owner.decode(),
+        kind=entry.kind,
+        count=count,
+        remaining=None if left < 0 else left / 1000,
+        token=int(token),
+        waiters=waiters,
+        since=int(since) / 1_000_000 or None,
+    )
+
+
+def _escaped(prefix: str) -> str:
+    """Return `prefix` as a pattern that means itself."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)

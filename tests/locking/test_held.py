@@ -1,0 +1,80 @@
+import pytest
+
+from locking import get_fair_lock, get_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.handler import locks
+from locking.held import find_hold, held_locks, holds_of
+from locking.models import Fence, LockEvent
+from locking.operating import extend_held, force_release
+from tests.backends import BACKENDS
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+KINDS = {
+    "lock": get_lock,
+    "read": get_read_lock,
+    "write": get_write_lock,
+    "fair": get_fair_lock,
+    "semaphore": lambda name: get_semaphore(name, 2),
+}
+
+
+@pytest.fixture(params=list(BACKENDS))
+def each_backend(request, settings):
+    """One backend of the table after the other, if it can list."""
+    settings.LOCKING = {"default": {**BACKENDS[request.param].settings, "KEY_PREFIX": "shop:"}}
+    if not locks["default"].supports_listing:
+        pytest.skip("this backend can't list")
+    return locks["default"]
+
+
+def test_every_kind_is_listed_by_name_oldest_first(each_backend):
+    """A hold of each kind that the backend has is a row, in the order in which they were taken."""
+    kinds = {kind: make for kind, make in KINDS.items() if kind == "lock" or kind in each_backend.kinds}
+    held = [make(f"a-{kind}").acquire() for kind, make in kinds.items()]
+    page = held_locks()
+    assert [row.name for row in page.rows] == [f"a-{kind}" for kind in kinds]
+    assert [row.owner for row in page.rows] == [lease.owner for lease in held]
+    assert page.total == len(kinds)
+    assert all(0 < row.remaining <= 30 and row.held_for >= 0 for row in page.rows)
+    for lease in held:
+        lease.release()
+    assert held_locks().rows == []
+
+
+def test_force_release_is_audited_and_advances_the_fence(each_backend):
+    """The lock is free, the reason kept, and the old holder's token is refused by the database."""
+    lease = get_lock("a", fenced=True).acquire()
+    (hold,) = holds_of("a")
+    result = force_release(hold, reason="worker 7 was killed", actor="ada")
+    assert result.done
+    assert held_locks().rows == []
+    event = LockEvent.objects.get()
+    assert (event.name, event.owner, event.reason, event.actor) == (
+        "a",
+        lease.owner,
+        "worker 7 was killed",
+        "ada",
+    )
+    assert Fence.objects.get(name="shop:a").token == lease.fencing_token
+
+
+def test_a_newer_holder_is_not_hit(each_backend):
+    """A hold that has ended since it was shown is told so, and its successor keeps the lock."""
+    with get_lock("a"):
+        (shown,) = holds_of("a")
+    with get_lock("a") as newer:
+        result = force_release(shown, reason="too late")
+        assert not result.done
+        assert not LockEvent.objects.get().done
+        newer.confirm()
+        assert find_hold("default", "shop:a", newer.owner) is not None
+
+
+def test_extending_keeps_others_out_for_longer(each_backend):
+    """The lease ends later, and a shorter one is refused."""
+    with get_lock("a", ttl=20):
+        (hold,) = holds_of("a")
+        assert extend_held(hold, 100).done
+        assert holds_of("a")[0].remaining > 90
+        with pytest.raises(ValueError, match="wouldn't extend"):
+            extend_held(holds_of("a")[0], 5)
