@@ -16,11 +16,19 @@ def check_checkout_strategy(app_configs: Any, **kwargs: Any) -> list[CheckMessag
     name = getattr(settings, "CHECKOUT_STRATEGY", None)
     strategy = STRATEGIES.get(name) if isinstance(name, str) else None
     sound = ", ".join(
-        other.name for other in STRATEGIES.values() if other.sound and other.sound_across_processes
+        other.name
+        for other in STRATEGIES.values()
+        if other.sound and other.sound_across_processes and not other.unconfigured()
     )
     if strategy is None:
         return [
             Error(f"CHECKOUT_STRATEGY is {name!r}: unknown.", hint=f"Choose of {sound}.", id="inventory.E001")
+        ]
+    if lack := strategy.unconfigured():
+        return [
+            Error(
+                f"CHECKOUT_STRATEGY is {name!r}: {lack}.", hint=f"Or choose of {sound}.", id="inventory.E003"
+            )
         ]
     if not strategy.sound and not settings.DEBUG:
         message = f"CHECKOUT_STRATEGY is {name!r}, which sells more than there is."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,20 @@ _SCRIPTS = ("orders/vendor/uplot/uPlot.iife.min.js", "orders/report.js")
 _BEFORE, _AFTER = 2, 4
 
 
-def summary(plan: Plan, results: Sequence[Result], started: datetime) -> dict[str, Any]:
+def summary(
+    plan: Plan, results: Sequence[Result], started: datetime, absent: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Everything that was measured, ready for JSON.
 
     Args:
         plan: the parameters.
         results: one for each variant.
         started: when the race began.
+        absent: the strategies that could not be raced, with the reasons.
 
     Returns:
-        `parameters`, `machine`, `started` (ISO 8601), `kept` (whether all did as labelled) and `variants`, a
-        list with the figures of each.
+        `parameters`, `machine`, `started` (ISO 8601), `kept` (whether all did as labelled), `variants`, a
+        list with the figures of each, and `absent`.
 
     Example:
         >>> summary(plan, results, started)["variants"][0]["unaccounted"]  # doctest: +SKIP
@@ -53,6 +56,7 @@ def summary(plan: Plan, results: Sequence[Result], started: datetime) -> dict[st
         "machine": _machine(),
         "kept": all(result.kept for result in results),
         "variants": [_figures(result) for result in results],
+        "absent": dict(absent or {}),
     }
 
 

@@ -69,9 +69,13 @@ class StrategyChoice:
 
 
 def strategy_choices() -> list[StrategyChoice]:
-    """Return the strategies that a client may name: all with DEBUG on, none without."""
+    """Return the strategies that a client may name: with DEBUG on all that are configured, else none."""
     strategies = STRATEGIES.values() if settings.DEBUG else ()
-    return [StrategyChoice(strategy.name, strategy.sound, _idea(strategy)) for strategy in strategies]
+    return [
+        StrategyChoice(strategy.name, strategy.sound, _idea(strategy))
+        for strategy in strategies
+        if not strategy.unconfigured()
+    ]
 
 
 def _idea(strategy: type[Strategy]) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -12,10 +14,20 @@ class Backend:
     settings: Mapping[str, Any]
     unreachable: Mapping[str, Any] | None = None
     shortest_ttl: float = 0.15
+    location: str | None = None
+    """The fixture that starts its server, or skips, and gives its LOCATION."""
+
+    def reached(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        """Return the settings, with the server's address."""
+        if self.location is None:
+            return dict(self.settings)
+        return {**self.settings, "LOCATION": request.getfixturevalue(self.location)}
 
 
 REDIS = "locking.backends.redis.RedisBackend"
 MEMORY = "locking.backends.memory.MemoryBackend"
+ZOOKEEPER = "locking.backends.zookeeper.ZooKeeperBackend"
+ETCD = "locking.backends.etcd.EtcdBackend"
 
 BACKENDS = {
     "redis": Backend(
@@ -23,4 +35,17 @@ BACKENDS = {
         unreachable={"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1:1/0"},
     ),
     "memory": Backend(settings={"BACKEND": MEMORY}),
+    "zookeeper": Backend(
+        # Long enough for a machine that is busy, short enough to wait for the end of a killed process.
+        settings={"BACKEND": ZOOKEEPER, "OPTIONS": {"session_timeout": 5.0}},
+        unreachable={"BACKEND": ZOOKEEPER, "LOCATION": "127.0.0.1:1", "OPTIONS": {"timeout": 0.3}},
+        shortest_ttl=0.3,
+        location="zookeeper_location",
+    ),
+    "etcd": Backend(
+        settings={"BACKEND": ETCD},
+        unreachable={"BACKEND": ETCD, "LOCATION": "http://127.0.0.1:1"},
+        shortest_ttl=0.3,
+        location="etcd_location",
+    ),
 }

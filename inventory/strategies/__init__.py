@@ -46,14 +46,14 @@ __all__ = ["STRATEGIES", "Sale", "Strategy", "UnknownStrategy", "get_strategy"]
 
 
 class UnknownStrategy(ValueError):
-    """There is no strategy of that name."""
+    """There is no strategy of that name, or its settings are missing."""
 
 
 def get_strategy(name: str) -> Strategy:
     """Return the strategy called `name`, ready to sell.
 
     Raises:
-        UnknownStrategy: naming those that there are.
+        UnknownStrategy: naming those that there are, or what the settings lack for this one.
 
     Example:
         >>> get_strategy("row_lock").sound
@@ -61,4 +61,6 @@ def get_strategy(name: str) -> Strategy:
     """
     if not isinstance(name, str) or name not in STRATEGIES:
         raise UnknownStrategy(f"unknown strategy {name!r}; there are {', '.join(STRATEGIES)}")
+    if lack := STRATEGIES[name].unconfigured():
+        raise UnknownStrategy(f"strategy {name!r} can't sell here: {lack}")
     return STRATEGIES[name]()

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from django.conf import settings
+
 from inventory.domain import Line
 from inventory.models import Product
+from locking import LockError, get_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,24 @@ class Strategy(ABC):
     wait: ClassVar[float] = 10.0
     """Seconds to wait for a busy stock before the answer is Busy."""
 
+    lock_alias: ClassVar[str] = "default"
+    """Whose locks it takes: an alias of `LOCKING`."""
+
+    lock_setting: ClassVar[str] = ""
+    """The environment variable that makes that alias; none for `default`, which is always there."""
+
+    @classmethod
+    def unconfigured(cls) -> str | None:
+        """Return what the settings lack for this strategy to sell; None when nothing. Asks no server."""
+        if not cls.lock_setting or cls.lock_alias in settings.LOCKING:
+            return None
+        return f"LOCKING has no alias {cls.lock_alias!r}; set {cls.lock_setting} to have one"
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Return why this strategy can't sell here now, such as a server that is down; None: it can."""
+        return cls.unconfigured() or (_outage(cls.lock_alias) if cls.lock_setting else None)
+
     @abstractmethod
     def sell(self, sale: Sale) -> None:
         """Take the lines from the stock and record the sale, all or nothing, committed on return.
@@ -57,6 +78,15 @@ class Strategy(ABC):
 
     def forget(self, products: Iterable[Product]) -> None:  # noqa: B027 - most have nothing to forget
         """Remove what the strategy keeps outside the database for `products`."""
+
+
+def _outage(alias: str) -> str | None:
+    """Return why the locks of `alias` can't be had at the moment; asks its servers."""
+    try:
+        get_lock("is-anyone-there", backend=alias).locked()
+    except (LockError, ImportError) as error:
+        return str(error)
+    return None
 
 
 def lock_names(strategy: Strategy, sale: Sale) -> list[str]:

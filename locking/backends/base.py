@@ -8,6 +8,7 @@ backend gives its own `place()`; otherwise the polling one here serves.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -213,6 +214,17 @@ class BaseLockBackend(ABC):
     def force_release(self, key: str, expected: str) -> bool:
         """Break the hold of `expected` and of nobody else; False when it doesn't have the lock."""
         raise self.unsupported("force_release")
+
+    def hold_ends(self, key: str, owner: str) -> float:
+        """Return the `clock.now()` after which the hold may be over although its ttl isn't; asks nobody.
+
+        For engines that bind a hold to a session which must be kept alive; endless on the others.
+        """
+        return math.inf
+
+    def in_touch(self) -> bool:
+        """Return whether the engine's session is connected, as far as it is known; asks nobody."""
+        return True
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """Return the backend of another kind of lock on the same servers; one of `kinds`."""

@@ -71,7 +71,7 @@ def forget(product: Product) -> None:
     for name in STRATEGIES:
         # A server that is down must not keep the product in the database; its keys carry the race's own name.
         with suppress(BackendUnavailable):
-            get_strategy(name).forget([product])
+            STRATEGIES[name]().forget([product])
 
 
 def sweep() -> int:

@@ -134,6 +134,30 @@ def choose(selection: str, strategies: Mapping[str, type[Strategy]], plan: Plan)
     return tuple(_named(name, known, strategies) for name in dict.fromkeys(names))
 
 
+def present(
+    selection: str, variants: Iterable[Variant], strategies: Mapping[str, type[Strategy]]
+) -> tuple[tuple[Variant, ...], dict[str, str]]:
+    """Ask each strategy whether it can be raced here; of `all`, those that can't are left out.
+
+    Args:
+        selection: what `choose` was given.
+        variants: what it returned.
+        strategies: the registry, by name.
+
+    Returns:
+        The variants to race, and for each strategy left out the reason, by name.
+
+    Raises:
+        PlanError: a strategy that was named can't be raced here.
+    """
+    names = dict.fromkeys(variant.strategy for variant in variants)
+    absent = {name: reason for name in names if (reason := strategies[name].unavailable())}
+    if absent and selection.strip() != "all":
+        name, reason = next(iter(absent.items()))
+        raise PlanError(f"strategy {name!r} can't be raced here: {reason}")
+    return tuple(variant for variant in variants if variant.strategy not in absent), absent
+
+
 def share_out(buyers: int, processes: int, workers: int) -> tuple[tuple[int, ...], ...]:
     """Number the buyers from 1 and deal them to the first `processes` of the workers, like cards.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -76,8 +76,10 @@ def make_console(*, no_color: bool, force_color: bool, file: object = None, stde
     return console
 
 
-def print_results(console: Console, plan: Plan, results: Sequence[Result]) -> None:
-    """Print the table, then what went wrong and why the fix holds."""
+def print_results(
+    console: Console, plan: Plan, results: Sequence[Result], absent: Mapping[str, str] | None = None
+) -> None:
+    """Print the table, then what went wrong and why the fix holds, and who could not take part."""
     console.print(_title(plan), style="bold")
     console.print(_fitting(console, results))
     console.print(
@@ -86,6 +88,8 @@ def print_results(console: Console, plan: Plan, results: Sequence[Result]) -> No
     for result in results:
         console.print(Text(f"{result.name}: {word(result)}", style=_style(result)))
         console.print(Padding(Text(explain(result, STRATEGIES[result.strategy])), (0, 0, 0, 4), expand=False))
+    for name, reason in (absent or {}).items():
+        console.print(Text(f"{name}: not raced, {reason}", style="dim"))
 
 
 def _title(plan: Plan) -> str:

@@ -36,6 +36,15 @@ def test_the_hint_names_only_what_may_be_chosen(settings):
     assert "lost_update" not in str(message.hint)
 
 
+def test_a_strategy_without_its_settings_is_refused(settings, monkeypatch):
+    """A strategy that locks where LOCKING has no alias is found at the start, and never hinted at."""
+    monkeypatch.setattr(STRATEGIES["row_lock"], "unconfigured", lambda: "set ROW_HOSTS")
+    assert found(settings, "row_lock", debug=True) == ["inventory.E003"]
+    settings.CHECKOUT_STRATEGY = "nonsense"
+    (message,) = check_checkout_strategy(None)
+    assert "row_lock" not in str(message.hint)
+
+
 def test_one_process_alone_is_warned_of(settings):
     """local_lock is allowed for a server of one process, with a warning."""
     assert found(settings, "local_lock", debug=False) == ["inventory.W001"]

@@ -19,7 +19,7 @@ class TestContract(LockContract):
     """One run for each row."""
 
     @pytest.fixture
-    def backend_settings(self, row: Backend) -> Mapping[str, Any]:
+    def backend_settings(self, row: Backend, request: pytest.FixtureRequest) -> Mapping[str, Any]:
         """Its settings."""
         type(self).unreachable, type(self).shortest_ttl = row.unreachable, row.shortest_ttl
-        return row.settings
+        return row.reached(request)

@@ -49,7 +49,7 @@ GETTERS: dict[str, Callable[..., Lock]] = {
 def on(request):
     """The backend under test, as the default one."""
     STORES.clear()
-    with override_settings(LOCKING={"default": dict(BACKENDS[request.param].settings)}):
+    with override_settings(LOCKING={"default": BACKENDS[request.param].reached(request)}):
         yield request.param
 
 

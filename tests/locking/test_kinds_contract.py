@@ -51,11 +51,13 @@ class TestKindsContract(*PARTS):  # type: ignore[misc]
     """One run for each kind on each backend."""
 
     @pytest.fixture
-    def backend_settings(self, cell: tuple[str, Backend]) -> Mapping[str, Any]:
+    def backend_settings(
+        self, cell: tuple[str, Backend], request: pytest.FixtureRequest
+    ) -> Mapping[str, Any]:
         """The settings of the row."""
         row = cell[1]
         type(self).unreachable, type(self).shortest_ttl = row.unreachable, row.shortest_ttl
-        return row.settings
+        return row.reached(request)
 
     @pytest.fixture(autouse=True)
     def backend(

@@ -35,7 +35,7 @@ SHORTER_THAN_STUCK = 5.0  # seconds; a lease that would be lost if its section w
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each backend in turn, as the default alias."""
-    with override_settings(LOCKING={"default": dict(BACKENDS[request.param].settings)}):
+    with override_settings(LOCKING={"default": BACKENDS[request.param].reached(request)}):
         yield "default"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from inventory.strategies import STRATEGIES
-from orders.race.plan import Plan, PlanError, choose, parse_gap, share_out
+from orders.race.plan import Plan, PlanError, choose, parse_gap, present, share_out
 
 PLAN = Plan(buyers=40, stock=10, gap=0.02, processes=4)
 
@@ -95,6 +95,29 @@ def test_one_process_can_not_show_a_local_lock_broken():
     assert "local_lock@processes" not in {v.name for v in choose("all", STRATEGIES, plan)}
     with pytest.raises(PlanError, match="--processes 2"):
         choose("local_lock@processes", STRATEGIES, plan)
+
+
+@pytest.fixture
+def no_row_lock(monkeypatch):
+    """A strategy whose server isn't there."""
+    monkeypatch.setattr(STRATEGIES["row_lock"], "unavailable", lambda: "nobody answers")
+
+
+@pytest.mark.usefixtures("no_row_lock")
+def test_all_leaves_out_what_has_no_server():
+    """Of `all`, a strategy that can't sell here is left out, with its reason; the others race."""
+    everybody = choose("all", STRATEGIES, PLAN)
+    variants, absent = present("all", everybody, STRATEGIES)
+    assert absent["row_lock"] == "nobody answers"
+    assert {v.strategy for v in variants} | set(absent) == {v.strategy for v in everybody}
+    assert "row_lock" not in {v.strategy for v in variants}
+
+
+@pytest.mark.usefixtures("no_row_lock")
+def test_a_named_strategy_without_its_server_is_refused():
+    """Whoever asks for a strategy by name is told why it can't be raced, instead of an empty table."""
+    with pytest.raises(PlanError, match="'row_lock' can't be raced here: nobody answers"):
+        present("row_lock", choose("row_lock", STRATEGIES, PLAN), STRATEGIES)
 
 
 @pytest.mark.parametrize(("buyers", "processes", "workers"), [(40, 4, 4), (7, 3, 5), (1, 1, 4), (200, 1, 4)])

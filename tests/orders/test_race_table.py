@@ -33,6 +33,14 @@ def test_no_line_is_wider_than_the_terminal(monkeypatch, columns):
     assert max(map(len, printed(monkeypatch, columns).splitlines())) <= columns
 
 
+def test_who_could_not_take_part_is_named_with_the_reason(monkeypatch):
+    """A strategy without its server is told below the table, never silently missing."""
+    monkeypatch.setenv("COLUMNS", "80")
+    out = StringIO()
+    print_results(make_console(file=out, no_color=True, force_color=False), PLAN, RESULTS, {"etcd": "no one"})
+    assert "etcd: not raced, no one" in out.getvalue()
+
+
 @pytest.mark.parametrize("columns", [60, 80, 100, 120, 200])
 def test_what_proves_the_point_is_always_there(monkeypatch, columns):
     """Sold, unaccounted and the verdict are whole in each terminal that is not a toy."""

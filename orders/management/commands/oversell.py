@@ -17,7 +17,7 @@ from locking import BackendUnavailable
 from orders.race.engine import race
 from orders.race.interruption import Interrupted, interruptible
 from orders.race.lab import LabError
-from orders.race.plan import Plan, PlanError, Variant, choose, parse_gap
+from orders.race.plan import Plan, PlanError, Variant, choose, parse_gap, present
 from orders.race.result import Result
 from orders.race.table import Bars, make_console, print_results
 from orders.report import now, summary, write_report
@@ -68,7 +68,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Race, print, write, judge."""
-        plan, variants = _planned(options)
+        plan, variants, absent = _planned(options)
         for path in (options["json"], options["report"]):
             _require_writable(path)
         colours = {"no_color": options["no_color"], "force_color": options["force_color"]}
@@ -76,18 +76,19 @@ class Command(BaseCommand):
         results = _raced(
             plan, variants, Bars(make_console(stderr=True, **colours), plan), bool(options["report"])
         )
-        document = summary(plan, results, started)
+        document = summary(plan, results, started, absent)
         _write(options, document, results)
         # Last, for its reader may have seen enough: `… | head` must not cost the files.
-        print_results(make_console(file=self.stdout, **colours), plan, results)
+        print_results(make_console(file=self.stdout, **colours), plan, results, absent)
         _judge(results)
 
 
-def _planned(options: dict[str, Any]) -> tuple[Plan, tuple[Variant, ...]]:
-    """Read the command line, before anything is started."""
+def _planned(options: dict[str, Any]) -> tuple[Plan, tuple[Variant, ...], dict[str, str]]:
+    """Read the command line and ask who is there, before anything is started."""
     try:
         plan = Plan(options["buyers"], options["stock"], parse_gap(options["gap"]), options["processes"])
         variants = choose(options["strategy"], STRATEGIES, plan)
+        variants, absent = present(options["strategy"], variants, STRATEGIES)
     except PlanError as error:
         raise CommandError(str(error), returncode=BAD_INPUT) from None
     if options["expect_safe"] and not any(variant.sound for variant in variants):
@@ -96,7 +97,7 @@ def _planned(options: dict[str, Any]) -> tuple[Plan, tuple[Variant, ...]]:
             "be safe; add a sound one, such as row_lock, or leave --expect-safe out",
             returncode=BAD_INPUT,
         )
-    return plan, variants
+    return plan, variants, absent
 
 
 def _raced(plan: Plan, variants: Sequence[Variant], bars: Bars, sample: bool) -> list[Result]:

@@ -1,0 +1,418 @@
+"""The verbs of the contract on etcd: a key under the lock's name for each contender, bound to a lease of its own.
+
+    <prefix><name>/<lease in hex>       value: JSON of owner, ttl and kind
+
+as `etcdctl lock` and Go's `concurrency.Mutex` have it. The lowest create revision has the lock, and is its fencing
+token. The lease's number is made of the owner, so that a request whose reply was lost may be sent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+from django.core.checks import CheckMessage
+from django.core.exceptions import ImproperlyConfigured
+
+from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome
+from locking.backends.etcd.health import examine
+from locking.backends.etcd.lookout import Lookout, decoded, encoded, range_end
+from locking.backends.etcd.wire import NOT_FOUND, Refused, Wire
+from locking.backends.holds import Hold, Holds
+from locking.backends.lines import Contender, LineBackend, Ticket, blockers_of, holders_of
+from locking.clock import now
+from locking.conf import AliasSettings
+from locking.exceptions import BackendUnavailable
+
+PREFIX: Final = "locks/"
+TIMEOUT: Final = 3.0
+OUTAGE_PAUSE: Final = 0.25
+"""Seconds until a waiter asks again while a cluster has no leader."""
+
+SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
+_ASCENDING_BY_CREATION: Final = {"sort_order": "ASCEND", "sort_target": "CREATE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Contender):
+    """A contender, and what its key's value says."""
+
+    owner: str = ""
+    ttl: float | None = None
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """All who have a lock or want it, at one revision of the cluster."""
+
+    entries: Sequence[Entry] = ()
+    revision: int = field(default=0)
+
+    def of(self, node: str) -> Entry | None:
+        """Return the contender of a key."""
+        return next((entry for entry in self.entries if entry.node == node), None)
+
+
+class EtcdBackend(LineBackend):
+    """`"BACKEND": "locking.backends.etcd.EtcdBackend"`, with `"LOCATION": ["http://etcd1:2379", …]`.
+
+    OPTIONS: `prefix` of all keys ("locks/"), `timeout` (seconds a request may take, 3), and for TLS `ca_cert`,
+    `cert_cert`, `cert_key` (paths).
+    """
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        urls, options = read_location(settings), dict(settings.options)
+        self._prefix = str(options.pop("prefix", PREFIX))
+        self._wire = Wire(settings.alias, urls, options.pop("timeout", TIMEOUT), options)
+        self._lookout = Lookout(self._wire)
+        self._holds = Holds(self._end)
+        self._variants: dict[tuple[str, int], BaseLockBackend] = {}
+
+    def _folder(self, key: str) -> str:
+        return f"{self._prefix}{_escape(key)}{SUFFIXES[self.kind]}/"
+
+    def _node(self, key: str, owner: str) -> str:
+        folder = self._folder(key)
+        return f"{folder}{lease_of(folder, owner):x}"
+
+    # the line
+
+    def _line(self, key: str) -> Sequence[Entry]:
+        return self._read(self._folder(key)).entries
+
+    def _read(self, prefix: str) -> Line:
+        answer = self._wire.ask(
+            "/kv/range", key=encoded(prefix), range_end=range_end(prefix), **_ASCENDING_BY_CREATION
+        )
+        return _line_of(answer, answer)
+
+    def join(self, ticket: Ticket, *, queue: bool) -> Outcome:
+        """See `LineBackend`."""
+        try:
+            return self._join(ticket, queue)
+        except BackendUnavailable as outage:
+            if not queue or len(self._wire.urls) == 1:
+                raise
+            return Busy(retry_after=OUTAGE_PAUSE, outage=outage)  # another member may take over
+
+    def _join(self, ticket: Ticket, queue: bool) -> Outcome:
+        node, folder = self._node(ticket.key, ticket.owner), self._folder(ticket.key)
+        while True:
+            sent = now()
+            line = self._stood(ticket, folder, node, queue)
+            mine = line.of(node)
+            if mine is None:  # somebody else has it and we don't queue, or our lease is over: begin anew
+                if not queue and line.entries:
+                    return _busy(line)
+                continue
+            blockers = blockers_of(line.entries, mine)
+            if not blockers:
+                self._lookout.forget(folder, ticket)
+                return self._grant(ticket, mine, sent)
+            if not queue:
+                self._revoke(mine.lease)
+            else:
+                nodes = frozenset(blocker.node for blocker in blockers)
+                self._lookout.register(folder, ticket, nodes, line.revision)
+            return _busy(line)
+
+    def _stood(self, ticket: Ticket, folder: str, node: str, queue: bool) -> Line:
+        """Return the line, with the ticket's own key in it if that was wanted and came to pass.
+
+        After a wait the lease is renewed before the line is read, and the line is only believed if that went well:
+        etcd 3.4.3's own lock was granted to leases that had ended in the queue. Source: Jepsen, "etcd 3.4.3", 2020.
+        """
+        if not queue:
+            line = self._read(folder)
+            if line.entries and line.of(node) is None:
+                return line
+        if ticket.node is not None and self._renew(lease_of(folder, ticket.owner)):
+            line = self._read(folder)
+            if line.of(node) is not None:
+                return line
+        ticket.node = node
+        return self._stand(ticket, folder, node)
+
+    def _stand(self, ticket: Ticket, folder: str, node: str) -> Line:
+        """Put a key down, bound to its lease, unless it is there already; return the line."""
+        lease = lease_of(folder, ticket.owner)
+        self._granted_lease(lease, ticket.ttl)
+        read = {
+            "request_range": {
+                "key": encoded(folder),
+                "range_end": range_end(folder),
+                **_ASCENDING_BY_CREATION,
+            }
+        }
+        put = {
+            "request_put": {
+                "key": encoded(node),
+                "value": self._value(ticket.owner, ticket.ttl),
+                "lease": str(lease),
+            }
+        }
+        absent = {"key": encoded(node), "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
+        try:
+            answer = self._wire.ask("/kv/txn", compare=[absent], success=[put, read], failure=[read])
+        except Refused as error:
+            if error.code == NOT_FOUND:  # the lease ended before its key came
+                return Line()
+            raise
+        return _line_of(answer, answer["responses"][-1]["response_range"])
+
+    def _granted_lease(self, lease: int, ttl: float) -> None:
+        """Have the lease, new or as a former try left it: then it must be renewed."""
+        try:
+            self._wire.ask("/lease/grant", TTL=str(math.ceil(ttl)), ID=str(lease))
+        except Refused as error:
+            if "already exists" not in error.text:
+                raise
+            self._renew(lease)
+
+    def _renew(self, lease: int) -> bool:
+        answer = self._wire.ask("/lease/keepalive", ID=str(lease))
+        return int(answer.get("result", {}).get("TTL", 0)) > 0
+
+    def _grant(self, ticket: Ticket, mine: Entry, sent: float) -> Grant:
+        hold = Hold(mine.node, mine.order, sent + ticket.ttl, mine.lease, length=math.ceil(ticket.ttl))
+        self._holds.add(ticket.key, ticket.owner, hold)
+        return Grant(mine.order, sent)
+
+    def nap(self, ticket: Ticket) -> float:
+        """See `LineBackend`: a third of the lease, which lives on only because its waiter asks."""
+        return math.ceil(ticket.ttl) / 3
+
+    def quit(self, ticket: Ticket) -> None:
+        """See `LineBackend`."""
+        self._lookout.forget(self._folder(ticket.key), ticket)
+        self.release(ticket.key, ticket.owner)
+
+    # holding
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        hold = self._holds.begin(key, owner)
+        if hold is None:
+            return False
+        sent, held = now(), False
+        try:
+            held = self._prolonged(hold, owner, ttl)
+        finally:
+            self._holds.settle(hold, sent + ttl if held else None)
+        if not held:
+            self._holds.pop(key, owner)
+        return held
+
+    def _prolonged(self, hold: Hold, owner: str, ttl: float) -> bool:
+        """Renew the lease, or put another under the key: a lease on etcd keeps the length that it began with.
+
+        The key must be the very one that was granted; a living lease alone doesn't tell that.
+        """
+        if not self._renew(hold.session):
+            return False
+        length = math.ceil(ttl)
+        if length <= hold.length:
+            return self._rewritten(hold, owner, ttl, hold.session)
+        lease, former = new_lease(), hold.session
+        self._granted_lease(lease, ttl)
+        if not self._rewritten(hold, owner, ttl, lease):
+            self._revoke(lease)
+            return False
+        hold.session, hold.length = lease, length
+        self._revoke(former)
+        return True
+
+    def _rewritten(self, hold: Hold, owner: str, ttl: float, lease: int) -> bool:
+        """Write the key anew, bound to `lease`, if it is still the one with our token."""
+        same = {
+            "key": encoded(hold.node), "target": "CREATE", "result": "EQUAL", "create_revision": str(hold.token)
+        }  # fmt: skip
+        put = {
+            "request_put": {"key": encoded(hold.node), "value": self._value(owner, ttl), "lease": str(lease)}
+        }
+        answer = self._wire.ask("/kv/txn", compare=[same], success=[put], failure=[])
+        return bool(answer.get("succeeded"))
+
+    def _value(self, owner: str, ttl: float) -> str:
+        return encoded(json.dumps({"owner": owner, "ttl": ttl, "kind": self.kind, "permits": self.permits}))
+
+    def release(self, key: str, owner: str) -> bool:
+        """See the base class; a key of this owner that only waits, or came late, is taken away too."""
+        hold = self._holds.get(key, owner)
+        if hold is None:
+            return self._release_unknown(self._folder(key), owner)
+        held = self._revoke(hold.session)
+        self._holds.pop(key, owner)
+        return held
+
+    def _release_unknown(self, folder: str, owner: str) -> bool:
+        """Release what this process doesn't know that it holds: a late request, or another process's work."""
+        lease = lease_of(folder, owner)
+        mine = self._read(folder).of(f"{folder}{lease:x}")
+        return self._revoke(lease if mine is None else mine.lease)
+
+    def _revoke(self, lease: int) -> bool:
+        """End a lease, which deletes its key; False when it had ended already."""
+        try:
+            self._wire.ask("/lease/revoke", ID=str(lease))
+        except Refused as error:
+            if error.code == NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def _end(self, key: str, hold: Hold) -> None:
+        """End what has outlived its ttl, to the fraction of a second, which etcd's own leases don't know."""
+        self._revoke(hold.session)
+
+    def force_release(self, key: str, expected: str) -> bool:
+        """See the base class."""
+        line = Line(self._line(key))
+        for contender in holders_of(line.entries):
+            entry = line.of(contender.node)
+            if entry is not None and entry.owner == expected:
+                self._holds.pop(key, expected)
+                return self._revoke(entry.lease) if entry.lease else self._deleted(entry.node)
+        return False
+
+    def _deleted(self, node: str) -> bool:
+        return int(self._wire.ask("/kv/deleterange", key=encoded(node)).get("deleted", 0)) > 0
+
+    # listing
+
+    def _holders(self, prefix: str) -> list[tuple[str, Contender, int]]:
+        """See `LineBackend`: one read of all keys, sorted into locks."""
+        lines: dict[str, list[Entry]] = {}
+        for entry in self._read(self._prefix).entries:
+            lines.setdefault(entry.node.rpartition("/")[0], []).append(entry)
+        found = [
+            (self._name_of(folder), holder, len(line) - len(holders_of(line)))
+            for folder, line in lines.items()
+            for holder in holders_of(line)
+        ]
+        return sorted((hold for hold in found if hold[0].startswith(prefix)), key=lambda hold: hold[1].order)
+
+    def _name_of(self, folder: str) -> str:
+        name = folder.removeprefix(self._prefix)
+        for suffix in ("%rw", "%semaphore"):
+            name = name.removesuffix(suffix)
+        return unquote(name)
+
+    def _shown(self, key: str, contender: Contender, waiters: int) -> Held:
+        entry = contender if isinstance(contender, Entry) else Entry(contender.node, contender.order)
+        return Held(
+            key=key,
+            owner=entry.owner,
+            kind=entry.kind,
+            remaining=self._remaining(entry),
+            token=entry.order,
+            waiters=waiters,
+        )
+
+    def _remaining(self, entry: Entry) -> float | None:
+        """Return the seconds left at most: etcd tells whole ones, rounded down."""
+        if not entry.lease:
+            return None
+        left = int(self._wire.ask("/lease/timetolive", ID=str(entry.lease)).get("TTL", 0)) + 1
+        return float(left if entry.ttl is None else min(left, entry.ttl))
+
+    # kinds and housekeeping
+
+    def variant(self, kind: str, **options: int) -> BaseLockBackend:
+        """See the base class; one object a kind, because the watchdog renews by backend."""
+        if kind not in self.kinds:
+            return super().variant(kind)
+        if kind == "fair":
+            return self  # the ordinary lock is fair here
+        which = (kind, options.get("permits", 0))
+        if which not in self._variants:
+            self._variants[which] = EtcdVariant(self, *which)
+        return self._variants[which]
+
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class."""
+        return examine(self._wire, self.alias) if live else []
+
+    def close(self) -> None:
+        """Close all connections; leases live on, and the next use opens new ones."""
+        self._lookout.close()
+        self._wire.close()
+
+
+class EtcdVariant(EtcdBackend):
+    """Another kind of lock, over the same connections."""
+
+    def __init__(self, main: EtcdBackend, kind: str, permits: int) -> None:
+        LineBackend.__init__(self, main.settings)
+        self.alias = f"{main.settings.alias}/{kind}"
+        self.kind, self.permits, self.exclusive = kind, permits, kind != "semaphore"
+        self._prefix, self._wire, self._lookout, self._holds = (
+            main._prefix, main._wire, main._lookout, main._holds
+        )  # fmt: skip
+        self._variants = {}
+
+    def close(self) -> None:
+        """The connections are the main backend's."""
+
+
+def read_location(settings: AliasSettings) -> list[str]:
+    """Return the URLs of the members."""
+    location = settings.location
+    urls = [location] if isinstance(location, str) else list(location or ())
+    urls = [url.rstrip("/") for text in urls for url in text.split(",") if url]
+    if not urls:
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}] needs LOCATION, such as ['http://etcd1:2379', 'http://etcd2:2379']"
+        )
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise ImproperlyConfigured(
+                f"LOCKING[{settings.alias!r}]['LOCATION'] has {url!r}: write http://host:2379 or https://host:2379"
+            )
+    return urls
+
+
+def lease_of(folder: str, owner: str) -> int:
+    """Return the number of an owner's lease: the same whenever it is asked, so that a request may be repeated."""
+    digest = hashlib.sha256(f"{folder}\0{owner}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") >> 1) or 1
+
+
+def new_lease() -> int:
+    """Return a number for a lease that replaces another."""
+    return secrets.randbits(62) + 1
+
+
+def _escape(key: str) -> str:
+    """Keep a name within its folder: a slash in it must not look like the end of the name."""
+    return key.replace("%", "%25").replace("/", "%2F")
+
+
+def _line_of(answer: dict[str, Any], found: dict[str, Any]) -> Line:
+    return Line([_entry(kv) for kv in found.get("kvs", ())], int(answer["header"]["revision"]))
+
+
+def _entry(kv: dict[str, Any]) -> Entry:
+    node = decoded(kv["key"])
+    try:
+        fields = json.loads(decoded(kv.get("value", "")))
+        owner, ttl = str(fields["owner"]), float(fields["ttl"])
+        kind, permits = str(fields["kind"]), int(fields["permits"])
+    except (ValueError, TypeError, KeyError):  # another client's: etcdctl's, Go's
+        owner, ttl, kind, permits = node.rpartition("/")[2], None, "lock", 0
+    return Entry(node, int(kv["create_revision"]), kind, permits, owner, ttl, int(kv.get("lease", 0)))
+
+
+def _busy(line: Line) -> Busy:
+    """Tell who has the lock; how long still, etcd would have to be asked for."""
+    first = holders_of(line.entries)[0]
+    entry = line.of(first.node)
+    return Busy(holder=None if entry is None else entry.owner)

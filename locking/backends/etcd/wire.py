@@ -1,0 +1,172 @@
+"""Requests to the members of an etcd cluster: the next one is asked when one fails.
+
+etcd3gw knows one member a client, so there is a client a member here. Every request is one that may be sent twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import requests
+from etcd3gw.client import Etcd3Client
+from etcd3gw.exceptions import ConnectionFailedError, ConnectionTimeoutError, Etcd3Exception
+from requests.adapters import HTTPAdapter
+
+from locking.clock import now
+from locking.exceptions import BackendError, BackendUnavailable
+
+T = TypeVar("T")
+
+API: Final = "/v3/"
+NOT_FOUND: Final = 5
+"""gRPC's code for a lease that is over."""
+
+PAUSE: Final = 0.05
+"""Seconds between two rounds over all members, as long as none has a leader."""
+
+CONNECTIONS: Final = 32
+"""Connections kept to each member."""
+
+
+class Refused(BackendError):
+    """etcd answered with an error.
+
+    Attributes:
+        code: gRPC's code, where the answer has one.
+        text: what it said.
+    """
+
+    def __init__(self, message: str, code: int | None, text: str) -> None:
+        super().__init__(message)
+        self.code, self.text = code, text
+
+
+class Wire:
+    """The members of one cluster.
+
+    Args:
+        alias: in `LOCKING`, for messages.
+        urls: one for each member, `http://host:2379`.
+        timeout: seconds that a request may take, over all members together.
+        tls: etcd3gw's `ca_cert`, `cert_cert` and `cert_key`.
+    """
+
+    def __init__(self, alias: str, urls: Sequence[str], timeout: float, tls: dict[str, str]) -> None:
+        self.alias, self.urls, self.timeout, self._tls = alias, list(urls), timeout, tls
+        self.reset()
+        _EVERY.add(self)
+
+    def reset(self) -> None:
+        """Forget all connections: they are the parent's."""
+        self._mutex = threading.Lock()
+        self._members: dict[str, Etcd3Client] = {}
+        self._preferred = self.urls[0]
+
+    def close(self) -> None:
+        """Close all connections; the next request opens new ones."""
+        with self._mutex:
+            members, self._members = self._members, {}
+        for member in members.values():
+            member.session.close()
+
+    def member(self, url: str) -> Etcd3Client:
+        """Return the client of one member."""
+        with self._mutex:
+            if url not in self._members:
+                self._members[url] = _client(url, self.timeout, self._tls)
+            return self._members[url]
+
+    def preferred(self) -> Etcd3Client:
+        """Return the client of the member that answered last."""
+        return self.member(self._preferred)
+
+    def ask(self, path: str, **body: Any) -> dict[str, Any]:
+        """Return the answer of the first member that has one.
+
+        Raises:
+            Refused: the cluster says no. BackendUnavailable: none answered within the time.
+        """
+        return self._from_any(lambda member: member.post(member.get_url(path), json=body))
+
+    def _from_any(self, request: Callable[[Etcd3Client], T]) -> T:
+        until = now() + self.timeout
+        while True:
+            for url in self._in_turn():
+                try:
+                    answer = request(self.member(url))
+                except (ConnectionFailedError, ConnectionTimeoutError, requests.RequestException) as error:
+                    problem: Exception = error
+                except Etcd3Exception as error:
+                    raise self._refused(url, error) from error
+                else:
+                    self._preferred = url
+                    return answer
+                if now() >= until:
+                    break
+            if len(self.urls) == 1 or now() >= until:
+                raise self._unavailable(problem) from problem
+            time.sleep(PAUSE)
+
+    def _in_turn(self) -> list[str]:
+        first = self.urls.index(self._preferred)
+        return self.urls[first:] + self.urls[:first]
+
+    def _unavailable(self, error: Exception) -> BackendUnavailable:
+        where = ", ".join(self.urls)
+        return BackendUnavailable(
+            f"etcd at {where} (LOCKING[{self.alias!r}]) doesn't answer within {self.timeout:g} s:"
+            f" {_text_of(error) or type(error).__name__}"
+        )
+
+    def _refused(self, url: str, error: Etcd3Exception) -> Refused:
+        text = _text_of(error)
+        return Refused(f"etcd at {url} (LOCKING[{self.alias!r}]) refused: {text}", _code_of(error), text)
+
+
+def _client(url: str, timeout: float, tls: dict[str, str]) -> Etcd3Client:
+    parts = urlsplit(url)
+    client = Etcd3Client(
+        host=parts.hostname or "",
+        port=parts.port or 2379,
+        protocol=parts.scheme,
+        timeout=timeout,
+        api_path=API,
+        **tls,
+    )
+    adapter = HTTPAdapter(pool_maxsize=CONNECTIONS)
+    client.session.mount(f"{parts.scheme}://", adapter)
+    return client
+
+
+def _detail(error: Exception) -> dict[str, Any]:
+    try:
+        detail = json.loads(getattr(error, "detail_text", None) or "")
+    except ValueError:
+        return {}
+    return detail if isinstance(detail, dict) else {}
+
+
+def _code_of(error: Exception) -> int | None:
+    return _detail(error).get("code")
+
+
+def _text_of(error: Exception) -> str:
+    return str(_detail(error).get("error") or getattr(error, "detail_text", None) or error)
+
+
+_EVERY: Final[weakref.WeakSet[Wire]] = weakref.WeakSet()
+
+
+def _reset_all() -> None:
+    for wire in list(_EVERY):
+        wire.reset()
+
+
+os.register_at_fork(after_in_child=_reset_all)

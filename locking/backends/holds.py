@@ -1,0 +1,180 @@
+"""What this process holds on an engine that knows no lease of its own exactness, and when each hold ends.
+
+ZooKeeper binds a hold to a session and etcd counts whole seconds; the ttl that was asked for is kept here, by the
+holder's process: a thread ends each hold at its deadline, unless that was moved. If the process is killed or frozen,
+the engine ends the hold by its own means.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from locking.clock import now
+from locking.exceptions import LockError
+
+logger = logging.getLogger("locking")
+
+RETRY_PAUSE: Final = 0.5
+"""Seconds until an end that the engine didn't hear is told again."""
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """One hold: its node on the engine, and the moment (`clock.now()`) at which it ends.
+
+    Attributes:
+        node: where it stands on the engine.
+        token: its fencing token.
+        deadline: when it ends.
+        session: the engine's session or lease that it depends on.
+        length: seconds that the engine's lease lasts without renewal, where it has one.
+        prolonging: requests under way that may move the deadline.
+        over: it has ended, though the engine may not have heard yet.
+    """
+
+    node: str
+    token: int
+    deadline: float
+    session: int = 0
+    length: int = 0
+    prolonging: int = field(default=0, init=False)
+    over: bool = field(default=False, init=False)
+
+
+class Holds:
+    """The holds of one backend; its thread starts with the first.
+
+    Args:
+        end: tells the engine that a hold is over; may raise LockError, and is then called again.
+        beat: called every `pause()` seconds while there are holds.
+        pause: seconds between two beats; asked anew each time.
+    """
+
+    def __init__(
+        self,
+        end: Callable[[str, Hold], None],
+        beat: Callable[[], None] | None = None,
+        pause: Callable[[], float] = lambda: 3600.0,
+    ) -> None:
+        self._end, self._beat, self._pause = end, beat, pause
+        self.reset()
+        _EVERY.add(self)
+
+    def reset(self) -> None:
+        """Start from nothing: a forked child has neither the thread nor its parent's holds."""
+        self._changed = threading.Condition(threading.Lock())
+        self._holds: dict[tuple[str, str], Hold] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, key: str, owner: str, hold: Hold) -> None:
+        """Watch over `hold` from now on."""
+        with self._changed:
+            self._holds[key, owner] = hold
+            self._start()
+            self._changed.notify()
+
+    def get(self, key: str, owner: str) -> Hold | None:
+        """Return the hold, if it isn't over."""
+        with self._changed:
+            return self._live(key, owner)
+
+    def pop(self, key: str, owner: str) -> Hold | None:
+        """Forget the hold and return it, if it wasn't over."""
+        with self._changed:
+            hold = self._live(key, owner)
+            if hold is not None:  # what is over stays until the engine has heard
+                del self._holds[key, owner]
+            return hold
+
+    def begin(self, key: str, owner: str) -> Hold | None:
+        """Return the hold and keep it from ending until `settle` is called; None if it is over."""
+        with self._changed:
+            hold = self._live(key, owner)
+            if hold is not None:
+                hold.prolonging += 1
+            return hold
+
+    def settle(self, hold: Hold, deadline: float | None) -> None:
+        """Move the deadline, or with None leave it where it is."""
+        with self._changed:
+            hold.prolonging -= 1
+            if deadline is not None:
+                hold.deadline = deadline
+            self._changed.notify()
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._holds)
+
+    def _live(self, key: str, owner: str) -> Hold | None:
+        hold = self._holds.get((key, owner))
+        return hold if hold is not None and not hold.over and hold.deadline > now() else None
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="locking-holds", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        beat_at = 0.0
+        while True:
+            if self._beat is not None and now() >= beat_at and len(self):
+                beat_at = now() + self._pause()
+                self._beat()
+            for key, owner, hold in self._due():
+                self._finish(key, owner, hold)
+            self._sleep(beat_at)
+
+    def _due(self) -> list[tuple[str, str, Hold]]:
+        """Return what has ended, marked as over."""
+        with self._changed:
+            moment = now()
+            due = [(*at, hold) for at, hold in self._holds.items() if hold.deadline <= moment]
+            due = [item for item in due if not item[2].prolonging]
+            for _, _, hold in due:
+                hold.over = True
+            return due
+
+    def _finish(self, key: str, owner: str, hold: Hold) -> None:
+        try:
+            self._end(key, hold)
+        except LockError as error:
+            logger.warning("ending the lease of %r failed (%s); it is tried again", key, error)
+            hold.deadline = now() + RETRY_PAUSE
+        except Exception:  # the thread must outlive every surprise: without it no lease ends in time
+            logger.exception("ending the lease of %r failed and is tried again", key)
+            hold.deadline = now() + RETRY_PAUSE
+        else:
+            self._forget(key, owner, hold)
+
+    def _forget(self, key: str, owner: str, hold: Hold) -> None:
+        with self._changed:
+            if self._holds.get((key, owner)) is hold:
+                del self._holds[key, owner]
+
+    def _sleep(self, beat_at: float) -> None:
+        with self._changed:
+            # One that is overdue waits for a request under way: its `settle` notifies.
+            moments = [hold.deadline for hold in self._holds.values() if not hold.prolonging]
+            if self._beat is not None and self._holds:
+                moments.append(beat_at)
+            pause = min(moments, default=now() + 3600.0) - now()
+            if pause > 0:
+                self._changed.wait(min(pause, 3600.0))
+
+
+_EVERY: Final[weakref.WeakSet[Holds]] = weakref.WeakSet()
+
+
+def _reset_all() -> None:
+    for holds in list(_EVERY):
+        holds.reset()
+
+
+os.register_at_fork(after_in_child=_reset_all)

@@ -1,0 +1,5 @@
+"""Locks on ZooKeeper, through kazoo."""
+
+from locking.backends.zookeeper.backend import ZooKeeperBackend
+
+__all__ = ["ZooKeeperBackend"]

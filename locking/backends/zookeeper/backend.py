@@ -1,0 +1,361 @@
+"""The verbs of the contract on ZooKeeper: ephemeral nodes in a line, each waiter watching the one before it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from django.core.checks import CheckMessage
+from django.core.exceptions import ImproperlyConfigured
+
+from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome
+from locking.backends.holds import Hold, Holds
+from locking.backends.lines import Contender, LineBackend, Ticket, blockers_of, holders_of
+from locking.backends.zookeeper.health import examine
+from locking.backends.zookeeper.nodes import (
+    SUFFIXES,
+    decode,
+    encode,
+    guid,
+    node_name,
+    parse,
+    read_data,
+    write_data,
+)
+from locking.backends.zookeeper.session import (
+    Session,
+    children,
+    created,
+    data,
+    deleted,
+    ensured,
+    is_answer,
+    synced,
+    written,
+)
+from locking.clock import now
+from locking.conf import AliasSettings
+from locking.exceptions import BackendUnavailable
+
+ROOT: Final = "/locks"
+SESSION_TIMEOUT: Final = 10.0
+TIMEOUT: Final = 3.0
+OUTAGE_PAUSE: Final = 0.25
+"""Seconds until a waiter asks again while an ensemble has no leader."""
+
+
+class ZooKeeperBackend(LineBackend):
+    """`"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend"`, with `"LOCATION": "zk1:2181,zk2:2181/locks"`.
+
+    OPTIONS: `session_timeout` (seconds, 10), `timeout` (seconds a request may take, 3); all others go to
+    KazooClient.
+    """
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        hosts, self._root = read_location(settings)
+        options = dict(settings.options)
+        session_timeout, timeout = (
+            options.pop("session_timeout", SESSION_TIMEOUT), options.pop("timeout", TIMEOUT)
+        )  # fmt: skip
+        self._session = Session(settings.alias, hosts, session_timeout, timeout, options)
+        self._holds = Holds(self._end, self._session.beat, self._session.pause)
+        self._closing = False
+        self._variants: dict[tuple[str, int], BaseLockBackend] = {}
+
+    # the line
+
+    def _folder(self, key: str) -> str:
+        return f"{self._root}/{encode(key)}{SUFFIXES[self.kind]}"
+
+    def _line(self, key: str) -> Sequence[Contender]:
+        return self._session.patiently(lambda: self._read(self._folder(key)))
+
+    def _read(self, folder: str, ticket: Ticket | None = None) -> list[Contender]:
+        """Return the line as the leader knows it; a semaphore's waiters watch all of it."""
+        sent, session = now(), self._session.number
+        watch = ticket if self.kind == "semaphore" else None
+        _, names = self._session.ask(synced(folder), children(folder, watch))
+        self._session.confirm(session, sent)
+        return parse(folder, names) if is_answer(names) else []
+
+    def join(self, ticket: Ticket, *, queue: bool) -> Outcome:
+        """See `LineBackend`."""
+        self._closing = False
+        try:
+            return self._session.patiently(lambda: self._join(ticket, queue))
+        except BackendUnavailable as outage:
+            if not queue or "," not in self._session.hosts:
+                raise
+            return Busy(retry_after=OUTAGE_PAUSE, outage=outage)  # another server may take over
+
+    def _join(self, ticket: Ticket, queue: bool) -> Outcome:
+        if again := self._granted_again(ticket):
+            return again
+        while True:
+            sent = now()
+            line = self._stood(ticket, queue)
+            mine = _mine(line, ticket.owner)
+            if mine is None:  # somebody else has it and we don't queue, or our session is over: begin anew
+                if not queue and line:
+                    return self._busy(line)
+                continue
+            blockers = blockers_of(line, mine)
+            if not blockers:
+                return self._grant(ticket, mine, sent)
+            if not queue:
+                self._delete(mine.node)
+                return self._busy(line)
+            if self._watching(blockers, ticket):
+                return self._busy(line)
+
+    def _granted_again(self, ticket: Ticket) -> Grant | None:
+        """Renew what this owner has already."""
+        hold, sent = self._holds.get(ticket.key, ticket.owner), now()
+        if hold is None or not self.extend(ticket.key, ticket.owner, ticket.ttl):
+            return None
+        ticket.node = hold.node
+        return Grant(hold.token, sent)
+
+    def _stood(self, ticket: Ticket, queue: bool) -> list[Contender]:
+        """Return the line, with the ticket's own node in it if that was wanted and came to pass."""
+        folder = self._folder(ticket.key)
+        if ticket.asked or not queue:
+            line = self._read(folder, ticket)
+            if _mine(line, ticket.owner) or (line and not queue):
+                return line
+        return self._stand(folder, ticket)
+
+    def _stand(self, folder: str, ticket: Ticket) -> list[Contender]:
+        """Put a node down and return the line: everybody before us was there when our node came."""
+        ticket.asked = True
+        sent, session = now(), self._session.number
+        path = f"{folder}/{node_name(ticket.owner, self.kind, self.permits)}"
+        watch = ticket if self.kind == "semaphore" else None
+        root, node, names = self._session.ask(
+            created(folder),
+            created(path, write_data(ticket.owner, ticket.ttl), contender=True),
+            children(folder, watch),
+        )
+        if not is_answer(node):  # the folder went away in between, or was never there
+            if not is_answer(root):
+                self._session.ask(ensured(folder))
+            return []
+        ticket.node, figures = node
+        ticket.token, ticket.session = figures.czxid, figures.ephemeralOwner
+        self._session.confirm(session or figures.ephemeralOwner, sent)
+        return parse(folder, names) if is_answer(names) else []
+
+    def _watching(self, blockers: Sequence[Contender], ticket: Ticket) -> bool:
+        """Have the ticket woken when a blocker ends; False when one has ended already."""
+        if self.kind == "semaphore":
+            return True
+        answers = self._session.ask(*(data(blocker.node, ticket) for blocker in blockers))
+        return all(map(is_answer, answers))
+
+    def _grant(self, ticket: Ticket, mine: Contender, sent: float) -> Grant:
+        if ticket.node != mine.node:  # its creation's reply was lost
+            (found,) = self._session.ask(data(mine.node))
+            if not is_answer(found):
+                raise BackendUnavailable(f"the session with {self._session.hosts} ended while it was asked")
+            ticket.node = mine.node
+            ticket.token, ticket.session = found[1].czxid, found[1].ephemeralOwner
+        hold = Hold(mine.node, ticket.token, sent + ticket.ttl, ticket.session)
+        self._holds.add(ticket.key, ticket.owner, hold)
+        return Grant(ticket.token, sent)
+
+    def _busy(self, line: Sequence[Contender]) -> Busy:
+        """Tell who has the lock; how long still is only a hint, for the holder's process ends its lease."""
+        (found,) = self._session.ask(data(holders_of(line)[0].node))
+        if not is_answer(found):
+            return Busy(retry_after=0.001)
+        owner, left = _told(holders_of(line)[0].node, *found)
+        return Busy(holder=owner, retry_after=None if left is None else max(left, 0.05))
+
+    def nap(self, ticket: Ticket) -> float:
+        """See `LineBackend`; watches end with the connection, and then wake."""
+        return 30.0
+
+    def quit(self, ticket: Ticket) -> None:
+        """See `LineBackend`."""
+        self.release(ticket.key, ticket.owner)
+
+    # holding
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return self.extend_many([(key, owner, ttl)])[0]
+
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
+        """See the base class; all requests are sent at once."""
+        holds = [self._holds.begin(key, owner) for key, owner, _ in leases]
+        sent, answers = now(), [False] * len(leases)
+        try:
+            asked = [i for i, hold in enumerate(holds) if hold is not None]
+            answers = self._extended(leases, [(i, hold) for i in asked if (hold := holds[i])])
+        finally:
+            for hold, (_, _, ttl), held in zip(holds, leases, answers, strict=True):
+                if hold is not None:
+                    self._holds.settle(hold, sent + ttl if held else None)
+        for (key, owner, _), hold, held in zip(leases, holds, answers, strict=True):
+            if hold is not None and not held:
+                self._holds.pop(key, owner)
+        return answers
+
+    def _extended(
+        self, leases: Sequence[tuple[str, str, float]], holds: Sequence[tuple[int, Hold]]
+    ) -> list[bool]:
+        requests = [written(hold.node, write_data(leases[i][1], leases[i][2])) for i, hold in holds]
+        answers = [False] * len(leases)
+        for (i, _), answer in zip(
+            holds, self._session.patiently(lambda: self._session.ask(*requests)), strict=True
+        ):
+            answers[i] = is_answer(answer)
+        return answers
+
+    def release(self, key: str, owner: str) -> bool:
+        """See the base class; a node of this owner that only waits, or came late, is taken away too."""
+        hold = self._holds.get(key, owner)
+        if hold is None:
+            mine = _mine(self._line(key), owner)
+            return mine is not None and self._delete(mine.node)
+        held = self._delete(hold.node)
+        self._holds.pop(key, owner)
+        self._stop_if_closing()
+        return held
+
+    def _delete(self, node: str) -> bool:
+        """Delete a node, and its folder if nobody else is in it; False when it wasn't there."""
+        tries = 0
+
+        def step() -> bool:
+            nonlocal tries
+            tries += 1
+            gone, _ = self._session.ask(deleted(node), deleted(node.rpartition("/")[0]))
+            return is_answer(gone) or tries > 1  # a first try whose reply was lost may have done it
+
+        return self._session.patiently(step)
+
+    def _end(self, key: str, hold: Hold) -> None:
+        """Delete what has outlived its ttl."""
+        if self._session.number == hold.session:
+            self._delete(hold.node)
+        if len(self._holds) <= 1:
+            self._stop_if_closing(last=True)
+
+    def force_release(self, key: str, expected: str) -> bool:
+        """See the base class."""
+        for contender in holders_of(self._line(key)):
+            (found,) = self._session.patiently(lambda node=contender.node: self._session.ask(data(node)))  # type: ignore[misc]
+            if is_answer(found) and _told(contender.node, *found)[0] == expected:
+                self._holds.pop(key, expected)
+                return self._delete(contender.node)
+        return False
+
+    def hold_ends(self, key: str, owner: str) -> float:
+        """See the base class: with the session, as long as it may be believed in."""
+        hold = self._holds.get(key, owner)
+        return 0.0 if hold is None else self._session.believed_until(hold.session)
+
+    def in_touch(self) -> bool:
+        """See the base class."""
+        return self._session.connected()
+
+    # listing
+
+    def _holders(self, prefix: str) -> list[tuple[str, Contender, int]]:
+        _, names = self._session.patiently(
+            lambda: self._session.ask(synced(self._root), children(self._root))
+        )
+        folders = [name for name in names if decode(name).startswith(prefix)] if is_answer(names) else []
+        lines = self._ask_each([f"{self._root}/{name}" for name in folders], children)
+        found = [
+            (decode(name), holder, len(line) - len(holders_of(line)))
+            for name, answer in zip(folders, lines, strict=True)
+            if is_answer(answer)
+            for line in [parse(f"{self._root}/{name}", answer)]
+            for holder in holders_of(line)
+        ]
+        ages = self._ask_each([holder.node for _, holder, _ in found], data)
+        dated = [(age[1].czxid, *hold) for age, hold in zip(ages, found, strict=True) if is_answer(age)]
+        return [(key, holder, waiters) for _, key, holder, waiters in sorted(dated, key=lambda hold: hold[0])]
+
+    def _ask_each(self, paths: Sequence[str], request: Any) -> list[Any]:
+        return self._session.patiently(lambda: self._session.ask(*map(request, paths))) if paths else []
+
+    def _shown(self, key: str, contender: Contender, waiters: int) -> Held:
+        (found,) = self._session.patiently(lambda: self._session.ask(data(contender.node)))
+        if not is_answer(found):
+            return Held(key=key, owner=contender.node.rpartition("/")[2], kind=contender.kind)
+        owner, left = _told(contender.node, *found)
+        token: int = found[1].czxid
+        return Held(key=key, owner=owner, kind=contender.kind, remaining=left, token=token, waiters=waiters)
+
+    # kinds and housekeeping
+
+    def variant(self, kind: str, **options: int) -> BaseLockBackend:
+        """See the base class; one object a kind, because the watchdog renews by backend."""
+        if kind not in self.kinds:
+            return super().variant(kind)
+        if kind == "fair":
+            return self  # the ordinary lock is fair here
+        which = (kind, options.get("permits", 0))
+        if which not in self._variants:
+            self._variants[which] = ZooKeeperVariant(self, *which)
+        return self._variants[which]
+
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class."""
+        return examine(self._session.hosts, self.alias, self._session.timeout) if live else []
+
+    def close(self) -> None:
+        """End the session, unless it holds locks: those would end with it, so it stays until the last is over."""
+        self._closing = True
+        self._stop_if_closing()
+
+    def _stop_if_closing(self, *, last: bool = False) -> None:
+        if self._closing and (last or not len(self._holds)):
+            self._closing = False
+            self._session.stop()
+
+
+class ZooKeeperVariant(ZooKeeperBackend):
+    """Another kind of lock, in the same session."""
+
+    def __init__(self, main: ZooKeeperBackend, kind: str, permits: int) -> None:
+        LineBackend.__init__(self, main.settings)
+        self.alias = f"{main.settings.alias}/{kind}"
+        self.kind, self.permits, self.exclusive = kind, permits, kind != "semaphore"
+        self._root, self._session, self._holds = main._root, main._session, main._holds
+        self._closing, self._variants = False, {}
+
+    def close(self) -> None:
+        """The session is the main backend's."""
+
+
+def read_location(settings: AliasSettings) -> tuple[str, str]:
+    """Return the servers, as kazoo wants them, and the folder of all locks."""
+    location = settings.location
+    if not location:
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}] needs LOCATION, such as 'zk1:2181,zk2:2181,zk3:2181/locks'"
+        )
+    text = location if isinstance(location, str) else ",".join(location)
+    hosts, _, root = text.removeprefix("zk://").partition("/")
+    if not hosts:
+        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['LOCATION'] names no server: {text!r}")
+    return hosts, f"/{root.strip('/')}" if root.strip("/") else ROOT
+
+
+def _mine(line: Sequence[Contender], owner: str) -> Contender | None:
+    prefix = guid(owner)
+    return next((each for each in line if each.node.rpartition("/")[2].startswith(prefix)), None)
+
+
+def _told(node: str, content: bytes, figures: Any) -> tuple[str, float | None]:
+    """Return the owner of a node, and a hint at what is left of its lease, by the servers' and this clock."""
+    owner, ttl = read_data(node, content)
+    if ttl is None:
+        return owner, None
+    return owner, min(ttl, max(0.0, figures.mtime / 1000 + ttl - time.time()))

@@ -1,0 +1,86 @@
+"""What the servers of an ensemble say about themselves, and what of that endangers locks."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from django.core.checks import CheckMessage, Error, Warning
+
+from locking.exceptions import BackendUnavailable
+
+FLOOR: Final = (3, 5)
+"""The oldest version with the requests that the locks use (create with figures)."""
+
+
+def examine(hosts: str, alias: str, timeout: float) -> list[CheckMessage]:
+    """Ask each server of `alias` by the four-letter word `srvr`.
+
+    Raises:
+        BackendUnavailable: none answers.
+    """
+    told = {host: four_letters(host, b"srvr", timeout) for host in hosts.split(",")}
+    silent = [host for host, answer in told.items() if answer is None]
+    if len(silent) == len(told):
+        raise BackendUnavailable(f"no ZooKeeper server answers at {hosts}")
+    answers = {host: answer for host, answer in told.items() if answer is not None}
+    return [*_judge_silent(silent, alias), *_judge_modes(answers, alias), *_judge_versions(answers, alias)]
+
+
+def four_letters(host: str, word: bytes, timeout: float) -> str | None:
+    """Return a server's answer to one of its four-letter words, or None."""
+    name, _, port = host.rpartition(":")
+    try:
+        with socket.create_connection((name.strip("[]"), int(port)), timeout=timeout) as connection:
+            connection.sendall(word)
+            return b"".join(iter(lambda: connection.recv(4096), b"")).decode(errors="replace")
+    except (OSError, ValueError):
+        return None
+
+
+def _judge_silent(silent: list[str], alias: str) -> list[CheckMessage]:
+    if not silent:
+        return []
+    return [
+        Warning(
+            f"{len(silent)} of the ZooKeeper servers of LOCKING[{alias!r}] don't answer: {', '.join(silent)}.",
+            hint="Start them: an ensemble stops when more than half are gone.",
+            id="locking.W103",
+        )
+    ]
+
+
+def _judge_modes(answers: dict[str, str], alias: str) -> list[CheckMessage]:
+    """Refuse a server without a leader; warn of one that stands alone."""
+    modes = {host: _field(answer, "Mode") for host, answer in answers.items()}
+    lost = [host for host, answer in answers.items() if "not currently serving" in answer]
+    if lost:
+        text = f"ZooKeeper at {', '.join(lost)} (LOCKING[{alias!r}]) is running without a quorum."
+        return [Error(text, hint="Start the other servers of the ensemble.", id="locking.E103")]
+    if "standalone" not in modes.values():
+        return []
+    return [
+        Warning(
+            f"ZooKeeper of LOCKING[{alias!r}] stands alone: nobody takes over when it dies.",
+            hint="Run an ensemble of three or five; see docs/backends/zookeeper.md.",
+            id="locking.W102",
+        )
+    ]
+
+
+def _judge_versions(answers: dict[str, str], alias: str) -> list[CheckMessage]:
+    old = {v for answer in answers.values() if (v := _version(answer)) and v < FLOOR}
+    if not old:
+        return []
+    text = f"A ZooKeeper server of LOCKING[{alias!r}] has version {'.'.join(map(str, min(old)))}, older than 3.5."
+    return [Error(text, hint="Upgrade the server: it lacks requests that the locks use.", id="locking.E102")]
+
+
+def _version(answer: str) -> tuple[int, ...]:
+    numbers = _field(answer, "Zookeeper version").split("-")[0].split(".")[:2]
+    return tuple(int(number) for number in numbers if number.isdigit())
+
+
+def _field(answer: str, name: str) -> str:
+    lines = (line.partition(":") for line in answer.splitlines())
+    return next((value.strip() for key, _, value in lines if key == name), "")

@@ -1,0 +1,261 @@
+"""One session with the ensemble for each process and alias: requests, outages, and how long it may be believed.
+
+A hold is an ephemeral node, so it ends with the session, which the servers end when they have heard nothing of it for
+`session_timeout`. This side must know earlier. While anything is held, `sync` is asked through the leader five times
+a session timeout, and the session is believed in for two thirds of a timeout after the last question that was
+answered: the rest is room for a follower that passes on late what it has heard.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+
+from locking.clock import now
+from locking.exceptions import BackendError, BackendUnavailable
+
+T = TypeVar("T")
+Request = Callable[[KazooClient], Any]
+"""Sends one request on a client and returns kazoo's pending result."""
+
+BELIEF: Final = 2 / 3
+"""Share of the session timeout for which an answered question is good."""
+
+BEATS: Final = 5
+"""Questions in one session timeout."""
+
+ANSWERS: Final = (NoNodeError, NodeExistsError, NotEmptyError)
+"""Errors that are answers; `ask` returns them."""
+
+DROPPED: Final = (
+    ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, OperationTimeoutError
+)  # fmt: skip
+
+logger = logging.getLogger("locking")
+
+
+class Dropped(BackendUnavailable):
+    """The connection was lost under way: the request may or may not have been carried out. Worth a new try."""
+
+
+class Session:
+    """A kazoo client that starts at its first use, and anew in a forked child.
+
+    Args:
+        alias: in `LOCKING`, for messages.
+        hosts: `host:port`, with commas between several.
+        session_timeout: seconds after which the servers end a session that they don't hear of.
+        timeout: seconds that a request may take.
+        options: further arguments of KazooClient, such as `use_ssl`, `ca`, `auth_data`, `default_acl`.
+    """
+
+    def __init__(
+        self, alias: str, hosts: str, session_timeout: float, timeout: float, options: dict[str, Any]
+    ) -> None:
+        self.alias, self.hosts, self.timeout = alias, hosts, timeout
+        self._arguments = {"hosts": hosts, "timeout": session_timeout, "logger": logger, **options}
+        self.reset()
+        _EVERY.add(self)
+
+    def reset(self) -> None:
+        """Forget the client: it is the parent's."""
+        self._starting = threading.Lock()
+        self._client: KazooClient | None = None
+        self._live = threading.Event()
+        self._belief: tuple[int, float] = (0, 0.0)
+
+    # the client
+
+    def client(self) -> KazooClient:
+        """Return a connected client, or raise BackendUnavailable after `timeout` seconds."""
+        with self._starting:
+            if self._client is None:
+                self._client = KazooClient(**self._arguments)
+                self._live = self._client.start_async()
+            client, live = self._client, self._live
+        if not live.wait(self.timeout):
+            raise BackendUnavailable(
+                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) doesn't answer within {self.timeout:g} s"
+            )
+        return client
+
+    def stop(self) -> None:
+        """End the session, and with it everything that it holds."""
+        with self._starting:
+            client, self._client = self._client, None
+        if client is not None:
+            client.stop()
+            client.close()
+
+    def connected(self) -> bool:
+        """Whether there is a connection, as far as this side knows."""
+        client = self._client
+        return client is not None and bool(client.connected)
+
+    # asking
+
+    def patiently(self, step: Callable[[], T]) -> T:
+        """Return what `step` returns; begin it anew when the connection was lost meanwhile, for a while.
+
+        Each step looks first whether its earlier try took effect.
+        """
+        until = now() + self.timeout
+        while True:
+            try:
+                return step()
+            except Dropped:
+                if now() >= until:
+                    raise
+
+    def ask(self, *requests: Request) -> list[Any]:
+        """Send requests one right after the other, which keep their order, and return their answers.
+
+        Raises:
+            Dropped: the connection was lost; BackendUnavailable: no answer; BackendError: a refusal.
+        """
+        client = self.client()
+        try:
+            pending = [request(client) for request in requests]
+        except DROPPED as error:
+            raise self._dropped(error) from error
+        until = now() + self.timeout
+        return [self._answer(result, until) for result in pending]
+
+    def _answer(self, result: Any, until: float) -> Any:
+        try:
+            return result.get(timeout=max(0.001, until - now()))
+        except ANSWERS as answer:
+            return answer
+        except DROPPED as error:
+            raise self._dropped(error) from error
+        except KazooTimeoutError as error:
+            raise BackendUnavailable(
+                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) didn't answer within {self.timeout:g} s"
+            ) from error
+        except KazooException as error:
+            raise BackendError(
+                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) refused: {type(error).__name__} {error}"
+            ) from error
+
+    def _dropped(self, error: Exception) -> Dropped:
+        return Dropped(
+            f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]): {type(error).__name__} during a request"
+        )
+
+    # how long the session may be believed in
+
+    @property
+    def number(self) -> int:
+        """The session's number; 0 without one."""
+        client = self._client
+        return 0 if client is None or client.client_id is None else int(client.client_id[0])
+
+    def _length(self) -> float:
+        """Return the timeout that the servers agreed to, in seconds."""
+        client = self._client
+        return self._arguments["timeout"] if client is None else client._session_timeout / 1000
+
+    def confirm(self, session: int, sent: float) -> None:
+        """Note that a question of `session`, sent at `sent`, was answered by the leader."""
+        known, until = self._belief
+        fresh = sent + self._length() * BELIEF
+        self._belief = (session, max(fresh, until) if session == known else fresh)
+
+    def believed_until(self, session: int) -> float:
+        """Return the moment until which `session` surely lives; 0.0 for another than the present one."""
+        known, until = self._belief
+        return until if session == known else 0.0
+
+    def beat(self) -> None:
+        """Ask the leader whether the session lives; doesn't wait for the answer."""
+        client, session, sent = self._client, self.number, now()
+        if client is None or not session:
+            return
+        try:
+            client.sync_async("/").rawlink(lambda result: self._heard(result, session, sent))
+        except KazooException:
+            logger.debug("the session with %s has no connection", self.hosts)
+
+    def _heard(self, result: Any, session: int, sent: float) -> None:
+        if result.successful():
+            self.confirm(session, sent)
+
+    def pause(self) -> float:
+        """Return the seconds between two beats."""
+        return self._length() / BEATS
+
+
+def synced(path: str) -> Request:
+    """Ask the leader for everything up to now."""
+    return lambda client: client.sync_async(path)
+
+
+def children(path: str, watch: Callable[[object], None] | None = None) -> Request:
+    """Ask for the names of a folder's nodes."""
+    return lambda client: client.get_children_async(path, watch=watch)
+
+
+def data(path: str, watch: Callable[[object], None] | None = None) -> Request:
+    """Ask for a node's data and figures; unlike `exists` it leaves no watch on what isn't there."""
+    return lambda client: client.get_async(path, watch=watch)
+
+
+def created(path: str, value: bytes = b"", *, contender: bool = False) -> Request:
+    """Ask for a node; a contender's is ephemeral and numbered, and its figures are returned too."""
+    return lambda client: client.create_async(
+        path, value, ephemeral=contender, sequence=contender, include_data=contender
+    )
+
+
+def ensured(path: str) -> Request:
+    """Ask for a folder with all above it."""
+    return lambda client: client.ensure_path_async(path)
+
+
+def written(path: str, value: bytes) -> Request:
+    """Ask to replace a node's data."""
+    return lambda client: client.set_async(path, value)
+
+
+def deleted(path: str) -> Request:
+    """Ask to delete a node."""
+    return lambda client: client.delete_async(path)
+
+
+def is_answer(answer: Any) -> bool:
+    """Whether the request did what it should, instead of being answered by one of `ANSWERS`."""
+    return not isinstance(answer, ANSWERS)
+
+
+def all_answered(answers: Sequence[Any]) -> bool:
+    """Whether every request did."""
+    return all(map(is_answer, answers))
+
+
+_EVERY: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
+
+
+def _reset_all() -> None:
+    for session in list(_EVERY):
+        session.reset()
+
+
+os.register_at_fork(after_in_child=_reset_all)
