@@ -5,6 +5,7 @@ DEBUG                       default true, because this is a demo that runs on th
 SECRET_KEY                  required when DEBUG is false
 ALLOWED_HOSTS               comma-separated
 CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
+METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
 DATABASE_POOL               connections kept by each process; 0 (the default) keeps none
 """
 
@@ -37,6 +38,11 @@ INSTALLED_APPS = [
     "inventory",
     "orders",
 ]
+
+# prometheus_client isn't among what the project needs to run.
+METRICS = env.bool("METRICS", default=False)
+if METRICS:
+    INSTALLED_APPS.append("locking.contrib.prometheus.LockMetrics")
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

@@ -34,7 +34,7 @@ from locking.exceptions import (
     StaleFencingToken,
 )
 from locking.handler import DEFAULT_ALIAS, locks
-from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_builder
+from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_builder, label_of
 from locking.lock import Lock, get_lock
 from locking.names import UNSET, Unset, check_ttl, check_wait
 from locking.open_transactions import OnOpenTransaction, check_on_open_transaction
@@ -201,7 +201,7 @@ class Options:
                 f"condition={self.condition!r} must be a callable that gets the call's arguments"
             )
 
-    def lock(self, names: Sequence[str]) -> Lock:
+    def lock(self, names: Sequence[str], template: str | None = None) -> Lock:
         """The lock that one call needs."""
         return get_lock(
             *names,
@@ -210,6 +210,7 @@ class Options:
             fenced=self.fenced,
             backend=self.backend,
             min_hold=self.min_hold,
+            template=template,
         )
 
     def policy(self) -> ConflictPolicy:
@@ -290,6 +291,7 @@ class LockedCall:
         self.function = function
         self.options = options
         self.build_names = build_names
+        self.template = label_of(function, options.key, options.keys)
 
     # synchronous
 
@@ -392,7 +394,7 @@ class LockedCall:
 
     def _lock(self, names: Sequence[str]) -> Lock:
         """The lock of one call; a Celery task takes it in its own name, which a redelivery has too."""
-        lock = self.options.lock(names)
+        lock = self.options.lock(names, self.template)
         if task := running_task(self.function):
             _celery().act_for(task, lock)
         return lock
@@ -419,7 +421,8 @@ class LockedCall:
             names = await self._names(args, kwargs)
             async with AsyncExitStack() as section:
                 try:
-                    await section.enter_async_context(_asection(self.options.lock(names), self.options))
+                    lock = self.options.lock(names, self.template)
+                    await section.enter_async_context(_asection(lock, self.options))
                 except (LockNotAcquired, BackendUnavailable) as error:
                     answer = self._on_conflict(error, args, kwargs)
                     return await answer if inspect.isawaitable(answer) else answer

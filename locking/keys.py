@@ -38,6 +38,7 @@ from locking.key_values import (
     says_nothing,
     shorten,
 )
+from locking.names import MAX_TEMPLATE
 
 __all__ = ["KeyBuilder", "KeySource", "Template", "compile_template", "is_request", "key_builder"]
 
@@ -68,6 +69,11 @@ class Value:
     default: str | None
     source: str
     column: int
+
+    @property
+    def dotted(self) -> str:
+        """The parameter and its attributes: `order.pk`."""
+        return ".".join((self.name, *self.attributes))
 
     def read(self, arguments: Mapping[str, object]) -> str:
         """Return this piece's text, not yet encoded; LockKeyError where the arguments give none."""
@@ -122,6 +128,11 @@ class Template:
     def values(self) -> tuple[Value, ...]:
         """The pieces that come from the call, in order."""
         return tuple(term for term in self.terms if isinstance(term, Value))
+
+    @property
+    def readable(self) -> str:
+        """The template as a person reads it: `'order:'+<order.pk>` is `order:<order.pk>`."""
+        return "".join(t.text if isinstance(t, Text) else f"<{t.dotted}>" for t in self.terms)
 
     def render(self, arguments: Mapping[str, object]) -> str:
         """Build the name of the lock.
@@ -436,6 +447,13 @@ def key_builder(
     for template in templates:
         template.check(signature, getattr(function, "__name__", repr(function)))
     return partial(_render_all, signature, templates)
+
+
+def label_of(function: Callable[..., object], key: KeySource | None, keys: Sequence[str] | None) -> str:
+    """Return what the names of all calls have in common: the readable template, or the function's path."""
+    if callable(key) or (key is None and keys is None):
+        return dotted_path(function)[-MAX_TEMPLATE:]
+    return ", ".join(compile_template(source).readable for source in _sources(key, keys))[:MAX_TEMPLATE]
 
 
 def signature_of(function: Callable[..., object]) -> inspect.Signature:

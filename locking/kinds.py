@@ -25,6 +25,7 @@ def get_read_lock(
     backend: str = DEFAULT_ALIAS,
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
+    template: str | None = None,
 ) -> Lock:
     """Return the shared side of the read-write lock `name`: many readers, or one writer.
 
@@ -36,7 +37,7 @@ def get_read_lock(
         ...     render()
     """
     engine = locks[backend].variant("read")
-    return ReadLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost))
+    return ReadLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template))
 
 
 def get_write_lock(
@@ -48,6 +49,7 @@ def get_write_lock(
     backend: str = DEFAULT_ALIAS,
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
+    template: str | None = None,
 ) -> Lock:
     """Return the exclusive side of the read-write lock `name`.
 
@@ -59,7 +61,7 @@ def get_write_lock(
         ...     rebuild()
     """
     engine = locks[backend].variant("write")
-    return WriteLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost))
+    return WriteLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template))
 
 
 def get_semaphore(
@@ -71,6 +73,7 @@ def get_semaphore(
     backend: str = DEFAULT_ALIAS,
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
+    template: str | None = None,
 ) -> Lock:
     """Return a semaphore: at most `permits` holds of `name` at a time, each with a lease of its own.
 
@@ -88,7 +91,7 @@ def get_semaphore(
     if isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= MAX_PERMITS:
         raise ValueError(f"permits must be a whole number from 1 to {MAX_PERMITS:,}, not {permits!r}")
     engine = locks[backend].variant("semaphore", permits=permits)
-    options = Options(engine, ttl, wait, False, min_hold, on_lost)
+    options = Options(engine, ttl, wait, False, min_hold, on_lost, template)
     return Semaphore(check_name(name), permits, options)
 
 
@@ -101,6 +104,7 @@ def get_fair_lock(
     backend: str = DEFAULT_ALIAS,
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
+    template: str | None = None,
 ) -> Lock:
     """Return Redisson's fair lock, for names that Java services lock with RFairLock.
 
@@ -108,7 +112,7 @@ def get_fair_lock(
     RLock and RFairLock, on one name. Arguments and errors: as for `get_lock`.
     """
     engine = locks[backend].variant("fair")
-    return FairLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost))
+    return FairLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template))
 
 
 class ReadLock(SingleLock):

@@ -21,7 +21,7 @@ from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.identity import PROCESS
 from locking.names import check_ttl
-from locking.signals import LockEvent, Outcome, lock_lost, lock_released, tell
+from locking.signals import LockEvent, Outcome, heard, lock_lost, lock_released, tell
 
 logger = logging.getLogger("locking")
 
@@ -135,7 +135,7 @@ class SingleLease(Lease):
     __slots__ = (
         "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline",
         "depth", "key", "min_hold", "name", "owner", "renew_at", "renewed", "shared_name", "taken_at",
-        "token", "ttl",
+        "template", "token", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -153,6 +153,7 @@ class SingleLease(Lease):
         min_hold: float = 0.0,
         on_lost: Callable[[Lease], None] | None = None,
         shared_name: bool = False,
+        template: str | None = None,
     ) -> None:
         self.name, self.key, self.owner, self.backend = name, key, owner, backend
         # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
@@ -163,6 +164,7 @@ class SingleLease(Lease):
         self.renew_at = since + ttl / 3
         self.depth = 1
         self.shared_name = shared_name  # another process may act for the same client, and take the lock over
+        self.template = template
         self._on_lost = on_lost
         self._state = State.HELD
         self._generation = PROCESS.generation
@@ -198,6 +200,11 @@ class SingleLease(Lease):
     def inherited(self) -> bool:
         """True in a forked child: the hold is its parent's, and only the parent may end it."""
         return self._generation != PROCESS.generation
+
+    @property
+    def open(self) -> bool:
+        """Neither released nor found lost so far: an end of it is still to be told."""
+        return self._state in (State.HELD, State.UNKNOWN) and not self.inherited
 
     def remaining(self) -> float:
         """See `Lease.remaining`."""
@@ -244,6 +251,7 @@ class SingleLease(Lease):
             ttl=self.ttl,
             waited=waited,
             held=now() - self.taken_at if waited is None else None,
+            template=self.template,
         )
 
     # prolonging
@@ -292,7 +300,6 @@ class SingleLease(Lease):
             if self._state not in (State.HELD, State.UNKNOWN):
                 return
             self._state = State.LOST
-        logger.warning("lost the lock %r (ttl %g s) on backend %r", self.name, self.ttl, self.backend.alias)
         tell(lock_lost, lambda: self.event("lost"))
         if self._on_lost is not None:
             threading.Thread(target=self._tell_lost, name="locking-on-lost", daemon=True).start()
@@ -356,7 +363,7 @@ class SingleLease(Lease):
 
     def _settle(self, outcome: Outcome) -> None:
         self._state = State.RELEASED
-        if lock_released.receivers:
+        if heard(lock_released):
             tell(lock_released, lambda: self.event(outcome))
 
     def keep(self) -> None:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final
 from weakref import ref
 
-from locking.backends.base import BaseLockBackend, Busy, Grant
+from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Outcome, Place
 from locking.clock import now
 from locking.conf import DEFAULT_LEASE
 from locking.exceptions import (
@@ -25,9 +25,9 @@ from locking.exceptions import (
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.identity import current_context, is_owner_of, new_owner
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
-from locking.names import UNSET, Unset, check_names, check_ttl, check_wait
+from locking.names import UNSET, Unset, check_names, check_template, check_ttl, check_wait
 from locking.renewal import watchdog
-from locking.signals import LockEvent, lock_acquired, lock_force_released, lock_refused, tell
+from locking.signals import LockEvent, heard, lock_acquired, lock_force_released, lock_refused, tell, waiting
 
 logger = logging.getLogger("locking")
 
@@ -47,6 +47,7 @@ def get_lock(
     backend: str = DEFAULT_ALIAS,
     min_hold: float = NO_HOLD,
     on_lost: Callable[[Lease], None] | None = None,
+    template: str | None = None,
 ) -> Lock:
     """Return the lock of these names; nothing is sent until it is acquired.
 
@@ -58,16 +59,18 @@ def get_lock(
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if it is released earlier.
         on_lost: called with the lease, in a thread of its own, when the lease is found lost.
+        template: what the names of this kind have in common, such as `order:<id>`: metrics and traces group
+            by it.
 
     Raises:
-        LockKeyError: a name that can't be one. ValueError: a ttl or wait that can't be one.
+        LockKeyError: a name that can't be one. ValueError: a ttl, wait or template that can't be one.
 
     Example:
         >>> with get_lock("order:42", ttl=10, wait=3) as lease:
         ...     lease.ensure_held()
     """
     checked = check_names(names)
-    options = Options(locks[backend], ttl, wait, fenced, min_hold, on_lost)
+    options = Options(locks[backend], ttl, wait, fenced, min_hold, on_lost, template)
     if len(checked) == 1:
         return SingleLock(checked[0], options)
     return MultiLock([SingleLock(name, options) for name in checked])
@@ -76,7 +79,7 @@ def get_lock(
 class Options:
     """The checked arguments of `get_lock`: one for all names, and one for every kind of lock."""
 
-    __slots__ = ("backend", "fenced", "min_hold", "on_lost", "renewed", "ttl", "wait")
+    __slots__ = ("backend", "fenced", "min_hold", "on_lost", "renewed", "template", "ttl", "wait")
 
     def __init__(
         self,
@@ -86,6 +89,7 @@ class Options:
         fenced: bool,
         min_hold: float,
         on_lost: Callable[[Lease], None] | None,
+        template: str | None = None,
     ) -> None:
         settings = backend.settings
         lease = settings.ttl if isinstance(ttl, Unset) else ttl
@@ -96,6 +100,7 @@ class Options:
         self.fenced = fenced
         self.min_hold = NO_HOLD if min_hold is NO_HOLD else check_wait(min_hold, source="min_hold") or 0.0
         self.on_lost = on_lost
+        self.template = None if template is None else check_template(template)
         if fenced and not backend.supports_fencing:
             raise backend.unsupported("mint fencing tokens (fenced=True)")
 
@@ -359,8 +364,8 @@ class SingleLock(Lock):
         place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
         try:
             outcome = place.try_acquire(queue=wait != 0)
-            while isinstance(outcome, Busy):
-                outcome = place.wait(self._pause(outcome, begun, wait))
+            if isinstance(outcome, Busy):
+                outcome = self._wait_in(place, outcome, begun, wait)
         except BaseException as error:
             self._clean_up_after(error, owner, begun)
             place.leave()
@@ -375,13 +380,25 @@ class SingleLock(Lock):
         place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
         try:
             outcome = await place.try_acquire(queue=wait != 0)
-            while isinstance(outcome, Busy):
-                outcome = await place.wait(self._pause(outcome, begun, wait))
+            if isinstance(outcome, Busy):
+                outcome = await self._await_in(place, outcome, begun, wait)
         except BaseException as error:
             self._clean_up_after(error, owner, begun)
             await asyncio.shield(place.leave())
             raise
         return self._leased(owner, outcome, context, begun)
+
+    def _wait_in(self, place: Place, outcome: Outcome, begun: float, wait: float | None) -> Grant:
+        with waiting(self.name, self._options.template, self._backend.alias):
+            while isinstance(outcome, Busy):
+                outcome = place.wait(self._pause(outcome, begun, wait))
+        return outcome
+
+    async def _await_in(self, place: AsyncPlace, outcome: Outcome, begun: float, wait: float | None) -> Grant:
+        with waiting(self.name, self._options.template, self._backend.alias):
+            while isinstance(outcome, Busy):
+                outcome = await place.wait(self._pause(outcome, begun, wait))
+        return outcome
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
@@ -426,6 +443,7 @@ class SingleLock(Lock):
             owner=owner,
             waited=waited,
             holder=getattr(error, "holder", None),
+            template=self._options.template,
         )
 
     def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> Lease:
@@ -443,10 +461,11 @@ class SingleLock(Lock):
             min_hold=options.min_hold,
             on_lost=options.on_lost,
             shared_name=self._new_owner is not new_owner,
+            template=options.template,
         )
         if options.renewed:
             watchdog.watch(lease)
-        if lock_acquired.receivers:
+        if heard(lock_acquired):
             tell(lock_acquired, lambda: lease.event("acquired", waited=now() - begun))
         return lease
 

@@ -13,6 +13,9 @@ MAX_TTL: Final = 7 * 24 * 3600.0
 MAX_NAME: Final = 1024
 """Characters; keys built by the grammar are hashed long before that."""
 
+MAX_TEMPLATE: Final = 200
+"""Characters of what labels a group of names."""
+
 
 class Unset:
     """The type of `UNSET`, which tells *not given* from None (None is a meaningful ttl and wait)."""
@@ -71,6 +74,16 @@ def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
     if len(names) == 1:
         return (check_name(names[0]),)
     return tuple(sorted({check_name(name) for name in names}))
+
+
+def check_template(template: object) -> str:
+    """Return `template`, the label of a group of names, if it can be one, else raise ValueError."""
+    if not isinstance(template, str) or not template.strip() or len(template) > MAX_TEMPLATE:
+        raise ValueError(
+            f"template must be a text of 1 to {MAX_TEMPLATE} characters, such as 'order:<id>',"
+            f" not {template!r}"
+        )
+    return template
 
 
 def check_ttl(ttl: object, *, source: str = "ttl") -> float:

@@ -19,6 +19,7 @@ from locking.backends.base import BaseLockBackend
 from locking.clock import now
 from locking.exceptions import LockError
 from locking.lease import HOLDS, SingleLease, State
+from locking.signals import Renewal, inform
 
 logger = logging.getLogger("locking")
 
@@ -134,9 +135,17 @@ def renew(leases: list[SingleLease]) -> None:
         logger.warning("renewing %d locks on backend %r failed: %s", len(leases), backend.alias, error)
         for lease in leases:
             _doubt(lease)
+        _tell(backend, "failed", len(leases))
         return
     for lease, held in zip(leases, answers, strict=True):
         _settle(lease, held, sent)
+    _tell(backend, "renewed", sum(answers))
+    _tell(backend, "lost", len(answers) - sum(answers))
+
+
+def _tell(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
+    if leases:
+        inform(lambda observer: observer.renewed(backend.alias, outcome, leases))
 
 
 def _doubt(lease: SingleLease) -> None:

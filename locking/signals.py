@@ -1,4 +1,4 @@
-"""Signals: what became of a lock, told to whoever listens, and never at the cost of the locked section.
+"""What became of a lock, told to whoever listens, and never at the cost of the locked section.
 
 An event is queued, and one thread a process sends it: a receiver may be slow or raise, and the section
 neither waits for it nor fails by it. Receivers run in that thread, in the order of the events, outside the
@@ -11,6 +11,10 @@ start: that costs 0.1 µs an event; with one, about 15 µs (measured on two shar
     @receiver(lock_lost)
     def alarm(sender, event, **kwargs):
         logger.error("%s lost after %.1f s", event.name, event.held)
+
+Two others hear of the same events, at once and in the thread where they happen: the logger `locking`, and
+observers. An observer must be quick; metrics and traces are made of them (`locking.contrib.prometheus`,
+`locking.contrib.opentelemetry`).
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -42,6 +47,8 @@ lock_force_released = Signal()
 """Somebody broke another's hold."""
 
 Outcome = Literal["acquired", "contended", "unavailable", "released", "kept", "lost", "force_released"]
+
+Renewal = Literal["renewed", "failed", "lost"]
 
 MOST_WAITING: Final = 10_000
 """Events that wait for slow receivers at most; beyond that new ones are dropped, and the log says so."""
@@ -67,6 +74,7 @@ class LockEvent:
         holder: a refusal's reason: who has the lock, where the backend can tell.
         at: Unix time of the event.
         thread: name of the thread in which it happened.
+        template: what the names of its kind have in common, such as `order:<order_id>`; None where unknown.
     """
 
     outcome: Outcome
@@ -81,12 +89,117 @@ class LockEvent:
     holder: str | None = None
     at: float = field(default_factory=time.time)
     thread: str = field(default_factory=lambda: threading.current_thread().name)
+    template: str | None = None
+
+
+# --- who hears at once ------------------------------------------------------------------------------------
+
+
+class Observer:
+    """Hears of everything at once, in the thread or task in which it happens: be quick.
+
+    Subclass it, override what you need, and pass an instance to `observe`. What it raises is logged, and
+    reaches neither the lock's user nor another observer.
+    """
+
+    def happened(self, event: LockEvent) -> None:
+        """A lock was acquired, refused, released, kept, lost or force-released."""
+
+    def waiting(self, name: str, template: str | None, backend: str, change: int) -> None:
+        """A caller began (`change` = 1) or ceased (-1) to wait for a lock that others have."""
+
+    def renewed(self, backend: str, outcome: Renewal, leases: int) -> None:
+        """The watchdog renewed that many leases in one batch, or didn't: `failed` ones are tried again."""
+
+
+OBSERVERS: Final[list[Observer]] = []
+
+
+def observe(observer: Observer) -> None:
+    """Have `observer` hear of everything from now on; twice is once."""
+    if observer not in OBSERVERS:
+        OBSERVERS.append(observer)
+
+
+def stop_observing(observer: Observer) -> None:
+    """Tell `observer` nothing more."""
+    if observer in OBSERVERS:
+        OBSERVERS.remove(observer)
 
 
 def tell(signal: Signal, describe: Callable[[], LockEvent]) -> None:
-    """Have `signal` sent with the event that `describe` makes; both only where somebody listens."""
+    """Tell observers, the log and the receivers of `signal` of the event that `describe` makes.
+
+    It is made only where somebody listens.
+    """
+    if not heard(signal):
+        return
+    event, level = describe(), LEVELS[signal]
+    inform(lambda observer: observer.happened(event))
+    if logger.isEnabledFor(level):
+        _log(level, event)
     if signal.receivers:
-        _dispatcher.put(signal, describe())
+        _dispatcher.put(signal, event)
+
+
+def heard(signal: Signal) -> bool:
+    """Whether anybody would hear: asked by those to whom the making of a function is too dear."""
+    return bool(OBSERVERS or signal.receivers or logger.isEnabledFor(LEVELS[signal]))
+
+
+def inform(step: Callable[[Observer], None]) -> None:
+    """Do `step` with each observer; what one raises is logged."""
+    for observer in OBSERVERS:
+        try:
+            step(observer)
+        except Exception:
+            logger.exception("the observer %r of locks failed", observer)
+
+
+@contextmanager
+def waiting(name: str, template: str | None, backend: str) -> Iterator[None]:
+    """Tell observers that a caller waits for as long as the block runs."""
+    inform(lambda observer: observer.waiting(name, template, backend, 1))
+    try:
+        yield
+    finally:
+        inform(lambda observer: observer.waiting(name, template, backend, -1))
+
+
+# --- the log ----------------------------------------------------------------------------------------------
+
+LEVELS: Final = {
+    lock_acquired: logging.DEBUG,
+    lock_refused: logging.INFO,
+    lock_released: logging.DEBUG,
+    lock_lost: logging.WARNING,
+    lock_force_released: logging.WARNING,
+}
+
+SENTENCES: Final[dict[Outcome, str]] = {
+    "acquired": "acquired the lock %(lock)r on backend %(backend)r after %(waited).3f s",
+    "contended": "the lock %(lock)r on backend %(backend)r was not free within %(waited).3f s",
+    "unavailable": "the lock %(lock)r could not be had: backend %(backend)r failed after %(waited).3f s",
+    "released": "released the lock %(lock)r on backend %(backend)r after %(held).3f s",
+    "kept": "left the lock %(lock)r on backend %(backend)r to its ttl (%(ttl)g s) after %(held).3f s",
+    "lost": "lost the lock %(lock)r (ttl %(ttl)g s) on backend %(backend)r",
+    "force_released": "the lock %(lock)r on backend %(backend)r was taken from %(owner)s by force",
+}
+
+
+def _log(level: int, event: LockEvent) -> None:
+    fields = {name: getattr(event, name) for name in LOGGED} | {"lock": event.name}
+    extra = {f"lock_{name}": value for name, value in fields.items() if name != "lock"}
+    logger.log(level, SENTENCES[event.outcome], fields, extra=extra | {"lock_name": event.name})
+
+
+LOGGED: Final = (
+    "outcome", "key", "backend", "owner", "token", "ttl", "waited", "held", "holder", "template",
+)  # fmt: skip
+"""Fields of an event that its log record has as `lock_<field>`, beside `lock_name`."""
+
+
+# --- the queue of the receivers ---------------------------------------------------------------------------
 
 
 def flush(timeout: float = 5.0) -> bool:

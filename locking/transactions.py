@@ -49,6 +49,7 @@ def locked_transaction(
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
     on_open_transaction: OnOpenTransaction = "refuse",
+    template: str | None = None,
 ) -> Iterator[Lease]:
     """Hold the locks of these names around a transaction: lock, BEGIN, fence, body, COMMIT, release.
 
@@ -67,6 +68,7 @@ def locked_transaction(
         on_lost: called with the lease when it is found lost.
         on_open_transaction: inside a transaction that is open already, `refuse`, or `hold` the lock until
             that one has ended, by commit or rollback. What it read before is as old as it was: read it again.
+        template: what the names of this kind have in common; see `get_lock`.
 
     Returns:
         A context manager that gives the lease.
@@ -87,7 +89,14 @@ def locked_transaction(
     checked, aliases = check_names(names), database_aliases(using)
     check_on_open_transaction(on_open_transaction, fenced=fenced)
     lock = get_lock(
-        *checked, ttl=ttl, wait=wait, fenced=fenced, backend=backend, min_hold=min_hold, on_lost=on_lost
+        *checked,
+        ttl=ttl,
+        wait=wait,
+        fenced=fenced,
+        backend=backend,
+        min_hold=min_hold,
+        on_lost=on_lost,
+        template=template,
     )
     section = transaction_under(
         lock, checked, aliases, backend, fenced=fenced, on_open_transaction=on_open_transaction

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from locking.backoff import jittered
 from locking.exceptions import BackendUnavailable, LockNotSupported
@@ -105,6 +105,23 @@ class Presence:
 
     text: str
     silent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `manage.py locks doctor` has looked at.
+
+    Attributes:
+        subject: what was looked at, in a word or two: `version`, `clock`.
+        verdict: `ok`, `warning`, `error`, or `unknown` where the server wouldn't tell.
+        text: what was found, with figures and units.
+        hint: what to do about it.
+    """
+
+    subject: str
+    verdict: Literal["ok", "warning", "error", "unknown"]
+    text: str
+    hint: str = ""
 
 
 Outcome = Grant | Busy
@@ -313,8 +330,22 @@ class BaseLockBackend(ABC):
         """Return what is wrong with the configuration; with `live`, the server is asked too."""
         return []
 
+    def diagnose(self) -> list[Finding]:
+        """Look at the servers as a doctor does: what is well is told too. Nothing is changed.
+
+        Raises:
+            BackendError: a server doesn't answer at all, or refuses what every lock needs.
+        """
+        return [_finding(message) for message in self.check(live=True)]
+
     def close(self) -> None:  # noqa: B027 - most backends have nothing to close
         """Let go of sockets and threads; the backend opens new ones if it is used again."""
+
+
+def _finding(message: CheckMessage) -> Finding:
+    """A system check as a finding; 40 is where Django's errors begin."""
+    verdict: Literal["error", "warning"] = "error" if message.level >= 40 else "warning"
+    return Finding(message.id or "check", verdict, str(message.msg), str(message.hint or ""))
 
 
 class PollingPlace(Place):

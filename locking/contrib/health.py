@@ -1,0 +1,184 @@
+"""Views for whoever watches over the process: is it alive, and can it serve?
+
+urlpatterns += [
+    path("livez", locking.contrib.health.livez),      # touches no server: a restart wouldn't heal one
+    path("readyz", locking.contrib.health.readyz),    # asks every database and every lock backend
+]
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
+from typing import Any, Final
+from weakref import WeakSet
+
+from django.db import connections
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from locking.clock import now
+from locking.handler import locks
+from locking.names import check_name, check_ttl
+
+logger = logging.getLogger("locking")
+
+View = Callable[[HttpRequest], HttpResponse]
+
+WITHIN: Final = 2.0
+"""Seconds in which every server must have answered."""
+
+PROBES: Final[WeakSet[Probe]] = WeakSet()
+
+
+@never_cache
+@require_safe
+def livez(request: HttpRequest) -> HttpResponse:
+    """Answer 200 for as long as the process can answer at all."""
+    return JsonResponse({"status": "ok"})
+
+
+def readiness(
+    *,
+    databases: Sequence[str] | None = None,
+    locks_on: Sequence[str] | None = None,
+    within: float = WITHIN,
+    name: str = "holdfast:readyz",
+) -> View:
+    """Return a view that answers 200 when every server answers in time, and else 503, with a line for each.
+
+    Args:
+        databases: aliases to ask; None = all of `DATABASES`.
+        locks_on: aliases to ask; None = all of `LOCKING`.
+        within: seconds for all of them together. A server that hangs is asked once, not once a request.
+        name: the lock whose holder is asked for; a Redis user that is limited to some keys must be allowed
+            to read it.
+
+    Example:
+        >>> readyz = readiness(databases=["default"], within=1.0)
+    """
+    check_ttl(within, source="within")
+    probes = Probes(databases, locks_on, check_name(name))
+
+    @never_cache
+    @require_safe
+    def readyz(request: HttpRequest) -> HttpResponse:
+        answers = probes.ask(within)
+        ready = all(answer["ok"] for answer in answers.values())
+        body = {"status": "ok" if ready else "failing", "checks": answers}
+        return JsonResponse(body, status=200 if ready else 503)
+
+    return readyz
+
+
+class Probes:
+    """One probe a server, made at the first request: settings are complete by then."""
+
+    def __init__(self, databases: Sequence[str] | None, locks_on: Sequence[str] | None, name: str) -> None:
+        self._databases, self._locks_on, self._name = databases, locks_on, name
+        self._made: dict[str, Probe] = {}
+
+    def ask(self, within: float) -> dict[str, dict[str, Any]]:
+        """Ask all at once and return what each said until the time was over."""
+        deadline = now() + within
+        begun = {title: self._probe(title, step).begin() for title, step in self._steps()}
+        return {title: _answer(title, attempt, deadline) for title, attempt in begun.items()}
+
+    def _steps(self) -> list[tuple[str, Callable[[], None]]]:
+        databases = list(connections) if self._databases is None else self._databases
+        aliases = list(locks) if self._locks_on is None else self._locks_on
+        return [
+            *((f"database {alias}", partial(ask_database, alias)) for alias in databases),
+            *((f"locks {alias}", partial(ask_backend, alias, self._name)) for alias in aliases),
+        ]
+
+    def _probe(self, title: str, step: Callable[[], None]) -> Probe:
+        return self._made.setdefault(title, Probe(step))
+
+
+class Probe:
+    """Asks one server in a thread of its own, and never twice at the same time."""
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step = step
+        self.forget()
+        PROBES.add(self)
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: the thread stayed with its parent."""
+        self._beginning = threading.Lock()
+        self._attempt: Attempt | None = None
+
+    def begin(self) -> Attempt:
+        """Return the attempt that is under way, or a new one."""
+        with self._beginning:
+            if self._attempt is None or self._attempt.done():
+                self._attempt = Attempt()
+                threading.Thread(target=self._attempt.run, args=(self._step,), daemon=True).start()
+            return self._attempt
+
+
+class Attempt(Future[float]):
+    """One question; its result is the seconds that the answer took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = now()
+
+    def run(self, step: Callable[[], None]) -> None:
+        """Ask."""
+        try:
+            step()
+        except Exception as error:
+            self.set_exception(error)
+        else:
+            self.set_result(now() - self.begun)
+
+
+def _answer(title: str, attempt: Attempt, deadline: float) -> dict[str, Any]:
+    """What a probe's line says. Only the log has the error's words: they may name hosts."""
+    try:
+        took = attempt.result(max(0.0, deadline - now()))
+    except FutureTimeoutError as error:
+        if not attempt.done():
+            return {"ok": False, "error": f"no answer for {now() - attempt.begun:.1f} s"}
+        return _failure(title, error)
+    except Exception as error:
+        return _failure(title, error)
+    return {"ok": True, "milliseconds": round(took * 1000, 1)}
+
+
+def _failure(title: str, error: Exception) -> dict[str, Any]:
+    logger.warning("not ready: %s: %s", title, error)
+    return {"ok": False, "error": type(error).__name__}
+
+
+def ask_database(alias: str) -> None:
+    """Have the database answer over a new connection; whatever it raises says that it can't."""
+    try:
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT 1")
+    finally:
+        connections[alias].close()
+
+
+def ask_backend(alias: str, name: str) -> None:
+    """Have a lock backend tell who has a lock."""
+    backend = locks[alias]
+    backend.holder(backend.key(name))
+
+
+def _forget_all() -> None:
+    for probe in list(PROBES):
+        probe.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+readyz: Final = readiness()

@@ -1,0 +1,136 @@
+"""OpenTelemetry: a span for the wait for a lock and a span for its hold, in the trace of whoever takes it.
+
+    INSTALLED_APPS += ["locking.contrib.opentelemetry.LockTracing"]
+
+Spans carry the lock's name; their own names have its group (see `locking.contrib.groups`), so there are few.
+Neither becomes the current span: what runs under the lock stays where it was in the trace.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from django.apps import AppConfig
+from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerProvider, get_tracer
+from opentelemetry.util.types import AttributeValue
+
+from locking.contrib.groups import Groups, read_setting
+from locking.signals import LockEvent, Observer, observe
+
+MOST_OPEN: Final = 10_000
+"""Holds whose end is awaited; the oldest beyond that get none: their users dropped them without a release."""
+
+
+class LockTracing(AppConfig):
+    """What `INSTALLED_APPS` takes: traces from the start of the process."""
+
+    name = "locking.contrib.opentelemetry"
+    label = "locking_opentelemetry"
+
+    def ready(self) -> None:
+        """Begin to trace."""
+        setting = read_setting()
+        instrument(groups=Groups(setting["GROUP"], setting["MOST_GROUPS"]))
+
+
+class Spans(Observer):
+    """The observer that makes the spans."""
+
+    def __init__(self, tracer: Tracer, groups: Groups | None = None) -> None:
+        self._tracer = tracer
+        self._groups = groups or Groups()
+        self.forget()
+        os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: its parent ends its own holds."""
+        self._changing = threading.Lock()
+        self._holds: OrderedDict[str, Span] = OrderedDict()
+
+    def happened(self, event: LockEvent) -> None:
+        """See `Observer.happened`."""
+        if event.outcome == "acquired":
+            self._begin_hold(event, self._wait_span(event))
+        elif event.outcome in ("contended", "unavailable"):
+            self._wait_span(event)
+        elif event.outcome != "force_released":
+            self._end_hold(event)
+
+    def _wait_span(self, event: LockEvent) -> Span:
+        """The wait is over when it is told, so its span is made with a beginning in the past."""
+        begun = event.at - (event.waited or 0.0)
+        span = self._tracer.start_span(
+            f"acquire {self._group(event)}", attributes=attributes(event), start_time=_nanoseconds(begun)
+        )
+        if event.outcome == "unavailable":
+            span.set_status(Status(StatusCode.ERROR, "the lock backend didn't answer"))
+        span.end(_nanoseconds(event.at))
+        return span
+
+    def _begin_hold(self, event: LockEvent, wait: Span) -> None:
+        span = self._tracer.start_span(
+            f"hold {self._group(event)}",
+            attributes=attributes(event),
+            links=[Link(wait.get_span_context())],
+            start_time=_nanoseconds(event.at),
+        )
+        if not span.is_recording():
+            return
+        with self._changing:
+            self._holds[event.owner] = span
+            if len(self._holds) > MOST_OPEN:
+                self._holds.popitem(last=False)
+
+    def _end_hold(self, event: LockEvent) -> None:
+        with self._changing:
+            span = self._holds.pop(event.owner, None)
+        if span is None:
+            return
+        span.set_attributes(attributes(event))
+        if event.outcome == "lost":
+            span.set_status(Status(StatusCode.ERROR, "the lease ended before its holder was done"))
+        span.end(_nanoseconds(event.at))
+
+    def _group(self, event: LockEvent) -> str:
+        return self._groups.of(event.name, event.template)
+
+
+def attributes(event: LockEvent) -> dict[str, AttributeValue]:
+    """Return an event as attributes of a span; what isn't known is left out."""
+    values: dict[str, AttributeValue | None] = {
+        "locking.name": event.name,
+        "locking.template": event.template,
+        "locking.backend": event.backend,
+        "locking.outcome": event.outcome,
+        "locking.owner": event.owner,
+        "locking.holder": event.holder,
+        "locking.fencing_token": event.token or None,
+        "locking.ttl": event.ttl,
+        "locking.waited": event.waited,
+        "locking.held": event.held,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+_spans: Spans | None = None
+
+
+def instrument(tracer_provider: TracerProvider | None = None, groups: Groups | None = None) -> Spans:
+    """Begin to trace; a second call changes nothing.
+
+    Args:
+        tracer_provider: who makes the spans. None: OpenTelemetry's global one, whenever it is set.
+        groups: how names are grouped.
+    """
+    global _spans
+    if _spans is None:
+        _spans = Spans(get_tracer("holdfast.locking", tracer_provider=tracer_provider), groups)
+    observe(_spans)
+    return _spans

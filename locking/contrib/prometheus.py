@@ -1,0 +1,204 @@
+"""Prometheus: how often locks are got and refused, how long callers wait for them and hold them.
+
+    INSTALLED_APPS += ["locking.contrib.prometheus.LockMetrics"]
+    urlpatterns += [path("metrics", locking.contrib.prometheus.metrics_view)]
+
+The label `lock` is the group of a name (see `locking.contrib.groups`), never the name itself. Under several
+processes (gunicorn, Celery) set PROMETHEUS_MULTIPROC_DIR as prometheus_client wants it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.apps import AppConfig
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from locking.clock import now
+from locking.contrib.groups import DEFAULTS, Groups, read_setting
+from locking.lease import HOLDS
+from locking.signals import LockEvent, Observer, Renewal, observe
+
+LABELS: Final = ("backend", "lock")
+RECOUNT_EVERY: Final = 5.0
+"""Seconds after which holds that ended without a word are looked for: the next event then settles them."""
+
+
+class LockMetrics(AppConfig):
+    """What `INSTALLED_APPS` takes: counts from the start of the process."""
+
+    name = "locking.contrib.prometheus"
+    label = "locking_prometheus"
+
+    def ready(self) -> None:
+        """Begin to count."""
+        setting = read_setting()
+        instrument(Groups(setting["GROUP"], setting["MOST_GROUPS"]), setting["BUCKETS"])
+
+
+class Meter(Observer):
+    """The metrics, and the observer that feeds them."""
+
+    def __init__(
+        self,
+        groups: Groups | None = None,
+        buckets: list[float] = DEFAULTS["BUCKETS"],
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self.groups = groups or Groups()
+        self._series: dict[tuple[str, str], Series] = {}
+        self._recounted_at = now()
+        self._define({"registry": registry}, buckets)
+        os.register_at_fork(after_in_child=self.forget)
+
+    def _define(self, where: dict[str, Any], buckets: list[float]) -> None:
+        timed = where | {"buckets": buckets}
+        gauge = where | {"multiprocess_mode": "livesum"}
+        outcomes = (*LABELS, "outcome")
+        self.acquisitions = Counter("locking_acquisitions", "Acquisitions by outcome.", outcomes, **where)
+        self.wait = Histogram("locking_wait_seconds", "Wait, whatever came of it.", LABELS, **timed)
+        self.hold = Histogram("locking_hold_seconds", "Time from grant to end.", LABELS, **timed)
+        self.held = Gauge("locking_held", "Locks that these processes hold.", LABELS, **gauge)
+        self.waiters = Gauge("locking_waiters", "Callers that wait.", LABELS, **gauge)
+        self.lost = Counter("locking_lost", "Leases that ended too early.", LABELS, **where)
+        self.forced = Counter("locking_force_releases", "Holds that somebody broke.", LABELS, **where)
+        self.renewals = Counter(
+            "locking_renewals", "Leases due for renewal, by outcome.", ("backend", "outcome"), **where
+        )
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: its parent's holds aren't its own, nor are its parent's mutexes."""
+        self._series = {}
+
+    def happened(self, event: LockEvent) -> None:
+        """See `Observer.happened`."""
+        series = self.series(event.backend, event.name, event.template)
+        REACTIONS[event.outcome](series, event)
+        if now() - self._recounted_at > RECOUNT_EVERY:
+            self.recount()
+
+    def waiting(self, name: str, template: str | None, backend: str, change: int) -> None:
+        """See `Observer.waiting`."""
+        self.series(backend, name, template).waiters.inc(change)
+
+    def renewed(self, backend: str, outcome: Renewal, leases: int) -> None:
+        """See `Observer.renewed`."""
+        self.renewals.labels(backend, outcome).inc(leases)
+
+    def series(self, backend: str, name: str, template: str | None) -> Series:
+        """Return what is counted of a group; looked up, because prometheus_client's labels() is slow."""
+        which = (backend, self.groups.of(name, template))
+        found = self._series.get(which)
+        return found if found is not None else self._series.setdefault(which, Series(self, which))
+
+    def recount(self) -> None:
+        """Take off leases that ended without a word: dropped, or not let go because of an outage."""
+        self._recounted_at = now()
+        leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+        owners = {lease.owner for lease in leases if lease.open}
+        for series in list(self._series.values()):
+            series.keep_only(owners)
+
+
+class Series:
+    """What is counted of one group on one backend."""
+
+    def __init__(self, meter: Meter, labels: tuple[str, str]) -> None:
+        self._counting = threading.Lock()
+        self._owners: set[str] = set()
+        self._acquisitions, self._labels = meter.acquisitions, labels
+        self.granted = meter.acquisitions.labels(*labels, "acquired")
+        self.wait, self.hold = meter.wait.labels(*labels), meter.hold.labels(*labels)
+        self.held, self.waiters = meter.held.labels(*labels), meter.waiters.labels(*labels)
+        self.lost, self.forced = meter.lost.labels(*labels), meter.forced.labels(*labels)
+
+    def acquired(self, event: LockEvent) -> None:
+        """One more hold."""
+        self.granted.inc()
+        self.wait.observe(event.waited or 0.0)
+        with self._counting:
+            self._owners.add(event.owner)
+            self.held.set(len(self._owners))
+
+    def refused(self, event: LockEvent) -> None:
+        """A wait for nothing."""
+        self._acquisitions.labels(*self._labels, event.outcome).inc()
+        self.wait.observe(event.waited or 0.0)
+
+    def ended(self, event: LockEvent) -> None:
+        """One hold fewer."""
+        self.hold.observe(event.held or 0.0)
+        with self._counting:
+            self._owners.discard(event.owner)
+            self.held.set(len(self._owners))
+
+    def was_lost(self, event: LockEvent) -> None:
+        """One hold fewer, and too early."""
+        self.lost.inc()
+        self.ended(event)
+
+    def was_forced(self, event: LockEvent) -> None:
+        """Broken from here; the holder's own process tells the end of the hold."""
+        self.forced.inc()
+
+    def keep_only(self, owners: set[str]) -> None:
+        """Forget holds that aren't among these."""
+        with self._counting:
+            self._owners &= owners
+            self.held.set(len(self._owners))
+
+
+REACTIONS: Final[dict[str, Callable[[Series, LockEvent], None]]] = {
+    "acquired": Series.acquired,
+    "contended": Series.refused,
+    "unavailable": Series.refused,
+    "released": Series.ended,
+    "kept": Series.ended,
+    "lost": Series.was_lost,
+    "force_released": Series.was_forced,
+}
+
+_meter: Meter | None = None
+
+
+def instrument(groups: Groups | None = None, buckets: list[float] = DEFAULTS["BUCKETS"]) -> Meter:
+    """Begin to count in prometheus_client's own registry; a second call changes nothing.
+
+    Args:
+        groups: how names are grouped.
+        buckets: upper limits of the histograms, in seconds.
+    """
+    global _meter
+    if _meter is None:
+        _meter = Meter(groups, buckets)
+    observe(_meter)
+    return _meter
+
+
+@never_cache
+@require_safe
+def metrics_view(request: HttpRequest) -> HttpResponse:
+    """Answer a scrape with all of prometheus_client's registry, of all processes where they share a folder.
+
+    It asks nobody who they are: keep it from the public by the server in front, or by a decorator.
+    """
+    if _meter is not None:
+        _meter.recount()
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return HttpResponse(encode(_registry()), headers={"Content-Type": content_type})
+
+
+def _registry() -> CollectorRegistry:
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return REGISTRY
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return registry

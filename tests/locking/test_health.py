@@ -1,0 +1,88 @@
+"""`/livez` and `/readyz`: what they ask, how long they wait, and what they tell."""
+
+import json
+import threading
+
+import pytest
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.test import RequestFactory
+
+from locking.contrib import health
+from locking.contrib.health import livez, readiness, readyz
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def ask(view):
+    """The status and the body of a view's answer."""
+    answer = view(RequestFactory().get("/"))
+    assert answer["Cache-Control"].startswith("max-age=0, no-cache")
+    return answer.status_code, json.loads(answer.content)
+
+
+def test_a_process_is_alive_whatever_its_servers_do(backend_down, monkeypatch):
+    """No server is asked: restarting the process would heal none."""
+    monkeypatch.setattr(health, "ask_database", None)
+    monkeypatch.setattr(health, "ask_backend", None)
+    assert ask(livez) == (200, {"status": "ok"})
+
+
+def test_a_process_is_ready_when_every_server_answers():
+    """One line a server, with the time that it took."""
+    status, body = ask(readyz)
+    assert (status, body["status"]) == (200, "ok")
+    assert set(body["checks"]) == {"database default", "locks default"}
+    assert all(check["ok"] and check["milliseconds"] > 0 for check in body["checks"].values())
+
+
+def test_one_backend_that_is_down_is_enough(backend_down, caplog):
+    """503; the page names the kind of error, the log its words."""
+    status, body = ask(readiness())
+    assert (status, body["status"]) == (503, "failing")
+    assert body["checks"]["locks default"]["ok"]
+    assert body["checks"]["locks down"] == {"ok": False, "error": "BackendUnavailable"}
+    assert "/nowhere/redis.sock" in caplog.text
+
+
+def test_a_database_that_is_down_is_enough(connect, monkeypatch):
+    """The error's class is told, and nothing else goes wrong."""
+    monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", connect)
+    broken = {**connections.settings["default"], "HOST": "/nowhere"}
+    monkeypatch.setitem(connections.settings, "broken", broken)
+    status, body = ask(readiness(databases=["broken"], locks_on=[]))
+    assert status == 503
+    assert body["checks"] == {"database broken": {"ok": False, "error": "OperationalError"}}
+
+
+def test_only_what_was_named_is_asked(backend_down):
+    """A service that doesn't need a backend is ready without it."""
+    assert ask(readiness(databases=[], locks_on=["default"]))[0] == 200
+
+
+def test_a_server_that_hangs_is_asked_once(own_redis, locks_on):
+    """The answer comes in time, and further requests don't pile up threads."""
+    locks_on(own_redis.url)
+    view = readiness(databases=[], within=0.05)
+    own_redis.pause()
+    before = threading.active_count()
+    for _ in range(3):
+        status, body = ask(view)
+        assert status == 503
+        assert body["checks"]["locks default"]["error"].startswith("no answer for ")
+    assert threading.active_count() <= before + 1
+    own_redis.resume()
+
+
+def test_the_views_refuse_to_be_written_to():
+    """GET and HEAD only."""
+    assert (
+        livez(RequestFactory().post("/")).status_code == readyz(RequestFactory().post("/")).status_code == 405
+    )
+
+
+@pytest.mark.parametrize("within", [0, -1, "soon"])
+def test_a_time_that_is_none_is_refused(within):
+    """Before the first request."""
+    with pytest.raises(ValueError, match="within must be"):
+        readiness(within=within)
