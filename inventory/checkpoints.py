@@ -14,8 +14,8 @@ checkpoint costs one look-up. The names, in the order of their use:
 
 A sound strategy commits before it unlocks. `early_release` has the last two the other way round.
 
-One name stands outside this order: `second_line`, where the database refused what the lock should have
-prevented.
+Two names stand outside this order: `second_line`, where the database refused what the lock should have
+prevented, and `deadlocked`, where it ended one of two buyers that waited for each other.
 """
 
 from __future__ import annotations

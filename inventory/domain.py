@@ -91,10 +91,19 @@ def merge_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
         >>> merge_lines([Line("pen", 1), Line("mug", 2), Line("pen", 3)])
         (Line(sku='mug', quantity=2), Line(sku='pen', quantity=4))
     """
+    return tuple(sorted(merge_in_order(lines)))
+
+
+def merge_in_order(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Return the lines with duplicates added up, in the order of the basket.
+
+    Raises:
+        InvalidCart: as `merge_lines`.
+    """
     totals: dict[str, int] = {}
     for line in _some(lines):
         totals[line.sku] = totals.get(line.sku, 0) + line.quantity
-    return tuple(Line(sku, totals[sku]) for sku in sorted(totals))
+    return tuple(Line(sku, total) for sku, total in totals.items())
 
 
 def _some(lines: Iterable[Line]) -> list[Line]:

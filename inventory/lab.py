@@ -23,10 +23,12 @@ def require_lab_skus(skus: Sequence[str]) -> None:
         raise NotALabProduct(f"{foreign[0]!r} isn't the lab's: its SKUs begin with {LAB_PREFIX!r}")
 
 
-def create_lab_product(sku: str, on_hand: int, *, guarded: bool = False) -> Product:
+def create_lab_product(
+    sku: str, on_hand: int, *, guarded: bool = False, price: Decimal = Decimal("1.00")
+) -> Product:
     """Return a product to race for, by default without the CHECK that would stop a negative stock."""
     require_lab_skus([sku])
-    return create_product(sku, name=f"Lab: {sku}", price=Decimal("1.00"), on_hand=on_hand, guarded=guarded)
+    return create_product(sku, name=f"Lab: {sku}", price=price, on_hand=on_hand, guarded=guarded)
 
 
 @contextmanager
@@ -51,5 +53,7 @@ def clearing(skus: Sequence[str]) -> Iterator[None]:
             )
             cursor.execute("SET LOCAL holdfast.lab = 'off'")
             # A fence stays for ever, because a late holder may come; nobody comes back for these products.
-            cursor.execute("DELETE FROM locking_fence WHERE name = ANY(%s)", [[f"sku:{sku}" for sku in skus]])
+            names = [f"sku:{sku}" for sku in skus]
+            cursor.execute("DELETE FROM locking_fence WHERE name = ANY(%s)", [names])
+            cursor.execute("DELETE FROM inventory_namedlock WHERE name = ANY(%s)", [names])
         Product.objects.filter(sku__in=skus).delete()

@@ -12,6 +12,17 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from inventory.domain import SKU_PATTERN
+from inventory.strategy_models import NamedLock, StockClaim, StockSegment
+
+__all__ = [
+    "LAB_PREFIX",
+    "ImmutableRow",
+    "NamedLock",
+    "Product",
+    "StockClaim",
+    "StockMovement",
+    "StockSegment",
+]
 
 LAB_PREFIX: Final = "lab-"
 """The oversell lab's SKUs begin with it. Only they may be unguarded, only their rows may be cleared away."""

@@ -20,8 +20,9 @@ from locking import LockLost, LockNotAcquired, StaleFencingToken
 
 Products = Mapping[str, Product]
 
-# 55P03 lock_not_available: `lock_timeout` ended. 40P01: the victim of a deadlock.
-_BUSY_STATES = frozenset({"55P03", "40P01"})
+DEADLOCK = "40P01"
+LOCK_NOT_AVAILABLE = "55P03"  # `lock_timeout` ended
+_BUSY_STATES = frozenset({LOCK_NOT_AVAILABLE, DEADLOCK})
 
 
 @contextmanager
@@ -56,8 +57,11 @@ def busy_when_locked_out() -> Iterator[None]:
     except (LockLost, StaleFencingToken) as error:  # raised before the commit only: nothing was sold
         raise Busy(str(error)) from error
     except OperationalError as error:
-        if getattr(error.__cause__, "sqlstate", None) not in _BUSY_STATES:
+        state = getattr(error.__cause__, "sqlstate", None)
+        if state not in _BUSY_STATES:
             raise
+        if state == DEADLOCK:
+            checkpoint("deadlocked")
         raise Busy(f"the stock's rows stayed locked: {str(error).splitlines()[0]}") from error
 
 

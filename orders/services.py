@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import IntegrityError
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import Line, merge_lines
+from inventory.domain import Line, merge_in_order
 from inventory.models import Product, StockMovement
 from inventory.rows import refuse
 from inventory.strategies import Sale, get_strategy
@@ -36,11 +36,12 @@ def checkout(lines: Iterable[Line], strategy: str | None = None) -> Order:
         >>> checkout([Line("mug", 2), Line("pen", 1)], strategy="row_lock")  # doctest: +SKIP
         <Order: 0b6f…>
     """
-    cart = merge_lines(lines)
+    basket = merge_in_order(lines)
+    cart = tuple(sorted(basket))
     seller = get_strategy(settings.CHECKOUT_STRATEGY if strategy is None else strategy)
     receipt = _Receipt(cart, seller.name)
     try:
-        seller.sell(Sale(lines=cart, record=receipt.write))
+        seller.sell(Sale(lines=cart, record=receipt.write, id=receipt.id, basket=basket))
     except IntegrityError as error:
         if _constraint(error) != "product_on_hand_not_negative":
             raise
@@ -59,7 +60,7 @@ class _Receipt:
     """The rows of one order. Its id comes first: however often a strategy tries, one order comes of it."""
 
     def __init__(self, cart: tuple[Line, ...], strategy: str) -> None:
-        self._id = uuid.uuid4()
+        self.id = uuid.uuid4()
         self._cart = cart
         self._strategy = strategy
         self._order: Order | None = None
@@ -73,11 +74,11 @@ class _Receipt:
     def write(self, products: Mapping[str, Product]) -> None:
         """Insert order, items and movements in the current transaction."""
         total = sum((products[line.sku].price * line.quantity for line in self._cart), Decimal(0))
-        order = Order.objects.create(id=self._id, total=total, strategy=self._strategy)
+        order = Order.objects.create(id=self.id, total=total, strategy=self._strategy)
         OrderItem.objects.bulk_create(self._item(order, line, products[line.sku]) for line in self._cart)
         StockMovement.objects.bulk_create(self._movement(line, products[line.sku]) for line in self._cart)
         self._order = order
-        checkpoint("recorded", order=self._id)
+        checkpoint("recorded", order=self.id)
 
     def _item(self, order: Order, line: Line, product: Product) -> OrderItem:
         return OrderItem(order=order, product=product, quantity=line.quantity, unit_price=product.price)
@@ -87,5 +88,5 @@ class _Receipt:
             product=product,
             kind=StockMovement.Kind.SOLD,
             quantity=-line.quantity,
-            cause=f"order:{self._id}:{line.sku}",
+            cause=f"order:{self.id}:{line.sku}",
         )

@@ -5,15 +5,18 @@ Each broken one stands before the sound ones that mend it.
 
 from __future__ import annotations
 
-from inventory.strategies.base import Sale, Strategy
+from inventory.strategies.advisory_lock import AdvisoryLock
+from inventory.strategies.base import Reconciled, Sale, Strategy
 from inventory.strategies.conditional_update import ConditionalUpdate
 from inventory.strategies.early_release import EarlyRelease
 from inventory.strategies.expired_lease import ExpiredLease
 from inventory.strategies.fenced_lock import FencedLock
 from inventory.strategies.local_lock import LocalLock
 from inventory.strategies.lock_after_read import LockAfterRead
+from inventory.strategies.lock_table import LockTable
 from inventory.strategies.lost_update import LostUpdate
 from inventory.strategies.negative_stock import NegativeStock
+from inventory.strategies.ordered_locks import OrderedLocks
 from inventory.strategies.redis_lock import RedisLock
 from inventory.strategies.redis_script import RedisScript
 from inventory.strategies.redis_spin_lock import RedisSpinLock
@@ -21,6 +24,8 @@ from inventory.strategies.row_lock import RowLock
 from inventory.strategies.segmented import Segmented
 from inventory.strategies.setnx_expire_del import SetnxExpireDel
 from inventory.strategies.setnx_getset import SetnxGetset
+from inventory.strategies.unique_row import UniqueRow
+from inventory.strategies.unsorted_locks import UnsortedLocks
 from inventory.strategies.version_cas import VersionCas
 
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -29,6 +34,11 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "version_cas": VersionCas,
     "negative_stock": NegativeStock,
     "conditional_update": ConditionalUpdate,
+    "unsorted_locks": UnsortedLocks,
+    "ordered_locks": OrderedLocks,
+    "lock_table": LockTable,
+    "unique_row": UniqueRow,
+    "advisory_lock": AdvisoryLock,
     "local_lock": LocalLock,
     "early_release": EarlyRelease,
     "lock_after_read": LockAfterRead,
@@ -42,7 +52,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "segmented": Segmented,
 }
 
-__all__ = ["STRATEGIES", "Sale", "Strategy", "UnknownStrategy", "get_strategy"]
+__all__ = ["STRATEGIES", "Reconciled", "Sale", "Strategy", "UnknownStrategy", "get_strategy"]
 
 
 class UnknownStrategy(ValueError):

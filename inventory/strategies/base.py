@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
+from uuid import UUID, uuid4
 
 from django.conf import settings
 
@@ -21,10 +22,15 @@ class Sale:
     Attributes:
         lines: merged and sorted by SKU. record: writes order, items and movements in the current transaction,
             given the products by SKU. A strategy that tries again in a new transaction calls it again.
+        id: the order's, chosen before anything is taken: whoever keeps a ledger beside the database asks the
+            database by it whether the sale was made.
+        basket: the lines as the buyer wrote them, for the strategy that gets their order wrong.
     """
 
     lines: tuple[Line, ...]
     record: Callable[[Mapping[str, Product]], None]
+    id: UUID = field(default_factory=uuid4)
+    basket: tuple[Line, ...] = ()
 
 
 class Strategy(ABC):
@@ -41,6 +47,9 @@ class Strategy(ABC):
 
     keeps_stock: ClassVar[bool] = False
     """It keeps a copy of the stock outside the database, which a delivery makes out of date."""
+
+    race_products: ClassVar[int] = 1
+    """Products in the cart of each buyer of the race; some faults need two."""
 
     wait: ClassVar[float] = 10.0
     """Seconds to wait for a busy stock before the answer is Busy."""
@@ -77,7 +86,36 @@ class Strategy(ABC):
         """Set up what the strategy keeps outside the database for `products`, from the database."""
 
     def forget(self, products: Iterable[Product]) -> None:  # noqa: B027 - most have nothing to forget
-        """Remove what the strategy keeps outside the database for `products`."""
+        """Remove what the strategy keeps outside the products' rows for `products`."""
+
+    def reconcile(self, older_than: float = 30.0) -> Reconciled:
+        """Settle what dead buyers left, by asking the database whether their orders exist; safe at any time.
+
+        Args:
+            older_than: seconds; what is younger may belong to a buyer that is still at work, and is left.
+
+        Raises:
+            BackendUnavailable: what has to be settled can't be read now; call it again later.
+        """
+        return Reconciled()
+
+    def drift(self, products: Iterable[Product]) -> dict[str, int]:
+        """Return by SKU how many units a copy outside the database has too many (or, negative, too few).
+
+        Sales under way are counted as what they will be. Exact while nobody sells; a glimpse otherwise.
+        """
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What a reconciliation did: sales found `settled` (there is an order), `voided` (there is none), and
+    copies of stock `rebuilt` because they didn't agree with the database.
+    """
+
+    settled: int = 0
+    voided: int = 0
+    rebuilt: int = 0
 
 
 def _outage(alias: str) -> str | None:

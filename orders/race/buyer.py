@@ -74,7 +74,7 @@ class Buyer:
         while True:
             self.queries = 0
             try:
-                order = checkout([Line(self.heat.sku, 1)], strategy=self.heat.strategy)
+                order = checkout(self._basket(), strategy=self.heat.strategy)
                 return "sold", str(order.pk), ""
             except SoldOut:
                 return "refused", None, ""
@@ -82,6 +82,10 @@ class Buyer:
                 if time.monotonic() >= deadline:
                     return "error", None, f"still busy after {self.heat.deadline:g} s"
                 self._pause(busy.retry_after)
+
+    def _basket(self) -> list[Line]:
+        lines = [Line(sku, 1) for sku in (self.heat.sku, *self.heat.others)]
+        return lines[::-1] if self.number % 2 else lines
 
     def _pause(self, advised: float | None) -> None:
         """Wait as a polite client does on a 503: as long as advised, within reason, and not all in step."""

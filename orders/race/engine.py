@@ -79,23 +79,36 @@ class _Track:
         return result
 
     def _heat(self, variant: Variant, attempt: int) -> Result:
-        product = lab.stock_up(self.race, next(self.numbers), variant.strategy, self.plan.stock)
+        number = next(self.numbers)
+        product = lab.stock_up(self.race, f"{number}", variant.strategy, self.plan.stock)
+        others = self._others(number, variant)
         with audit.sampled(product.sku, self.sample) as samples:
             outcomes = self.crew.race(
-                self._heats(variant, product), lambda answered: self.watcher.answered(variant, answered)
+                self._heats(variant, product, others),
+                lambda answered: self.watcher.answered(variant, answered),
             )
         books = audit.read_books(product.sku)
         explain = evidence.explain_order if variant.sound else evidence.explain_fault
-        lab.forget(product)
+        for each in (product, *others):
+            lab.forget(each)
         return judge(
             self.plan, variant, books, outcomes, tries=attempt, evidence=explain(outcomes), samples=samples
         )
 
-    def _heats(self, variant: Variant, product: Product) -> list[Heat]:
+    def _others(self, number: int, variant: Variant) -> list[Product]:
+        # Free of charge, so that the takings are those of the product that is counted.
+        further = range(2, STRATEGIES[variant.strategy].race_products + 1)
+        return [
+            lab.stock_up(self.race, f"{number}.{i}", variant.strategy, self.plan.stock, "0.00")
+            for i in further
+        ]
+
+    def _heats(self, variant: Variant, product: Product, others: Sequence[Product]) -> list[Heat]:
         hands = share_out(self.plan.buyers, variant.processes, self.plan.processes)
+        skus = tuple(other.sku for other in others)
         lease = _lease(STRATEGIES[variant.strategy], self.plan.gap)
         return [
-            Heat(product.sku, variant.strategy, self.plan.gap, lease, self.plan.deadline, hand)
+            Heat(product.sku, variant.strategy, self.plan.gap, lease, self.plan.deadline, hand, skus)
             for hand in hands
         ]
 

@@ -20,7 +20,20 @@ class Section:
 
 def explain_fault(outcomes: Sequence[Outcome]) -> str:
     """Say in one sentence what let a race go wrong, as far as the traces show it; empty if they don't."""
-    return shared_lock(outcomes) or same_reading(outcomes)
+    return circle(outcomes) or shared_lock(outcomes) or same_reading(outcomes)
+
+
+def circle(outcomes: Sequence[Outcome]) -> str:
+    """Name the buyers that the database ended because they waited in a circle.
+
+    Example:
+        "buyers 2 and 5 were ended by the database: each waited for a lock of somebody who waited for it."
+    """
+    victims = sorted({o.buyer for o in outcomes for mark in o.trace if mark.name == "deadlocked"})
+    if not victims:
+        return ""
+    were = "were" if len(victims) > 1 else "was"
+    return f"{_name(victims)} {were} ended by the database: each waited for a lock of somebody who waited for it."
 
 
 def explain_order(outcomes: Sequence[Outcome]) -> str:
@@ -89,6 +102,8 @@ def _last(trace: Sequence[Mark], name: str) -> Mark | None:
 
 
 def _name(buyers: Sequence[int], most: int = 3) -> str:
+    if len(buyers) == 1:
+        return f"buyer {buyers[0]}"
     if len(buyers) <= most:
         return f"buyers {', '.join(map(str, buyers[:-1]))} and {buyers[-1]}"
     return f"buyers {', '.join(map(str, buyers[:most]))} and {len(buyers) - most} more"

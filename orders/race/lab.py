@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 
 from django.db import connection
 
@@ -20,7 +21,7 @@ from locking import BackendUnavailable
 from orders import lab
 
 _LOCK_CLASS = 0x6C6162 << 32
-_OURS = re.compile(rf"{LAB_PREFIX}(?P<race>[0-9a-f]{{8}})-\d+")
+_OURS = re.compile(rf"{LAB_PREFIX}(?P<race>[0-9a-f]{{8}})-\d+(\.\d+)?")
 _SPARE_CONNECTIONS = 5
 
 
@@ -44,16 +45,17 @@ def race_in_progress() -> Iterator[str]:
         mark.close()
 
 
-def stock_up(race: str, number: int, strategy: str, stock: int) -> Product:
-    """Make the product of one heat: `stock` pieces, unguarded, so that nothing but the strategy protects it.
+def stock_up(race: str, number: str, strategy: str, stock: int, price: str = "1.00") -> Product:
+    """Make a product of one heat: `stock` pieces, unguarded, so that nothing but the strategy protects it.
 
     Args:
         race: the id of the race.
-        number: of the heat within the race.
+        number: of the heat within the race, for a second product of it followed by a point and its own.
         strategy: made ready to sell the product.
         stock: pieces on hand.
+        price: of one piece.
     """
-    product = create_lab_product(f"{LAB_PREFIX}{race}-{number}", stock)
+    product = create_lab_product(f"{LAB_PREFIX}{race}-{number}", stock, price=Decimal(price))
     get_strategy(strategy).prepare([product])
     return product
 

@@ -27,6 +27,7 @@ class Heat:
         lease: seconds after which a lock that can't defend itself gives way, or None for the strategy's own.
         deadline: seconds a buyer keeps trying while the shop is busy.
         buyers: the numbers of this worker's buyers.
+        others: further products, of which everybody wants one as well; every other buyer names them first.
     """
 
     sku: str
@@ -35,6 +36,7 @@ class Heat:
     lease: float | None
     deadline: float
     buyers: tuple[int, ...]
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

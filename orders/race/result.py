@@ -30,6 +30,7 @@ class Result:
         seconds: from the start to the last sale, or to the last answer when nothing was sold.
         p50_ms, p95_ms, p99_ms: what buyers waited for their order, retries included; without refusals.
         evidence: what the traces show, in one sentence.
+        deadlocks: how often the database ended one of two buyers that waited for each other.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Result:
     p99_ms: float
     evidence: str = ""
     samples: tuple[Sample, ...] = field(default=(), repr=False)
+    deadlocks: int = 0
 
     @property
     def oversold(self) -> int:
@@ -67,12 +69,16 @@ class Result:
     @property
     def exact(self) -> bool:
         """Sold what was due, all pieces accounted for, all rows agreed, every buyer had an answer."""
-        return self.sold == self.due and not (self.unaccounted or self.errors or self.disagreements)
+        amiss = self.unaccounted or self.errors or self.disagreements or self.deadlocks
+        return self.sold == self.due and not amiss
 
     @property
     def shown_broken(self) -> bool:
-        """More was sold than there was, or pieces are unaccounted for. Errors alone prove nothing."""
-        return bool(self.oversold or self.unaccounted)
+        """More was sold than there was, pieces are unaccounted for, or buyers waited in a circle.
+
+        Errors alone prove nothing.
+        """
+        return bool(self.oversold or self.unaccounted or self.deadlocks)
 
     @property
     def kept(self) -> bool:
@@ -100,6 +106,8 @@ class Result:
             found.append(f"{self.due - self.sold} undersold")
         if self.unaccounted:
             found.append(f"{self.unaccounted} unaccounted for")
+        if self.deadlocks:
+            found.append(f"{self.deadlocks} {'deadlock' if self.deadlocks == 1 else 'deadlocks'}")
         found += self.disagreements
         if self.errors:
             found.append(f"{self.errors} errors ({self.problems[0]})")
@@ -148,6 +156,7 @@ def judge(
         p99_ms=_rounded(percentile(waits, 99)),
         evidence=evidence,
         samples=tuple(samples),
+        deadlocks=sum(mark.name == "deadlocked" for outcome in outcomes for mark in outcome.trace),
     )
 
 

@@ -129,6 +129,14 @@ class Buyer:
         eventually(lambda: not self._thread.is_alive() or self._waits(), f"{self.name} ends or waits")
         return "waits" if self._thread.is_alive() else "ended"
 
+    def ends_or_waits_or_stops(self) -> str:
+        """Return `ended`, `waits` or `stops` (it stands at one of its stops), whichever is seen first."""
+        eventually(
+            lambda: self._arrived.is_set() or not self._thread.is_alive() or self._waits(),
+            f"{self.name} rests",
+        )
+        return "stops" if self._arrived.is_set() else self.ends_or_waits()
+
     def _waits(self) -> bool:
         return self._waits_for_a_row() or (self.last == "waiting" and self._was_refused())
 

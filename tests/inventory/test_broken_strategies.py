@@ -103,6 +103,32 @@ def test_an_early_release_lets_the_next_holder_read_what_was_there_before():
     assert books(sku).oversold == 1
 
 
+def crossed_baskets(strategy):
+    """Let A begin with the pen and B with the mug; return how both end, and the journal's deadlocks."""
+    pen, mug = LabProductFactory.create(on_hand=2).sku, LabProductFactory.create(on_hand=2).sku
+    with buyers() as start:
+        a = start("A", partial(checkout, [Line(pen, 1), Line(mug, 1)], strategy), "locked").reaches("locked")
+        b = start("B", partial(checkout, [Line(mug, 1), Line(pen, 1)], strategy), "locked")
+        if b.ends_or_waits_or_stops() == "stops":
+            b.goes_on()
+            b.ends_or_waits()
+        ends = [a.ends().error, b.ends().error]
+    return ends, [event.name for event in a.journal if event.name == "deadlocked"]
+
+
+def test_unsorted_locks_wait_in_a_circle():
+    """A has the pen and wants the mug, B the reverse: the database ends one of them, in a shop full of stock."""
+    ends, deadlocks = crossed_baskets("unsorted_locks")
+    assert sorted(type(error).__name__ for error in ends) == ["Busy", "NoneType"]
+    assert deadlocks == ["deadlocked"]
+
+
+def test_ordered_locks_wait_in_line():
+    """The same two baskets with the locks in one order: B waits before its first lock, and both are served."""
+    ends, deadlocks = crossed_baskets("ordered_locks")
+    assert (ends, deadlocks) == ([None, None], [])
+
+
 def test_a_lock_after_the_read_protects_what_is_old():
     """A and B read the last unit before either has the lock; under it B sells what A has sold."""
     sku = LabProductFactory.create().sku
@@ -199,6 +225,7 @@ def test_every_broken_strategy_is_shown_broken_here():
         "lost_update",
         "negative_stock",
         "early_release",
+        "unsorted_locks",
         "lock_after_read",
         "expired_lease",
         "setnx_expire_del",

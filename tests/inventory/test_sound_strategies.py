@@ -36,25 +36,24 @@ from tests.factories import LabProductFactory, ProductFactory
 from tests.inventory.books import books
 from tests.inventory.interleaving import Killed, buyers, eventually
 from tests.inventory.processes import process_buyers
+from tests.inventory.steps import STEPS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SOUND = [name for name, strategy in STRATEGIES.items() if strategy.sound]
-LOCKS = ["row_lock", "local_lock", "redis_lock", "redis_spin_lock", "fenced_lock"]
+LOCKS = [
+    "row_lock",
+    "ordered_locks",
+    "lock_table",
+    "unique_row",
+    "advisory_lock",
+    "local_lock",
+    "redis_lock",
+    "redis_spin_lock",
+    "fenced_lock",
+]
 IN_REDIS = ["redis_script", "segmented"]
 LEFT_BEHIND = {"setnx_expire_del": "lock", "setnx_getset": "stamp", "redis_spin_lock": "spin"}
-# How each strategy tells its checkpoints when there is nobody else: where a test may stop it.
-STEPS = {
-    "row_lock": "waiting locked read decided written recorded committed",
-    "version_cas": "read decided written recorded committed",
-    "conditional_update": "read decided written recorded committed",
-    "local_lock": "locked read decided written recorded committed unlocked",
-    "redis_lock": "waiting locked read decided written recorded committed unlocked",
-    "fenced_lock": "waiting locked read decided written recorded committed unlocked",
-    "redis_spin_lock": "locked read decided written recorded committed unlocked",
-    "redis_script": "decided read written recorded committed",
-    "segmented": "decided read written recorded committed",
-}
 STOPS = [(name, stop) for name, steps in STEPS.items() for stop in steps.split()]
 
 
@@ -600,6 +599,11 @@ QUERIES = {
     "early_release": 7,
     "setnx_expire_del": 7,
     "setnx_getset": 7,
+    "unsorted_locks": 8,
+    "ordered_locks": 9,  # the keys before the rows
+    "lock_table": 10,  # the names' rows, made and locked
+    "unique_row": 10,  # the name's row, inserted and deleted
+    "advisory_lock": 9,
     "local_lock": 7,
     "row_lock": 8,  # and lock_timeout
     "version_cas": 8,
@@ -614,12 +618,15 @@ QUERIES = {
 }
 
 
+LINE_BY_LINE = {"fenced_lock", "unsorted_locks", "ordered_locks"}
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_queries_of_a_checkout(strategy, django_assert_num_queries):
-    """A checkout of one line costs exactly this; each further line an UPDATE, and a fence if there is one."""
+    """A checkout of one line costs exactly this; each further line an UPDATE, and its lock where it has one."""
     products = [LabProductFactory.create(on_hand=10) for _ in range(3)]
     get_strategy(strategy).prepare(products)
     with django_assert_num_queries(QUERIES[strategy]):
         checkout([Line(products[0].sku, 1)], strategy)
-    with django_assert_num_queries(QUERIES[strategy] + (4 if strategy == "fenced_lock" else 2)):
+    with django_assert_num_queries(QUERIES[strategy] + (4 if strategy in LINE_BY_LINE else 2)):
         checkout([Line(product.sku, 1) for product in products], strategy)
