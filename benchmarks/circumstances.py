@@ -18,6 +18,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def describe(server: Server, peers: Sequence[Peer]) -> dict[str, Any]:
+    """Return machine, versions, commit, and what the locks' benchmark runs on."""
+    return describe_machine() | {
+        "redis_server": server.client.info("server")["redis_version"],
+        "transport": "loopback TCP, no persistence",
+        "packages": {peer.name: f"{peer.package} {peer.version()}" for peer in peers if peer.package},
+    }
+
+
+def describe_machine() -> dict[str, Any]:
     """Return machine, versions, commit and whether the checkout has changes that no commit has."""
     return {
         "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -27,10 +36,7 @@ def describe(server: Server, peers: Sequence[Peer]) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load_before": os.getloadavg(),
         "python": platform.python_version(),
-        "redis_server": server.client.info("server")["redis_version"],
-        "transport": "loopback TCP, no persistence",
         "reply_parser": "hiredis" if find_spec("hiredis") else "pure Python",
-        "packages": {peer.name: f"{peer.package} {peer.version()}" for peer in peers if peer.package},
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
     }

@@ -55,9 +55,9 @@ def greeting(port: int) -> str:
     )
 
 
-def gunicorn(port: int) -> list[str]:
+def gunicorn(port: int, workers: int = WORKERS, threads: int = THREADS) -> list[str]:
     """The command: threads, because a checkout mostly waits for a lock or a commit."""
-    sizes = ["--workers", str(WORKERS), "--threads", str(THREADS)]
+    sizes = ["--workers", str(workers), "--threads", str(threads)]
     return [
         sys.executable,
         "-m",

@@ -1,0 +1,80 @@
+"""`python -m benchmarks.checkout`: every sound strategy through HTTP, beside views that do less, in one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import django
+from rich.console import Console
+
+from benchmarks.checkout import growth, rounds
+from benchmarks.checkout.plots import draw
+from benchmarks.checkout.room import open_servers
+from benchmarks.checkout.tables import show
+from benchmarks.checkout.targets import judge
+from benchmarks.circumstances import describe_machine
+
+PARTS = ("rounds", "growth")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the tables, write what was asked for; 1 when the books of any run weren't exact."""
+    options = _parse(arguments)
+    console = Console() if sys.stdout.isatty() else Console(width=150)
+    begun = time.monotonic()
+    with open_servers() as servers, console.status("starting") as status:
+        # Which strategies there are, Django says; the database is the one that was just made.
+        os.environ.update(servers.environment)
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+        django.setup()
+        results: dict[str, Any] = {"circumstances": describe_machine(), "quick": options.quick}
+        if "rounds" in options.only:
+            results["rounds"] = rounds.measure(
+                servers, rounds.effort(options.quick), options.strategy, status.update
+            )
+        if "growth" in options.only:
+            results["growth"] = growth.measure(servers, options.quick, options.strategy, status.update)
+    results["minutes"] = (time.monotonic() - begun) / 60
+    results["targets"] = [{**asdict(target), "verdict": target.verdict} for target in judge(results)]
+    results["faults"] = _faults(results)
+    show(console, results)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    if options.plots:
+        draw(results, options.plots)
+    return 1 if results["faults"] else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkout", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about three minutes")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="measure these parts")
+    parser.add_argument(
+        "--strategy", nargs="+", metavar="NAME", help="these strategies (default: every sound one)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to FILE")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the plots into DIR")
+    return parser.parse_args(arguments)
+
+
+def _faults(results: dict[str, Any]) -> list[str]:
+    """Return a sentence for each run whose books don't agree though its subject is exact."""
+    records = [*results.get("rounds", {}).get("records", []), *results.get("growth", [])]
+    return [
+        f"{record['peer']}, {record['case']}: {name} {record[name]}"
+        for record in records
+        for name in ("oversold", "unaccounted", "lost")
+        if record["exact"] and record[name]
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,186 @@
+"""Where the benchmark runs: private servers, the served shop, the crowd, and the books of each run."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import psycopg
+
+from benchmarks.checkout.clients import Burst, Crowd
+from benchmarks.checkout.subjects import Subject
+from benchmarks.server import Work
+from benchmarks.stats import spread
+from tests.load.servers import Servers, private_servers
+from tests.load.shop import Shop, cpu_seconds, manage, serving
+from tests.load.wire import Wire, pack
+
+SETTINGS = {"DJANGO_SETTINGS_MODULE": "benchmarks.checkout.settings"}
+COUNTED = 20  # requests whose SQL statements are counted
+
+_STOCK_UP = """
+WITH made AS (
+    INSERT INTO inventory_product (sku, name, price, on_hand, version, guarded)
+    SELECT unnest(%s::text[]), 'benchmark', 1, %s, 0, true RETURNING id, sku, on_hand
+)
+INSERT INTO inventory_stockmovement (product_id, kind, quantity, cause, created_at)
+SELECT id, 'received', on_hand, 'initial:' || sku, now() FROM made WHERE on_hand > 0
+"""
+_BOOKS = """
+SELECT coalesce(sum(p.on_hand), 0), coalesce(min(p.on_hand), 0),
+       coalesce((SELECT sum(quantity) FROM orders_orderitem WHERE product_id = ANY(array_agg(p.id))), 0),
+       (SELECT count(DISTINCT order_id) FROM orders_orderitem WHERE product_id = ANY(array_agg(p.id)))
+  FROM inventory_product p WHERE p.sku = ANY(%s)
+"""
+
+
+class Books(NamedTuple):
+    """What the database says of the products of one run: units left, the lowest stock, units sold, orders."""
+
+    left: int
+    lowest: int
+    sold: int
+    orders: int
+
+
+class Meter(NamedTuple):
+    """Processor seconds of the shop, of PostgreSQL and of Redis, and Redis's requests, at one moment."""
+
+    web: float
+    postgres: float
+    redis: Work
+
+
+@dataclass
+class Room:
+    """The running shop and everything around it."""
+
+    servers: Servers
+    shop: Shop
+    crowd: Crowd
+    database: psycopg.Connection
+    _runs: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _name: str = field(default_factory=lambda: f"bench-{secrets.token_hex(3)}")
+
+    def run(
+        self, subject: Subject, *, buyers: int, seconds: float, products: int = 1, stock: int = 1_000_000
+    ) -> dict[str, Any]:
+        """Let buyers rush at fresh products; return the figures, and how far the books are from exact."""
+        skus = self._stock_up(products, stock)
+        meters: list[Meter] = []
+        burst = self.crowd.burst(
+            self._requests(subject, skus),
+            buyers=buyers,
+            seconds=seconds,
+            warm=min(0.4, seconds / 2),
+            probe=lambda: meters.append(self._meter()),
+        )
+        begun, ended = meters
+        return _figures(burst, begun, ended) | self._faults(subject, burst, skus, products * stock)
+
+    def statements(self, subject: Subject) -> float:
+        """Return the SQL statements of one checkout, BEGIN and COMMIT included, as PostgreSQL's log has them."""
+        request = self._requests(subject, self._stock_up(1, 1_000_000))[0]
+        with Wire(self.shop.address, timeout=20) as wire, self._logged():
+            for _ in range(3 * COUNTED):  # every connection of the pool has heard of the setting by then
+                wire.ask(request)
+            before = self._log_lines()
+            for _ in range(COUNTED):
+                wire.ask(request)
+            return (self._log_lines() - before) / COUNTED
+
+    def _stock_up(self, products: int, stock: int) -> list[str]:
+        run = next(self._runs)
+        skus = [f"{self._name}-{run}-{number}" for number in range(products)]
+        self.database.execute(_STOCK_UP, [skus, stock])
+        return skus
+
+    def _requests(self, subject: Subject, skus: list[str]) -> list[bytes]:
+        choice = {"strategy": subject.strategy} if subject.strategy else {}
+        return [
+            pack(self.shop.address, subject.path, {"lines": [{"sku": sku, "quantity": 1}], **choice}, {})
+            for sku in skus
+        ]
+
+    def _meter(self) -> Meter:
+        postmaster = self.servers.postgres.process()
+        assert postmaster is not None
+        backends = [postmaster, *postmaster.children()]
+        return Meter(self.shop.cpu_seconds(), sum(map(cpu_seconds, backends)), self._redis_work())
+
+    def _redis_work(self) -> Work:
+        with self.servers.redis.client() as client:
+            facts: dict[str, Any] = client.info("everything")
+        cpu = facts["used_cpu_user"] + facts["used_cpu_sys"]
+        return Work(facts["total_reads_processed"], facts["total_commands_processed"], cpu)
+
+    def _faults(self, subject: Subject, burst: Burst, skus: list[str], stocked: int) -> dict[str, Any]:
+        if not subject.sells:
+            return {"oversold": 0, "unaccounted": 0, "lost": 0}
+        books = Books(*map(int, self.database.execute(_BOOKS, [skus]).fetchone() or ()))
+        return {
+            "oversold": max(0, books.sold - stocked) + max(0, -books.lowest),
+            "unaccounted": abs(stocked - books.sold - books.left),
+            "lost": abs(burst.total[201] - books.orders),
+        }
+
+    @contextmanager
+    def _logged(self) -> Iterator[None]:
+        self._set_log("0")
+        try:
+            yield
+        finally:
+            self._set_log("-1")
+
+    def _set_log(self, threshold: str) -> None:
+        self.database.execute(f"ALTER SYSTEM SET log_min_duration_statement = {threshold}")
+        self.database.execute("SELECT pg_reload_conf()")
+
+    def _log_lines(self) -> int:
+        text = self.servers.postgres.log.read_text(errors="replace")
+        return text.count("ms  statement: ") + text.count("ms  execute ")
+
+
+def _figures(burst: Burst, begun: Meter, ended: Meter) -> dict[str, Any]:
+    answers = sum(burst.counted.values()) or 1
+    wait = spread(burst.latencies or [0.0])
+    redis = ended.redis.since(begun.redis)
+    return {
+        "answers_per_second": burst.per_second,
+        "sold_per_second": burst.counted[201] / burst.seconds,
+        "median_ms": wait.median * 1000,
+        "p99_ms": sorted(burst.latencies or [0.0])[int(len(burst.latencies) * 0.99) - 1] * 1000,
+        "web_cpu_us": (ended.web - begun.web) / answers * 1e6,
+        "postgres_cpu_us": (ended.postgres - begun.postgres) / answers * 1e6,
+        "redis_cpu_us": redis.cpu / answers * 1e6,
+        "redis_requests": max(0, redis.requests) / answers,
+        "client_cpu_us": burst.cpu / answers * 1e6,
+        "statuses": {str(status): n for status, n in sorted(burst.counted.items())},
+        "unanswered": burst.lost,
+    }
+
+
+@contextmanager
+def open_servers() -> Iterator[Servers]:
+    """Start private servers with the shop's tables."""
+    with private_servers() as servers:
+        done = manage(servers.environment, "migrate", "--verbosity", "0")
+        if done.returncode:
+            raise RuntimeError(f"the tables could not be made: {done.stderr.strip()}")
+        yield servers
+
+
+@contextmanager
+def open_room(servers: Servers, workers: int, threads: int) -> Iterator[Room]:
+    """Serve the shop and have a crowd before its door."""
+    environment = servers.environment | SETTINGS
+    with (
+        serving(environment, workers=workers, threads=threads) as shop,
+        Crowd(shop.address) as crowd,
+        servers.connect() as database,
+    ):
+        yield Room(servers, shop, crowd, database)

@@ -1,0 +1,70 @@
+"""Interleaved rounds: in each all subjects run within a minute or two, in a new random order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.checkout.room import Room, open_room
+from benchmarks.checkout.subjects import EMPTY, FOR_UPDATE, SELECT, VIEWS, Subject, strategies
+from tests.load.servers import Servers
+
+BUYERS = 32
+HOT, MANY, SOLD_OUT = "one product", "100 products", "sold out"
+CASES = {HOT: (1, 1_000_000), MANY: (100, 1_000_000), SOLD_OUT: (1, 0)}
+LIGHT = (EMPTY, SELECT)
+SHAPES = ((2, 16), (4, 4))
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: rounds of each shape, seconds of each run, and the shapes (workers, threads)."""
+
+    rounds: int
+    seconds: float
+    shapes: Sequence[tuple[int, int]]
+
+
+def effort(quick: bool) -> Effort:
+    """Return what a quick or a full run measures."""
+    return Effort(2, 0.8, SHAPES[:1]) if quick else Effort(5, 1.5, SHAPES)
+
+
+def name_of(shape: tuple[int, int]) -> str:
+    """Return "2×16" for two workers of 16 threads."""
+    return "×".join(map(str, shape))
+
+
+def measure(
+    servers: Servers, effort: Effort, only: Sequence[str] | None, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the records of all rounds, and the SQL statements of a checkout by subject."""
+    subjects = [*VIEWS, *(s for s in strategies() if only is None or s.name in only)]
+    records: list[dict[str, Any]] = []
+    statements: dict[str, float] = {}
+    for shape in effort.shapes:
+        with open_room(servers, *shape) as room:
+            for number in range(effort.rounds):
+                for record in _round(room, subjects, effort.seconds, progress):
+                    records.append(record | {"round": number, "shape": name_of(shape)})
+            if not statements:
+                progress("statements of a checkout")
+                statements = {subject.name: room.statements(subject) for subject in subjects}
+    return {"records": records, "statements": statements}
+
+
+def _round(
+    room: Room, subjects: Sequence[Subject], seconds: float, progress: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    for subject in random.sample(subjects, len(subjects)):
+        for case, (products, stock) in CASES.items() if subject.name not in LIGHT else [(HOT, CASES[HOT])]:
+            progress(f"{subject.name}, {case}")
+            figures = room.run(subject, buyers=BUYERS, seconds=seconds, products=products, stock=stock)
+            record = figures | {"peer": subject.name, "exact": subject.exact}
+            # What a light view does doesn't depend on the stock: it is the base of every case of its round.
+            yield from (record | {"case": each} for each in (CASES if subject.name in LIGHT else [case]))
+
+
+__all__ = ["FOR_UPDATE", "HOT", "MANY", "SOLD_OUT", "effort", "measure", "name_of"]

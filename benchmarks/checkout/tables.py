@@ -1,0 +1,128 @@
+"""The tables that a run prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from benchmarks.checkout.growth import BUYERS, PRODUCTS
+from benchmarks.checkout.rounds import HOT, MANY, SOLD_OUT
+from benchmarks.checkout.subjects import EMPTY, FOR_UPDATE, SEGMENTS
+from benchmarks.figures import Table
+from benchmarks.stats import Spread
+
+COLOURS = {"reached": "green", "missed": "red", "not measured": "dim"}
+SIZES = {"buyers": BUYERS, "products": PRODUCTS, "segments": SEGMENTS}
+
+
+def show(console: Console, results: dict[str, Any]) -> None:
+    """Print everything that was measured."""
+    facts = results["circumstances"]
+    console.print(
+        f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_before'][0]:.1f} · Python {facts['python']}"
+        f" · commit {facts['commit']}{' with uncommitted changes' if facts['dirty'] else ''}"
+    )
+    rounds = results.get("rounds", {"records": []})
+    for shape in dict.fromkeys(record["shape"] for record in rounds["records"]):
+        console.print(_speeds(rounds["records"], shape))
+        console.print(_costs(rounds, shape))
+    for axis in dict.fromkeys(record["axis"] for record in results.get("growth", [])):
+        console.print(_growth([r for r in results["growth"] if r["axis"] == axis], axis))
+    console.print(_targets(results["targets"]))
+    for fault in results["faults"]:
+        console.print(fault, style="red")
+
+
+def _table(title: str, *columns: str) -> RichTable:
+    table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table
+
+
+def _text(figure: Spread | None, form: str = "{:.2f}") -> str:
+    return "–" if figure is None else form.format(figure.median)
+
+
+def _ratio(ratio: Spread | None) -> str:
+    return "–" if ratio is None else str(ratio)
+
+
+def _speeds(records: list[dict[str, Any]], shape: str) -> RichTable:
+    table = Table([record for record in records if record["shape"] == shape], "case")
+    shown = _table(
+        f"Answers through HTTP, {shape} (workers × threads), 32 buyers",
+        "",
+        "× select_for_update [quartiles]",
+        "× empty view [quartiles]",
+        "sold out × empty view",
+        "one product /s",
+        "100 products /s",
+        "sold out /s",
+        "p99 ms",
+    )
+    for peer in sorted(table.peers(), key=lambda peer: -_rate(table, peer)):
+        rates = [
+            _text(table.figure(peer, case, "answers_per_second"), "{:.0f}") for case in (HOT, MANY, SOLD_OUT)
+        ]
+        shown.add_row(
+            peer,
+            _ratio(table.ratio(peer, HOT, "answers_per_second", FOR_UPDATE)),
+            _ratio(table.ratio(peer, HOT, "answers_per_second", EMPTY)),
+            _ratio(table.ratio(peer, SOLD_OUT, "answers_per_second", EMPTY)),
+            *rates,
+            _text(table.figure(peer, HOT, "p99_ms"), "{:.0f}"),
+        )
+    return shown
+
+
+def _rate(table: Table, peer: str) -> float:
+    rate = table.figure(peer, HOT, "answers_per_second")
+    return rate.median if rate else 0.0
+
+
+def _costs(rounds: dict[str, Any], shape: str) -> RichTable:
+    table = Table([record for record in rounds["records"] if record["shape"] == shape], "case")
+    shown = _table(
+        f"What a checkout of one product costs, {shape}",
+        "",
+        "SQL statements",
+        "Redis requests",
+        "gunicorn CPU µs",
+        "PostgreSQL CPU µs",
+        "Redis CPU µs",
+        "client CPU µs",
+    )
+    for peer in sorted(table.peers(), key=lambda peer: -_rate(table, peer)):
+        cpu = [f"{name}_cpu_us" for name in ("web", "postgres", "redis", "client")]
+        shown.add_row(
+            peer,
+            f"{rounds['statements'].get(peer, 0):.1f}",
+            _text(table.figure(peer, HOT, "redis_requests"), "{:.1f}"),
+            *(_text(table.figure(peer, HOT, name), "{:.0f}") for name in cpu),
+        )
+    return shown
+
+
+def _growth(records: list[dict[str, Any]], axis: str) -> RichTable:
+    sizes = SIZES[axis]
+    shown = _table(f"Answers a second by {axis}", "", *map(str, sizes))
+    for peer in dict.fromkeys(record["peer"] for record in records):
+        rates = {r["size"]: r["answers_per_second"] for r in records if r["peer"] == peer}
+        shown.add_row(peer, *(f"{rates[size]:.0f}" if size in rates else "–" for size in sizes))
+    return shown
+
+
+def _targets(targets: list[dict[str, Any]]) -> RichTable:
+    shown = _table("Targets", "", "wanted", "measured", "")
+    for target in targets:
+        bound = "≥" if target["at_least"] else "≤"
+        measured = "–" if target["measured"] is None else f"{target['measured']:.2f}"
+        verdict = target["verdict"]
+        shown.add_row(
+            target["text"], f"{bound} {target['wanted']:g}", measured, f"[{COLOURS[verdict]}]{verdict}[/]"
+        )
+    return shown

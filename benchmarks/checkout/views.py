@@ -1,0 +1,75 @@
+"""What a checkout is compared with: views as anybody would write them by hand, with the ORM.
+
+They take the same request, and those that sell write the same order and item, but no ledger. None of them is a
+part of the shop; `unlocked` oversells.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+
+from inventory.models import Product
+from locking import distributed_lock
+from orders.models import Order, OrderItem
+
+
+@csrf_exempt
+def empty(request: HttpRequest) -> HttpResponse:
+    """Do nothing."""
+    return HttpResponse()
+
+
+@csrf_exempt
+def select(request: HttpRequest) -> HttpResponse:
+    """Ask the database for a 1."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        cursor.fetchone()
+    return HttpResponse()
+
+
+@csrf_exempt
+@transaction.atomic
+def unlocked(request: HttpRequest) -> HttpResponse:
+    """Read, compute, save: oversells."""
+    return _sell(Product.objects.all(), _wanted(request))
+
+
+@csrf_exempt
+@transaction.atomic
+def select_for_update(request: HttpRequest) -> HttpResponse:
+    """The same with the row locked first: what the documentation of Django would have one write."""
+    return _sell(Product.objects.select_for_update(), _wanted(request))
+
+
+def _sku(request: HttpRequest) -> str:
+    return f"sku:{_wanted(request)['sku']}"
+
+
+@csrf_exempt
+@distributed_lock(key=_sku, wait=10.0)
+def locked(request: HttpRequest) -> HttpResponse:
+    """The unlocked view under this project's decorator."""
+    return _sell(Product.objects.all(), _wanted(request))
+
+
+def _wanted(request: HttpRequest) -> dict[str, Any]:
+    line: dict[str, Any] = json.loads(request.body)["lines"][0]
+    return line
+
+
+def _sell(products: QuerySet[Product], line: dict[str, Any]) -> HttpResponse:
+    product, quantity = products.get(sku=line["sku"]), line["quantity"]
+    if product.on_hand < quantity:
+        return JsonResponse({"error": "sold out"}, status=409)
+    product.on_hand -= quantity
+    product.save(update_fields=["on_hand"])
+    order = Order.objects.create(total=product.price * quantity, strategy="by hand")
+    OrderItem.objects.create(order=order, product=product, quantity=quantity, unit_price=product.price)
+    return JsonResponse({"id": str(order.pk)}, status=201)

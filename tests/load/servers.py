@@ -1,0 +1,63 @@
+"""A PostgreSQL and a Redis that belong to one load test: it kills and flushes them, and deletes them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+
+from config import embedded
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Two running servers."""
+
+    postgres: embedded.Postgres
+    redis: embedded.Redis
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment to work on them."""
+        host = quote(str(self.postgres.home.path), safe="")
+        name = self.postgres.name
+        return {"DATABASE_URL": f"postgres://{name}@{host}/{name}", "REDIS_URL": self.redis.url()}
+
+    def connect(self) -> psycopg.Connection:
+        """Open a connection of one's own to the shop's database."""
+        return self.postgres.connect(self.postgres.name, autocommit=True)
+
+    def crash(self, server: embedded.Server) -> None:
+        """Kill a server in its tracks, with all that it had not written, and start it again."""
+        process = server.process()
+        if process is not None:
+            for victim in (*process.children(recursive=True), process):
+                victim.kill()
+            process.wait(30)
+        server.start()
+
+
+class RoomyPostgres(embedded.Postgres):
+    """One with room for the pools of several shops."""
+
+    settings = embedded.Postgres.settings | {"max_connections": "600"}
+
+
+@contextmanager
+def private_servers() -> Iterator[Servers]:
+    """Start both in a folder of their own; stop and delete them at the end."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-load-") as folder:
+        checkout = Path(folder)
+        _, redis = embedded.servers(checkout)
+        servers = Servers(RoomyPostgres(redis.home), embedded.Redis(redis.home))
+        try:
+            servers.postgres.start()
+            servers.redis.start()
+            yield servers
+        finally:
+            embedded.remove(checkout)
