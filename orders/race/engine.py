@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from inventory.models import Product
@@ -93,16 +93,17 @@ class _Track:
 
     def _heats(self, variant: Variant, product: Product) -> list[Heat]:
         hands = share_out(self.plan.buyers, variant.processes, self.plan.processes)
-        lease = _lease(STRATEGIES[variant.strategy], self.plan.gap)
-        return [
+        lease = _lease(STRATEGIES[variant.strategy], self.plan)
+        heats = [
             Heat(product.sku, variant.strategy, self.plan.gap, lease, self.plan.deadline, hand)
             for hand in hands
         ]
+        return [replace(heats[0], mischief=self.plan.mischief), *heats[1:]]
 
 
-def _lease(strategy: type[Strategy], gap: float) -> float | None:
+def _lease(strategy: type[Strategy], plan: Plan) -> float | None:
     """A lock that is broken because its lease can end too early gets one that does: shorter than the gap."""
     expiry: float | None = getattr(strategy, "expiry", None)
     if strategy.sound or expiry is None:
         return None
-    return min(expiry, max(0.001, gap * 0.75))
+    return plan.lease or min(expiry, max(0.001, plan.gap * 0.75))

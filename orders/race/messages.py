@@ -17,6 +17,19 @@ class Hello:
 
 
 @dataclass(frozen=True)
+class Mischief:
+    """What is done on purpose to see a strategy break: once, by the first buyer of a worker who has decided.
+
+    Args:
+        stand_still: seconds for which its whole process is stopped (SIGSTOP, then SIGCONT); 0 for not at all.
+        kill: id of a process that is killed (SIGKILL): the lab's own Redis; None for none.
+    """
+
+    stand_still: float = 0.0
+    kill: int | None = None
+
+
+@dataclass(frozen=True)
 class Heat:
     """One race as one worker sees it.
 
@@ -27,6 +40,7 @@ class Heat:
         lease: seconds after which a lock that can't defend itself gives way, or None for the strategy's own.
         deadline: seconds a buyer keeps trying while the shop is busy.
         buyers: the numbers of this worker's buyers.
+        mischief: what one of them does on purpose.
     """
 
     sku: str
@@ -35,6 +49,7 @@ class Heat:
     lease: float | None
     deadline: float
     buyers: tuple[int, ...]
+    mischief: Mischief | None = None
 
 
 @dataclass(frozen=True)
@@ -58,11 +73,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Mark:
-    """A checkpoint passed by a buyer: which, when (monotonic seconds), and the stock that was seen there."""
+    """A checkpoint passed by a buyer: which, when (monotonic seconds), the stock that was seen there, and the
+    line of the strategy's file that it stood on."""
 
     name: str
     at: float
     on_hand: int | None = None
+    line: int | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orders.race.audit import Books, Sample, disagreements
@@ -30,6 +30,7 @@ class Result:
         seconds: from the start to the last sale, or to the last answer when nothing was sold.
         p50_ms, p95_ms, p99_ms: what buyers waited for their order, retries included; without refusals.
         evidence: what the traces show, in one sentence.
+        samples, outcomes: what was seen from outside, and what became of each buyer.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Result:
     p99_ms: float
     evidence: str = ""
     samples: tuple[Sample, ...] = field(default=(), repr=False)
+    outcomes: tuple[Outcome, ...] = field(default=(), repr=False)
 
     @property
     def oversold(self) -> int:
@@ -106,9 +108,9 @@ class Result:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures, ready for JSON; the samples are left out."""
-        figures = asdict(self)
-        del figures["samples"]
+        """All figures, ready for JSON; the samples and the outcomes are left out."""
+        figures = asdict(replace(self, samples=(), outcomes=()))
+        del figures["samples"], figures["outcomes"]
         names = ("oversold", "unaccounted", "exact", "shown_broken", "kept", "orders_per_second", "verdict")
         return figures | {name: _rounded(getattr(self, name)) for name in names}
 
@@ -148,6 +150,7 @@ def judge(
         p99_ms=_rounded(percentile(waits, 99)),
         evidence=evidence,
         samples=tuple(samples),
+        outcomes=tuple(outcomes),
     )
 
 

@@ -1,0 +1,37 @@
+"""What the lab does on purpose to see a strategy break: a process stands still, a Redis is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+
+from orders.race.messages import Heat, Mischief
+
+_lock = threading.Lock()
+_done: set[str] = set()
+
+
+def once_a_heat(heat: Heat, mischief: Mischief) -> None:
+    """Do it for the first buyer of this process who comes here in this heat, and for nobody after it."""
+    with _lock:
+        if heat.sku in _done:
+            return
+        _done.add(heat.sku)
+    if mischief.kill is not None:
+        with suppress(ProcessLookupError):
+            os.kill(mischief.kill, signal.SIGKILL)
+    if mischief.stand_still:
+        stand_still(mischief.stand_still)
+
+
+def stand_still(seconds: float) -> None:
+    """Stop this whole process for `seconds`, as a long garbage collection or a frozen machine does.
+
+    A small shell outside it wakes it up again: what is stopped can't wake itself.
+    """
+    waker = subprocess.Popen(["/bin/sh", "-c", f"sleep {seconds:g}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    waker.wait()
