@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -13,6 +14,7 @@ from django.db import connection
 
 from inventory.checkpoints import installed
 from inventory.domain import Busy, Line, SoldOut
+from locking import BackendUnavailable
 from orders.race.lines import line_in, strategy_file
 from orders.race.messages import Answer, Heat, Mark, Outcome
 from orders.race.mischief import once_a_heat
@@ -87,6 +89,18 @@ class Buyer:
                 if time.monotonic() >= deadline:
                     return "error", None, f"still busy after {self.heat.deadline:g} s"
                 self._pause(busy.retry_after)
+            except BackendUnavailable:
+                if not self._may_wait_for_redis(deadline):
+                    raise
+                self._pause(LONGEST_PAUSE)
+
+    def _may_wait_for_redis(self, deadline: float) -> bool:
+        """Only before anything was written: after that, another try could be another order."""
+        attempt = itertools.takewhile(lambda mark: mark.name != "unavailable", reversed(self.trace))
+        if not self.heat.outage or any(mark.name == "recorded" for mark in attempt):
+            return False
+        self.trace.append(Mark("unavailable", time.monotonic()))
+        return time.monotonic() < deadline
 
     def _pause(self, advised: float | None) -> None:
         """Wait as a polite client does on a 503: as long as advised, within reason, and not all in step."""

@@ -94,11 +94,13 @@ class _Track:
     def _heats(self, variant: Variant, product: Product) -> list[Heat]:
         hands = share_out(self.plan.buyers, variant.processes, self.plan.processes)
         lease = _lease(STRATEGIES[variant.strategy], self.plan)
+        mischief = self.plan.mischief
+        outage = mischief is not None and mischief.kill is not None
         heats = [
-            Heat(product.sku, variant.strategy, self.plan.gap, lease, self.plan.deadline, hand)
+            Heat(product.sku, variant.strategy, self.plan.gap, lease, self.plan.deadline, hand, outage=outage)
             for hand in hands
         ]
-        return [replace(heats[0], mischief=self.plan.mischief), *heats[1:]]
+        return [replace(heats[0], mischief=mischief), *heats[1:]]
 
 
 def _lease(strategy: type[Strategy], plan: Plan) -> float | None:

@@ -23,10 +23,12 @@ class Mischief:
     Args:
         stand_still: seconds for which its whole process is stopped (SIGSTOP, then SIGCONT); 0 for not at all.
         kill: id of a process that is killed (SIGKILL): the lab's own Redis; None for none.
+        rest: seconds that this buyer alone takes its time, after that.
     """
 
     stand_still: float = 0.0
     kill: int | None = None
+    rest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Heat:
         deadline: seconds a buyer keeps trying while the shop is busy.
         buyers: the numbers of this worker's buyers.
         mischief: what one of them does on purpose.
+        outage: whether a lock server that doesn't answer is waited for, as a client waits on a 503.
     """
 
     sku: str
@@ -50,6 +53,7 @@ class Heat:
     deadline: float
     buyers: tuple[int, ...]
     mischief: Mischief | None = None
+    outage: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from contextlib import suppress
 
 from orders.race.messages import Heat, Mischief
@@ -25,6 +26,7 @@ def once_a_heat(heat: Heat, mischief: Mischief) -> None:
             os.kill(mischief.kill, signal.SIGKILL)
     if mischief.stand_still:
         stand_still(mischief.stand_still)
+    time.sleep(mischief.rest)
 
 
 def stand_still(seconds: float) -> None:
