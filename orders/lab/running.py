@@ -90,7 +90,7 @@ def _pause(plan: Plan) -> Iterator[Plan]:
 
 @contextmanager
 def _redis(plan: Plan) -> Iterator[Plan]:
-    """A Redis of the lab's own is killed while a buyer is about to write, and comes back empty before that."""
+    """A Redis of the lab's own is killed while a buyer is about to write; it comes back empty before that."""
     with PrivateRedis() as redis:
         settings.REDIS_URL = redis.url
         settings.CACHES = {"default": settings.CACHES["default"] | {"LOCATION": redis.url}}

@@ -12,6 +12,7 @@ from inventory.strategies import STRATEGIES, Strategy
 from orders.race import audit, evidence, lab
 from orders.race.crew import Crew
 from orders.race.messages import Heat
+from orders.race.mischief import claim
 from orders.race.plan import Plan, Variant, share_out
 from orders.race.result import Result, judge
 
@@ -87,6 +88,7 @@ class _Track:
         books = audit.read_books(product.sku)
         explain = evidence.explain_order if variant.sound else evidence.explain_fault
         lab.forget(product)
+        claim(product.sku).unlink(missing_ok=True)
         return judge(
             self.plan, variant, books, outcomes, tries=attempt, evidence=explain(outcomes), samples=samples
         )
@@ -96,11 +98,10 @@ class _Track:
         lease = _lease(STRATEGIES[variant.strategy], self.plan)
         mischief = self.plan.mischief
         outage = mischief is not None and mischief.kill is not None
-        heats = [
-            Heat(product.sku, variant.strategy, self.plan.gap, lease, self.plan.deadline, hand, outage=outage)
-            for hand in hands
-        ]
-        return [replace(heats[0], mischief=mischief), *heats[1:]]
+        heat = Heat(
+            product.sku, variant.strategy, self.plan.gap, lease, self.plan.deadline, (), mischief, outage
+        )
+        return [replace(heat, buyers=hand) for hand in hands]
 
 
 def _lease(strategy: type[Strategy], plan: Plan) -> float | None:

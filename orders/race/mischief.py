@@ -5,28 +5,31 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
+import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from orders.race.messages import Heat, Mischief
 
-_lock = threading.Lock()
-_done: set[str] = set()
-
 
 def once_a_heat(heat: Heat, mischief: Mischief) -> None:
-    """Do it for the first buyer of this process who comes here in this heat, and for nobody after it."""
-    with _lock:
-        if heat.sku in _done:
-            return
-        _done.add(heat.sku)
+    """Do it for the first buyer, of all processes, who comes here in this heat, and for nobody after it."""
+    try:
+        claim(heat.sku).touch(exist_ok=False)
+    except FileExistsError:
+        return
     if mischief.kill is not None:
         with suppress(ProcessLookupError):
             os.kill(mischief.kill, signal.SIGKILL)
     if mischief.stand_still:
         stand_still(mischief.stand_still)
     time.sleep(mischief.rest)
+
+
+def claim(sku: str) -> Path:
+    """The file that only the first buyer of a heat can make; the engine removes it."""
+    return Path(tempfile.gettempdir()) / f"holdfast-{sku}.once"
 
 
 def stand_still(seconds: float) -> None:

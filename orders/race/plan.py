@@ -34,7 +34,7 @@ class Plan:
         tries: races that a broken strategy gets to show its fault.
         deadline: seconds a buyer keeps trying while the shop says that it is busy.
         lease: seconds of a lock that can't defend itself; None for three quarters of the gap.
-        mischief: what is done on purpose by one buyer of the first process.
+        mischief: what is done on purpose by the first buyer who has decided.
 
     Raises:
         PlanError: a number is out of its range.
