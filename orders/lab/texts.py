@@ -31,34 +31,28 @@ IDEAS = {
 """One sentence each. A strategy that isn't here shows the idea of its docstring."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Shown:
-    """A line of the matrix: what may be raced, whether it is sound there, and its idea."""
+    """A line of the matrix: what may be raced, whether it is sound there, its idea, and what mends it."""
 
     name: str
     strategy: str
     sound: bool
     idea: str
+    fix: str = ""
 
 
 def strategies() -> list[Shown]:
     """Everything that can be raced, each broken one before what mends it."""
-    sound = {variant.name: variant for variant in choose("all", STRATEGIES, Plan())}
-    return [
-        Shown(name, sound[name].strategy, sound[name].sound, _idea(sound[name].strategy))
+    known = {variant.name: variant for variant in choose("all", STRATEGIES, Plan())}
+    found = [
+        Shown(name, known[name].strategy, known[name].sound, _idea(known[name].strategy))
         for name in variants()
     ]
-
-
-def fixes() -> dict[str, str]:
-    """By the name of each broken one, the next sound one: its fix."""
-    found, broken = {}, []  # type: ignore[var-annotated]
-    for shown in strategies():
-        if shown.sound:
-            found |= dict.fromkeys(broken, shown.name)
-            broken = []
-        else:
-            broken.append(shown.name)
+    fix = ""
+    for shown in reversed(found):
+        fix = shown.name if shown.sound else fix
+        shown.fix = "" if shown.sound else fix
     return found
 
 

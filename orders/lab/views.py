@@ -21,7 +21,7 @@ from orders.lab import supervisor
 from orders.lab.limits import ALL_SECONDS, CommandForm, RaceForm, StepsForm, problems_of
 from orders.lab.models import LabEvent, LabRun
 from orders.lab.sources import source
-from orders.lab.texts import fixes, strategies
+from orders.lab.texts import strategies
 from orders.pages import page
 from orders.race.private_redis import program
 
@@ -57,7 +57,6 @@ def lab_page(request: HttpRequest) -> HttpResponse:
     context = {
         "form": form,
         "strategies": strategies(),
-        "fixes": fixes(),
         "redis_server": bool(program()),
         "refused": problems_of(given) if wanted else [],
     }
