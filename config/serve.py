@@ -50,6 +50,7 @@ def greeting(port: int) -> str:
     """What the reader may open, and the demo's login."""
     return (
         f"Shop    http://{HOST}:{port}/\n"
+        f"Lab     http://{HOST}:{port}/lab/\n"
         f"Admin   http://{HOST}:{port}/admin/   (user admin, password admin)\n"
         "Ctrl-C ends it; make stop ends the embedded servers."
     )

@@ -36,7 +36,7 @@ def clearing(skus: Sequence[str]) -> Iterator[None]:
     """Delete the products `skus` with their movements at the end of the block, in one transaction with its
     body.
 
-    The body deletes what else refers to them, orders above all: see `orders.lab.clear`.
+    The body deletes what else refers to them, orders above all: see `orders.lab.clearing`.
 
     Raises:
         NotALabProduct: before anything is touched.

@@ -1,6 +1,6 @@
 """Addresses of the shop: pages for people, JSON for programs."""
 
-from django.urls import path
+from django.urls import include, path
 from django.views.i18n import JavaScriptCatalog
 
 from orders import views
@@ -10,6 +10,7 @@ app_name = "orders"
 urlpatterns = [
     path("", views.start, name="start"),
     path("shop/", views.shop, name="shop"),
+    path("lab/", include("orders.lab.urls")),
     path("problems/", views.problems, name="problems"),
     path("checkout/", views.checkout_view, name="checkout"),
     path("orders/<str:order_id>/", views.order_view, name="order"),

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.templatetags.static import static
 from django.urls import reverse
-from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from inventory.domain import UnknownProduct
 from orders import selectors
 from orders.models import Order
+from orders.pages import page
 from orders.parsing import MAX_BODY_BYTES, CheckoutRequest, parse_after, parse_checkout, unknown_products
 from orders.problems import MEDIA_TYPE, NOT_FOUND, PROBLEM_TYPES, TOO_LARGE, Problem, json_api
 from orders.services import checkout
-
-# Everything on the pages comes from this server, in files: an injected script has nowhere to stand.
-CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-
 
 # JSON ------------------------------------------------------------------------------------------------------
 
@@ -82,7 +76,7 @@ def start(request: HttpRequest) -> HttpResponse:
     """Say what is here and where."""
     product = selectors.products_for_sale().first()
     context = {"strategy": settings.CHECKOUT_STRATEGY, "example_sku": product.sku if product else "mug"}
-    return _page(request, "orders/start.html", context)
+    return page(request, "orders/start.html", context)
 
 
 def shop(request: HttpRequest) -> HttpResponse:
@@ -92,23 +86,15 @@ def shop(request: HttpRequest) -> HttpResponse:
         "strategies": selectors.strategy_choices(),
         "current": settings.CHECKOUT_STRATEGY,
     }
-    return _page(request, "orders/shop.html", context)
+    return page(request, "orders/shop.html", context)
 
 
 def problems(request: HttpRequest) -> HttpResponse:
     """Explain every `type` of a problem; each links here."""
-    return _page(request, "orders/problems.html", {"problems": PROBLEM_TYPES})
+    return page(request, "orders/problems.html", {"problems": PROBLEM_TYPES})
 
 
 @require_safe
 def favicon(request: HttpRequest) -> HttpResponse:
     """Lead browsers that ask without being told to the icon."""
     return redirect(static("orders/icon.svg"))
-
-
-@never_cache
-@require_safe
-def _page(request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
-    response = render(request, template, {"debug": settings.DEBUG, **context})
-    response["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
-    return response

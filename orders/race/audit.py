@@ -112,14 +112,19 @@ def sampled(sku: str, wanted: bool) -> Iterator[list[Sample]]:
             thread.join()
 
 
-def _sample(sku: str, samples: list[Sample], over: threading.Event) -> None:
+def look(sku: str) -> Sample:
+    """See what is committed by now: the stock that the page shows, and the pieces in orders."""
     with connection.cursor() as cursor:
-        while True:
-            last = over.is_set()
-            cursor.execute(_SAMPLE, [sku])
-            left, sold = cursor.fetchone()
-            samples.append(Sample(time.monotonic(), left, int(sold)))
-            if last:
-                break
-            over.wait(SAMPLE_EVERY)
+        cursor.execute(_SAMPLE, [sku])
+        left, sold = cursor.fetchone()
+    return Sample(time.monotonic(), left, int(sold))
+
+
+def _sample(sku: str, samples: list[Sample], over: threading.Event) -> None:
+    while True:
+        last = over.is_set()
+        samples.append(look(sku))
+        if last:
+            break
+        over.wait(SAMPLE_EVERY)
     connection.close()

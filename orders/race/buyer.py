@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -13,7 +14,10 @@ from django.db import connection
 
 from inventory.checkpoints import installed
 from inventory.domain import Busy, Line, SoldOut
+from locking import BackendUnavailable
+from orders.race.lines import line_in, strategy_file
 from orders.race.messages import Answer, Heat, Mark, Outcome
+from orders.race.mischief import once_a_heat
 from orders.services import checkout
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.25
@@ -39,6 +43,9 @@ class Buyer:
     retries: int = 0
     queries: int = 0
     trace: list[Mark] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._file = strategy_file(self.heat.strategy)
 
     def buy(self, start_at: float) -> Outcome:
         """Wait for the start, then buy until there is an answer; never raises.
@@ -82,6 +89,18 @@ class Buyer:
                 if time.monotonic() >= deadline:
                     return "error", None, f"still busy after {self.heat.deadline:g} s"
                 self._pause(busy.retry_after)
+            except BackendUnavailable:
+                if not self._may_wait_for_redis(deadline):
+                    raise
+                self._pause(LONGEST_PAUSE)
+
+    def _may_wait_for_redis(self, deadline: float) -> bool:
+        """Only before anything was written: after that, another try could be another order."""
+        attempt = itertools.takewhile(lambda mark: mark.name != "unavailable", reversed(self.trace))
+        if not self.heat.outage or any(mark.name == "recorded" for mark in attempt):
+            return False
+        self.trace.append(Mark("unavailable", time.monotonic()))
+        return time.monotonic() < deadline
 
     def _basket(self) -> list[Line]:
         lines = [Line(sku, 1) for sku in (self.heat.sku, *self.heat.others)]
@@ -95,19 +114,17 @@ class Buyer:
         self._give_up_if_stopped()
 
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
-        self.trace.append(Mark(name, time.monotonic(), self._on_hand(facts)))
+        now = time.monotonic()
+        self.trace.append(Mark(name, now, seen(facts, self.heat.sku), line_in(self._file)))
         # Not at "locked": a primitive lock has no expiry yet, and whoever gave up would hold it for ever.
         if name != "locked":
             self._give_up_if_stopped()
         if name == "decided":
+            if self.heat.mischief:
+                once_a_heat(self.heat, self.heat.mischief)
             # The rest comes after the decision, so that those who are refused don't rest.
             self.stop.wait(self.heat.gap)
             self._give_up_if_stopped()
-
-    def _on_hand(self, facts: Mapping[str, object]) -> int | None:
-        """The stock that was seen at this checkpoint, where it tells one."""
-        stock = facts.get("on_hand")
-        return stock.get(self.heat.sku) if isinstance(stock, Mapping) else None
 
     def _give_up_if_stopped(self) -> None:
         if self.stop.is_set():
@@ -116,6 +133,12 @@ class Buyer:
     def _count_query(self, execute: Callable[..., Any], *query: Any) -> Any:
         self.queries += 1
         return execute(*query)
+
+
+def seen(facts: Mapping[str, object], sku: str) -> int | None:
+    """The stock that was seen at a checkpoint, where its facts tell one."""
+    stock = facts.get("on_hand")
+    return stock.get(sku) if isinstance(stock, Mapping) else None
 
 
 def describe(error: BaseException) -> str:

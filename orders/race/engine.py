@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from inventory.models import Product
@@ -12,6 +12,7 @@ from inventory.strategies import STRATEGIES, Strategy
 from orders.race import audit, evidence, lab
 from orders.race.crew import Crew
 from orders.race.messages import Heat
+from orders.race.mischief import claim
 from orders.race.plan import Plan, Variant, share_out
 from orders.race.result import Result, judge
 
@@ -91,6 +92,7 @@ class _Track:
         explain = evidence.explain_order if variant.sound else evidence.explain_fault
         for each in (product, *others):
             lab.forget(each)
+        claim(product.sku).unlink(missing_ok=True)
         return judge(
             self.plan, variant, books, outcomes, tries=attempt, evidence=explain(outcomes), samples=samples
         )
@@ -105,17 +107,24 @@ class _Track:
 
     def _heats(self, variant: Variant, product: Product, others: Sequence[Product]) -> list[Heat]:
         hands = share_out(self.plan.buyers, variant.processes, self.plan.processes)
-        skus = tuple(other.sku for other in others)
-        lease = _lease(STRATEGIES[variant.strategy], self.plan.gap)
-        return [
-            Heat(product.sku, variant.strategy, self.plan.gap, lease, self.plan.deadline, hand, skus)
-            for hand in hands
-        ]
+        mischief = self.plan.mischief
+        heat = Heat(
+            product.sku,
+            variant.strategy,
+            self.plan.gap,
+            _lease(STRATEGIES[variant.strategy], self.plan),
+            self.plan.deadline,
+            (),
+            others=tuple(other.sku for other in others),
+            mischief=mischief,
+            outage=mischief is not None and mischief.kill is not None,
+        )
+        return [replace(heat, buyers=hand) for hand in hands]
 
 
-def _lease(strategy: type[Strategy], gap: float) -> float | None:
+def _lease(strategy: type[Strategy], plan: Plan) -> float | None:
     """A lock that is broken because its lease can end too early gets one that does: shorter than the gap."""
     expiry: float | None = getattr(strategy, "expiry", None)
     if strategy.sound or expiry is None:
         return None
-    return min(expiry, max(0.001, gap * 0.75))
+    return plan.lease or min(expiry, max(0.001, plan.gap * 0.75))

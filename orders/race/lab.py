@@ -18,7 +18,7 @@ from inventory.lab import create_lab_product
 from inventory.models import LAB_PREFIX, Product
 from inventory.strategies import STRATEGIES, get_strategy
 from locking import BackendUnavailable
-from orders import lab
+from orders.lab import clearing
 
 _LOCK_CLASS = 0x6C6162 << 32
 _OURS = re.compile(rf"{LAB_PREFIX}(?P<race>[0-9a-f]{{8}})-\d+(\.\d+)?")
@@ -65,7 +65,7 @@ def clear(race: str) -> None:
     products = list(Product.objects.filter(sku__startswith=f"{LAB_PREFIX}{race}-"))
     for product in products:
         forget(product)
-    lab.clear([product.sku for product in products])
+    clearing.clear([product.sku for product in products])
 
 
 def forget(product: Product) -> None:

@@ -17,6 +17,21 @@ class Hello:
 
 
 @dataclass(frozen=True)
+class Mischief:
+    """What is done on purpose to see a strategy break: once a heat, by the first buyer who has decided.
+
+    Args:
+        stand_still: seconds for which its whole process is stopped (SIGSTOP, then SIGCONT); 0 for not at all.
+        kill: id of a process that is killed (SIGKILL): the lab's own Redis; None for none.
+        rest: seconds that this buyer alone takes its time, after that.
+    """
+
+    stand_still: float = 0.0
+    kill: int | None = None
+    rest: float = 0.0
+
+
+@dataclass(frozen=True)
 class Heat:
     """One race as one worker sees it.
 
@@ -28,6 +43,8 @@ class Heat:
         deadline: seconds a buyer keeps trying while the shop is busy.
         buyers: the numbers of this worker's buyers.
         others: further products, of which everybody wants one as well; every other buyer names them first.
+        mischief: what one of them does on purpose.
+        outage: whether a lock server that doesn't answer is waited for, as a client waits on a 503.
     """
 
     sku: str
@@ -37,6 +54,8 @@ class Heat:
     deadline: float
     buyers: tuple[int, ...]
     others: tuple[str, ...] = ()
+    mischief: Mischief | None = None
+    outage: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,11 +79,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Mark:
-    """A checkpoint passed by a buyer: which, when (monotonic seconds), and the stock that was seen there."""
+    """A checkpoint passed by a buyer: which, when (monotonic seconds), the stock that was seen there, and the
+    line of the strategy's file that it stood on."""
 
     name: str
     at: float
     on_hand: int | None = None
+    line: int | None = None
 
 
 @dataclass(frozen=True)

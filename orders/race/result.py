@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orders.race.audit import Books, Sample, disagreements
@@ -31,6 +31,7 @@ class Result:
         p50_ms, p95_ms, p99_ms: what buyers waited for their order, retries included; without refusals.
         evidence: what the traces show, in one sentence.
         deadlocks: how often the database ended one of two buyers that waited for each other.
+        samples, outcomes: what was seen from outside, and what became of each buyer.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Result:
     evidence: str = ""
     samples: tuple[Sample, ...] = field(default=(), repr=False)
     deadlocks: int = 0
+    outcomes: tuple[Outcome, ...] = field(default=(), repr=False)
 
     @property
     def oversold(self) -> int:
@@ -114,9 +116,9 @@ class Result:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures, ready for JSON; the samples are left out."""
-        figures = asdict(self)
-        del figures["samples"]
+        """All figures, ready for JSON; the samples and the outcomes are left out."""
+        figures = asdict(replace(self, samples=(), outcomes=()))
+        del figures["samples"], figures["outcomes"]
         names = ("oversold", "unaccounted", "exact", "shown_broken", "kept", "orders_per_second", "verdict")
         return figures | {name: _rounded(getattr(self, name)) for name in names}
 
@@ -157,6 +159,7 @@ def judge(
         evidence=evidence,
         samples=tuple(samples),
         deadlocks=sum(mark.name == "deadlocked" for outcome in outcomes for mark in outcome.trace),
+        outcomes=tuple(outcomes),
     )
 
 

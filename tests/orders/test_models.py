@@ -10,7 +10,7 @@ from django.urls import reverse
 from inventory.domain import Line
 from inventory.lab import NotALabProduct
 from inventory.models import Product, StockMovement
-from orders.lab import clear
+from orders.lab.clearing import clear
 from orders.models import Order, OrderItem
 from orders.services import checkout
 from tests.factories import LabProductFactory, OrderFactory, ProductFactory

@@ -1,0 +1,96 @@
+"""What may be asked of the lab: forms, because visitors type it, with limits that keep a public page safe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from inventory.strategies import STRATEGIES
+from orders.race.plan import Plan, choose
+
+RACE_SECONDS = 90.0
+"""A race of one strategy is called off after this time."""
+
+ALL_SECONDS = 420.0
+"""A race of all of them."""
+
+STEP_SECONDS = 900.0
+"""A session of steps ends after this time, …"""
+
+IDLE_SECONDS = 120.0
+"""… or when nobody has pressed anything for so long."""
+
+STEP_SESSIONS = 3
+"""Sessions of steps at a time."""
+
+PATIENCE = 8.0
+"""Seconds that a buyer of the lab goes on trying while the shop is busy."""
+
+TRIES = 3
+"""Races that a broken strategy gets to show its fault."""
+
+MISCHIEF = (
+    ("none", _("nothing goes wrong")),
+    ("lease", _("the lease is shorter than the gap")),
+    ("pause", _("a holder stands still")),
+    ("redis", _("Redis is killed")),
+)
+
+
+def variants() -> list[str]:
+    """The names of all that can be raced, each broken one before what mends it."""
+    names: dict[str, list[str]] = {name: [] for name in STRATEGIES}
+    for variant in choose("all", STRATEGIES, Plan()):
+        names[variant.strategy].append(variant.name)
+    return [name for strategy in STRATEGIES for name in sorted(names[strategy], key=len)]
+
+
+class RaceForm(forms.Form):
+    """A race as a visitor asks for it."""
+
+    buyers = forms.IntegerField(label=_("Buyers"), min_value=2, max_value=60, initial=40)
+    stock = forms.IntegerField(label=_("Stock"), min_value=1, max_value=100, initial=10)
+    gap = forms.IntegerField(label=_("Gap, ms"), min_value=0, max_value=300, initial=20)
+    processes = forms.IntegerField(label=_("Processes"), min_value=1, max_value=4, initial=2)
+    strategy = forms.ChoiceField(label=_("Strategy"))
+    mischief = forms.ChoiceField(label=_("Break it"), choices=MISCHIEF, initial="none", required=False)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        names = [(name, name) for name in variants()]
+        self.fields["strategy"] = forms.ChoiceField(
+            label=_("Strategy"), choices=[*names, ("all", _("all"))], initial="lost_update"
+        )
+
+    def clean(self) -> dict[str, Any]:
+        """A process without a buyer, or the rival of a lock that needs two processes, is refused."""
+        cleaned = super().clean() or {}
+        buyers, processes = cleaned.get("buyers"), cleaned.get("processes")
+        if buyers and processes and processes > buyers:
+            self.add_error("processes", _("There are more processes than buyers."))
+        if str(cleaned.get("strategy")).endswith("@processes") and processes == 1:
+            self.add_error("processes", _("This one is raced over two or more processes."))
+        cleaned["mischief"] = cleaned.get("mischief") or "none"
+        return cleaned
+
+
+class StepsForm(forms.Form):
+    """A session of steps as a visitor asks for it."""
+
+    strategy = forms.ChoiceField(label=_("Strategy"), choices=[(name, name) for name in STRATEGIES])
+
+
+class CommandForm(forms.Form):
+    """What a visitor says to a run."""
+
+    say = forms.ChoiceField(choices=[(word, word) for word in ("A", "B", "stop")])
+
+
+def problems_of(form: forms.Form) -> list[str]:
+    """What is wrong with a form, a sentence each, with the name of the field and the value."""
+    return [
+        f"{form.fields[name].label} {form.data.get(name, '')!s:.40}: {' '.join(errors)}"
+        for name, errors in form.errors.items()
+    ]

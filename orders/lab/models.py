@@ -1,0 +1,70 @@
+"""A run of the lab and what it said: kept for the last runs, so that a link shows them again."""
+
+from __future__ import annotations
+
+import secrets
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+KEPT = 50
+"""Runs whose events are kept."""
+
+
+def new_id() -> str:
+    """A name for a run that nobody guesses."""
+    return secrets.token_hex(6)
+
+
+class LabRun(models.Model):
+    """A race, or a session of steps."""
+
+    class Kind(models.TextChoices):
+        """What is run."""
+
+        RACE = "race", _("race")
+        STEPS = "steps", _("steps")
+
+    id = models.CharField(primary_key=True, max_length=12, default=new_id, editable=False)
+    kind = models.CharField(_("kind"), max_length=5, choices=Kind.choices)
+    parameters = models.JSONField(_("parameters"))
+    started_at = models.DateTimeField(_("started"), auto_now_add=True, db_index=True)
+    ended_at = models.DateTimeField(_("ended"), null=True)
+
+    class Meta:
+        app_label = "orders"
+        ordering = ("-started_at", "-pk")
+        verbose_name = _("run of the lab")
+        verbose_name_plural = _("runs of the lab")
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id}"
+
+
+class LabEvent(models.Model):
+    """Something that a run said to the page, or that a visitor said to the run."""
+
+    class Sender(models.TextChoices):
+        """Who said it."""
+
+        RUN = "run", _("run")
+        VISITOR = "visitor", _("visitor")
+
+    run = models.ForeignKey(LabRun, on_delete=models.CASCADE, related_name="events", verbose_name=_("run"))
+    sender = models.CharField(_("sender"), max_length=7, choices=Sender.choices)
+    data = models.JSONField(_("data"))
+
+    class Meta:
+        app_label = "orders"
+        ordering = ("pk",)
+        verbose_name = _("event of a run")
+        verbose_name_plural = _("events of a run")
+
+    def __str__(self) -> str:
+        return f"{self.sender} {self.data}"
+
+
+def forget_old_runs(keep: int = KEPT) -> None:
+    """Delete all runs but the newest `keep`, with their events."""
+    newest = LabRun.objects.order_by("-started_at").values("pk")[:keep]
+    LabRun.objects.exclude(pk__in=list(newest.values_list("pk", flat=True))).delete()

@@ -1,0 +1,112 @@
+"""In the web server: a run has a process of its own, under the project's own lock, and leaves no orphan.
+
+A thread holds the lock for as long as the process runs, so one race runs at a time whoever asks, on however
+many machines, and the lock is seen among the held ones. The process reads from a pipe of this one: if the
+server is killed, the pipe ends, and so does the run.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from locking import Lease, Lock, get_lock, get_semaphore
+from orders.lab.limits import STEP_SESSIONS
+from orders.lab.models import LabEvent, LabRun, forget_old_runs
+
+RACE_LOCK = "lab:race"
+STEPS_LOCK = "lab:steps"
+LOOK_EVERY = 0.25
+LEAVE_WITHIN = 30.0
+ENDING = 3.0  # seconds that a run which has said its last word may take to be gone
+
+Answer = queue.SimpleQueue[LabRun | Exception]
+
+
+def start(kind: LabRun.Kind, parameters: dict[str, Any]) -> LabRun:
+    """Start a run and return it; its events appear as it goes on.
+
+    Args:
+        kind: a race or a session of steps.
+        parameters: as the forms of `limits` have cleaned them.
+
+    Raises:
+        LockNotAcquired: another one is running.
+        BackendUnavailable: the lock's server doesn't answer; nothing runs without its lock.
+    """
+    answer: Answer = queue.SimpleQueue()
+    threading.Thread(target=_supervise, args=(kind, parameters, answer), daemon=True, name="lab").start()
+    said = answer.get()
+    if isinstance(said, Exception):
+        raise said
+    return said
+
+
+def lock_of(kind: str) -> Lock:
+    """One race at a time, and a few sessions of steps."""
+    if kind == LabRun.Kind.RACE:
+        return get_lock(RACE_LOCK, wait=ENDING)
+    return get_semaphore(STEPS_LOCK, STEP_SESSIONS, wait=ENDING)
+
+
+def running_race() -> LabRun | None:
+    """The race that is running, as far as the rows know."""
+    return LabRun.objects.filter(kind=LabRun.Kind.RACE, ended_at=None).first()
+
+
+def _supervise(kind: LabRun.Kind, parameters: dict[str, Any], answer: Answer) -> None:
+    try:
+        with lock_of(kind) as lease:
+            run = LabRun.objects.create(kind=kind, parameters=parameters)
+            forget_old_runs()
+            process = _spawn(run)
+            answer.put(run)
+            _see_out(process, lease)
+            _close(run)
+    except Exception as error:  # also a lock that was lost meanwhile: then the answer was given long ago
+        answer.put(error)
+    finally:
+        connection.close()
+
+
+def _spawn(run: LabRun) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "orders.lab.runner", run.pk],
+        cwd=Path(settings.BASE_DIR),
+        env=os.environ | {"DATABASE_POOL": "0"},  # each buyer has a connection of its own
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _see_out(process: subprocess.Popen[bytes], lease: Lease) -> None:
+    """Wait for its end; without the lock it may not go on."""
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_EVERY)
+        if not lease:
+            process.terminate()
+            break
+    try:
+        process.wait(LEAVE_WITHIN)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+    finally:
+        process.communicate()
+
+
+def _close(run: LabRun) -> None:
+    """Say the end of a run that was killed before it could say so itself."""
+    if LabRun.objects.filter(pk=run.pk, ended_at=None).update(ended_at=timezone.now()):
+        LabEvent.objects.create(run=run, sender=LabEvent.Sender.RUN, data={"type": "ended", "why": "died"})

@@ -1,0 +1,63 @@
+"""What the page says of each strategy, in the visitor's language; what mends which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils.translation import gettext_lazy as _
+
+from inventory.strategies import STRATEGIES
+from orders.lab.limits import variants
+from orders.race.plan import Plan, choose
+
+IDEAS = {
+    "lost_update": _("Read the stock, subtract in Python, save: the second one overwrites the first."),
+    "row_lock": _("SELECT … FOR UPDATE: the row is locked before it is read, until the commit."),
+    "version_cas": _("Write only if the version is still the one that was read; else begin again."),
+    "negative_stock": _("Check in Python, subtract in SQL: the check is old when the subtraction comes."),
+    "conditional_update": _("UPDATE … WHERE on_hand >= n: the database checks and subtracts in one step."),
+    "local_lock": _("threading.Lock: fine in one process; two processes have two locks."),
+    "early_release": _("A good lock, let go before the commit: the next one can't see the sale yet."),
+    "lock_after_read": _("A good lock, taken after the stock was read: what was read is old by then."),
+    "redis_lock": _("This project's lock: the commit comes before the release, and a watchdog renews it."),
+    "expired_lease": _("A good lock whose lease ends before the work does: the next one comes in beside it."),
+    "fenced_lock": _("The lock and a fence: the database refuses a holder that a newer one has overtaken."),
+    "setnx_expire_del": _("SETNX, EXPIRE, DEL: it ends too early, and then the wrong lock is deleted."),
+    "setnx_getset": _("SETNX with a time in it, GETSET to take over: two can take over at once."),
+    "redis_spin_lock": _("SET NX PX with a token, polling; the database checks again when it writes."),
+    "redis_script": _("Stock in Redis, taken by one atomic script; the database has the last word."),
+    "segmented": _("Stock in Redis in several segments; one atomic script takes from them."),
+}
+"""One sentence each. A strategy that isn't here shows the idea of its docstring."""
+
+
+@dataclass
+class Shown:
+    """A line of the matrix: what may be raced, whether it is sound there, its idea, and what mends it."""
+
+    name: str
+    strategy: str
+    sound: bool
+    idea: str
+    fix: str = ""
+
+
+def strategies() -> list[Shown]:
+    """Everything that can be raced, each broken one before what mends it."""
+    known = {variant.name: variant for variant in choose("all", STRATEGIES, Plan())}
+    found = [
+        Shown(name, known[name].strategy, known[name].sound, _idea(known[name].strategy))
+        for name in variants()
+    ]
+    fix = ""
+    for shown in reversed(found):
+        fix = shown.name if shown.sound else fix
+        shown.fix = "" if shown.sound else fix
+    return found
+
+
+def _idea(name: str) -> str:
+    if name in IDEAS:
+        return str(IDEAS[name])
+    text = " ".join((STRATEGIES[name].__doc__ or "").removeprefix("Idea:").split())
+    return text.partition(". ")[0].rstrip(".") + "."

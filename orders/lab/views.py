@@ -1,0 +1,147 @@
+"""The lab over HTTP: the page, the runs, what they say and what is said to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.views import redirect_to_login
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from inventory.strategies import STRATEGIES
+from locking import BackendUnavailable, LockNotAcquired
+from orders.lab import supervisor
+from orders.lab.limits import ALL_SECONDS, CommandForm, RaceForm, StepsForm, problems_of
+from orders.lab.models import LabEvent, LabRun
+from orders.lab.sources import source
+from orders.lab.texts import strategies
+from orders.pages import page
+from orders.race.private_redis import program
+
+_View = Callable[..., HttpResponse]
+
+GONE_AFTER = ALL_SECONDS + 60
+MOST_EVENTS = 200
+MOST_WORDS = 2000
+"""What a visitor may say to one run."""
+
+
+def for_staff(view: _View) -> _View:
+    """Let in who may start processes here: everybody under DEBUG, staff otherwise."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        # `user` may be missing: the middleware is the project's choice.
+        if settings.DEBUG or getattr(getattr(request, "user", None), "is_staff", False):
+            return view(request, *args, **kwargs)
+        if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
+            return redirect_to_login(request.get_full_path(), "admin:login")
+        return _refusal(403, _("The lab is for staff: log in first."))
+
+    return guarded
+
+
+@for_staff
+def lab_page(request: HttpRequest) -> HttpResponse:
+    """Show the lab; the parameters in the address fill the form."""
+    wanted = {name: request.GET[name] for name in RaceForm.base_fields if name in request.GET}
+    given = RaceForm({**_defaults(), **wanted})
+    form = given if given.is_valid() else RaceForm(_defaults())
+    context = {
+        "form": form,
+        "strategies": strategies(),
+        "redis_server": bool(program()),
+        "refused": problems_of(given) if wanted else [],
+    }
+    return page(request, "orders/lab.html", context)
+
+
+def _defaults() -> dict[str, Any]:
+    form = RaceForm()
+    return {name: field.initial for name, field in form.fields.items()}
+
+
+@never_cache
+@require_safe
+@for_staff
+def source_view(request: HttpRequest, name: str) -> HttpResponse:
+    """The lines of one strategy."""
+    if name not in STRATEGIES:
+        raise Http404
+    return JsonResponse(source(name))
+
+
+@require_POST
+@for_staff
+def start_race(request: HttpRequest) -> HttpResponse:
+    """Start a race: 202 with its id, 400, 409 while another one runs."""
+    return _start(LabRun.Kind.RACE, RaceForm(request.POST))
+
+
+@require_POST
+@for_staff
+def start_steps(request: HttpRequest) -> HttpResponse:
+    """Start a session of steps: 202 with its id, 400, 409 while there are too many."""
+    return _start(LabRun.Kind.STEPS, StepsForm(request.POST))
+
+
+def _start(kind: LabRun.Kind, form: RaceForm | StepsForm) -> HttpResponse:
+    if not form.is_valid():
+        return _refusal(400, " ".join(problems_of(form)))
+    try:
+        run = supervisor.start(kind, form.cleaned_data)
+    except LockNotAcquired:
+        return _refusal(409, _running(kind))
+    except BackendUnavailable:
+        return _refusal(503, _("Redis doesn't answer; nothing runs here without its lock."))
+    return JsonResponse({"id": run.pk}, status=202)
+
+
+def _running(kind: LabRun.Kind) -> str:
+    if kind == LabRun.Kind.STEPS:
+        return _("Others are stepping already; try again in a minute.")
+    running = supervisor.running_race()
+    if running is None:
+        return _("A race is running; try again in a moment.")
+    seconds = (timezone.now() - running.started_at).total_seconds()
+    return _("A race is running, started %(seconds)d s ago; try again in a moment.") % {"seconds": seconds}
+
+
+@never_cache
+@require_safe
+@for_staff
+def run_view(request: HttpRequest, run_id: str) -> HttpResponse:
+    """What a run has said since the event `after`."""
+    run = get_object_or_404(LabRun, pk=run_id)
+    after = request.GET.get("after", "0")
+    events = run.events.filter(sender=LabEvent.Sender.RUN, pk__gt=int(after) if after.isdecimal() else 0)
+    said = [{"id": event.pk, **event.data} for event in events[:MOST_EVENTS]]
+    age = (timezone.now() - run.started_at).total_seconds()
+    if not said and not run.ended_at and age > GONE_AFTER:
+        said = [{"id": 0, "type": "ended", "why": "died"}]
+    return JsonResponse({"id": run.pk, "kind": run.kind, "parameters": run.parameters, "events": said})
+
+
+@require_POST
+@for_staff
+def say(request: HttpRequest, run_id: str) -> HttpResponse:
+    """Tell a run what its visitor wants: the next step of A or B, or its end."""
+    run = get_object_or_404(LabRun, pk=run_id)
+    form = CommandForm(request.POST)
+    if not form.is_valid():
+        return _refusal(400, " ".join(problems_of(form)))
+    if run.ended_at or run.events.filter(sender=LabEvent.Sender.VISITOR).count() >= MOST_WORDS:
+        return _refusal(409, _("This run has ended."))
+    LabEvent.objects.create(run=run, sender=LabEvent.Sender.VISITOR, data=form.cleaned_data)
+    return JsonResponse({}, status=202)
+
+
+def _refusal(status: int, message: str) -> JsonResponse:
+    return JsonResponse({"message": message}, status=status)
