@@ -45,7 +45,7 @@ def race_in_progress() -> Iterator[str]:
         mark.close()
 
 
-def stock_up(race: str, number: str, strategy: str, stock: int, price: str = "1.00") -> Product:
+def stock_up(race: str, number: str | int, strategy: str, stock: int, price: str = "1.00") -> Product:
     """Make a product of one heat: `stock` pieces, unguarded, so that nothing but the strategy protects it.
 
     Args:

@@ -101,7 +101,7 @@ class Command(NamedTuple):
     packet: bytes
     key: bytes
 
-    def settled(self, reply: Any, attempt: int) -> Any:
+    def settled(self, reply: Any) -> Any:
         """Return the reply: repeating one of these changes nothing."""
         return reply
 
