@@ -121,6 +121,10 @@ LOCKING: dict[str, dict[str, Any]] = {
 
 CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
 
+# Whether a product's own `strategy` counts: it costs a query a checkout.
+PRODUCT_STRATEGIES = env.bool("PRODUCT_STRATEGIES", default=False)
+PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
+
 CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=as_broker(REDIS_URL))
 CELERY_TASK_ACKS_LATE = True  # a task of a killed worker is run again; the tasks here may be run twice
 CELERY_TASK_IGNORE_RESULT = True

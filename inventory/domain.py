@@ -145,6 +145,27 @@ class SoldOut(Exception):
         return SoldOut, (self.shortages,)
 
 
+class LimitReached(Exception):
+    """One customer may not have so many of a product: a final answer, and no matter of the stock.
+
+    Args:
+        sku: the limited product.
+        limit: units that one customer may have in all.
+        bought: units that this one has already; 0 where nobody said who it is.
+        requested: units of this order.
+    """
+
+    def __init__(self, sku: str, limit: int, bought: int, requested: int) -> None:
+        self.sku, self.limit, self.bought, self.requested = sku, limit, bought, requested
+        super().__init__(
+            f"{sku}: {requested} requested, {bought} bought before, and one customer may have {limit}"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with all four: a race sends its outcomes between processes."""
+        return LimitReached, (self.sku, self.limit, self.bought, self.requested)
+
+
 class Busy(Exception):
     """The stock was busy for too long: try again. It never means sold out.
 

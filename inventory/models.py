@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from decimal import Decimal
 from typing import Any, Final, Never
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from inventory.domain import SKU_PATTERN
@@ -42,6 +43,30 @@ class Product(models.Model):
         _("price"), max_digits=10, decimal_places=2, validators=[MinValueValidator(Decimal(0))]
     )
     on_hand = models.IntegerField(_("on hand"), default=0, help_text=_("Units there are to sell."))
+    reserved = models.PositiveIntegerField(
+        _("reserved"), default=0, editable=False, help_text=_("Units of those on hand that are promised.")
+    )
+    low_stock_threshold = models.PositiveIntegerField(
+        _("low-stock threshold"),
+        null=True,
+        blank=True,
+        help_text=_("Tell when no more than this are available; empty: never."),
+    )
+    low_stock_since = models.DateTimeField(_("low since"), null=True, editable=False)
+    customer_limit = models.PositiveIntegerField(
+        _("limit a customer"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text=_("Units that one customer may have in all; empty: as many as there are."),
+    )
+    strategy = models.CharField(
+        _("strategy"),
+        max_length=40,
+        blank=True,
+        default="",
+        help_text=_("How its stock is taken; empty: as the setting CHECKOUT_STRATEGY says."),
+    )
     version = models.PositiveBigIntegerField(
         _("version"), default=0, editable=False, help_text=_("Rises with each change of stock.")
     )
@@ -57,6 +82,10 @@ class Product(models.Model):
             models.CheckConstraint(
                 name="product_on_hand_not_negative", condition=Q(on_hand__gte=0) | Q(guarded=False)
             ),
+            models.CheckConstraint(
+                name="product_reserved_is_on_hand",
+                condition=Q(reserved=0) | Q(reserved__lte=F("on_hand")) | Q(guarded=False),
+            ),
             # Without this a slip could take the guard off real stock.
             models.CheckConstraint(
                 name="product_unguarded_only_in_lab",
@@ -70,6 +99,11 @@ class Product(models.Model):
 
     def __str__(self) -> str:
         return self.sku
+
+    @property
+    def available(self) -> int:
+        """Units that can be sold or reserved."""
+        return self.on_hand - self.reserved
 
 
 class ImmutableRow(ValidationError):
@@ -145,3 +179,72 @@ class StockMovement(models.Model):
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         """Refuse."""
         _refuse("deleted")
+
+
+class StockReservation(models.Model):
+    """So many units of one product promised to one basket until a moment.
+
+    While it is live its units are counted in the product's `reserved`. It ends once: used by an order,
+    released by its customer, or expired.
+    """
+
+    class State(models.TextChoices):
+        """What became of it."""
+
+        LIVE = "live", _("live")
+        USED = "used", _("used")
+        RELEASED = "released", _("released")
+        EXPIRED = "expired", _("expired")
+
+    basket = models.UUIDField(
+        _("basket"), default=uuid.uuid4, editable=False, help_text=_("Products reserved together share it.")
+    )
+    product = models.ForeignKey(
+        Product, on_delete=models.PROTECT, related_name="reservations", verbose_name=_("product")
+    )
+    quantity = models.PositiveIntegerField(_("quantity"))
+    customer = models.CharField(_("customer"), max_length=100, blank=True, default="")
+    state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.LIVE)
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    expires_at = models.DateTimeField(_("expires"))
+
+    class Meta:
+        ordering = ("-created_at", "-pk")
+        verbose_name = _("reservation")
+        verbose_name_plural = _("reservations")
+        indexes = (
+            models.Index(fields=("expires_at",), condition=Q(state="live"), name="reservation_live_by_end"),
+        )
+        constraints = (
+            models.UniqueConstraint(name="reservation_product_once_a_basket", fields=("basket", "product")),
+            models.CheckConstraint(name="reservation_quantity_positive", condition=Q(quantity__gt=0)),
+            models.CheckConstraint(
+                name="reservation_state_is_known",
+                condition=Q(state__in=("live", "used", "released", "expired")),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.quantity} × {self.product_id} ({self.state})"
+
+
+class CustomerPurchase(models.Model):
+    """How many units of a limited product one customer has, cancelled orders taken off."""
+
+    customer = models.CharField(_("customer"), max_length=100)
+    product = models.ForeignKey(
+        Product, on_delete=models.PROTECT, related_name="purchases", verbose_name=_("product")
+    )
+    units = models.PositiveIntegerField(_("units"))
+
+    class Meta:
+        ordering = ("customer", "pk")
+        verbose_name = _("customer's purchases")
+        verbose_name_plural = _("customers' purchases")
+        constraints = (
+            models.UniqueConstraint(name="purchase_once_a_customer", fields=("customer", "product")),
+            models.CheckConstraint(name="purchase_has_customer", condition=~Q(customer="")),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.customer}: {self.units} × {self.product_id}"

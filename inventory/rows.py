@@ -147,9 +147,9 @@ def decide(lines: Iterable[Line], products: Products) -> None:
 def find_shortages(lines: Iterable[Line], products: Products) -> list[Shortage]:
     """Return the lines for which `products` as read have too little."""
     return [
-        Shortage(line.sku, line.quantity, max(0, products[line.sku].on_hand))
+        Shortage(line.sku, line.quantity, max(0, products[line.sku].available))
         for line in lines
-        if products[line.sku].on_hand < line.quantity
+        if products[line.sku].available < line.quantity
     ]
 
 
@@ -163,7 +163,7 @@ def save_all(lines: Sequence[Line], products: Products) -> None:
 
 def subtract(product: Product, quantity: int) -> bool:
     """Take `quantity` units in one conditional UPDATE; False, and nothing changed, when there are fewer."""
-    enough = Product.objects.filter(pk=product.pk, on_hand__gte=quantity)
+    enough = Product.objects.filter(pk=product.pk, on_hand__gte=F("reserved") + quantity)
     return enough.update(on_hand=F("on_hand") - quantity, version=F("version") + 1) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 
 from django.db import transaction
@@ -56,15 +57,16 @@ def change_stock(product: Product, kind: StockMovement.Kind, quantity: int, caus
     movement = _write(product, kind, quantity, cause)
     product.refresh_from_db(fields=["on_hand", "version"])
     # Robust: the delivery is in the database, whether Redis answers or not; `reload_stock` does the same.
-    transaction.on_commit(lambda: _forget_copies(product), robust=True)
+    transaction.on_commit(lambda: forget_copies([product]), robust=True)
     return movement
 
 
-def _forget_copies(product: Product) -> None:
+def forget_copies(products: Iterable[Product]) -> None:
     """Let the next buyer load the new stock: a copy that is too low would refuse units that are there."""
+    changed = list(products)
     for strategy in STRATEGIES.values():
         if strategy.keeps_stock:
-            strategy().forget([product])
+            strategy().forget(changed)
 
 
 def _write(product: Product, kind: StockMovement.Kind, quantity: int, cause: str) -> StockMovement:

@@ -6,6 +6,7 @@ import uuid
 
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product
@@ -18,21 +19,31 @@ class Order(models.Model):
         """How far the order has come."""
 
         PLACED = "placed", _("placed")
+        PAID = "paid", _("paid")
+        CANCELLED = "cancelled", _("cancelled")
+        EXPIRED = "expired", _("expired")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.PLACED)
+    customer = models.CharField(_("customer"), max_length=100, blank=True, default="")
+    pay_by = models.DateTimeField(
+        _("pay by"), null=True, blank=True, help_text=_("Unpaid, it expires then and its units go back.")
+    )
     # Wide enough for the largest order: MAX_LINES lines of MAX_QUANTITY units at the highest price.
     total = models.DecimalField(_("total"), max_digits=18, decimal_places=2)
     strategy = models.CharField(_("strategy"), max_length=40, help_text=_("How the stock was taken."))
-    created_at = models.DateTimeField(_("created"), auto_now_add=True, db_index=True)
+    created_at = models.DateTimeField(_("created"), default=timezone.now, editable=False, db_index=True)
 
     class Meta:
         ordering = ("-created_at", "-pk")
+        indexes = (models.Index(fields=("pay_by",), condition=Q(state="placed"), name="order_unpaid_by_end"),)
         verbose_name = _("order")
         verbose_name_plural = _("orders")
         constraints = (
             models.CheckConstraint(name="order_total_not_negative", condition=Q(total__gte=0)),
-            models.CheckConstraint(name="order_state_is_known", condition=Q(state__in=("placed",))),
+            models.CheckConstraint(
+                name="order_state_is_known", condition=Q(state__in=("placed", "paid", "cancelled", "expired"))
+            ),
         )
 
     def __str__(self) -> str:
@@ -67,3 +78,29 @@ class OrderItem(models.Model):
 from orders.lab.models import LabEvent, LabRun  # noqa: E402
 
 __all__ = ["LabEvent", "LabRun", "Order", "OrderItem"]
+
+
+class IdempotencyKey(models.Model):
+    """The answer to a request that a client may send again: an order, or a refusal, kept with its key.
+
+    A successful one is written in the order's own transaction, so there is never one without the other.
+    """
+
+    scope = models.CharField(_("scope"), max_length=100, blank=True, default="", help_text=_("Whose key."))
+    key = models.CharField(_("key"), max_length=255)
+    fingerprint = models.CharField(_("fingerprint"), max_length=64, help_text=_("Of the request's content."))
+    status = models.PositiveSmallIntegerField(_("status"))
+    body = models.JSONField(_("body"))
+    order = models.ForeignKey(
+        Order, null=True, on_delete=models.CASCADE, related_name="idempotency_keys", verbose_name=_("order")
+    )
+    created_at = models.DateTimeField(_("created"), default=timezone.now, editable=False, db_index=True)
+
+    class Meta:
+        ordering = ("-created_at", "-pk")
+        verbose_name = _("idempotency key")
+        verbose_name_plural = _("idempotency keys")
+        constraints = (models.UniqueConstraint(name="idempotency_key_once", fields=("scope", "key")),)
+
+    def __str__(self) -> str:
+        return self.key

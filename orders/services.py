@@ -4,89 +4,141 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import IntegrityError
 
+from inventory import reservations
 from inventory.checkpoints import checkpoint
-from inventory.domain import Line, merge_in_order
-from inventory.models import Product, StockMovement
+from inventory.domain import Line, SoldOut, merge_in_order
+from inventory.models import Product
 from inventory.rows import refuse
-from inventory.strategies import Sale, get_strategy
-from orders.models import Order, OrderItem
+from inventory.strategies import Sale, Strategy, get_strategy
+from orders.models import Order
+from orders.recording import ClientKey, Receipt, write_many
+
+_LAST_DEFENCE = ("product_on_hand_not_negative", "product_reserved_is_on_hand")
 
 
-def checkout(lines: Iterable[Line], strategy: str | None = None) -> Order:
+def checkout(
+    lines: Iterable[Line],
+    strategy: str | None = None,
+    *,
+    customer: str = "",
+    key: ClientKey | None = None,
+) -> Order:
     """Sell `lines` and return the order, committed.
 
     Args:
         lines: the cart; duplicates are merged, a generator is consumed once.
-        strategy: the name of a strategy; None for `settings.CHECKOUT_STRATEGY`.
+        strategy: the name of a strategy; None for what the products or `settings.CHECKOUT_STRATEGY` say.
+        customer: who buys; needed for products with a limit a customer.
+        key: under which the client may repeat the request; written with the order.
 
     Raises:
         InvalidCart: the cart can't be an order; nothing was asked of any server.
         UnknownStrategy: no strategy has that name.
         UnknownProduct: a line names a product that there isn't.
         SoldOut: not enough stock; every short line is named.
+        LimitReached: the customer may not have so many.
         Busy: the stock was busy for too long; try again.
+        RepeatedKey: the key has its answer already, and nothing was written.
         BackendUnavailable: the strategy's lock server or stock server doesn't answer.
 
     Example:
         >>> checkout([Line("mug", 2), Line("pen", 1)], strategy="row_lock")  # doctest: +SKIP
         <Order: 0b6f…>
     """
+    return place(lines, strategy, customer=customer, key=key).order
+
+
+def place(
+    lines: Iterable[Line],
+    strategy: str | None = None,
+    *,
+    customer: str = "",
+    key: ClientKey | None = None,
+) -> Receipt:
+    """`checkout` that returns the order's receipt, which has the answer to the client as well."""
     basket = merge_in_order(lines)
     cart = tuple(sorted(basket))
-    seller = get_strategy(settings.CHECKOUT_STRATEGY if strategy is None else strategy)
-    receipt = _Receipt(cart, seller.name)
+    seller = get_strategy(strategy or _strategy_of(cart))
+    receipt = Receipt(cart, seller.name, customer, key=key)
+    receipt.pay_by = _end_of_payment(receipt)
+    sale = Sale(
+        lines=cart,
+        record=_Record(receipt),
+        id=receipt.id,
+        basket=basket,
+        receipt=receipt,
+        record_many=write_many,
+    )
     try:
-        seller.sell(Sale(lines=cart, record=receipt.write, id=receipt.id, basket=basket))
+        _sell(seller, sale)
+    except SoldOut:
+        # Reservations end in the moment of their expiry, whether somebody has swept them up or not. A strategy
+        # whose copy of the stock refuses without asking the database relies on the sweep.
+        if seller.keeps_stock or not reservations.expire_overdue(line.sku for line in cart):
+            raise
+        _sell(seller, sale)
+    return receipt
+
+
+def checkout_reserved(basket: uuid.UUID, *, customer: str = "", key: ClientKey | None = None) -> Receipt:
+    """Sell what `inventory.reservations.reserve` promised to `basket`, and return the receipt.
+
+    Raises:
+        ReservationGone: it expired, was released or used. LimitReached, RepeatedKey, Busy: see `checkout`.
+    """
+    cart = reservations.lines_of(basket)
+    receipt = Receipt(cart, "reservation", customer, key=key)
+    receipt.pay_by = _end_of_payment(receipt)
+    reservations.use(basket, _Record(receipt), wait=Strategy.wait)
+    return receipt
+
+
+def _sell(seller: Strategy, sale: Sale) -> None:
+    try:
+        seller.sell(sale)
     except IntegrityError as error:
-        if _constraint(error) != "product_on_hand_not_negative":
+        if _constraint(error) not in _LAST_DEFENCE:
             raise
         # A broken strategy on guarded stock: the last line of defence is the database's own CHECK.
         checkpoint("second_line")
-        refuse(cart)
-    return receipt.order
+        refuse(sale.lines)
+
+
+class _Record:
+    """Writes one order; what can't be is raised, and the transaction undoes the rest."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        self._receipt = receipt
+
+    def __call__(self, products: Mapping[str, Product]) -> None:
+        for error in write_many([self._receipt], products).values():
+            raise error
+        checkpoint("recorded", order=self._receipt.id)
+
+
+def _strategy_of(cart: Iterable[Line]) -> str:
+    """Return the strategy that every product of the cart asks for, or else the setting's.
+
+    A cart whose products disagree is sold by the setting's: one transaction can't be two strategies.
+    """
+    if not settings.PRODUCT_STRATEGIES:
+        return str(settings.CHECKOUT_STRATEGY)
+    skus = [line.sku for line in cart]
+    wished = set(Product.objects.filter(sku__in=skus).values_list("strategy", flat=True))
+    only = wished.pop() if len(wished) == 1 else ""
+    return only or str(settings.CHECKOUT_STRATEGY)
+
+
+def _end_of_payment(receipt: Receipt) -> datetime | None:
+    window = settings.PAYMENT_WINDOW
+    return receipt.created_at + timedelta(seconds=window) if window else None
 
 
 def _constraint(error: IntegrityError) -> str | None:
     diagnostics = getattr(error.__cause__, "diag", None)
     return getattr(diagnostics, "constraint_name", None)
-
-
-class _Receipt:
-    """The rows of one order. Its id comes first: however often a strategy tries, one order comes of it."""
-
-    def __init__(self, cart: tuple[Line, ...], strategy: str) -> None:
-        self.id = uuid.uuid4()
-        self._cart = cart
-        self._strategy = strategy
-        self._order: Order | None = None
-
-    @property
-    def order(self) -> Order:
-        if self._order is None:
-            raise RuntimeError(f"the strategy {self._strategy!r} returned without recording the sale")
-        return self._order
-
-    def write(self, products: Mapping[str, Product]) -> None:
-        """Insert order, items and movements in the current transaction."""
-        total = sum((products[line.sku].price * line.quantity for line in self._cart), Decimal(0))
-        order = Order.objects.create(id=self.id, total=total, strategy=self._strategy)
-        OrderItem.objects.bulk_create(self._item(order, line, products[line.sku]) for line in self._cart)
-        StockMovement.objects.bulk_create(self._movement(line, products[line.sku]) for line in self._cart)
-        self._order = order
-        checkpoint("recorded", order=self.id)
-
-    def _item(self, order: Order, line: Line, product: Product) -> OrderItem:
-        return OrderItem(order=order, product=product, quantity=line.quantity, unit_price=product.price)
-
-    def _movement(self, line: Line, product: Product) -> StockMovement:
-        return StockMovement(
-            product=product,
-            kind=StockMovement.Kind.SOLD,
-            quantity=-line.quantity,
-            cause=f"order:{self.id}:{line.sku}",
-        )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 from django.conf import settings
@@ -25,12 +25,20 @@ class Sale:
         id: the order's, chosen before anything is taken: whoever keeps a ledger beside the database asks the
             database by it whether the sale was made.
         basket: the lines as the buyer wrote them, for the strategy that gets their order wrong.
+        receipt: what `record_many` takes one of for each sale; nothing that a strategy looks into.
+        record_many: writes many sales at once, the same function for all: given their receipts and the
+            products of all by SKU, it writes one statement into the current transaction (PostgreSQL), so the
+            batch lives or dies as one. A sale that can't be (its customer's limit, a repeated idempotency
+            key) is left out, neighbours unharmed; the answer has its error by the sale's id, and the strategy
+            must give its units back in the same transaction. It makes no checkpoint.
     """
 
     lines: tuple[Line, ...]
     record: Callable[[Mapping[str, Product]], None]
     id: UUID = field(default_factory=uuid4)
     basket: tuple[Line, ...] = ()
+    receipt: Any = None
+    record_many: Callable[[Sequence[Any], Mapping[str, Product]], dict[UUID, Exception]] | None = None
 
 
 class Strategy(ABC):

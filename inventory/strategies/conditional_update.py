@@ -39,7 +39,7 @@ class ConditionalUpdate(Strategy):
             products = read_products(sale.lines)
             checkpoint("decided")  # nothing is decided here: the next statement decides
             for product, quantity in in_key_order(sale.lines, products):
-                enough = Product.objects.filter(pk=product.pk, on_hand__gte=quantity)
+                enough = Product.objects.filter(pk=product.pk, on_hand__gte=F("reserved") + quantity)
                 if not enough.update(on_hand=F("on_hand") - quantity, version=F("version") + 1):
                     refuse(sale.lines)
             checkpoint("written")

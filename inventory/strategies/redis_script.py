@@ -66,4 +66,4 @@ def _key(sku: str) -> str:
 
 
 def _stock(products: Iterable[Product]) -> dict[str, int]:
-    return {_key(product.sku): product.on_hand for product in products}
+    return {_key(product.sku): product.available for product in products}

@@ -71,5 +71,5 @@ class Segmented(Strategy):
         return [f"{{stock}}:{sku}:{segment}" for segment in range(self.segments)]
 
     def _split(self, product: Product) -> Iterable[tuple[str, int]]:
-        each, rest = divmod(max(0, product.on_hand), self.segments)
+        each, rest = divmod(max(0, product.available), self.segments)
         return ((key, each + (i < rest)) for i, key in enumerate(self._keys(product.sku)))

@@ -1,0 +1,207 @@
+"""Stock promised for a while: reserved by a basket, then used by its order, released, or expired.
+
+A reservation changes `reserved` and nothing else: the units are still on hand. Rows are locked in one order,
+products first (by primary key), then their reservations, so two baskets can't wait for each other.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from inventory.checkpoints import checkpoint
+from inventory.domain import Line, merge_lines
+from inventory.models import Product, StockReservation
+from inventory.rows import decide, in_key_order, lock_products, sale_transaction
+from inventory.services import forget_copies
+
+State = StockReservation.State
+
+MAX_TTL = timedelta(days=7)
+"""Stock that nobody can buy for longer than this isn't reserved, it is gone."""
+
+
+class ReservationGone(Exception):
+    """The reservation can't be used any more: it expired, was released or used, or never was.
+
+    Args:
+        basket: the id that `reserve` returned. state: what became of it; None: there never was one.
+    """
+
+    def __init__(self, basket: uuid.UUID, state: str | None = None) -> None:
+        self.basket, self.state = basket, state
+        what = f"is {state}" if state else "is unknown"
+        super().__init__(f"the reservation {basket} {what}; reserve again")
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What was promised.
+
+    Attributes:
+        basket: names it from now on.
+        lines: merged and sorted by SKU.
+        expires_at: from then on the units may go to anybody.
+    """
+
+    basket: uuid.UUID
+    lines: tuple[Line, ...]
+    expires_at: datetime
+
+
+def reserve(
+    lines: Iterable[Line], ttl: timedelta, customer: str = "", *, wait: float | None = 10.0
+) -> Reserved:
+    """Promise the units of `lines` to one basket, all or nothing, committed on return.
+
+    Args:
+        lines: the basket; duplicates are merged, a generator is consumed once.
+        ttl: how long the promise holds, more than nothing and at most `MAX_TTL`.
+        customer: whose basket it is.
+        wait: seconds to wait for a row that others have locked.
+
+    Raises:
+        InvalidCart, UnknownProduct: see the checkout. ValueError: a ttl that can't be one.
+        SoldOut: too few are available; reservations that had run out were freed before it was said.
+        Busy: the rows stayed locked.
+
+    Example:
+        >>> reserve([Line("mug", 2)], timedelta(minutes=10), customer="ann")  # doctest: +SKIP
+        Reserved(basket=UUID('…'), lines=(Line(sku='mug', quantity=2),), expires_at=…)
+    """
+    if not timedelta(0) < ttl <= MAX_TTL:
+        raise ValueError(f"a reservation's ttl must be more than 0 and at most {MAX_TTL}, not {ttl}")
+    cart = merge_lines(lines)
+    made = Reserved(uuid.uuid4(), cart, timezone.now() + ttl)
+    with sale_transaction(wait):
+        products = lock_products(cart)
+        _expire_where_short(cart, products)
+        decide(cart, products)
+        for product, quantity in in_key_order(cart, products):
+            Product.objects.filter(pk=product.pk).update(
+                reserved=F("reserved") + quantity, version=F("version") + 1
+            )
+        StockReservation.objects.bulk_create(
+            StockReservation(
+                basket=made.basket,
+                product=products[line.sku],
+                quantity=line.quantity,
+                customer=customer,
+                expires_at=made.expires_at,
+            )
+            for line in cart
+        )
+        checkpoint("written")
+        transaction.on_commit(lambda: forget_copies(products.values()), robust=True)
+    return made
+
+
+def release(basket: uuid.UUID) -> None:
+    """Give a basket's units back before their time.
+
+    Raises:
+        ReservationGone: it isn't live any more.
+    """
+    with sale_transaction():
+        if not _end(StockReservation.objects.filter(basket=basket), State.RELEASED):
+            raise _gone(basket)
+
+
+def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500) -> int:
+    """Free the units of reservations whose time has run out; return how many reservations that were.
+
+    Args:
+        skus: of these products only; None: of all.
+        limit: reservations to end in one transaction; call it again when it returns as many.
+    """
+    overdue = StockReservation.objects.filter(state=State.LIVE, expires_at__lte=timezone.now())
+    if skus is not None:
+        overdue = overdue.filter(product__sku__in=list(skus))
+    chosen = list(overdue.order_by("expires_at").values_list("pk", flat=True)[:limit])
+    if not chosen:
+        return 0
+    with sale_transaction():
+        return len(_end(StockReservation.objects.filter(pk__in=chosen), State.EXPIRED))
+
+
+def use(basket: uuid.UUID, record: Callable[[Mapping[str, Product]], None], *, wait: float | None) -> None:
+    """Turn a reservation into a sale: deduct its units and call `record`, in one transaction.
+
+    Args:
+        basket: what `reserve` returned.
+        record: writes the order, given the products by SKU, as in `Sale`.
+        wait: seconds to wait for a row that others have locked.
+
+    Raises:
+        ReservationGone: it isn't live, or its time has run out.
+    """
+    with sale_transaction(wait):
+        ended = _end(
+            StockReservation.objects.filter(basket=basket, expires_at__gt=timezone.now()), State.USED
+        )
+        if not ended:
+            raise _gone(basket)
+        for row in ended:
+            # The units were promised, so they are there: the CHECK would refuse anything else.
+            Product.objects.filter(pk=row.product_id).update(on_hand=F("on_hand") - row.quantity)
+        checkpoint("written")
+        record({row.product.sku: row.product for row in ended})
+
+
+def lines_of(basket: uuid.UUID) -> tuple[Line, ...]:
+    """Return what a basket has reserved, whatever became of it.
+
+    Raises:
+        ReservationGone: there never was such a basket.
+    """
+    rows = StockReservation.objects.filter(basket=basket).select_related("product")
+    lines = tuple(sorted(Line(row.product.sku, row.quantity) for row in rows))
+    if not lines:
+        raise ReservationGone(basket)
+    return lines
+
+
+def _end(rows: QuerySet[StockReservation], state: StockReservation.State) -> list[StockReservation]:
+    """End those of `rows` that are live, and take their units off `reserved`; the products are locked first."""
+    lock_rows(rows.filter(state=State.LIVE).values_list("product_id", flat=True))
+    live = list(rows.filter(state=State.LIVE).select_related("product").select_for_update(of=("self",)))
+    StockReservation.objects.filter(pk__in=[row.pk for row in live]).update(state=state)
+    freed: Counter[int] = Counter()
+    for row in live:
+        freed[row.product_id] += row.quantity
+    for pk in sorted(freed):
+        Product.objects.filter(pk=pk).update(reserved=F("reserved") - freed[pk], version=F("version") + 1)
+    if state is not State.USED:
+        transaction.on_commit(lambda: forget_copies({row.product for row in live}), robust=True)
+    return live
+
+
+def lock_rows(product_ids: Iterable[int]) -> None:
+    """Lock products by primary key, in its order, until the transaction ends."""
+    ids = sorted(set(product_ids))
+    list(Product.objects.select_for_update(no_key=True).filter(pk__in=ids).order_by("pk").values("pk"))
+
+
+def _expire_where_short(lines: Sequence[Line], products: dict[str, Product]) -> None:
+    """Free what has run out on the locked rows of `products`, if a line would be refused without."""
+    short = [line.sku for line in lines if products[line.sku].available < line.quantity]
+    if not short:
+        return
+    overdue = Q(product__sku__in=short, expires_at__lte=timezone.now())
+    _end(StockReservation.objects.filter(overdue), State.EXPIRED)
+    for sku in short:
+        products[sku].refresh_from_db(fields=["reserved", "version"])
+
+
+def _gone(basket: uuid.UUID) -> ReservationGone:
+    row = StockReservation.objects.filter(basket=basket).first()
+    if row is None:
+        return ReservationGone(basket)
+    return ReservationGone(basket, State.EXPIRED if row.state == State.LIVE else row.state)
