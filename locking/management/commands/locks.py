@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
 from locking.exceptions import BackendError, LockError
-from locking.handler import InvalidLockBackend, locks
+from locking.handler import InvalidLockBackend
 from locking.held import KINDS, STATES, HeldLock, Page
 from locking.management.locks import doctor, listing, output, running
-from locking.names import UNSET
+from locking.names import UNSET, check_wait
 from locking.operating import Result, force_release
 
 NO, BAD_INPUT = 1, 2
@@ -30,7 +31,7 @@ class Command(BaseCommand):
     """Look after the locks of this project."""
 
     help = "See what is held, free it, run a command under a lock, examine the servers."
-    requires_system_checks: Final = []  # an operator comes when something is broken
+    requires_system_checks = ()  # an operator comes when something is broken
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the verbs and their options."""
@@ -52,8 +53,8 @@ class Command(BaseCommand):
     def _add_list(self, parser: CommandParser) -> None:
         parser.add_argument("--prefix", default="", metavar="TEXT", help="only names that begin with it")
         parser.add_argument("--search", default="", metavar="TEXT", help="only where name or holder has it")
-        parser.add_argument("--state", default="", choices=["", *STATES], help=", ".join(STATES))
-        parser.add_argument("--kind", default="", choices=["", *KINDS], help=", ".join(KINDS))
+        parser.add_argument("--state", default="", choices=STATES, help="only these")
+        parser.add_argument("--kind", default="", choices=KINDS, help="only these")
         parser.add_argument("--host", default="", help="only holders on this machine")
         parser.add_argument(
             "--longer-than", type=_seconds, default=0.0, metavar="S", help="held for at least so many seconds"
@@ -87,6 +88,11 @@ class Command(BaseCommand):
         parser.add_argument("name", help="the lock's name")
         parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
 
+    @property
+    def _out(self) -> TextIO:
+        """What is behind Django's wrapper, which would end each piece of a table with a new line."""
+        return cast("TextIO", self.stdout._out)
+
     # the verbs
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -98,6 +104,9 @@ class Command(BaseCommand):
             raise CommandError(str(error), returncode=BAD_INPUT) from error
         except BackendError as error:
             raise CommandError(str(error), returncode=running.UNAVAILABLE) from error
+        except DatabaseError as error:
+            what = "the database can't be asked, and without its audit nothing is done"
+            raise CommandError(f"{what}: {error}", returncode=running.UNAVAILABLE) from error
         except LockError as error:
             raise CommandError(str(error), returncode=NO) from error
         except KeyboardInterrupt:
@@ -110,7 +119,7 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(output.dumps(listing.page_as_dict(page)))
         else:
-            output.print_table(self.stdout._out, output.cells_of(page.rows))  # type: ignore[attr-defined]
+            output.print_table(self._out, output.cells_of(page.rows))
             self._tell_rest(page)
         return _status_of(page)
 
@@ -124,7 +133,7 @@ class Command(BaseCommand):
     def _do_watch(self, options: dict[str, Any]) -> int:
         every, times = options["every"], options["times"]
         status = 0
-        with output.Screen(self.stdout._out) as draw:  # type: ignore[attr-defined]
+        with output.Screen(self._out) as draw:
             for page in listing.pages(_filters(options), every, times):
                 if options["json"]:
                     self.stdout.write(output.dumps(listing.page_as_dict(page)))
@@ -143,20 +152,8 @@ class Command(BaseCommand):
         return 0 if picture.holds else NO
 
     def _print_picture(self, picture: listing.Picture) -> None:
-        self.stdout.write(f"{output.printable(picture.name)} on {picture.backend}, key {picture.key}")
-        if not picture.holds:
-            self.stdout.write("free")
-        for hold in picture.holds:
-            self.stdout.write("\n".join(_told(hold)))
-        if picture.fence:
-            self.stdout.write(
-                "fence: token {token} of {owner}, {updated_at:%Y-%m-%d %H:%M:%S %Z}".format(**picture.fence)
-            )
-        for event in picture.events:
-            done = "" if event["done"] else " (it had ended already)"
-            self.stdout.write(
-                f"{event['at']:%Y-%m-%d %H:%M:%S %Z} {event['action']}{done} by {event['actor']}: {event['reason']}"
-            )
+        for line in listing.lines_of(picture):
+            self.stdout.write(output.printable(line))
         for line in picture.unknown:
             self.stderr.write(line)
 
@@ -176,9 +173,9 @@ class Command(BaseCommand):
         return self._released(force_release(hold, reason=options["reason"]), hold, as_json=options["json"])
 
     def _confirm(self, hold: HeldLock) -> bool:
-        for line in _told(hold):
-            self.stderr.write(line)
-        self.stderr.write("Breaking the lock doesn't stop its holder; only fenced writes of it are refused.")
+        for line in listing.lines_of_hold(hold):
+            self.stderr.write(output.printable(line))
+        self.stderr.write("Breaking the lock doesn't stop its holder: only its fenced writes are refused.")
         try:
             return input("Break it? [y/N] ").strip().lower() in ("y", "yes")
         except EOFError:
@@ -195,14 +192,9 @@ class Command(BaseCommand):
         return 0 if result.done else NO
 
     def _do_run(self, options: dict[str, Any]) -> int:
-        command = options["command"]
-        if command[:1] != ["--"]:
-            raise ValueError(
-                "put two dashes before the command, and options before the name: run NAME -- ls -l"
-            )
         job = running.Job(
             name=options["name"],
-            command=command[1:],
+            command=_command(options),
             backend=options["backend"] or "default",
             ttl=options["ttl"],
             wait=options["wait"],
@@ -219,26 +211,61 @@ class Command(BaseCommand):
         return report.status
 
     def _do_doctor(self, options: dict[str, Any]) -> int:
-        if options["backend"] is not None:
-            locks.settings[options["backend"]] if options["backend"] in locks else locks[options["backend"]]
         sections = []
         for section in doctor.examine(options["backend"]):
             sections.append(section)
             if not options["json"]:
                 self._print_section(section)
-        worst = next((v for v in ("error", "warning") if any(v in s.verdicts for s in sections)), "ok")
+        worst = doctor.worst(sections)
         if options["json"]:
-            self.stdout.write(output.dumps({"verdict": worst, "sections": [s.as_dict() for s in sections]}))
+            told = {"verdict": worst, "sections": [section.as_dict() for section in sections]}
+            self.stdout.write(output.dumps(told))
         else:
             self.stdout.write(f"verdict: {worst}")
         return NO if worst == "error" else 0
 
     def _print_section(self, section: doctor.Section) -> None:
-        self.stdout.write(self.style.MIGRATE_HEADING(section.title))
+        self.stdout.write(section.title, self.style.MIGRATE_HEADING)
         for finding in section.findings:
-            self.stdout.write(
-                f"  {finding.verdict:<8} {finding.subject}: {finding.text}",
-                STYLES[finding.verdict](self.style),
-            )
+            line = f"  {finding.verdict:<8} {finding.subject}: {finding.text}"
+            self.stdout.write(output.printable(line), getattr(self.style, STYLES[finding.verdict]))
             if finding.hint and finding.verdict != "ok":
-                self.stdout.write(f"           {finding.hint}")
+                self.stdout.write(f"{'':11}{finding.hint}")
+
+
+STYLES: Final = {"ok": "SUCCESS", "warning": "WARNING", "error": "ERROR", "unknown": "NOTICE"}
+
+
+def _filters(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `held_locks`."""
+    same = {name: options[name] for name in ("prefix", "search", "state", "kind", "host", "limit")}
+    return {**same, "alias": options["backend"], "older_than": options["longer_than"]}
+
+
+def _command(options: dict[str, Any]) -> list[str]:
+    """Return the command; what looks like an option there was meant for us."""
+    command: list[str] = options["command"]
+    if command[:1] == ["--"]:
+        return command[1:]
+    if command and command[0].startswith("-"):
+        raise ValueError(f"{command[0]} stands after the name: write locks run [options] NAME -- command")
+    return command
+
+
+def _status_of(page: Page) -> int:
+    """A backend that doesn't answer is a failure; one that can't list is not."""
+    return running.UNAVAILABLE if any(not problem.unsupported for problem in page.problems) else 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = check_wait(float(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; write one such as 0.5") from None
+    return value or 0.0
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; write one such as 50")
+    return int(text)

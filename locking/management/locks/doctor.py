@@ -1,11 +1,11 @@
-"""`locks doctor`: the live checks as a report. Nothing is changed but one throwaway lock that is let go again."""
+"""`locks doctor`: the live checks as a report. It leaves nothing behind: its one lock is let go again."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -52,6 +52,15 @@ class Section:
     def verdicts(self) -> set[str]:
         """The verdicts in it."""
         return {finding.verdict for finding in self.findings}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {"title": self.title, "findings": [asdict(finding) for finding in self.findings]}
+
+
+def worst(sections: Sequence[Section]) -> str:
+    """Return the worst verdict that matters: `error`, `warning` or `ok`."""
+    return next((v for v in ("error", "warning") if any(v in each.verdicts for each in sections)), "ok")
 
 
 def examine(alias: str | None = None) -> Iterator[Section]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import count
 from typing import Any
 
@@ -15,6 +16,7 @@ from locking.databases import fence_name
 from locking.exceptions import LockNotSupported
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.held import HeldLock, Page, held_locks, holds_of
+from locking.management.locks.output import seconds
 from locking.models import Fence, LockEvent
 from locking.names import check_name
 
@@ -107,11 +109,51 @@ def _from_database(
     """The lock's fence and its last events; without a database the rest is told all the same."""
     try:
         names = {fence_name(key, vendor) for vendor in ("postgresql", "mysql")}
-        fence = Fence.objects.filter(name__in=names).values("token", "owner", "updated_at").first()
+        fences = Fence.objects.filter(name__in=names).values("token", "owner", "updated_at")
         events = LockEvent.objects.filter(backend=alias, key=key).values(
             "at", "action", "done", "actor", "reason", "owner"
         )
-        return fence, list(events[:LAST_EVENTS])
+        return next((dict(each) for each in fences), None), [dict(each) for each in events[:LAST_EVENTS]]
     except DatabaseError as error:
         unknown.append(f"the database could not be asked for the fence and events: {error}")
         return None, []
+
+
+def lines_of(picture: Picture) -> Iterator[str]:
+    """Yield a lock as lines of text."""
+    yield f"lock      {picture.name}"
+    yield f"key       {picture.key} on backend {picture.backend}"
+    if not picture.holds:
+        yield "state     free"
+    for hold in picture.holds:
+        yield from lines_of_hold(hold)
+    if fence := picture.fence:
+        yield f"fence     token {fence['token']} of {fence['owner']}, {_moment(fence['updated_at'])}"
+    for event in picture.events:
+        done = "" if event["done"] else " (nothing was done)"
+        who = f"{event['action']} by {event['actor']}{done}"
+        yield f"event     {_moment(event['at'])} {who}: {event['reason']}"
+
+
+def lines_of_hold(hold: HeldLock) -> Iterator[str]:
+    """Yield a hold as lines of text; what nobody told is left out."""
+    count = f", held {hold.count} times" if hold.count > 1 else ""
+    yield f"state     {hold.state}, {hold.kind}{count}"
+    yield f"holder    {hold.holder}"
+    yield f"owner     {hold.owner}"
+    left, length = seconds(hold.remaining, missing="no end"), seconds(hold.ttl)
+    yield f"time      held for {seconds(hold.held_for)}, {left} left of {length}"
+    told = {
+        "renewed": None if hold.renewals is None else f"{hold.renewals} times",
+        "waiters": hold.waiters,
+        "token": hold.token or None,
+        "doing": hold.doing,
+        "taken at": hold.site,
+    }
+    for what, value in told.items():
+        if value is not None:
+            yield f"{what:<9} {value}"
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S %Z}"

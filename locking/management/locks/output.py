@@ -70,12 +70,11 @@ def dumps(value: Any) -> str:
 
 
 def print_table(out: TextIO, cells: Cells) -> None:
-    """Print a table: with rich where it is installed, else as plain columns."""
-    if not HAS_RICH:
+    """Print a table: with rich on a terminal, as plain columns into a file, which has no edge to fold at."""
+    if HAS_RICH and out.isatty():
+        Console(file=out, highlight=False).print(rich_table(cells))
+    else:
         out.write(plain(cells) + "\n")
-        return
-    width = None if out.isatty() else 250  # a file has no edge at which names would have to be cut
-    Console(file=out, width=width, highlight=False).print(rich_table(cells))
 
 
 def rich_table(cells: Cells) -> Any:
