@@ -8,8 +8,9 @@ from typing import Any
 
 from django.core.checks import CheckMessage
 
-from locking.backends.base import AsyncPlace, BaseLockBackend, Held, Holder, Outcome, Place, Presence
+from locking.backends.base import AsyncPlace, BaseLockBackend, Finding, Held, Holder, Outcome, Place, Presence
 from locking.backends.redis.aio import AsyncRedisPlace
+from locking.backends.redis.diagnosis import diagnose_server, named
 from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.kinds import kind_named
 from locking.backends.redis.listing import Listing
@@ -149,6 +150,15 @@ class RedisBackend(BaseLockBackend):
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class."""
         return judge(parse_info(self._wire.command("INFO")), self.alias) if live else []
+
+    def diagnose(self) -> list[Finding]:
+        """See the base class: each server that has keys."""
+        servers = self._wire.servers()
+        found = [diagnose_server(wire, self.alias, self._wire.copies) for wire in servers]
+        if len(found) == 1:
+            return found[0]
+        numbered = enumerate(found, start=1)
+        return [each for i, one in numbered for each in named(f"server {i} of {len(found)}", one)]
 
     # asyncio
 

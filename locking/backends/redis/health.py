@@ -19,10 +19,11 @@ def parse_info(reply: Any) -> dict[str, str]:
 
 def judge(info: Mapping[str, str], alias: str) -> list[CheckMessage]:
     """Return what is wrong with the server of `alias`, by its INFO."""
-    return [*_judge_version(info, alias), *_judge_eviction(info, alias)]
+    return [*judge_version(info, alias), *judge_eviction(info, alias)]
 
 
-def _judge_version(info: Mapping[str, str], alias: str) -> list[CheckMessage]:
+def judge_version(info: Mapping[str, str], alias: str) -> list[CheckMessage]:
+    """Return what is wrong with the server's version."""
     version = info.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= FLOOR:
         return []
@@ -35,7 +36,8 @@ def _judge_version(info: Mapping[str, str], alias: str) -> list[CheckMessage]:
     ]
 
 
-def _judge_eviction(info: Mapping[str, str], alias: str) -> list[CheckMessage]:
+def judge_eviction(info: Mapping[str, str], alias: str) -> list[CheckMessage]:
+    """Return what is wrong with what the server does when its memory is full."""
     policy = info.get("maxmemory_policy", "noeviction")
     if policy == "noeviction":
         return []

@@ -1,0 +1,129 @@
+"""What `manage.py locks doctor` looks at on a Redis server: the checks' points and more, what is well too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+from django.core.checks import CheckMessage
+
+from locking.backends.base import Finding
+from locking.backends.redis.health import judge_eviction, judge_version, parse_info
+from locking.backends.redis.wire import Copies, Wire
+
+CLOCKS_APART: Final = 1.0
+"""Seconds by which the server's clock may differ: tokens and the times of lists are counted by it."""
+
+NEARLY_FULL: Final = 0.9
+"""Share of maxmemory; at the whole a server that evicts nothing refuses every acquisition."""
+
+Verdict = Literal["ok", "warning", "error", "unknown"]
+
+
+def diagnose_server(wire: Wire, alias: str, copies: Copies | None) -> list[Finding]:
+    """Return what one server shows; BackendError where it doesn't answer."""
+    info = parse_info(wire.command("INFO"))
+    return [
+        _checked("version", judge_version(info, alias), f"Redis {info.get('redis_version', '?')}"),
+        _checked("eviction", judge_eviction(info, alias), "maxmemory-policy noeviction"),
+        *_memory(info),
+        *_persistence(info),
+        *_replication(info, copies),
+        _clock(wire),
+    ]
+
+
+def _checked(subject: str, messages: list[CheckMessage], well: str) -> Finding:
+    for message in messages:
+        verdict: Verdict = "error" if message.level >= 40 else "warning"
+        return Finding(subject, verdict, f"{message.msg} [{message.id}]", str(message.hint or ""))
+    return Finding(subject, "ok", well)
+
+
+def _memory(info: Mapping[str, str]) -> Iterator[Finding]:
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if not most:
+        yield Finding("memory", "ok", f"{_megabytes(used)} used, no limit set")
+    elif used < most * NEARLY_FULL:
+        yield Finding("memory", "ok", f"{_megabytes(used)} of {_megabytes(most)} used")
+    else:
+        text = f"{_megabytes(used)} of {_megabytes(most)} used: a full server refuses every acquisition"
+        yield Finding("memory", "warning", text, "Raise maxmemory, or give the locks a server of their own.")
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1_000_000:.1f} MB"
+
+
+def _persistence(info: Mapping[str, str]) -> Iterator[Finding]:
+    """A restart without persistence forgets who holds what; with an old snapshot it remembers wrongly."""
+    if info.get("loading", "0") != "0":
+        yield Finding(
+            "persistence", "error", "the server is still loading its data", "Wait until it is done."
+        )
+    refused = (
+        info.get("rdb_last_bgsave_status", "ok") != "ok" or info.get("aof_last_write_status", "ok") != "ok"
+    )
+    if refused:
+        yield Finding(
+            "persistence",
+            "error",
+            "the last write to the disk failed: by default the server then refuses to be written to",
+            "See the server's log, and free some disk space.",
+        )
+    elif info.get("aof_enabled") == "1":
+        yield Finding("persistence", "ok", "the append-only file is on")
+    else:
+        yield Finding(
+            "persistence",
+            "warning",
+            "the append-only file is off: when the server restarts, locks that are held are free",
+            "Set appendonly yes, or use fenced=True where two holders at once would do harm.",
+        )
+
+
+def _replication(info: Mapping[str, str], copies: Copies | None) -> Iterator[Finding]:
+    if info.get("role") == "slave":
+        link = info.get("master_link_status", "?")
+        yield Finding(
+            "replication",
+            "error",
+            f"this is a replica (the link to its master is {link}): it takes no locks",
+            "Point LOCATION or CACHE at the master, or at the Sentinels: sentinel+redis://….",
+        )
+        return
+    replicas = int(info.get("connected_slaves", 0))
+    wanted = copies.replicas if copies is not None else 0
+    if isinstance(wanted, int) and replicas < wanted:
+        text = (
+            f"{replicas} replicas are connected, but wait_replicas asks for {wanted}: nothing can be acquired"
+        )
+        yield Finding("replication", "error", text, "Start the replicas, or ask for fewer.")
+    elif replicas and copies is None:
+        text = (
+            f"master of {replicas} replicas, and an acquisition doesn't wait for any: a failover may lose it"
+        )
+        yield Finding("replication", "warning", text, "Set OPTIONS['wait_replicas'], or use fenced=True.")
+    else:
+        yield Finding("replication", "ok", f"master of {replicas} replicas")
+
+
+def _clock(wire: Wire) -> Finding:
+    asked = time.time()
+    seconds, micros = wire.command("TIME")
+    answered = time.time()
+    ahead = int(seconds) + int(micros) / 1_000_000 - (asked + answered) / 2
+    text = f"the server's clock is {ahead:+.3f} s from this machine's (± {(answered - asked) / 2:.3f} s)"
+    if abs(ahead) <= CLOCKS_APART:
+        return Finding("clock", "ok", text)
+    hint = "Synchronise both by NTP: leases keep their length, but times in lists and the log are wrong."
+    return Finding("clock", "warning", text, hint)
+
+
+def named(server: str, findings: list[Finding]) -> list[Finding]:
+    """Say of which server of several these are."""
+    return [
+        Finding(f"{finding.subject} ({server})", finding.verdict, finding.text, finding.hint)
+        for finding in findings
+    ]

@@ -1,0 +1,271 @@
+"""`manage.py locks`: see what is held, free it, run a command under a lock, examine the servers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, TextIO, cast
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from locking.exceptions import BackendError, LockError
+from locking.handler import InvalidLockBackend
+from locking.held import KINDS, STATES, HeldLock, Page
+from locking.management.locks import doctor, listing, output, running
+from locking.names import UNSET, check_wait
+from locking.operating import Result, force_release
+
+NO, BAD_INPUT = 1, 2
+
+EPILOG: Final = """
+Exit status: 0 done; 1 there was nothing to show or release, or the doctor found an error; 2 the command line
+can't be meant; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends as its command does; 75 others
+have the lock; 70 the lock was lost and the command was stopped; 126 and 127 it could not be started; 128 and
+a signal's number when that ended it.
+"""
+
+
+class Command(BaseCommand):
+    """Look after the locks of this project."""
+
+    help = "See what is held, free it, run a command under a lock, examine the servers."
+    requires_system_checks = ()  # an operator comes when something is broken
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the verbs and their options."""
+        parser.epilog = EPILOG.strip()
+        verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+        self._add_list(self._verb(verbs, "list", "what is held, the oldest first"))
+        self._add_show(self._verb(verbs, "show", "everything that is known of one lock"))
+        self._add_release(self._verb(verbs, "release", "break the hold of a lock"))
+        self._add_watch(self._verb(verbs, "watch", "the list, drawn anew every two seconds"))
+        self._add_run(self._verb(verbs, "run", "run a command while holding a lock"))
+        self._verb(verbs, "doctor", "examine settings, servers and databases")
+
+    def _verb(self, verbs: Any, name: str, text: str) -> CommandParser:
+        parser: CommandParser = verbs.add_parser(name, help=text, description=text.capitalize() + ".")
+        parser.add_argument("--backend", metavar="ALIAS", help="an alias in LOCKING")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        return parser
+
+    def _add_list(self, parser: CommandParser) -> None:
+        parser.add_argument("--prefix", default="", metavar="TEXT", help="only names that begin with it")
+        parser.add_argument("--search", default="", metavar="TEXT", help="only where name or holder has it")
+        parser.add_argument("--state", default="", choices=STATES, help="only these")
+        parser.add_argument("--kind", default="", choices=KINDS, help="only these")
+        parser.add_argument("--host", default="", help="only holders on this machine")
+        parser.add_argument(
+            "--longer-than", type=_seconds, default=0.0, metavar="S", help="held for at least so many seconds"
+        )
+        parser.add_argument("--limit", type=_whole, default=50, metavar="N", help="rows at most (50)")
+
+    def _add_show(self, parser: CommandParser) -> None:
+        parser.add_argument("name", help="the lock's name, without the KEY_PREFIX")
+
+    def _add_release(self, parser: CommandParser) -> None:
+        parser.add_argument("name", help="the lock's name, without the KEY_PREFIX")
+        parser.add_argument("--reason", required=True, help="why; it is kept in the audit")
+        parser.add_argument("--owner", help="the owner as `show` told it: a newer one keeps the lock")
+        parser.add_argument("--yes", action="store_true", help="don't ask")
+
+    def _add_watch(self, parser: CommandParser) -> None:
+        self._add_list(parser)
+        parser.add_argument("--every", type=_seconds, default=2.0, metavar="S", help="seconds (2)")
+        parser.add_argument("--times", type=_whole, metavar="N", help="end after so many")
+
+    def _add_run(self, parser: CommandParser) -> None:
+        parser.add_argument("--ttl", type=_seconds, metavar="S", help="stop it after so many seconds at most")
+        parser.add_argument(
+            "--wait", type=_seconds, default=UNSET, metavar="S", help="for the lock; 0: don't"
+        )
+        parser.add_argument("--fenced", action="store_true", help="a database checks the fencing token")
+        parser.add_argument("--grace", type=_seconds, metavar="S", help="from SIGTERM to SIGKILL (5)")
+        parser.add_argument(
+            "--on-conflict", type=_whole, default=running.CONTENDED, metavar="N", help="exit status (75)"
+        )
+        parser.add_argument("name", help="the lock's name")
+        parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
+
+    @property
+    def _out(self) -> TextIO:
+        """What is behind Django's wrapper, which would end each piece of a table with a new line."""
+        return cast("TextIO", self.stdout._out)
+
+    # the verbs
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Do what the verb says; errors become messages and exit statuses."""
+        verb: Callable[[dict[str, Any]], int] = getattr(self, f"_do_{options['verb']}")
+        try:
+            status = verb(options)
+        except (InvalidLockBackend, ValueError) as error:
+            raise CommandError(str(error), returncode=BAD_INPUT) from error
+        except BackendError as error:
+            raise CommandError(str(error), returncode=running.UNAVAILABLE) from error
+        except DatabaseError as error:
+            what = "the database can't be asked, and without its audit nothing is done"
+            raise CommandError(f"{what}: {error}", returncode=running.UNAVAILABLE) from error
+        except LockError as error:
+            raise CommandError(str(error), returncode=NO) from error
+        except KeyboardInterrupt:
+            status = 130
+        if status:
+            sys.exit(status)
+
+    def _do_list(self, options: dict[str, Any]) -> int:
+        page = listing.one_page(_filters(options))
+        if options["json"]:
+            self.stdout.write(output.dumps(listing.page_as_dict(page)))
+        else:
+            output.print_table(self._out, output.cells_of(page.rows))
+            self._tell_rest(page)
+        return _status_of(page)
+
+    def _tell_rest(self, page: Page) -> None:
+        """What the table doesn't show goes to stderr: a pipe gets rows only."""
+        about = "" if page.complete else "at least "
+        self.stderr.write(f"{len(page.rows)} of {about}{page.total} held", self.style.NOTICE)
+        for problem in page.problems:
+            self.stderr.write(f"backend {problem.backend}: {problem.message}")
+
+    def _do_watch(self, options: dict[str, Any]) -> int:
+        every, times = options["every"], options["times"]
+        status = 0
+        with output.Screen(self._out) as draw:
+            for page in listing.pages(_filters(options), every, times):
+                if options["json"]:
+                    self.stdout.write(output.dumps(listing.page_as_dict(page)))
+                    self.stdout.flush()
+                else:
+                    draw(output.cells_of(page.rows))
+                status = _status_of(page)
+        return status
+
+    def _do_show(self, options: dict[str, Any]) -> int:
+        picture = listing.picture_of(options["name"], options["backend"])
+        if options["json"]:
+            self.stdout.write(output.dumps(picture.as_dict()))
+        else:
+            self._print_picture(picture)
+        return 0 if picture.holds else NO
+
+    def _print_picture(self, picture: listing.Picture) -> None:
+        for line in listing.lines_of(picture):
+            self.stdout.write(output.printable(line))
+        for line in picture.unknown:
+            self.stderr.write(line)
+
+    def _do_release(self, options: dict[str, Any]) -> int:
+        picture = listing.picture_of(options["name"], options["backend"])
+        holds = [hold for hold in picture.holds if options["owner"] in (None, hold.owner)]
+        if not holds:
+            whose = f" by {options['owner']}" if options["owner"] else ""
+            raise CommandError(f"{picture.name!r} on {picture.backend!r} isn't held{whose}", returncode=NO)
+        if len(holds) > 1:
+            owners = ", ".join(hold.owner for hold in holds)
+            raise ValueError(f"{picture.name!r} has {len(holds)} holders; say which with --owner: {owners}")
+        (hold,) = holds
+        if not options["yes"] and not self._confirm(hold):
+            self.stderr.write("nothing was done")
+            return NO
+        return self._released(force_release(hold, reason=options["reason"]), hold, as_json=options["json"])
+
+    def _confirm(self, hold: HeldLock) -> bool:
+        for line in listing.lines_of_hold(hold):
+            self.stderr.write(output.printable(line))
+        self.stderr.write("Breaking the lock doesn't stop its holder: only its fenced writes are refused.")
+        try:
+            return input("Break it? [y/N] ").strip().lower() in ("y", "yes")
+        except EOFError:
+            return False
+
+    def _released(self, result: Result, hold: HeldLock, *, as_json: bool) -> int:
+        if as_json:
+            told = {"done": result.done, "name": hold.name, "owner": hold.owner}
+            self.stdout.write(output.dumps({**told, "details": result.event.details}))
+        elif result.done:
+            self.stdout.write(f"broken; {result.event.details}")
+        else:
+            self.stderr.write(f"{hold.owner} doesn't hold it any more: nothing was done")
+        return 0 if result.done else NO
+
+    def _do_run(self, options: dict[str, Any]) -> int:
+        job = running.Job(
+            name=options["name"],
+            command=_command(options),
+            backend=options["backend"] or "default",
+            ttl=options["ttl"],
+            wait=options["wait"],
+            fenced=options["fenced"],
+            grace=options["grace"],
+            on_conflict=options["on_conflict"],
+        )
+        report = running.run(job)
+        if options["json"]:
+            fields = {name: getattr(report, name) for name in ("status", "message", "waited", "held")}
+            self.stderr.write(output.dumps({"name": job.name, **fields}))
+        elif report.message:
+            self.stderr.write(report.message)
+        return report.status
+
+    def _do_doctor(self, options: dict[str, Any]) -> int:
+        sections = []
+        for section in doctor.examine(options["backend"]):
+            sections.append(section)
+            if not options["json"]:
+                self._print_section(section)
+        worst = doctor.worst(sections)
+        if options["json"]:
+            told = {"verdict": worst, "sections": [section.as_dict() for section in sections]}
+            self.stdout.write(output.dumps(told))
+        else:
+            self.stdout.write(f"verdict: {worst}")
+        return NO if worst == "error" else 0
+
+    def _print_section(self, section: doctor.Section) -> None:
+        self.stdout.write(section.title, self.style.MIGRATE_HEADING)
+        for finding in section.findings:
+            line = f"  {finding.verdict:<8} {finding.subject}: {finding.text}"
+            self.stdout.write(output.printable(line), getattr(self.style, STYLES[finding.verdict]))
+            if finding.hint and finding.verdict != "ok":
+                self.stdout.write(f"{'':11}{finding.hint}")
+
+
+STYLES: Final = {"ok": "SUCCESS", "warning": "WARNING", "error": "ERROR", "unknown": "NOTICE"}
+
+
+def _filters(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `held_locks`."""
+    same = {name: options[name] for name in ("prefix", "search", "state", "kind", "host", "limit")}
+    return {**same, "alias": options["backend"], "older_than": options["longer_than"]}
+
+
+def _command(options: dict[str, Any]) -> list[str]:
+    """Return the command; what looks like an option there was meant for us."""
+    command: list[str] = options["command"]
+    if command[:1] == ["--"]:
+        return command[1:]
+    if command and command[0].startswith("-"):
+        raise ValueError(f"{command[0]} stands after the name: write locks run [options] NAME -- command")
+    return command
+
+
+def _status_of(page: Page) -> int:
+    """A backend that doesn't answer is a failure; one that can't list is not."""
+    return running.UNAVAILABLE if any(not problem.unsupported for problem in page.problems) else 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = check_wait(float(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; write one such as 0.5") from None
+    return value or 0.0
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; write one such as 50")
+    return int(text)

@@ -1,0 +1,159 @@
+"""`locks list`, `show` and `watch`: what is held, by whom, for how long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+from django.db import DatabaseError
+
+from locking.backends.base import BaseLockBackend
+from locking.databases import fence_name
+from locking.exceptions import LockNotSupported
+from locking.handler import DEFAULT_ALIAS, locks
+from locking.held import HeldLock, Page, held_locks, holds_of
+from locking.management.locks.output import seconds
+from locking.models import Fence, LockEvent
+from locking.names import check_name
+
+LAST_EVENTS = 10
+
+
+def one_page(filters: Mapping[str, Any]) -> Page:
+    """Return what `list` and `watch` show; the filters are the arguments of `held_locks`."""
+    return held_locks(filters["alias"], **{name: value for name, value in filters.items() if name != "alias"})
+
+
+def pages(filters: Mapping[str, Any], every: float, times: int | None) -> Iterator[Page]:
+    """Yield a page every so many seconds, so many times or without end."""
+    for number in count(1):
+        yield one_page(filters)
+        if times is not None and number >= times:
+            return
+        time.sleep(every)
+
+
+def page_as_dict(page: Page) -> dict[str, Any]:
+    """Return a page as plain values, for JSON."""
+    return {
+        "total": page.total,
+        "complete": page.complete,
+        "rows": [hold.as_dict() for hold in page.rows],
+        "problems": [{"backend": p.backend, "message": p.message} for p in page.problems],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that is known of one lock.
+
+    Attributes:
+        name: the lock's name.
+        key: where the backend keeps it.
+        backend: alias in `LOCKING`.
+        holds: who has it: nobody, one, or several.
+        fence: the row of `locking_fence`, if it was ever fenced.
+        events: what operators did to it, the latest first.
+        unknown: what could not be asked for, and why.
+    """
+
+    name: str
+    key: str
+    backend: str
+    holds: list[HeldLock]
+    fence: dict[str, Any] | None
+    events: list[dict[str, Any]]
+    unknown: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values, for JSON."""
+        rest = {
+            name: getattr(self, name) for name in ("name", "key", "backend", "fence", "events", "unknown")
+        }
+        return {**rest, "holds": [hold.as_dict() for hold in self.holds]}
+
+
+def picture_of(name: str, alias: str | None) -> Picture:
+    """Ask for everything that is known of one lock.
+
+    Raises:
+        LockKeyError: a name that can't be one. BackendUnavailable: the backend doesn't answer.
+    """
+    backend = locks[alias or DEFAULT_ALIAS]
+    key, unknown = backend.key(check_name(name)), list[str]()
+    holds = _holds(backend, name, key, unknown)
+    fence, events = _from_database(key, backend.alias, unknown)
+    return Picture(name, key, backend.alias, holds, fence, events, unknown)
+
+
+def _holds(backend: BaseLockBackend, name: str, key: str, unknown: list[str]) -> list[HeldLock]:
+    """A backend that can't list can still tell who has a lock."""
+    try:
+        return holds_of(name, backend=backend.alias)
+    except LockNotSupported as error:
+        unknown.append(f"{error}: only its owner is known")
+    holder = backend.holder(key)
+    if holder is None:
+        return []
+    known = {"count": holder.count, "remaining": holder.remaining}
+    return [HeldLock(backend=backend.alias, name=name, key=key, kind="lock", owner=holder.owner, **known)]  # type: ignore[arg-type]
+
+
+def _from_database(
+    key: str, alias: str, unknown: list[str]
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """The lock's fence and its last events; without a database the rest is told all the same."""
+    try:
+        names = {fence_name(key, vendor) for vendor in ("postgresql", "mysql")}
+        fences = Fence.objects.filter(name__in=names).values("token", "owner", "updated_at")
+        events = LockEvent.objects.filter(backend=alias, key=key).values(
+            "at", "action", "done", "actor", "reason", "owner"
+        )
+        return next((dict(each) for each in fences), None), [dict(each) for each in events[:LAST_EVENTS]]
+    except DatabaseError as error:
+        unknown.append(f"the database could not be asked for the fence and events: {error}")
+        return None, []
+
+
+def lines_of(picture: Picture) -> Iterator[str]:
+    """Yield a lock as lines of text."""
+    yield f"lock      {picture.name}"
+    yield f"key       {picture.key} on backend {picture.backend}"
+    if not picture.holds:
+        yield "state     free"
+    for hold in picture.holds:
+        yield from lines_of_hold(hold)
+    if fence := picture.fence:
+        yield f"fence     token {fence['token']} of {fence['owner']}, {_moment(fence['updated_at'])}"
+    for event in picture.events:
+        done = "" if event["done"] else " (nothing was done)"
+        who = f"{event['action']} by {event['actor']}{done}"
+        yield f"event     {_moment(event['at'])} {who}: {event['reason']}"
+
+
+def lines_of_hold(hold: HeldLock) -> Iterator[str]:
+    """Yield a hold as lines of text; what nobody told is left out."""
+    count = f", held {hold.count} times" if hold.count > 1 else ""
+    yield f"state     {hold.state}, {hold.kind}{count}"
+    yield f"holder    {hold.holder}"
+    yield f"owner     {hold.owner}"
+    left, length = seconds(hold.remaining, missing="no end"), seconds(hold.ttl)
+    yield f"time      held for {seconds(hold.held_for)}, {left} left of {length}"
+    told = {
+        "renewed": None if hold.renewals is None else f"{hold.renewals} times",
+        "waiters": hold.waiters,
+        "token": hold.token or None,
+        "doing": hold.doing,
+        "taken at": hold.site,
+    }
+    for what, value in told.items():
+        if value is not None:
+            yield f"{what:<9} {value}"
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S %Z}"

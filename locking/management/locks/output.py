@@ -1,0 +1,124 @@
+"""How the verbs speak: tables on a terminal, plain columns where rich isn't installed, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TextIO
+
+from locking.held import HeldLock
+
+try:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+    HAS_RICH = True
+except ImportError:  # a project that uses the app alone may not have it
+    HAS_RICH = False
+
+Row = Sequence[str]
+Cells = tuple[Sequence[str], list[Row]]
+
+COLUMNS: Final = ("STATE", "NAME", "KIND", "BACKEND", "HOLDER", "HELD", "LEFT", "WAITERS", "TOKEN")
+
+COLOURS: Final = {
+    "held": "green",
+    "expiring": "yellow",
+    "over-age": "yellow",
+    "gone": "red",
+    "ok": "green",
+    "warning": "yellow",
+    "error": "red",
+    "unknown": "cyan",
+}
+
+
+def seconds(value: float | None, *, missing: str = "-") -> str:
+    """Return a length of time as people read it: `0.5s`, `42s`, `3m05s`, `2h10m`, `3d04h`."""
+    if value is None:
+        return missing
+    if value < 10:
+        return f"{value:.1f}s"
+    whole = int(value)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def cells_of(holds: Iterable[HeldLock]) -> Cells:
+    """Return holds as a table."""
+    return COLUMNS, [_row(hold) for hold in holds]
+
+
+def _row(hold: HeldLock) -> Row:
+    waiters = "-" if hold.waiters is None else str(hold.waiters)
+    left = seconds(hold.remaining, missing="no end")
+    token = str(hold.token or "-")
+    held_for = seconds(hold.held_for)
+    return (hold.state, hold.name, hold.kind, hold.backend, hold.holder, held_for, left, waiters, token)
+
+
+def dumps(value: Any) -> str:
+    """Return JSON on one line."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def print_table(out: TextIO, cells: Cells) -> None:
+    """Print a table: with rich on a terminal, as plain columns into a file, which has no edge to fold at."""
+    if HAS_RICH and out.isatty():
+        Console(file=out, highlight=False).print(rich_table(cells))
+    else:
+        out.write(plain(cells) + "\n")
+
+
+def rich_table(cells: Cells) -> Any:
+    """Return a table for rich. Names are data, never markup."""
+    columns, rows = cells
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in ("STATE", "HELD", "LEFT"))
+    for row in rows:
+        table.add_row(*(Text(printable(cell), style=COLOURS.get(cell, "")) for cell in row))
+    return table
+
+
+def plain(cells: Cells) -> str:
+    """Return the columns padded to their widest."""
+    columns, rows = cells
+    lines = [columns, *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def printable(text: str) -> str:
+    """Return `text` without what a terminal would obey: a lock may have any name."""
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+
+
+class Screen:
+    """A table that is drawn anew in place; where that can't be, one below the other."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._live: Any = None
+        if HAS_RICH and out.isatty():
+            self._live = Live(console=Console(file=out, highlight=False), auto_refresh=False, screen=True)
+
+    def __enter__(self) -> Callable[[Cells], None]:
+        if self._live is None:
+            return lambda cells: print_table(self._out, cells)
+        self._live.__enter__()
+        return lambda cells: self._live.update(rich_table(cells), refresh=True)
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.__exit__(*error)

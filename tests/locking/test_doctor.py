@@ -1,0 +1,203 @@
+"""`locks doctor`: it finds what is broken on real servers that are, and says how to mend it."""
+
+from __future__ import annotations
+
+import json
+import time
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.test.utils import override_settings
+
+from locking import get_lock
+from locking.backends.base import Finding
+from locking.backends.memory import MemoryBackend
+from locking.handler import locks
+from locking.management.locks import doctor
+from locking.models import Fence
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MEGABYTE = 1_000_000
+
+
+def findings(alias="default"):
+    """What the doctor finds on one backend, by subject; the last word where there are several."""
+    sections = {section.title: section.findings for section in doctor.examine(alias)}
+    return {finding.subject: finding for finding in sections[f"backend {alias}"]}
+
+
+@pytest.fixture
+def patient(own_redis, locks_on):
+    """A server to break, whose configuration is put right afterwards."""
+    locks_on(own_redis.url)
+    client = own_redis.client
+    before = {name: client.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy", "appendonly")}
+    yield client
+    client.replicaof("NO", "ONE")
+    for name, value in before.items():
+        client.config_set(name, value)
+
+
+def test_a_sound_server_is_told_to_be_sound(patient):
+    """Everything that was looked at is listed, with its figures."""
+    patient.config_set("appendonly", "yes")
+    found = findings()
+    assert {finding.verdict for finding in found.values()} == {"ok"}
+    assert set(found) >= {"version", "eviction", "memory", "persistence", "replication", "clock", "latency"}
+    assert found["latency"].text.startswith("acquire + release: p50 ")
+
+
+def test_a_server_that_evicts_is_found(patient):
+    """Locks would vanish when its memory is full."""
+    patient.config_set("maxmemory-policy", "allkeys-lru")
+    finding = findings()["eviction"]
+    assert finding.verdict == "warning"
+    assert "allkeys-lru" in finding.text
+    assert "noeviction" in finding.hint
+
+
+def test_a_server_without_persistence_is_found(patient):
+    """A restart would free every lock."""
+    patient.config_set("appendonly", "no")
+    finding = findings()["persistence"]
+    assert finding.verdict == "warning"
+    assert "when the server restarts" in finding.text
+
+
+def test_a_server_that_is_full_is_found(patient):
+    """It would refuse to be written to."""
+    patient.config_set("maxmemory", patient.info("memory")["used_memory"] + MEGABYTE // 10)
+    assert findings()["memory"].verdict == "warning"
+
+
+def test_a_replica_is_found(patient):
+    """It takes no locks; trying one is an error of its own."""
+    patient.replicaof("127.0.0.1", 1)
+    found = findings()
+    assert found["replication"].verdict == "error"
+    assert "this is a replica" in found["replication"].text
+    assert found["latency"].verdict == "error"
+    assert "READONLY" in found["latency"].text or "read only" in found["latency"].text
+
+
+def test_too_few_replicas_are_found(own_redis, locks_on):
+    """Nothing could be acquired."""
+    locks_on(own_redis.url, wait_replicas=1, wait_timeout_ms=10)
+    found = findings()
+    assert found["replication"].verdict == "error"
+    assert "0 replicas are connected, but wait_replicas asks for 1" in found["replication"].text
+
+
+def test_a_clock_that_is_wrong_is_found(monkeypatch):
+    """Here it is this machine's that is an hour behind, for the server and the database alike."""
+    here = time.time
+    monkeypatch.setattr(time, "time", lambda: here() - 3600)
+    sections = list(doctor.examine())
+    wrong = [
+        (section.title, finding.text)
+        for section in sections
+        for finding in section.findings
+        if finding.subject == "clock" and finding.verdict == "warning"
+    ]
+    assert [title for title, _ in wrong] == ["backend default", "database default"]
+    assert all(" +3600." in text or " +3599." in text for _, text in wrong)
+
+
+def test_a_server_that_is_down_is_found_once(backend_down):
+    """What would only wait for it again is left out."""
+    found = findings("down")
+    assert list(found) == ["server"]
+    assert found["server"].verdict == "error"
+    assert "doesn't answer" in found["server"].text
+
+
+def test_a_lock_without_an_end_is_found(patient):
+    """Somebody made it by hand, or its ttl was taken away."""
+    with get_lock("a"):
+        patient.persist("a")
+        finding = findings()["no end"]
+        patient.pexpire("a", 30_000)
+    assert (finding.verdict, finding.text) == ("warning", "1: a")
+
+
+def test_a_holder_that_is_gone_is_found(monkeypatch):
+    """Its process has given no sign of life."""
+    monkeypatch.setattr("locking.held.SILENT", -1.0)
+    with get_lock("a"):
+        presence = {lease_client("a"): '{"host": "web-1", "pid": 7}'}
+        locks["default"].tell_presence(presence)
+        finding = findings()["holder gone"]
+    assert (finding.verdict, finding.text) == ("warning", "1: a")
+
+
+def lease_client(name):
+    """The client id of whoever has the lock."""
+    return locks["default"].holder(name).owner.split(":")[0]
+
+
+def test_entries_that_ended_by_themselves_are_counted(patient):
+    """They are taken out of the list by looking at it."""
+    lock = get_lock("a", ttl=30)
+    lock.acquire()
+    patient.delete("a")
+    assert findings()["list"].text.startswith("1 entries had ended")
+
+
+def test_a_missing_fence_is_found():
+    """On a database that was never migrated."""
+    with connection.schema_editor() as editor:
+        editor.delete_model(Fence)
+    try:
+        (section,) = [each for each in doctor.examine() if each.title == "database default"]
+    finally:
+        with connection.schema_editor() as editor:
+            editor.create_model(Fence)
+    fence = next(finding for finding in section.findings if finding.subject == "fence")
+    assert fence.verdict == "warning"
+    assert "manage.py migrate --database=default" in fence.hint
+
+
+def test_mistakes_in_the_settings_are_found(settings):
+    """As by `manage.py check`, and the backend says the same of itself."""
+    settings.LOCKING = {"default": {"BACKEND": "locking.no.Such"}}
+    sections = {section.title: section.findings for section in doctor.examine()}
+    assert sections["settings"][0].subject == "locking.E004"
+    assert sections["backend default"][0].verdict == "error"
+
+
+class Ailing(MemoryBackend):
+    """A backend of somebody else's, with a finding of its own."""
+
+    def diagnose(self):
+        """Complain."""
+        return [*super().diagnose(), Finding("quorum", "error", "1 of 3 servers", "Start them.")]
+
+
+def test_every_backend_is_examined_by_its_own_hook():
+    """What `diagnose()` returns is in the report; latency and holds come for every backend."""
+    with override_settings(LOCKING={"default": {"BACKEND": f"{__name__}.Ailing"}}):
+        out = StringIO()
+        with pytest.raises(SystemExit) as ending:
+            call_command("locks", "doctor", "--json", stdout=out)
+    report = json.loads(out.getvalue())
+    subjects = {f["subject"]: f["verdict"] for s in report["sections"] for f in s["findings"]}
+    assert ending.value.code == 1
+    assert report["verdict"] == "error"
+    assert subjects["quorum"] == "error"
+    assert subjects["latency"] == subjects["holds"] == "ok"
+
+
+def test_the_report_is_readable(patient):
+    """A line a finding, a hint below what isn't well, and the verdict last."""
+    patient.config_set("appendonly", "no")
+    out = StringIO()
+    call_command("locks", "doctor", stdout=out, no_color=True)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "settings"
+    assert "backend default" in lines
+    where = next(i for i, line in enumerate(lines) if line.startswith("  warning  persistence: "))
+    assert lines[where + 1].strip().startswith("Set appendonly yes")
+    assert lines[-1] == "verdict: warning"
