@@ -1,4 +1,4 @@
-"""`python -m benchmarks.checkout`: the sound strategies through HTTP, beside views that do less, in one run."""
+"""`python -m benchmarks.checkout`: the sound strategies through HTTP, beside views that do less."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.load.journal import Journal
+from tests.load.journal import Journal, verdict
 from tests.load.schedule import Schedule, as_lines
 from tests.load.wire import Address, Reply, Wire
 
@@ -125,18 +125,13 @@ def buy(wire: Wire, journal: Journal, key: str, basket: dict[str, int], *, tries
 def _hear(journal: Journal, key: str, reply: Reply, doubt: bool) -> int:
     """Write down what was said; return UNKNOWN when that settles nothing."""
     data = _data(reply)
-    kind = str(data.get("type", ""))
-    if reply.status in (200, 201):
-        journal.told(key, 201, order=data["id"])
-        return 201
-    if reply.status == 409 and "sold-out" in kind:
-        journal.told(key, 409, short=[shortage["sku"] for shortage in data["shortages"]])
-        return 409
-    if reply.status == 503 and "unknown" not in kind and not doubt:
-        journal.told(key, 503)
-        return 503
-    journal.unknown(key, f"{reply.status} {kind}")
-    return UNKNOWN
+    told = verdict(reply.status, data)
+    # After a try of unknown fate, "nothing was ordered" is true of this try only.
+    if told is None or (doubt and told["status"] == 503):
+        journal.unknown(key, f"{reply.status} {data.get('type')}")
+        return UNKNOWN
+    journal.told(key, **told)
+    return int(told["status"])
 
 
 def _data(reply: Reply) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -57,6 +57,18 @@ class Journal:
 
 def _line(facts: dict[str, object]) -> bytes:
     return json.dumps(facts).encode() + b"\n"
+
+
+def verdict(status: int, data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what an answer of the checkout tells, as `told` takes it; None when it settles nothing."""
+    kind = str(data.get("type", ""))
+    if status in (200, 201):
+        return {"status": 201, "order": data["id"]}
+    if status == 409 and "sold-out" in kind:
+        return {"status": 409, "short": [shortage["sku"] for shortage in data["shortages"]]}
+    if status == 503 and kind and "unknown" not in kind:
+        return {"status": 503}
+    return None
 
 
 @dataclass

@@ -10,10 +10,11 @@ import os
 import random
 import secrets
 from pathlib import Path
+from typing import Any
 
 from locust import FastHttpUser, constant_throughput, task
 
-from tests.load.journal import Journal
+from tests.load.journal import Journal, verdict
 from tests.load.schedule import as_lines
 
 JOURNAL = Journal(Path(os.environ["LOAD_JOURNAL"])) if os.environ.get("LOAD_JOURNAL") else None
@@ -53,24 +54,15 @@ class Shopper(FastHttpUser):
             headers={"Idempotency-Key": key},
             catch_response=True,
         ) as response:
-            kind = self.heard(key, response)
-            if kind == "failed":
-                response.failure(f"{response.status_code} {response.text or response.error}"[:200])
-            else:
+            if self.heard(key, response):
                 response.success()
+            else:
+                response.failure(f"{response.status_code} {response.text or response.error}"[:200])
 
-    def heard(self, key: str, response: object) -> str:
-        """Write down the answer; return `failed` unless it is an order, a refusal or a request to come again."""
-        status = response.status_code  # type: ignore[attr-defined]  # locust has no types
-        data = response.json() if status in (200, 201, 409, 503) else {}  # type: ignore[attr-defined]
-        kind = data.get("type", "")
-        facts = None
-        if status in (200, 201):
-            facts = (201, {"order": data["id"]})
-        elif status == 409 and "sold-out" in kind:
-            facts = (409, {"short": [shortage["sku"] for shortage in data["shortages"]]})
-        elif status == 503 and "unknown" not in kind:
-            facts = (503, {})
-        if facts and JOURNAL:
-            JOURNAL.told(key, facts[0], **facts[1])
-        return "heard" if facts else "failed"
+    def heard(self, key: str, response: Any) -> bool:
+        """Write down the answer; return whether it is an order, a refusal or a request to come again."""
+        data = response.json() if response.status_code in (200, 201, 409, 503) else {}
+        told = verdict(response.status_code, data)
+        if told and JOURNAL:
+            JOURNAL.told(key, **told)
+        return told is not None

@@ -19,6 +19,7 @@
     u.ctx.strokeStyle = colour("ink");
     u.ctx.fillStyle = colour("ink");
     u.ctx.lineWidth = devicePixelRatio;
+    u.ctx.textAlign = "left";
     u.ctx.font = `${11 * devicePixelRatio}px system-ui`;
     u.ctx.setLineDash([4, 4]);
     for (const fault of faults) {

@@ -80,8 +80,8 @@ def write(path: Path, results: dict[str, Any]) -> None:
         "rows": "\n".join(map(_row, results["runs"])),
         "articles": "\n".join(map(_article, results["runs"])),
         "circumstances": html.escape(
-            f"{facts['taken_at']} · {facts['cpu']}, {facts['cores']} cores, load {facts['load_before'][0]:.1f}"
-            f" · Python {facts['python']} · commit {facts['commit']}{' with changes' if facts['dirty'] else ''}"
+            f"{facts['taken_at']} · {facts['cpu']}, {facts['cores']} cores,"
+            f" load {facts['load_before'][0]:.1f} · Python {facts['python']} · commit {facts['commit']}{' with changes' if facts['dirty'] else ''}"
         ),
         "data": _as_script({"runs": results["runs"], "growth": results["growth"]}),
     }
@@ -101,10 +101,10 @@ def _article(run: dict[str, Any]) -> str:
     keyed = "asked again with its key" if run["keyed"] else "not asked again: the shop knows no keys"
     return (
         f"<article><h3>{name}</h3>"
-        f'<div class="plot rate" data-name="{name}" role="img" aria-label="Answers a second over time"></div>'
-        f'<div class="plot wait" data-name="{name}" role="img" aria-label="Latency percentiles over time"></div>'
-        f'<p class="note">{html.escape(struck)}. {run["acknowledged"]} orders acknowledged, {run["orders"]} in the'
-        f" database, {run['unknown']} never answered; a buyer without an answer {keyed}.</p>{wrong}</article>"
+        f'<div class="plot rate" data-name="{name}" role="img" aria-label="Answers a second, {name}"></div>'
+        f'<div class="plot wait" data-name="{name}" role="img" aria-label="Latency in ms, {name}"></div>'
+        f'<p class="note">{html.escape(struck)}. {run["acknowledged"]} orders acknowledged, {run["orders"]} in'
+        f" the database, {run['unknown']} never answered; a buyer without an answer {keyed}.</p>{wrong}</article>"
     )
 
 
