@@ -83,7 +83,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _plan(options: argparse.Namespace) -> Plan:
     for name in ("seconds", "rate"):
         if not 0 < getattr(options, name) <= 100_000:
-            raise ValueError(f"--{name} {getattr(options, name):g} must be above 0, e.g. --{name} 60")
+            raise ValueError(f"--{name} {getattr(options, name):g} must be above 0, and at most 100000")
     return Plan(
         options.rate, options.seconds, faults.parse(options.faults), locust=options.locust, seed=options.seed
     )

@@ -79,13 +79,18 @@ def write(path: Path, results: dict[str, Any]) -> None:
         "titles": "".join(f'<th class="n">{title}' for title in (*FAULTY, *COLUMNS.values(), "locust")),
         "rows": "\n".join(map(_row, results["runs"])),
         "articles": "\n".join(map(_article, results["runs"])),
-        "circumstances": html.escape(
-            f"{facts['taken_at']} · {facts['cpu']}, {facts['cores']} cores,"
-            f" load {facts['load_before'][0]:.1f} · Python {facts['python']} · commit {facts['commit']}{' with changes' if facts['dirty'] else ''}"
-        ),
+        "circumstances": html.escape(_circumstances(facts)),
         "data": _as_script({"runs": results["runs"], "growth": results["growth"]}),
     }
     path.write_text(page.substitute(values), encoding="utf-8")
+
+
+def _circumstances(facts: dict[str, Any]) -> str:
+    changes = " with changes" if facts["dirty"] else ""
+    return (
+        f"{facts['taken_at']} · {facts['cpu']}, {facts['cores']} cores, load {facts['load_before'][0]:.1f}"
+        f" · Python {facts['python']} · commit {facts['commit']}{changes}"
+    )
 
 
 def _row(run: dict[str, Any]) -> str:
@@ -99,13 +104,15 @@ def _article(run: dict[str, Any]) -> str:
     struck = "; ".join(f"{fault['at']:.1f} s {fault['text']}" for fault in run["faults"]) or "no faults"
     wrong = "".join(f'<p class="bad">{html.escape(detail)}</p>' for detail in run["verdict"]["details"])
     keyed = "asked again with its key" if run["keyed"] else "not asked again: the shop knows no keys"
-    return (
-        f"<article><h3>{name}</h3>"
-        f'<div class="plot rate" data-name="{name}" role="img" aria-label="Answers a second, {name}"></div>'
-        f'<div class="plot wait" data-name="{name}" role="img" aria-label="Latency in ms, {name}"></div>'
-        f'<p class="note">{html.escape(struck)}. {run["acknowledged"]} orders acknowledged, {run["orders"]} in'
-        f" the database, {run['unknown']} never answered; a buyer without an answer {keyed}.</p>{wrong}</article>"
+    plots = "".join(
+        f'<div class="plot {kind}" data-name="{name}" role="img" aria-label="{label}, {name}"></div>'
+        for kind, label in (("rate", "Answers a second"), ("wait", "Latency in ms"))
     )
+    note = (
+        f"{struck}. {run['acknowledged']} orders acknowledged, {run['orders']} in the database,"
+        f" {run['unknown']} never answered; a buyer without an answer {keyed}."
+    )
+    return f'<article><h3>{name}</h3>{plots}<p class="note">{html.escape(note)}</p>{wrong}</article>'
 
 
 def _inlined(paths: Iterable[Path]) -> str:

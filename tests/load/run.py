@@ -159,8 +159,8 @@ def _recover(subject: Subject, environment: Mapping[str, str]) -> str:
 def _close(servers: Servers, shop: Shop, skus: Sequence[str], folder: Path) -> journal.Story:
     """Ask for all that is left of each product, then for one unit more; return all buyers' story.
 
-    Every unit on hand must be for sale: the first is served, the second refused. Who finds it busy asks again:
-    the lease of a killed holder may have to end first.
+    Every unit on hand must be for sale: the first is served, the second refused. Who finds it busy asks
+    again: the lease of a killed holder may have to end first.
     """
     path = folder / "closing.jsonl"
     deadline = time.monotonic() + CLOSING_SECONDS

@@ -1,8 +1,8 @@
 """When each buyer comes and what is in the basket: decided before the first one does.
 
-An open model: buyers don't wait for one another. Latency counts from the moment in this schedule, not from when
-a request could be sent; else a shop that stalls would hide its stall by holding the buyers back ("coordinated
-omission", https://www.scylladb.com/2021/04/22/on-coordinated-omission/).
+An open model: buyers don't wait for one another. Latency counts from the moment in this schedule, not from
+when a request could be sent; else a shop that stalls would hide its stall by holding the buyers back
+("coordinated omission", https://www.scylladb.com/2021/04/22/on-coordinated-omission/).
 """
 
 from __future__ import annotations
