@@ -75,7 +75,8 @@ class _Receipt:
         """Insert order, items and movements in the current transaction."""
         total = sum((products[line.sku].price * line.quantity for line in self._cart), Decimal(0))
         order = Order.objects.create(id=self.id, total=total, strategy=self._strategy)
-        OrderItem.objects.bulk_create(self._item(order, line, products[line.sku]) for line in self._cart)
+        items = [self._item(order, line, products[line.sku]) for line in self._cart]
+        order.known_items = OrderItem.objects.bulk_create(items)
         StockMovement.objects.bulk_create(self._movement(line, products[line.sku]) for line in self._cart)
         self._order = order
         checkpoint("recorded", order=self.id)
