@@ -2,6 +2,7 @@
 #   make PYTHON=python3.12 test     another Python       make PORT=8080 serve     another port
 PYTHON ?= python3
 PORT ?= 8000
+LOAD ?= --json build/loadtest.json --html build/loadtest.html
 RACE ?= --strategy all --buyers 40 --stock 10 --gap 20ms --processes 4
 PYTEST ?=
 
@@ -10,7 +11,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test check docs bench stop clean lock
+.PHONY: help venv migrate demo serve test check docs bench loadtest stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -36,6 +37,10 @@ check: $(READY) ## style, types, import rules, migrations, Django's own checks
 
 bench: migrate ## measure the locks side by side, briefly
 	@$(RUN) -m benchmarks.locks --quick
+
+loadtest: $(READY) ## load, kill and flush the served shop under each strategy, then audit it (UI=1: locust's page)
+	@mkdir -p build
+	@$(RUN) -m tests.load $(if $(UI),--ui,$(LOAD))
 
 docs: $(READY) ## build the documentation into build/docs
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt

@@ -166,4 +166,6 @@ LOGGING = {
     "disable_existing_loggers": False,
     "handlers": {"console": {"class": "logging.StreamHandler"}},
     "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="WARNING")},
+    # A refusal is an answer, not a fault of the shop: without this a rush writes a line for each.
+    "loggers": {"django.request": {"level": "ERROR"}},
 }

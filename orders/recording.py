@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from inventory.domain import LimitReached, Line
 from inventory.models import Product
-from orders.models import Order
+from orders.models import Order, OrderItem
 
 CREATED: Final = 201
 
@@ -107,10 +107,20 @@ class Receipt:
     created_at: datetime = field(default_factory=timezone.now)
     total: Decimal | None = None
     body: dict[str, Any] = field(default_factory=dict)
+    items: list[OrderItem] = field(default_factory=list)
 
     def price(self, products: Mapping[str, Product]) -> None:
         """Compute what the order costs, and the answer to its client, from the products' prices."""
         self.total = sum((products[line.sku].price * line.quantity for line in self.cart), Decimal(0))
+        self.items = [
+            OrderItem(
+                order_id=self.id,
+                product=products[line.sku],
+                quantity=line.quantity,
+                unit_price=products[line.sku].price,
+            )
+            for line in self.cart
+        ]
         self.body = {
             "id": str(self.id),
             "state": Order.State.PLACED.value,
@@ -139,6 +149,7 @@ class Receipt:
             created_at=self.created_at,
         )
         order._state.adding = False
+        order.known_items = self.items
         return order
 
 

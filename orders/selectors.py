@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -54,9 +55,15 @@ def order_data(order: Order) -> dict[str, Any]:
         "created_at": order.created_at.isoformat(),
         "lines": [
             {"sku": item.product.sku, "quantity": item.quantity, "unit_price": str(item.unit_price)}
-            for item in OrderItem.objects.filter(order=order).select_related("product")
+            for item in _items(order)
         ],
     }
+
+
+def _items(order: Order) -> Iterable[OrderItem]:
+    if order.known_items is not None:
+        return order.known_items
+    return OrderItem.objects.filter(order=order).select_related("product")
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Buyer:
         self._next += 1
 
     def receive(self) -> int:
-        """Read what there is; return the status when the reply is whole, else 0, or -1 when none will come."""
+        """Read what there is; return the status of a whole reply, 0 before that, -1 when none will come."""
         more = self.socket.recv(65536)
         if not more:
             return -1
@@ -182,7 +182,7 @@ class Crowd:
         """Let so many buyers send the requests in turn.
 
         Args:
-            requests: packed; buyer n begins with the n-th, so that different products are asked for at a time.
+            requests: packed; buyer n begins with the n-th, so that different products are asked for.
             buyers: connections, each with one request under way.
             seconds: length of the measured window.
             warm: seconds before it.

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from benchmarks.checkout.room import Room, open_room
-from benchmarks.checkout.subjects import SEGMENTS, VIEWS, Subject, segmented, strategies
+from benchmarks.checkout.subjects import FOR_UPDATE, SEGMENTS, VIEWS, Subject, segmented, strategies
 from tests.load.servers import Servers
 
 BUYERS = (1, 4, 16, 64, 256)
 PRODUCTS = (1, 10, 100, 1000)
 CROWD = 32
+BASE = next(view for view in VIEWS if view.name == FOR_UPDATE)
 
 
 def measure(
-    servers: Servers, quick: bool, only: Sequence[str] | None, progress: Callable[[str], None]
+    servers: Servers, seconds: float, only: Sequence[str] | None, progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Return a record for each subject and size; `axis` says what grows, `size` how far."""
+    """Return a record for each subject and size; `axis` says what grows, `size` how far.
+
+    Args:
+        servers: with the shop's tables.
+        seconds: of each run.
+        only: these strategies; None for every sound one.
+        progress: told what is measured next.
+    """
     wanted = [s for s in strategies() if only is None or s.name in only]
-    seconds = 0.6 if quick else 1.5
     with open_room(servers, 2, 16) as room:
-        return [
-            record for subject in [VIEWS[3], *wanted] for record in _grown(room, subject, seconds, progress)
-        ] + [record for record in _segments(room, only, seconds, progress)]
+        grown = [_grown(room, subject, seconds, progress) for subject in [BASE, *wanted]]
+        return [*chain.from_iterable(grown), *_segments(room, only, seconds, progress)]
 
 
 def _grown(

@@ -83,7 +83,7 @@ class Room:
         return _figures(burst, begun, ended) | self._faults(subject, burst, skus, products * stock)
 
     def statements(self, subject: Subject) -> float:
-        """Return the SQL statements of one checkout, BEGIN and COMMIT included, as PostgreSQL's log has them."""
+        """Return how many statements of one checkout PostgreSQL's log has, BEGIN and COMMIT included."""
         request = self._requests(subject, self._stock_up(1, 1_000_000))[0]
         with Wire(self.shop.address, timeout=20) as wire, self._logged():
             for _ in range(3 * COUNTED):  # every connection of the pool has heard of the setting by then

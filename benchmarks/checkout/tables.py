@@ -21,9 +21,10 @@ SIZES = {"buyers": BUYERS, "products": PRODUCTS, "segments": SEGMENTS}
 def show(console: Console, results: dict[str, Any]) -> None:
     """Print everything that was measured."""
     facts = results["circumstances"]
+    changes = " with uncommitted changes" if facts["dirty"] else ""
     console.print(
-        f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_before'][0]:.1f} · Python {facts['python']}"
-        f" · commit {facts['commit']}{' with uncommitted changes' if facts['dirty'] else ''}"
+        f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_before'][0]:.1f}"
+        f" · Python {facts['python']} · commit {facts['commit']}{changes}"
     )
     rounds = results.get("rounds", {"records": []})
     for shape in dict.fromkeys(record["shape"] for record in rounds["records"]):

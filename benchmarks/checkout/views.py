@@ -1,7 +1,7 @@
 """What a checkout is compared with: views as anybody would write them by hand, with the ORM.
 
-They take the same request, and those that sell write the same order and item, but no ledger. None of them is a
-part of the shop; `unlocked` oversells.
+They take the same request, and those that sell write the same order and item, but no ledger. None of them is
+a part of the shop; `unlocked` oversells.
 """
 
 from __future__ import annotations

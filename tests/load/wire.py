@@ -1,7 +1,7 @@
 """One kept-alive connection to the shop, with as little Python as will do.
 
-A load generator that costs as much as the server measures itself. This one sends bytes packed before and reads
-the status, the length and the body; `benchmarks.checkout` says how many requests a second it can make.
+A load generator that costs as much as the server measures itself. This one sends bytes packed before, and
+reads the status, the length and the body.
 """
 
 from __future__ import annotations

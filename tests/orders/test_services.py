@@ -11,6 +11,7 @@ from inventory.domain import MAX_QUANTITY, InvalidCart, Line, SoldOut, UnknownPr
 from inventory.models import StockMovement
 from inventory.strategies import STRATEGIES, Sale, Strategy, UnknownStrategy
 from orders.models import Order, OrderItem
+from orders.selectors import order_data
 from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.inventory.books import books
@@ -138,3 +139,12 @@ def test_one_checkout_can_place_one_order_only(monkeypatch):
     with pytest.raises(IntegrityError):
         checkout([Line(ProductFactory.create().sku, 1)], "doubling")
     assert Order.objects.count() == 1
+
+
+def test_a_placed_order_is_shown_without_asking_again(django_assert_num_queries):
+    """Whoever has just written the items knows them; read again, they are the same."""
+    pen, mug = ProductFactory.create(price=Decimal("24.00")), ProductFactory.create(price=Decimal("9.50"))
+    order = checkout([Line(pen.sku, 1), Line(mug.sku, 2)], strategy="row_lock")
+    with django_assert_num_queries(0):
+        shown = order_data(order)
+    assert shown == order_data(Order.objects.get())

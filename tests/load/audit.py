@@ -1,0 +1,166 @@
+"""The auditor: joins the buyers' journals with SQL of its own, and believes neither the shop nor its ORM."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+import psycopg
+
+from tests.load.journal import Story
+
+_STOCK = """
+SELECT p.sku, p.on_hand,
+       coalesce((SELECT sum(m.quantity) FROM inventory_stockmovement m
+                  WHERE m.product_id = p.id AND m.quantity > 0), 0),
+       coalesce((SELECT sum(m.quantity) FROM inventory_stockmovement m WHERE m.product_id = p.id), 0),
+       coalesce((SELECT sum(i.quantity) FROM orders_orderitem i WHERE i.product_id = p.id), 0)
+  FROM inventory_product p
+ WHERE p.sku = ANY(%s)
+"""
+_ORDERS = """
+SELECT i.order_id::text, p.sku, sum(i.quantity)
+  FROM orders_orderitem i JOIN inventory_product p ON p.id = i.product_id
+ WHERE i.order_id IN (SELECT j.order_id FROM orders_orderitem j
+                        JOIN inventory_product q ON q.id = j.product_id WHERE q.sku = ANY(%s))
+ GROUP BY 1, 2
+"""
+
+Basket = frozenset[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Stock:
+    """One product's rows: on hand, ever received, the sum of its movements, and sold by order items."""
+
+    sku: str
+    on_hand: int
+    received: int
+    moved: int
+    sold: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the database says, read in one snapshot."""
+
+    stocks: tuple[Stock, ...]
+    orders: Mapping[str, Basket]
+
+
+@dataclass
+class Verdict:
+    """How far from exact, each in units or orders, and sentences that say what.
+
+    Attributes:
+        oversold: units sold beyond what was received, or stock below zero.
+        undersold: units left though the closing buyers wanted them all.
+        lost: acknowledged orders that aren't there, or have other lines than were asked for.
+        duplicated: orders that nobody asked for, or one key that was told of two.
+        leaked: units that are neither on hand nor sold, or that the ledger doesn't have.
+    """
+
+    oversold: int = 0
+    undersold: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    leaked: int = 0
+    details: list[str] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        """Nothing is wrong."""
+        return not any((self.oversold, self.undersold, self.lost, self.duplicated, self.leaked))
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it for JSON."""
+        return asdict(self) | {"exact": self.exact}
+
+    def blame(self, kind: str, amount: int, sentence: str) -> None:
+        """Add a fault."""
+        setattr(self, kind, getattr(self, kind) + amount)
+        self.details.append(f"{kind}: {sentence}")
+
+
+def read_rows(database: psycopg.Connection, skus: Sequence[str]) -> Rows:
+    """Read everything about these products in one snapshot."""
+    with database.transaction():
+        database.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        stocks = tuple(
+            Stock(sku, *map(int, numbers)) for sku, *numbers in database.execute(_STOCK, [list(skus)])
+        )
+        orders: dict[str, set[tuple[str, int]]] = {}
+        for order, sku, units in database.execute(_ORDERS, [list(skus)]):
+            orders.setdefault(order, set()).add((sku, int(units)))
+    return Rows(stocks, {order: frozenset(basket) for order, basket in orders.items()})
+
+
+def judge(rows: Rows, story: Story, *, closed: bool) -> Verdict:
+    """Compare the rows with one another and with what the buyers were told.
+
+    Args:
+        rows: from `read_rows`.
+        story: from all journals.
+        closed: the closing buyers have asked for every unit that was left.
+
+    Returns:
+        All zeros, or what is wrong.
+    """
+    verdict = Verdict()
+    for stock in rows.stocks:
+        _judge_stock(verdict, stock, closed)
+    _judge_told(verdict, rows.orders, story)
+    _judge_untold(verdict, rows.orders, story)
+    return verdict
+
+
+def _judge_stock(verdict: Verdict, stock: Stock, closed: bool) -> None:
+    beyond = max(0, stock.sold - stock.received) + max(0, -stock.on_hand)
+    if beyond:
+        verdict.blame(
+            "oversold", beyond, f"{stock.sku}: {stock.sold} sold of {stock.received}, {stock.on_hand} left"
+        )
+    gone = stock.received - stock.sold - stock.on_hand
+    if gone > 0:
+        verdict.blame("leaked", gone, f"{stock.sku}: {gone} of {stock.received} neither sold nor on hand")
+    if gone < 0 and not beyond:
+        verdict.blame("oversold", -gone, f"{stock.sku}: {-gone} both sold and still on hand")
+    if stock.moved != stock.on_hand:
+        verdict.blame(
+            "leaked", abs(stock.moved - stock.on_hand), f"{stock.sku}: the ledger says {stock.moved} on hand"
+        )
+    if closed and stock.on_hand > 0:
+        verdict.blame("undersold", stock.on_hand, f"{stock.sku}: {stock.on_hand} left, and buyers refused")
+
+
+def _judge_told(verdict: Verdict, orders: Mapping[str, Basket], story: Story) -> None:
+    owners = Counter(order for told in story.orders.values() for order in told)
+    for key, told in story.orders.items():
+        for order in told:
+            if orders.get(order) != frozenset(story.baskets[key].items()):
+                found = sorted(orders[order]) if order in orders else "nothing"
+                verdict.blame("lost", 1, f"{key} was told of {order}, which has {found}")
+            if owners[order] > 1:
+                verdict.blame("duplicated", 1, f"{key} was told of {order}, and so was another")
+        if len(told) > 1:
+            verdict.blame("duplicated", len(told) - 1, f"{key} was told of {len(told)} orders")
+
+
+def _judge_untold(verdict: Verdict, orders: Mapping[str, Basket], story: Story) -> None:
+    """Each order that nobody was told of must be one that somebody asked for and never heard of."""
+    told = {order for ids in story.orders.values() for order in ids}
+    untold = Counter(basket for order, basket in orders.items() if order not in told)
+    waiting = Counter(frozenset(story.baskets[key].items()) for key in story.unknown)
+    for basket, number in (untold - waiting).items():
+        verdict.blame("duplicated", number, f"{number} orders of {sorted(basket)} that nobody waits for")
+
+
+def total(verdicts: Iterable[Verdict]) -> Verdict:
+    """Add verdicts up."""
+    whole = Verdict()
+    for verdict in verdicts:
+        for kind in ("oversold", "undersold", "lost", "duplicated", "leaked"):
+            setattr(whole, kind, getattr(whole, kind) + getattr(verdict, kind))
+        whole.details += verdict.details
+    return whole

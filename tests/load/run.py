@@ -1,0 +1,186 @@
+"""One strategy from the delivery to the audit."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.load import audit, crowd, journal
+from tests.load.buyers import Crowd, Visit, buy
+from tests.load.faults import Fault, strike
+from tests.load.schedule import Schedule
+from tests.load.servers import Servers
+from tests.load.shop import Shop, manage, serving
+from tests.load.wire import Wire
+
+PRODUCTS = 5
+CLOSING_SECONDS = 60.0  # a dead holder's lease may have to end first
+LONG_TIME = 20.0
+
+_STOCK_UP = """
+WITH made AS (
+    INSERT INTO inventory_product (sku, name, price, on_hand, version, guarded)
+    SELECT sku, 'load test', 1, units, 0, true FROM unnest(%s::text[], %s::int[]) AS wanted (sku, units)
+    RETURNING id, sku, on_hand
+)
+INSERT INTO inventory_stockmovement (product_id, kind, quantity, cause, created_at)
+SELECT id, 'received', on_hand, 'initial:' || sku, now() FROM made
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a strategy is tried.
+
+    Args:
+        rate: buyers a second in the open model.
+        seconds: how long they come.
+        faults: what happens meanwhile.
+        locust: seconds of locust's users afterwards; 0 for none.
+        workers, threads: of gunicorn.
+        seed: of baskets and victims.
+    """
+
+    rate: float
+    seconds: float
+    faults: Sequence[Fault]
+    locust: float = 3.0
+    workers: int = 2
+    threads: int = 8
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A strategy.
+
+    Attributes:
+        name: as in the setting CHECKOUT_STRATEGY.
+        one_process: it is sound in one process only, so it gets one.
+        keeps_stock: its copy of the stock is rebuilt afterwards, as an operator would.
+    """
+
+    name: str
+    one_process: bool = False
+    keeps_stock: bool = False
+
+
+def try_out(subject: Subject, plan: Plan, servers: Servers, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Serve the shop with this strategy, load it, hurt it, let it recover, and audit it.
+
+    Args:
+        subject: the strategy.
+        plan: how.
+        servers: the shop's; their tables are made.
+        settings: further environment of the shop.
+    """
+    schedule = Schedule(plan.rate, plan.seconds, _skus(subject.name), plan.seed)
+    environment = dict(servers.environment) | settings | {"CHECKOUT_STRATEGY": subject.name}
+    workers = 1 if subject.one_process else plan.workers
+    with tempfile.TemporaryDirectory(prefix="holdfast-load-") as room, servers.connect() as database:
+        folder = Path(room)
+        _stock_up(database, schedule)
+        with serving(environment, workers=workers, threads=plan.threads) as shop:
+            keyed = knows_keys(shop, database)
+            begun = time.monotonic()
+            visits, struck = _open_model(schedule, plan, shop, servers, folder, keyed=keyed)
+            users = crowd.run(shop, schedule.skus, folder, plan.locust)
+            recovery = _recover(subject, environment)
+            closing = _close(servers, shop, schedule.skus, folder)
+        with servers.connect() as fresh:  # a crash of PostgreSQL has ended the first one
+            rows = audit.read_rows(fresh, schedule.skus)
+    story = closing
+    verdict = audit.judge(rows, story, closed=True)
+    if recovery:
+        verdict.blame("leaked", 1, recovery)
+    return {
+        "name": subject.name,
+        "seconds": time.monotonic() - begun,
+        "workers": workers,
+        "keyed": keyed,
+        "visits": visits,
+        "faults": struck,
+        "locust": users,
+        "asked": len(story.baskets),
+        "orders": len(rows.orders),
+        "acknowledged": sum(map(len, story.orders.values())),
+        "unknown": len(story.unknown),
+        "verdict": verdict.as_dict(),
+    }
+
+
+def _skus(strategy: str) -> tuple[str, ...]:
+    run = secrets.token_hex(3)
+    return tuple(f"{strategy.replace('_', '-')}-{run}-{number}" for number in range(PRODUCTS))
+
+
+def _stock_up(database: psycopg.Connection, schedule: Schedule) -> None:
+    """Deliver less of the first two products than the buyers want, and more of the others."""
+    demand = list(schedule.demand().values())
+    units = [max(1, wanted // 2) if number < 2 else wanted + 10 for number, wanted in enumerate(demand)]
+    database.execute(_STOCK_UP, [list(schedule.skus), units])
+
+
+def knows_keys(shop: Shop, database: psycopg.Connection) -> bool:
+    """Return whether the shop answers a second request of the same Idempotency-Key with the first order."""
+    sku = f"keyed-{secrets.token_hex(3)}"
+    database.execute(_STOCK_UP, [[sku], [10]])
+    with Wire(shop.address, LONG_TIME) as wire:
+        request = wire.post("/checkout/", {"lines": [{"sku": sku, "quantity": 1}]}, {"Idempotency-Key": sku})
+        first, second = wire.ask(request), wire.ask(request)
+    if first.status != 201:
+        raise RuntimeError(f"the shop doesn't sell: {first.status} {first.body[:300]!r}")
+    return second.status in (200, 201) and first.json()["id"] == second.json()["id"]
+
+
+def _open_model(
+    schedule: Schedule, plan: Plan, shop: Shop, servers: Servers, folder: Path, *, keyed: bool
+) -> tuple[list[Visit], list[dict[str, object]]]:
+    buyers = Crowd(shop.address, schedule, folder, keyed=keyed)
+    struck = strike(plan.faults, shop, servers, start=buyers.start, seconds=plan.seconds, seed=plan.seed)
+    return buyers.visits(), struck
+
+
+def _recover(subject: Subject, environment: Mapping[str, str]) -> str:
+    """Do what an operator does after a crash; return what went wrong, or nothing."""
+    if not subject.keeps_stock:
+        return ""
+    done = manage(environment, "reload_stock", subject.name)
+    return f"reload_stock failed: {done.stderr.strip()[-200:]}" if done.returncode else ""
+
+
+def _close(servers: Servers, shop: Shop, skus: Sequence[str], folder: Path) -> journal.Story:
+    """Ask for all that is left of each product, then for one unit more; return all buyers' story.
+
+    Every unit on hand must be for sale: the first is served, the second refused. Who finds it busy asks
+    again: the lease of a killed holder may have to end first.
+    """
+    path = folder / "closing.jsonl"
+    deadline = time.monotonic() + CLOSING_SECONDS
+    with Wire(shop.address, LONG_TIME) as wire, journal.Journal(path) as book, servers.connect() as database:
+        for sku in skus:
+            for wanted in (_left(database, sku), 1):
+                _buy_patiently(wire, book, sku, wanted, deadline)
+    return journal.read(sorted(folder.glob("*.jsonl")))
+
+
+def _left(database: psycopg.Connection, sku: str) -> int:
+    row = database.execute("SELECT on_hand FROM inventory_product WHERE sku = %s", [sku]).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _buy_patiently(wire: Wire, book: journal.Journal, sku: str, units: int, deadline: float) -> None:
+    while units > 0:
+        key = f"closing.{secrets.token_hex(8)}"
+        book.asked(key, {sku: units})
+        status = buy(wire, book, key, {sku: units}, tries=1)
+        if status != 503 or time.monotonic() > deadline:
+            return
+        time.sleep(0.2)
