@@ -63,7 +63,7 @@ def place(
     """`checkout` that returns the order's receipt, which has the answer to the client as well."""
     basket = merge_in_order(lines)
     cart = tuple(sorted(basket))
-    seller = get_strategy(strategy or _strategy_of(cart))
+    seller = get_strategy(_strategy_of(cart) if strategy is None else strategy)
     receipt = Receipt(cart, seller.name, customer, key=key)
     receipt.pay_by = _end_of_payment(receipt)
     sale = Sale(
