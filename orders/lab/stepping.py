@@ -175,14 +175,19 @@ class Session:
     def _blocked(self, lane: Lane) -> dict[str, str] | None:
         """For whom a lane waits that isn't at a checkpoint: PostgreSQL says so itself, or the marks do."""
         (other,) = (each for each in self._lanes.values() if each is not lane)
-        if other.backend in _blockers(lane.backend):
+        asking, blockers = _at_the_database(lane.backend)
+        if other.backend in blockers:
             return {"by": other.name, "on": "row"}
-        if lane.last == "waiting" and other.holds:
+        if lane.last == "waiting" and other.holds and not asking:
             return {"by": other.name, "on": "lock"}
         return None
 
 
-def _blockers(backend: int | None) -> list[int]:
+def _at_the_database(backend: int | None) -> tuple[bool, list[int]]:
+    """Whether a connection waits for an answer of PostgreSQL, and for which connections that waits."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_blocking_pids(%s)", [backend])
-        return list(cursor.fetchone()[0])
+        cursor.execute(
+            "SELECT state = 'active', pg_blocking_pids(pid) FROM pg_stat_activity WHERE pid = %s", [backend]
+        )
+        row = cursor.fetchone()
+    return (bool(row[0]), list(row[1])) if row else (False, [])
