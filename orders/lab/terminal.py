@@ -38,8 +38,8 @@ def walk(strategy: str, console: Console, keys: TextIO) -> bool:
     """
     with ExitStack() as stack:
         race = stack.enter_context(lab.race_in_progress())
-        product = lab.stock_up(race, 1, strategy, 1)
-        session = stack.enter_context(Session(product.sku, strategy))
+        products = lab.stock_up_cart(race, 1, strategy, 1)
+        session = stack.enter_context(Session([product.sku for product in products], strategy))
         console.print(f"{strategy}: one piece is left, two buyers want it. Keys: a, b, q.", style="bold")
         pressed = stack.enter_context(_pressed(keys))
         seen = _lead(session, console, pressed)
