@@ -39,12 +39,17 @@ MISCHIEF = (
 )
 
 
+def sellers() -> list[str]:
+    """The names of the strategies that the settings have all they need for."""
+    return [name for name, strategy in STRATEGIES.items() if strategy.unconfigured() is None]
+
+
 def variants() -> list[str]:
-    """The names of all that can be raced, each broken one before what mends it."""
+    """The names of all that the settings allow to be raced, each broken one before what mends it."""
     names: dict[str, list[str]] = {name: [] for name in STRATEGIES}
     for variant in choose("all", STRATEGIES, Plan()):
         names[variant.strategy].append(variant.name)
-    return [name for strategy in STRATEGIES for name in sorted(names[strategy], key=len)]
+    return [name for strategy in sellers() for name in sorted(names[strategy], key=len)]
 
 
 class RaceForm(forms.Form):
@@ -72,6 +77,7 @@ class RaceForm(forms.Form):
             self.add_error("processes", _("There are more processes than buyers."))
         if str(cleaned.get("strategy")).endswith("@processes") and processes == 1:
             self.add_error("processes", _("This one is raced over two or more processes."))
+        _require_there(self)
         cleaned["mischief"] = cleaned.get("mischief") or "none"
         return cleaned
 
@@ -79,7 +85,19 @@ class RaceForm(forms.Form):
 class StepsForm(forms.Form):
     """A session of steps as a visitor asks for it."""
 
-    strategy = forms.ChoiceField(label=_("Strategy"), choices=[(name, name) for name in STRATEGIES])
+    strategy = forms.ChoiceField(label=_("Strategy"), choices=lambda: [(name, name) for name in sellers()])
+
+    def clean(self) -> dict[str, Any]:
+        """A strategy whose server is down is refused."""
+        _require_there(self)
+        return self.cleaned_data
+
+
+def _require_there(form: forms.Form) -> None:
+    name = str(form.cleaned_data.get("strategy")).partition("@")[0]
+    reason = STRATEGIES[name].unavailable() if name in STRATEGIES else None
+    if reason:
+        form.add_error("strategy", reason)
 
 
 class CommandForm(forms.Form):

@@ -22,7 +22,7 @@ from orders.race.buyer import describe
 from orders.race.engine import race
 from orders.race.interruption import Interrupted, interruptible
 from orders.race.messages import Mischief
-from orders.race.plan import Plan, choose
+from orders.race.plan import Plan, choose, present
 from orders.race.private_redis import PrivateRedis
 
 PAUSE = 1.5
@@ -65,7 +65,8 @@ def _race(
 ) -> None:
     plan = Plan(buyers, stock, gap / 1000, processes, limits.TRIES, limits.PATIENCE)
     with MISCHIEF[mischief](plan) as mischievous:
-        race(mischievous, choose(strategy, STRATEGIES, mischievous), Teller(journal), sample=True)
+        variants, _ = present(strategy, choose(strategy, STRATEGIES, mischievous), STRATEGIES)
+        race(mischievous, variants, Teller(journal), sample=True)
 
 
 @contextmanager
@@ -108,8 +109,8 @@ def _change_locks(**options: Any) -> None:
 def _steps(journal: Journal, *, strategy: str) -> None:
     with ExitStack() as stack:
         race_id = stack.enter_context(lab.race_in_progress())
-        product = lab.stock_up(race_id, 1, strategy, 1)
-        _walk(journal, stack.enter_context(Session(product.sku, strategy)))
+        products = lab.stock_up_cart(race_id, 1, strategy, 1)
+        _walk(journal, stack.enter_context(Session([product.sku for product in products], strategy)))
 
 
 def _walk(journal: Journal, session: Session) -> None:

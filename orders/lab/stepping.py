@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -25,12 +26,14 @@ class Lane:
 
     Args:
         name: `A` or `B`.
-        sku: what it wants one of.
-        strategy: how it is sold.
+        basket: the SKUs that it wants one of each.
+        watched: the SKU whose stock is told.
+        strategy: how they are sold.
     """
 
     name: str
-    sku: str
+    basket: tuple[str, ...]
+    watched: str
     strategy: str
     state: str = "starting"
     answer: str = ""
@@ -89,7 +92,7 @@ class Lane:
     def _buy(self) -> None:
         while not self.answer:
             try:
-                checkout([Line(self.sku, 1)], strategy=self.strategy)
+                checkout([Line(sku, 1) for sku in self.basket], strategy=self.strategy)
                 self.answer = "sold"
             except SoldOut:
                 self.answer = "refused"
@@ -99,7 +102,7 @@ class Lane:
                 self._park()
 
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
-        self.marks.append((name, seen(facts, self.sku), line_in(self._file)))
+        self.marks.append((name, seen(facts, self.watched), line_in(self._file)))
         # Not at "locked": a primitive lock has no expiry yet, and whoever gave up would hold it for ever.
         self._park(may_leave=name != "locked")
 
@@ -111,22 +114,24 @@ class Lane:
 
 
 class Session:
-    """Buyers A and B before one product; a context manager that sends both home.
+    """Buyers A and B before the last piece; a context manager that sends both home.
 
     Args:
-        sku: the lab's product.
-        strategy: how it is sold.
+        skus: the lab's products: B's basket has them in this order, A's the other way round. The first is
+            the one that is counted.
+        strategy: how they are sold.
 
     Example:
-        with Session(product.sku, "lost_update") as session:
+        with Session([product.sku], "lost_update") as session:
             session.advance("A")
             print(session.snapshot())
     """
 
-    def __init__(self, sku: str, strategy: str) -> None:
-        self._sku = sku
-        self._initial = look(sku).left
-        self._lanes = {name: Lane(name, sku, strategy) for name in ("A", "B")}
+    def __init__(self, skus: Sequence[str], strategy: str) -> None:
+        self._sku = skus[0]
+        self._initial = look(self._sku).left
+        baskets = {"A": tuple(reversed(skus)), "B": tuple(skus)}
+        self._lanes = {name: Lane(name, basket, self._sku, strategy) for name, basket in baskets.items()}
 
     def __enter__(self) -> Self:
         return self
@@ -175,14 +180,19 @@ class Session:
     def _blocked(self, lane: Lane) -> dict[str, str] | None:
         """For whom a lane waits that isn't at a checkpoint: PostgreSQL says so itself, or the marks do."""
         (other,) = (each for each in self._lanes.values() if each is not lane)
-        if other.backend in _blockers(lane.backend):
+        asking, blockers = _at_the_database(lane.backend)
+        if other.backend in blockers:
             return {"by": other.name, "on": "row"}
-        if lane.last == "waiting" and other.holds:
+        if lane.last == "waiting" and other.holds and not asking:
             return {"by": other.name, "on": "lock"}
         return None
 
 
-def _blockers(backend: int | None) -> list[int]:
+def _at_the_database(backend: int | None) -> tuple[bool, list[int]]:
+    """Whether a connection waits for an answer of PostgreSQL, and for which connections that waits."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_blocking_pids(%s)", [backend])
-        return list(cursor.fetchone()[0])
+        cursor.execute(
+            "SELECT state = 'active', pg_blocking_pids(pid) FROM pg_stat_activity WHERE pid = %s", [backend]
+        )
+        row = cursor.fetchone()
+    return (bool(row[0]), list(row[1])) if row else (False, [])

@@ -19,7 +19,7 @@ EDGE = 0.03
 FIGURES = (
     "name", "strategy", "sound", "processes", "initial", "due", "sold", "left", "oversold", "unaccounted",
     "refused", "errors", "problems", "disagreements", "retries", "tries", "p50_ms", "p95_ms", "exact",
-    "shown_broken", "kept",
+    "shown_broken", "kept", "deadlocks",
 )  # fmt: skip
 
 

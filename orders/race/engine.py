@@ -81,8 +81,7 @@ class _Track:
 
     def _heat(self, variant: Variant, attempt: int) -> Result:
         number = next(self.numbers)
-        product = lab.stock_up(self.race, f"{number}", variant.strategy, self.plan.stock)
-        others = self._others(number, variant)
+        product, *others = lab.stock_up_cart(self.race, number, variant.strategy, self.plan.stock)
         with audit.sampled(product.sku, self.sample) as samples:
             outcomes = self.crew.race(
                 self._heats(variant, product, others),
@@ -96,14 +95,6 @@ class _Track:
         return judge(
             self.plan, variant, books, outcomes, tries=attempt, evidence=explain(outcomes), samples=samples
         )
-
-    def _others(self, number: int, variant: Variant) -> list[Product]:
-        # Free of charge, so that the takings are those of the product that is counted.
-        further = range(2, STRATEGIES[variant.strategy].race_products + 1)
-        return [
-            lab.stock_up(self.race, f"{number}.{i}", variant.strategy, self.plan.stock, "0.00")
-            for i in further
-        ]
 
     def _heats(self, variant: Variant, product: Product, others: Sequence[Product]) -> list[Heat]:
         hands = share_out(self.plan.buyers, variant.processes, self.plan.processes)

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from django.utils.translation import gettext, ngettext
+
 from orders.race.messages import Mark, Outcome
 
 
@@ -32,19 +34,26 @@ def circle(outcomes: Sequence[Outcome]) -> str:
     victims = sorted({o.buyer for o in outcomes for mark in o.trace if mark.name == "deadlocked"})
     if not victims:
         return ""
-    were = "were" if len(victims) > 1 else "was"
-    return f"{_name(victims)} {were} ended by the database: each waited for a lock of somebody who waited for it."
+    return ngettext(
+        "%(buyers)s was ended by the database: it waited for a lock of somebody who waited for it.",
+        "%(buyers)s were ended by the database: each waited for a lock of somebody who waited for it.",
+        len(victims),
+    ) % {"buyers": _name(victims)}
 
 
 def explain_order(outcomes: Sequence[Outcome]) -> str:
     """Say in one sentence what the traces show of a sound strategy at work; empty if it shows nothing."""
     overtaken = sum(mark.name == "overtaken" for outcome in outcomes for mark in outcome.trace)
     if overtaken:
-        return f"{overtaken} times a buyer was overtaken, noticed it, and read again."
+        return gettext("%(times)s times a buyer was overtaken, noticed it, and read again.") % {
+            "times": overtaken
+        }
     sections = _sections(outcomes)
     if len(sections) < 2 or shared_lock(outcomes):
         return ""
-    return f"{len(sections)} sales were made under the lock, never two at a time."
+    return gettext("%(sales)s sales were made under the lock, never two at a time.") % {
+        "sales": len(sections)
+    }
 
 
 def same_reading(outcomes: Sequence[Outcome]) -> str:
@@ -65,7 +74,11 @@ def same_reading(outcomes: Sequence[Outcome]) -> str:
         return ""
     times = [at for at, _ in group]
     buyers = sorted(buyer for _, buyer in group)
-    return f"{_name(buyers)} all read {stock} within {_ms(max(times) - min(times))} and all sold from it."
+    return gettext("%(buyers)s all read %(stock)s within %(time)s and all sold from it.") % {
+        "buyers": _name(buyers),
+        "stock": stock,
+        "time": _ms(max(times) - min(times)),
+    }
 
 
 def shared_lock(outcomes: Sequence[Outcome]) -> str:
@@ -81,7 +94,10 @@ def shared_lock(outcomes: Sequence[Outcome]) -> str:
     for section in others:
         if section.begin < first.end:
             together = min(first.end, section.end) - section.begin
-            return f"{_name(sorted((first.buyer, section.buyer)))} both held the lock, for {_ms(together)}."
+            return gettext("%(buyers)s both held the lock, for %(time)s.") % {
+                "buyers": _name(sorted((first.buyer, section.buyer))),
+                "time": _ms(together),
+            }
         first = section
     return ""
 
@@ -103,10 +119,16 @@ def _last(trace: Sequence[Mark], name: str) -> Mark | None:
 
 def _name(buyers: Sequence[int], most: int = 3) -> str:
     if len(buyers) == 1:
-        return f"buyer {buyers[0]}"
+        return gettext("buyer %(number)s") % {"number": buyers[0]}
     if len(buyers) <= most:
-        return f"buyers {', '.join(map(str, buyers[:-1]))} and {buyers[-1]}"
-    return f"buyers {', '.join(map(str, buyers[:most]))} and {len(buyers) - most} more"
+        return gettext("buyers %(first)s and %(last)s") % {
+            "first": ", ".join(map(str, buyers[:-1])),
+            "last": buyers[-1],
+        }
+    return gettext("buyers %(first)s and %(more)s more") % {
+        "first": ", ".join(map(str, buyers[:most])),
+        "more": len(buyers) - most,
+    }
 
 
 def _ms(seconds: float) -> str:

@@ -60,6 +60,16 @@ def stock_up(race: str, number: str | int, strategy: str, stock: int, price: str
     return product
 
 
+def stock_up_cart(race: str, number: int, strategy: str, stock: int) -> list[Product]:
+    """Make all products of one heat: as many as a buyer's cart needs to show what the strategy does.
+
+    All but the first are free of charge, so that the takings are those of the one that is counted.
+    """
+    further = range(2, STRATEGIES[strategy].race_products + 1)
+    first = stock_up(race, f"{number}", strategy, stock)
+    return [first, *(stock_up(race, f"{number}.{i}", strategy, stock, "0.00") for i in further)]
+
+
 def clear(race: str) -> None:
     """Delete the products of a race with their orders, items and movements, in the database and beside it."""
     products = list(Product.objects.filter(sku__startswith=f"{LAB_PREFIX}{race}-"))

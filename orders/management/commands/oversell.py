@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from django.db import Error as DatabaseError
 
 from inventory.strategies import STRATEGIES
 from locking import BackendUnavailable
+from orders.lab.terminal import walk
 from orders.race.engine import race
 from orders.race.interruption import Interrupted, interruptible
 from orders.race.lab import LabError
@@ -56,6 +59,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--processes", type=_whole, default=4, metavar="N", help="processes the buyers come from"
         )
+        parser.add_argument(
+            "--step", action="store_true", help="lead two buyers through one strategy by the keys a and b"
+        )
         parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
         parser.add_argument(
             "--report", type=Path, metavar="FILE", help="write one HTML page with plots there"
@@ -67,7 +73,10 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Race, print, write, judge."""
+        """Race, print, write, judge; or go step by step."""
+        if options["step"]:
+            _step(options)
+            return
         plan, variants, absent = _planned(options)
         for path in (options["json"], options["report"]):
             _require_writable(path)
@@ -81,6 +90,18 @@ class Command(BaseCommand):
         # Last, for its reader may have seen enough: `… | head` must not cost the files.
         print_results(make_console(file=self.stdout, **colours), plan, results, absent)
         _judge(results)
+
+
+def _step(options: dict[str, Any]) -> None:
+    name = options["strategy"]
+    if name not in STRATEGIES:
+        raise CommandError(
+            f"--step needs one strategy, not {name!r}: add --strategy lost_update, or another of "
+            f"{', '.join(STRATEGIES)}",
+            returncode=BAD_INPUT,
+        )
+    with _told(), interruptible():
+        walk(name, make_console(no_color=options["no_color"], force_color=options["force_color"]), sys.stdin)
 
 
 def _planned(options: dict[str, Any]) -> tuple[Plan, tuple[Variant, ...], dict[str, str]]:
@@ -101,9 +122,15 @@ def _planned(options: dict[str, Any]) -> tuple[Plan, tuple[Variant, ...], dict[s
 
 
 def _raced(plan: Plan, variants: Sequence[Variant], bars: Bars, sample: bool) -> list[Result]:
+    with _told(), interruptible(), bars:
+        return race(plan, variants, bars, sample=sample)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say in one line why it could not be done, and which exit status tells so."""
     try:
-        with interruptible(), bars:
-            return race(plan, variants, bars, sample=sample)
+        yield
     except Interrupted as interruption:
         raise CommandError(
             f"stopped by {interruption}: buyers sent home, products cleared",

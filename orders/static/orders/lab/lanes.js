@@ -4,7 +4,7 @@ import { draw } from "./dom.js";
 
 const LEFT = 28;
 const RIGHT = 22;
-const PIECES = { waiting: "wait", busy: "wait", unavailable: "wait", overtaken: "wait", locked: "held", read: "held", decided: "gap", written: "write", recorded: "write", committed: "held" };
+const PIECES = { waiting: "wait", busy: "wait", unavailable: "wait", deadlocked: "wait", overtaken: "wait", locked: "held", read: "held", decided: "gap", written: "write", recorded: "write", committed: "held" };
 const SIGNS = { sold: "✓", refused: "✗", error: "!" };
 
 /** Draw a race into `place`; returns a function that shows it up to a moment, in ms. */

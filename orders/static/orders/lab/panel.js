@@ -40,6 +40,7 @@ export class Panel {
     this.#crowd();
     this.redraw();
     this.seek(this.end);
+    this.#sayPlay();
     if (!isStill()) this.#play();
   }
 

@@ -59,7 +59,7 @@ function show(state, strategy) {
   byId("books").hidden = false;
   byId("books").textContent = [fill(gettext("sold %(sold)s of %(initial)s"), state), fill(gettext("the page says %(left)s left"), state), missing(state.initial - state.sold - state.left)].join(" · ");
   if (lanes.every(([, one]) => one.state === "done")) judge(state, strategy);
-  else if (lanes.every(([, one]) => one.marks.length === 0)) tell("", gettext("Both stand at the door. Press A or B."));
+  else tell("", lanes.every(([, one]) => !one.marks.length) ? gettext("Both stand at the door. Press A or B.") : "");
 }
 
 function showLane(name, one) {
@@ -73,8 +73,8 @@ function showLane(name, one) {
 
 function now(one) {
   if (one.state === "done") return `${ANSWERS()[one.answer] ?? one.answer} ${one.answer === "error" ? one.problem : ""}`;
-  if (one.blocked?.on === "row") return fill(gettext("⏸ waits for %(by)s, who has the row"), one.blocked);
-  if (one.blocked) return fill(gettext("⏸ waits for %(by)s, who has the lock"), one.blocked);
+  if (one.blocked?.on === "row") return fill(gettext("‖ waits for %(by)s, who has the row"), one.blocked);
+  if (one.blocked) return fill(gettext("‖ waits for %(by)s, who has the lock"), one.blocked);
   return one.state === "parked" ? "" : gettext("on its way …");
 }
 
@@ -89,7 +89,7 @@ async function judge(state, strategy) {
 
 function tell(kind, text, why = "") {
   const goal = byId("goal");
-  goal.hidden = false;
+  goal.hidden = !text;
   goal.className = `verdict ${kind}`;
   goal.replaceChildren(text);
   if (why) goal.append(make("small", { lang: "en", textContent: ` ${why}` }));

@@ -8,6 +8,7 @@ export function verdict(race) {
     fill(gettext("the page says %(left)s left"), race),
     missing(race.unaccounted),
   ];
+  if (race.deadlocks) parts.push(interpolate(ngettext("%s deadlock", "%s deadlocks", race.deadlocks), [race.deadlocks]));
   if (race.errors) parts.push(interpolate(ngettext("%s buyer without an answer", "%s buyers without an answer", race.errors), [race.errors]));
   return parts.join(" · ");
 }
@@ -20,7 +21,7 @@ export function missing(unaccounted) {
 
 /** `wrong`: too much was sold or units are missing; `short`: safe, and too little was sold; `right`. */
 export function kindOf(race) {
-  if (race.oversold || race.unaccounted) return "wrong";
+  if (race.oversold || race.unaccounted || race.deadlocks) return "wrong";
   return race.exact ? "right" : "short";
 }
 
@@ -50,6 +51,8 @@ export const STEP_NAMES = () => ({
   unlocked: gettext("has let the lock go"),
   overtaken: gettext("was overtaken, begins again"),
   busy: gettext("was told: busy, try again"),
+  deadlocked: gettext("was ended by the database: both waited for each other"),
+  unavailable: gettext("Redis does not answer"),
   second_line: gettext("was stopped by the database"),
 });
 
