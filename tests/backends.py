@@ -7,20 +7,55 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Backend:
-    """One row: how to reach it, and how to miss it."""
+    """One row: how to reach it, and how to miss it.
+
+    Attributes:
+        settings: its entry in LOCKING, as far as it is known before its servers run.
+        unreachable: the same without a server.
+        shortest_ttl: seconds of the shortest lease that the engine keeps exactly.
+        fixture: what starts the servers (see `tests/locking/engines.py`); it returns the rest of the entry.
+    """
 
     settings: Mapping[str, Any]
     unreachable: Mapping[str, Any] | None = None
     shortest_ttl: float = 0.15
+    fixture: str | None = None
 
 
 REDIS = "locking.backends.redis.RedisBackend"
 MEMORY = "locking.backends.memory.MemoryBackend"
+REDLOCK = "locking.backends.redlock.RedlockBackend"
+DATABASE = "locking.backends.database.DatabaseBackend"
+ADVISORY = "locking.backends.database.AdvisoryLockBackend"
+
+NOBODY = "redis://127.0.0.1:1/0"
 
 BACKENDS = {
     "redis": Backend(
         settings={"BACKEND": REDIS, "CACHE": "default"},
-        unreachable={"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1:1/0"},
+        unreachable={"BACKEND": REDIS, "LOCATION": NOBODY},
+    ),
+    "redis-cluster": Backend(
+        settings={"BACKEND": REDIS},
+        unreachable={"BACKEND": REDIS, "LOCATION": ["redis://127.0.0.1:1"]},
+        fixture="cluster_locks",
+    ),
+    "redis-sentinel": Backend(
+        settings={"BACKEND": REDIS},
+        unreachable={"BACKEND": REDIS, "LOCATION": "sentinel+redis://127.0.0.1:1/locks/0"},
+        fixture="sentinel_locks",
+    ),
+    "database-postgresql": Backend(
+        settings={"BACKEND": DATABASE},
+        unreachable={"BACKEND": DATABASE, "OPTIONS": {"using": "nowhere"}},
+        fixture="postgresql_locks",
+    ),
+    "database-mariadb": Backend(settings={"BACKEND": DATABASE}, fixture="mariadb_locks"),
+    "database-sqlite": Backend(settings={"BACKEND": DATABASE}, fixture="sqlite_locks"),
+    "database-advisory": Backend(
+        settings={"BACKEND": ADVISORY},
+        unreachable={"BACKEND": ADVISORY, "OPTIONS": {"using": "nowhere"}},
+        fixture="postgresql_locks",
     ),
     "memory": Backend(settings={"BACKEND": MEMORY}),
 }

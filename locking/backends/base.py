@@ -8,14 +8,18 @@ backend gives its own `place()`; otherwise the polling one here serves.
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from locking.backoff import jittered
-from locking.exceptions import BackendUnavailable, LockNotSupported
+from locking.exceptions import BackendUnavailable, LockError, LockNotSupported
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -143,8 +147,13 @@ class BaseLockBackend(ABC):
     """Waiters get the lock in the order they came."""
     shared_between_processes: ClassVar[bool] = True
     """Two processes that use one name exclude each other."""
+    frees_with_holder: ClassVar[bool] = False
+    """The lock of a process that dies is free as soon as the engine notices, not at the end of its lease."""
     kinds: ClassVar[frozenset[str]] = frozenset()
     """The further kinds of lock that `variant()` knows: read, write, semaphore, fair."""
+
+    transaction_on: str | None = None
+    """Alias of the database whose transaction the lock ends with; None for a lock that is released."""
 
     exclusive: bool = True
     """One holder at a time; a semaphore's variant says False."""
@@ -201,6 +210,17 @@ class BaseLockBackend(ABC):
         """Break the hold of `expected` and of nobody else; False when it doesn't have the lock."""
         raise self.unsupported("force_release")
 
+    def hold_ends(self, key: str, owner: str) -> float:
+        """Return the `clock.now()` after which the hold may be over although its ttl isn't; asks nobody.
+
+        For engines that bind a hold to a session which must be kept alive; endless on the others.
+        """
+        return math.inf
+
+    def in_touch(self) -> bool:
+        """Return whether the engine's session is connected, as far as it is known; asks nobody."""
+        return True
+
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """Return the backend of another kind of lock on the same servers; one of `kinds`."""
         raise self.unsupported(f"make a {kind} lock")
@@ -227,7 +247,25 @@ class BaseLockBackend(ABC):
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """`try_acquire` for asyncio."""
-        return await asyncio.to_thread(self.try_acquire, key, owner, ttl, fenced=fenced)
+        ask = partial(self.try_acquire, key, owner, ttl, fenced=fenced)
+        return await self.asked_in_thread(ask, key, owner)
+
+    async def asked_in_thread(self, ask: Callable[[], Outcome], key: str, owner: str) -> Outcome:
+        """Run `ask` in a thread; when the task is cancelled, the thread undoes what comes of it too late."""
+        abandoned = threading.Event()
+
+        def step() -> Outcome:
+            outcome = ask()
+            if abandoned.is_set() and isinstance(outcome, Grant):
+                with suppress(LockError):
+                    self.release(key, owner)
+            return outcome
+
+        try:
+            return await asyncio.to_thread(step)
+        except BaseException:
+            abandoned.set()
+            raise
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         """`extend` for asyncio."""
