@@ -113,6 +113,8 @@ class Lock(ABC):
     """
 
     name: str
+    transaction_on: str | None
+    """Alias of the database whose transaction it ends with; None for a lock that is released."""
     _wait: float | None
 
     def __init__(self) -> None:
@@ -323,6 +325,7 @@ class SingleLock(Lock):
         self.name = name
         self._options = options
         self._backend = options.backend
+        self.transaction_on = options.backend.transaction_on
         self._wait = options.wait
         self.key = options.backend.key(name)
         self._new_owner: Callable[[], str] = new_owner
@@ -476,7 +479,7 @@ class MultiLock(Lock):
     def __init__(self, parts: list[SingleLock]) -> None:
         super().__init__()
         self._parts = parts
-        self._wait = parts[0]._wait
+        self._wait, self.transaction_on = parts[0]._wait, parts[0].transaction_on
         self.name = ", ".join(part.name for part in parts)
 
     def __repr__(self) -> str:

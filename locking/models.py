@@ -1,4 +1,4 @@
-"""What `locking` keeps in the database: the highest fencing token of each name, and the audit."""
+"""What `locking` keeps in the database: each name's highest fencing token, the audit, locks that live there."""
 
 from __future__ import annotations
 
@@ -145,6 +145,34 @@ class HeldLock(models.Model):
 
     def __str__(self) -> str:
         return self.ident
+
+
+class LockRow(models.Model):
+    """A lock of `locking.backends.database`, held or free; its statements are in `backends/database/sql.py`.
+
+    Times are microseconds since 1970 by the database's clock: whole numbers mean the same to every engine.
+    """
+
+    id = models.CharField(
+        primary_key=True,
+        max_length=255,
+        help_text=_("The key, or its hash where the database wouldn't keep it."),
+    )
+    name = models.TextField(_("key"))
+    owner = models.CharField(_("owner"), max_length=80, blank=True)
+    token = models.BigIntegerField(_("fencing token"))
+    expires = models.BigIntegerField(_("end of the lease"), help_text=_("0: released."))
+    since = models.BigIntegerField(_("held since"))
+    wanted = models.BigIntegerField(_("somebody waits until"))
+    kept = models.BooleanField(_("kept for ever"), help_text=_("A database checks its tokens."))
+
+    class Meta:
+        db_table = "locking_row"
+        verbose_name = _("lock in the database")
+        verbose_name_plural = _("locks in the database")
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class FencedModel(models.Model):

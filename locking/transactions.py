@@ -126,9 +126,12 @@ class SectionAtomic(Atomic):
     With a fence it also finds out what became of a COMMIT whose answer was lost.
     """
 
-    def __init__(self, alias: str, section: Section) -> None:
+    section: Section
+
+    def __init__(self, alias: str, section: Section | None) -> None:
         super().__init__(alias, savepoint=True, durable=True)
-        self.section = section
+        if section is not None:
+            self.section = section
         self.alias = alias
         self.witness: Witness | None = None
         self.answered = False
@@ -202,6 +205,10 @@ def transaction_under(
             lease.confirm()
         return
     refuse_open_transactions(names)
+    if lock.transaction_on is not None:
+        with _inside_transaction(lock, names, aliases, backend) as lease:
+            yield lease
+        return
     if fenced:
         fence.require_fence(aliases)
     with holding(lock, release=release) as lease:
@@ -210,6 +217,45 @@ def transaction_under(
             yield lease
             _refuse_silent_rollbacks(aliases)
             lease.confirm()
+
+
+@contextmanager
+def _inside_transaction(
+    lock: Lock, names: Sequence[str], aliases: Sequence[str], backend: str
+) -> Iterator[Lease]:
+    """Take a lock that ends with its transaction: BEGIN, lock, body, COMMIT, and that was the release.
+
+    Its database is the outermost one, whose commit is the last. `on_commit` hooks run after the release.
+    """
+    home = _home_of(lock, aliases)
+    with ExitStack() as settled, ExitStack() as stack:
+        order = [home, *(alias for alias in aliases if alias != home)]
+        blocks = [stack.enter_context(_block(alias)) for alias in order]
+        lease = lock.acquire()
+        settled.callback(_let_go, lease, release=True)
+        section = Section(frozenset(names), frozenset(aliases), backend, lease)
+        for block in blocks:
+            block.section = section
+        yield lease
+        _refuse_silent_rollbacks(aliases)
+        lease.confirm()
+
+
+def _home_of(lock: Lock, aliases: Sequence[str]) -> str:
+    home = lock.transaction_on
+    if home is None or home not in aliases:
+        raise LockTransactionError(
+            f"the lock {lock.name!r} ends with a transaction on the database {home!r}, and this one is on"
+            f" {_shown(aliases)}: name it in using="
+        )
+    return home
+
+
+@contextmanager
+def _block(alias: str) -> Iterator[SectionAtomic]:
+    block = SectionAtomic(alias, None)
+    with block:
+        yield block
 
 
 def _begin(aliases: Sequence[str], section: Section) -> ExitStack:

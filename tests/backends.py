@@ -9,30 +9,64 @@ import pytest
 
 @dataclass(frozen=True)
 class Backend:
-    """One row: how to reach it, and how to miss it."""
+    """One row: how to reach it, and how to miss it.
+
+    Attributes:
+        settings: its entry in LOCKING, as far as it is known before its servers run.
+        unreachable: the same without a server.
+        shortest_ttl: seconds of the shortest lease that the engine keeps exactly.
+        fixture: what starts the servers (see `tests/locking/engines.py`); it returns the rest of the entry.
+    """
 
     settings: Mapping[str, Any]
     unreachable: Mapping[str, Any] | None = None
     shortest_ttl: float = 0.15
-    location: str | None = None
-    """The fixture that starts its server, or skips, and gives its LOCATION."""
+    fixture: str | None = None
 
     def reached(self, request: pytest.FixtureRequest) -> dict[str, Any]:
-        """Return the settings, with the server's address."""
-        if self.location is None:
+        """Return the settings, once its servers run: the fixture starts them, or skips, and says where."""
+        if self.fixture is None:
             return dict(self.settings)
-        return {**self.settings, "LOCATION": request.getfixturevalue(self.location)}
+        found = request.getfixturevalue(self.fixture)
+        return {**self.settings, **({"LOCATION": found} if isinstance(found, str) else found)}
 
 
 REDIS = "locking.backends.redis.RedisBackend"
 MEMORY = "locking.backends.memory.MemoryBackend"
 ZOOKEEPER = "locking.backends.zookeeper.ZooKeeperBackend"
 ETCD = "locking.backends.etcd.EtcdBackend"
+REDLOCK = "locking.backends.redlock.RedlockBackend"
+DATABASE = "locking.backends.database.DatabaseBackend"
+ADVISORY = "locking.backends.database.AdvisoryLockBackend"
+
+NOBODY = "redis://127.0.0.1:1/0"
 
 BACKENDS = {
     "redis": Backend(
         settings={"BACKEND": REDIS, "CACHE": "default"},
-        unreachable={"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1:1/0"},
+        unreachable={"BACKEND": REDIS, "LOCATION": NOBODY},
+    ),
+    "redis-cluster": Backend(
+        settings={"BACKEND": REDIS},
+        unreachable={"BACKEND": REDIS, "LOCATION": ["redis://127.0.0.1:1"]},
+        fixture="cluster_locks",
+    ),
+    "redis-sentinel": Backend(
+        settings={"BACKEND": REDIS},
+        unreachable={"BACKEND": REDIS, "LOCATION": "sentinel+redis://127.0.0.1:1/locks/0"},
+        fixture="sentinel_locks",
+    ),
+    "database-postgresql": Backend(
+        settings={"BACKEND": DATABASE},
+        unreachable={"BACKEND": DATABASE, "OPTIONS": {"using": "nowhere"}},
+        fixture="postgresql_locks",
+    ),
+    "database-mariadb": Backend(settings={"BACKEND": DATABASE}, fixture="mariadb_locks"),
+    "database-sqlite": Backend(settings={"BACKEND": DATABASE}, fixture="sqlite_locks"),
+    "database-advisory": Backend(
+        settings={"BACKEND": ADVISORY},
+        unreachable={"BACKEND": ADVISORY, "OPTIONS": {"using": "nowhere"}},
+        fixture="postgresql_locks",
     ),
     "memory": Backend(settings={"BACKEND": MEMORY}),
     "zookeeper": Backend(
@@ -40,12 +74,12 @@ BACKENDS = {
         settings={"BACKEND": ZOOKEEPER, "OPTIONS": {"session_timeout": 5.0}},
         unreachable={"BACKEND": ZOOKEEPER, "LOCATION": "127.0.0.1:1", "OPTIONS": {"timeout": 0.3}},
         shortest_ttl=0.3,
-        location="zookeeper_location",
+        fixture="zookeeper_location",
     ),
     "etcd": Backend(
         settings={"BACKEND": ETCD},
         unreachable={"BACKEND": ETCD, "LOCATION": "http://127.0.0.1:1"},
         shortest_ttl=0.3,
-        location="etcd_location",
+        fixture="etcd_location",
     ),
 }

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from locking.backoff import jittered
-from locking.exceptions import BackendUnavailable, LockNotSupported
+from locking.exceptions import BackendUnavailable, LockError, LockNotSupported
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -174,8 +177,13 @@ class BaseLockBackend(ABC):
     """Waiters get the lock in the order they came."""
     shared_between_processes: ClassVar[bool] = True
     """Two processes that use one name exclude each other."""
+    frees_with_holder: ClassVar[bool] = False
+    """The lock of a process that dies is free as soon as the engine notices, not at the end of its lease."""
     kinds: ClassVar[frozenset[str]] = frozenset()
     """The further kinds of lock that `variant()` knows: read, write, semaphore, fair."""
+
+    transaction_on: str | None = None
+    """Alias of the database whose transaction the lock ends with; None for a lock that is released."""
 
     exclusive: bool = True
     """One holder at a time; a semaphore's variant says False."""
@@ -302,7 +310,25 @@ class BaseLockBackend(ABC):
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """`try_acquire` for asyncio."""
-        return await asyncio.to_thread(self.try_acquire, key, owner, ttl, fenced=fenced)
+        ask = partial(self.try_acquire, key, owner, ttl, fenced=fenced)
+        return await self.asked_in_thread(ask, key, owner)
+
+    async def asked_in_thread(self, ask: Callable[[], Outcome], key: str, owner: str) -> Outcome:
+        """Run `ask` in a thread; when the task is cancelled, the thread undoes what comes of it too late."""
+        abandoned = threading.Event()
+
+        def step() -> Outcome:
+            outcome = ask()
+            if abandoned.is_set() and isinstance(outcome, Grant):
+                with suppress(LockError):
+                    self.release(key, owner)
+            return outcome
+
+        try:
+            return await asyncio.to_thread(step)
+        except BaseException:
+            abandoned.set()
+            raise
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         """`extend` for asyncio."""

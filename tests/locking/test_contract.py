@@ -1,6 +1,6 @@
 """The shipped contract, over every backend of the table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import pytest
@@ -19,7 +19,15 @@ class TestContract(LockContract):
     """One run for each row."""
 
     @pytest.fixture
-    def backend_settings(self, row: Backend, request: pytest.FixtureRequest) -> Mapping[str, Any]:
-        """Its settings."""
+    def backend_settings(
+        self, row: Backend, request: pytest.FixtureRequest, django_db_blocker: Any
+    ) -> Iterator[Mapping[str, Any]]:
+        """Its settings, once its servers run."""
         type(self).unreachable, type(self).shortest_ttl = row.unreachable, row.shortest_ttl
-        return row.reached(request)
+        entry = row.reached(request)
+        if row.fixture is None:
+            yield entry
+            return
+        request.getfixturevalue("nowhere")
+        with django_db_blocker.unblock():
+            yield entry

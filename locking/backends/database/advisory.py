@@ -1,0 +1,240 @@
+"""PostgreSQL's advisory locks in their session form: nothing is written, the connection is the lock."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+from typing import Any, Final
+from weakref import WeakSet
+
+from django.core.checks import CheckMessage, Error
+from django.core.exceptions import ImproperlyConfigured
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome, Place
+from locking.backends.database.connections import (
+    ATTEMPTS,
+    PARENTS,
+    UNREACHABLE,
+    Pool,
+    detach,
+    discard,
+    require_alias,
+)
+from locking.backends.database.rows import DEFAULT_TIMEOUT
+from locking.backends.database.sessions import (
+    KEEP,
+    TRY,
+    Session,
+    as_milliseconds,
+    number_of,
+    refuse_poolers,
+    wait_in_line,
+)
+from locking.backends.options import own_options
+from locking.clock import now
+from locking.conf import AliasSettings
+from locking.exceptions import LockNotSupported
+
+HOLDERS: Final = """
+SELECT activity.application_name, activity.pid
+  FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid)
+ WHERE held.locktype = 'advisory' AND held.granted AND held.objsubid = 1
+   AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND held.classid = %(high)s::bigint::oid AND held.objid = %(low)s::bigint::oid
+"""
+TERMINATE: Final = (
+    f"SELECT pg_terminate_backend(pid, %(patience)s) FROM ({HOLDERS}) AS holder (owner, pid)"
+    " WHERE owner = %(owner)s"
+)
+
+BACKENDS: Final[WeakSet[AdvisoryLockBackend]] = WeakSet()
+TIDY_AT: Final = 64
+"""Holds at which those are cleared away whose lease has ended without a release."""
+
+
+class AdvisoryLockBackend(BaseLockBackend):
+    """`"BACKEND": "locking.backends.database.AdvisoryLockBackend"`, `"OPTIONS": {"using": "default"}`.
+
+    Each hold, and each waiting thread, occupies one connection.
+
+    Options:
+        using: alias in DATABASES, on PostgreSQL.
+        timeout: seconds after which a request is given up.
+        session_pooling: True where a pooler stands between that pools whole sessions.
+    """
+
+    supports_force_release = True
+    frees_with_holder = True
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        options = own_options(settings, using="default", timeout=DEFAULT_TIMEOUT, session_pooling=False)
+        self._timeout = options["timeout"]
+        ready = partial(
+            refuse_poolers, alias=settings.alias, session_pooling=bool(options["session_pooling"])
+        )
+        self._pool = Pool(
+            require_alias(options["using"], settings.alias), self._timeout, settings.alias, ready
+        )
+        if self._pool.vendor != "postgresql":
+            raise ImproperlyConfigured(
+                f"LOCKING[{settings.alias!r}]: advisory locks are PostgreSQL's, and the database"
+                f" {options['using']!r} is {self._pool.vendor}; take DatabaseBackend"
+            )
+        self._holds: dict[tuple[str, str], Session] = {}
+        BACKENDS.add(self)
+
+    def forget(self) -> None:
+        """Leave a forked child's parent what is its own: the child holds nothing."""
+        for session in self._holds.values():
+            PARENTS.append(session.connection)
+            detach(session.connection)
+        self._holds = {}
+
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class."""
+        held = self._holds.get((key, owner))
+        sent = now()
+        if held is not None and held.keep(ttl):
+            return Grant(0, sent)
+        with self._pool.translated():
+            for _ in range(ATTEMPTS - 1):
+                try:
+                    return self._try(key, owner, ttl)
+                except UNREACHABLE:
+                    self._pool.close()
+            return self._try(key, owner, ttl)
+
+    def _try(self, key: str, owner: str, ttl: float) -> Outcome:
+        connection, sent = self._pool.take(), now()
+        asked = {"number": number_of(key), "owner": owner, "ttl": as_milliseconds(ttl)}
+        try:
+            granted, pid = _row(connection, TRY, asked)
+            if granted:
+                self._hold(key, Session(connection, pid, asked["number"], owner))
+                return Grant(0, sent)
+            holder = _holders(connection, key)
+        except BaseException:
+            discard(connection)
+            raise
+        self._pool.give_back(connection)
+        return Busy(holder=holder[0][0] if holder else None)
+
+    def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
+        """Stand in PostgreSQL's own queue of the lock for at most `seconds`."""
+        with self._pool.translated():
+            connection = self._pool.take()
+            try:
+                if not wait_in_line(connection, number_of(key), seconds, self._timeout):
+                    self._pool.give_back(connection)
+                    return Busy()
+                # The lease begins now: how long ago the lock was granted, nobody can tell.
+                sent = now()
+                *_, pid = _row(connection, KEEP, {"owner": owner, "ttl": as_milliseconds(ttl)})
+            except BaseException:
+                discard(connection)
+                raise
+        self._hold(key, Session(connection, pid, number_of(key), owner))
+        return Grant(0, sent)
+
+    def _hold(self, key: str, session: Session) -> None:
+        self._holds[key, session.owner] = session
+        if len(self._holds) % TIDY_AT == 0:
+            for name, held in list(self._holds.items()):
+                if not held.is_alive() and self._holds.pop(name, None):
+                    discard(held.connection)
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        held = self._holds.get((key, owner))
+        return held is not None and held.keep(ttl)
+
+    def release(self, key: str, owner: str) -> bool:
+        """See the base class."""
+        held = self._holds.pop((key, owner), None)
+        return held is not None and held.release(self._pool)
+
+    def force_release(self, key: str, expected: str) -> bool:
+        """See the base class: its session is ended by the server, which takes the role's own sessions or
+        pg_signal_backend.
+        """
+        asked = {**_halves(key), "owner": expected, "patience": round(self._timeout * 1000)}
+        return bool(self._pool.run(lambda cursor, _: _fetched(cursor, TERMINATE, asked)))
+
+    def holder(self, key: str) -> Holder | None:
+        """See the base class; how much of the lease is left only its holder knows."""
+        rows = self._pool.run(lambda cursor, _: _fetched(cursor, HOLDERS, _halves(key)))
+        return Holder(rows[0][0], 1, None) if rows else None
+
+    def hold_ends(self, key: str, owner: str) -> float:
+        """See the base class: with its session, whose end the socket tells."""
+        held = self._holds.get((key, owner))
+        return math.inf if held is not None and held.is_alive() else -math.inf
+
+    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+        """See the base class."""
+        return AdvisoryPlace(self, key, owner, ttl)
+
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class; live, it looks whether a pooler stands between."""
+        if not live:
+            return []
+        try:
+            self._pool.run(lambda cursor, _: _fetched(cursor, "SELECT 1", {}))
+        except LockNotSupported as error:
+            return [Error(str(error), hint="See docs/backends/database.md.", id="locking.E103")]
+        return []
+
+    def close(self) -> None:
+        """See the base class; what is held stays held."""
+        self._pool.close()
+
+
+def _halves(key: str) -> dict[str, Any]:
+    number = number_of(key) % 2**64
+    return {"high": number >> 32, "low": number % 2**32}
+
+
+def _row(connection: BaseDatabaseWrapper, statement: str, asked: dict[str, Any]) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, asked)
+        return cursor.fetchone()
+
+
+def _fetched(cursor: Any, statement: str, asked: dict[str, Any]) -> list[Any]:
+    cursor.execute(statement, asked)
+    rows: list[Any] = cursor.fetchall()
+    return rows
+
+
+def _holders(connection: BaseDatabaseWrapper, key: str) -> list[Any]:
+    with connection.cursor() as cursor:
+        return _fetched(cursor, HOLDERS, _halves(key))
+
+
+class AdvisoryPlace(Place):
+    """A thread that waits in the server's own queue."""
+
+    def __init__(self, backend: AdvisoryLockBackend, key: str, owner: str, ttl: float) -> None:
+        self._backend, self._asked = backend, (key, owner, ttl)
+
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class."""
+        return self._backend.try_acquire(*self._asked)
+
+    def wait(self, timeout: float) -> Outcome:
+        """See the base class."""
+        return self._backend.wait_for(*self._asked, timeout)
+
+    def leave(self) -> None:
+        """A wait that ended has left the queue already."""
+
+
+def _forget_all() -> None:
+    for backend in list(BACKENDS):
+        backend.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

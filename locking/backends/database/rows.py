@@ -1,0 +1,355 @@
+"""A row for each lock: leases by the database's clock, tokens that are kept in the row."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from django.core.checks import CheckMessage, Error
+from django.db import DatabaseError
+
+from locking.backends.base import (
+    AsyncPlace,
+    AsyncPollingPlace,
+    BaseLockBackend,
+    Busy,
+    Grant,
+    Held,
+    Holder,
+    Outcome,
+    Place,
+    PollingPlace,
+)
+from locking.backends.database.bell import Bell, Waiter
+from locking.backends.database.connections import Pool, in_memory, is_conflict, require_alias
+from locking.backends.database.sql import BY_VENDOR, Statements
+from locking.backends.options import own_options
+from locking.backoff import jittered
+from locking.clock import now
+from locking.conf import AliasSettings
+from locking.databases import fence_name
+from locking.exceptions import BackendError, BackendUnavailable
+
+DEFAULT_TIMEOUT: Final = 5.0
+"""Seconds after which a request to a database that doesn't answer is given up."""
+
+RECHECK: Final = 1.0
+"""Seconds after which a waiter asks again although it heard nothing: news may be lost with a connection."""
+
+SWEEP_EVERY: Final = 3600.0
+SWEEP_LIMIT: Final = 1000
+CONFLICT_TRIES: Final = 5
+
+
+class DatabaseBackend(BaseLockBackend):
+    """`"BACKEND": "locking.backends.database.DatabaseBackend"`, `"OPTIONS": {"using": "default"}`.
+
+    Options:
+        using: alias in DATABASES; its table is made by `manage.py migrate`.
+        timeout: seconds after which a request is given up.
+    """
+
+    supports_fencing = True
+    supports_listing = True
+    supports_force_release = True
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        options = own_options(settings, using="default", timeout=DEFAULT_TIMEOUT)
+        self._using = require_alias(options["using"], settings.alias)
+        self._pool = Pool(self._using, options["timeout"], settings.alias)
+        self._bell = Bell(self._pool)
+        self._next_sweep = now() + SWEEP_EVERY
+
+    @property
+    def sql(self) -> Statements:
+        """The statements of this engine."""
+        return BY_VENDOR[self._pool.vendor]
+
+    def _id(self, key: str) -> str:
+        return fence_name(key, self._pool.vendor)
+
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class."""
+        return self.ask(key, owner, ttl, fenced=fenced, queue=False)
+
+    def ask(self, key: str, owner: str, ttl: float, *, fenced: bool, queue: bool) -> Outcome:
+        """Take the lock or tell who has it; with `queue`, have its release told to those who listen."""
+        sent = now()
+        asked = {
+            "id": self._id(key), "name": key.replace("\0", "\N{SYMBOL FOR NULL}"), "owner": owner,
+            "ttl": microseconds(ttl), "kept": fenced, "queue": queue, "heard": microseconds(RECHECK * 5),
+        }  # fmt: skip
+        try:
+            row = self._pool.run(lambda cursor, _: self._take(cursor, asked))
+        except BackendUnavailable as error:
+            if "database is locked" in str(error):  # SQLite: somebody writes, and nothing was done for us
+                return Busy(outage=error)
+            raise
+        self._sweep_if_due()
+        if row is None:
+            return Busy(retry_after=0.0)  # it was let go between two statements
+        holder, token, left = row
+        return Grant(token, sent) if holder == owner else Busy(max(0.0, left / 1e6), holder)
+
+    def _take(self, cursor: Any, asked: dict[str, Any]) -> Any:
+        for attempt in range(CONFLICT_TRIES):
+            try:
+                return self._take_once(cursor, asked)
+            except DatabaseError as error:
+                if not is_conflict(error) or attempt == CONFLICT_TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _take_once(self, cursor: Any, asked: dict[str, Any]) -> Any:
+        if self._pool.vendor == "sqlite":
+            # Readers wait for nobody, writers for every transaction that has written: look first.
+            row = self._seen(cursor, asked)
+            if row is not None and row[0] != asked["owner"]:
+                return row
+        if self.sql.take is not None:
+            cursor.execute(self.sql.take, asked)
+            rows = cursor.fetchall()
+            return rows[0] if rows else self._seen(cursor, asked)
+        cursor.execute(self.sql.update, asked)
+        if cursor.rowcount == 0:
+            row = self._seen(cursor, asked)
+            if row is not None:
+                return row
+            cursor.execute(self.sql.insert, asked)
+        return self._seen(cursor, asked)
+
+    def _seen(self, cursor: Any, asked: dict[str, Any]) -> Any:
+        cursor.execute(self.sql.seen, asked)
+        rows = cursor.fetchall()
+        return rows[0] if rows else None
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
+        return self._pool.run(lambda cursor, _: _changed(cursor, self.sql.extend, asked))
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
+        return self._pool.run(lambda cursor, _: self._told(cursor, self.sql.shorten, asked))
+
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
+        """See the base class."""
+        statement = self.sql.extend_many
+        if statement is None:
+            return super().extend_many(leases)
+        ids = [self._id(key) for key, _, _ in leases]
+        owners = [owner for _, owner, _ in leases]
+        asked = {"ids": ids, "owners": owners, "ttls": [microseconds(ttl) for _, _, ttl in leases]}
+        held = set(self._pool.run(lambda cursor, _: _rows(cursor, statement, asked)))
+        return [lease in held for lease in zip(ids, owners, strict=True)]
+
+    def release(self, key: str, owner: str) -> bool:
+        """See the base class."""
+        asked = {"id": self._id(key), "owner": owner}
+
+        def step(cursor: Any, attempt: int) -> bool:
+            # The first attempt, whose reply was lost, has most likely been carried out.
+            return self._told(cursor, self.sql.release, asked) or attempt > 1
+
+        return self._pool.run(step)
+
+    def _told(self, cursor: Any, statement: str, asked: dict[str, Any]) -> bool:
+        if self.sql.telling:
+            return bool(_rows(cursor, statement, asked))
+        return _changed(cursor, statement, asked)
+
+    def force_release(self, key: str, expected: str) -> bool:
+        """See the base class."""
+        return self.release(key, expected)
+
+    def holder(self, key: str) -> Holder | None:
+        """See the base class."""
+        row = self._pool.run(lambda cursor, _: self._seen(cursor, {"id": self._id(key)}))
+        return None if row is None else Holder(row[0], 1, row[2] / 1e6)
+
+    def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
+        """See the base class."""
+        asked = {"prefix": prefix, "offset": offset, "limit": limit}
+        rows = self._pool.run(lambda cursor, _: _rows(cursor, self.sql.held, asked))
+        return [
+            Held(key=name, owner=owner, token=token, remaining=left / 1e6, since=since / 1e6)
+            for name, owner, token, left, since in rows
+        ]
+
+    def count_held(self, *, prefix: str = "") -> int:
+        """See the base class."""
+        rows = self._pool.run(lambda cursor, _: _rows(cursor, self.sql.count, {"prefix": prefix}))
+        return int(rows[0][0])
+
+    def sweep(self, limit: int = SWEEP_LIMIT) -> int:
+        """Delete rows of locks that nobody has held for a day; once an hour a process does it by itself.
+
+        A row that was ever held with `fenced=True` stays: its token must not be forgotten.
+
+        Args:
+            limit: the most to delete.
+
+        Returns:
+            How many were deleted.
+        """
+        return self._pool.run(lambda cursor, _: _count_changed(cursor, self.sql.sweep, {"limit": limit}))
+
+    def _sweep_if_due(self) -> None:
+        if now() < self._next_sweep:
+            return
+        self._next_sweep = now() + SWEEP_EVERY
+        with suppress(BackendError):  # housekeeping spoils nobody's acquisition
+            if self.sweep() == SWEEP_LIMIT:
+                self._next_sweep = now()
+
+    # waiting
+
+    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+        """See the base class."""
+        if not self.sql.telling:
+            return PollingPlace(self, key, owner, ttl, fenced)
+        return RowPlace(self, self._bell, key, owner, ttl, fenced)
+
+    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+        """See the base class."""
+        if not self.sql.telling:
+            return AsyncPollingPlace(self, key, owner, ttl, fenced)
+        return AsyncRowPlace(self, self._bell, key, owner, ttl, fenced)
+
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class."""
+        if in_memory(self._using):
+            return [
+                Error(
+                    f"LOCKING[{self.alias!r}] is on the database {self._using!r}, which lives in memory.",
+                    hint="A second connection doesn't reach it: give it a file, or take another backend.",
+                    id="locking.E009",
+                )
+            ]
+        if live:
+            self.count_held(prefix="locking:check")
+        return []
+
+    def close(self) -> None:
+        """See the base class."""
+        self._bell.close()
+        self._pool.close()
+
+
+def microseconds(seconds: float) -> int:
+    """Return whole microseconds, as the rows have them."""
+    return max(1, round(seconds * 1_000_000))
+
+
+def _rows(cursor: Any, statement: str, asked: dict[str, Any]) -> list[Any]:
+    cursor.execute(statement, asked)
+    rows: list[Any] = cursor.fetchall()
+    return rows
+
+
+def _changed(cursor: Any, statement: str, asked: dict[str, Any]) -> bool:
+    return _count_changed(cursor, statement, asked) == 1
+
+
+def _count_changed(cursor: Any, statement: str, asked: dict[str, Any]) -> int:
+    cursor.execute(statement, asked)
+    return int(cursor.rowcount)
+
+
+class RowPlace(Place):
+    """A thread that is woken by the bell, and asks by the clock where the bell is silent."""
+
+    def __init__(
+        self, backend: DatabaseBackend, bell: Bell, key: str, owner: str, ttl: float, fenced: bool
+    ) -> None:
+        self._backend, self._bell, self._id = backend, bell, backend._id(key)
+        self._asked = (key, owner, ttl)
+        self._fenced = fenced
+        self._woken = threading.Event()
+        self._waiter = Waiter(self._woken.set)
+        self._attempts = 0
+        self._stands = False
+
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class; whoever waits listens before it asks again, lest it miss what happens between."""
+        outcome = self._backend.ask(*self._asked, fenced=self._fenced, queue=queue and self._stands)
+        if queue and not self._stands and isinstance(outcome, Busy):
+            self._bell.join(self._id, self._waiter)
+            self._stands = True
+            outcome = self._backend.ask(*self._asked, fenced=self._fenced, queue=True)
+        self._waiter.woken = False
+        if isinstance(outcome, Grant):
+            self.leave()
+        return outcome
+
+    def wait(self, timeout: float) -> Outcome:
+        """See the base class."""
+        self._woken.wait(min(timeout, _pause(self._bell, self._attempts)))
+        self._woken.clear()
+        self._attempts += 1
+        return self.try_acquire(queue=True)
+
+    def leave(self) -> None:
+        """See the base class."""
+        self._bell.leave(self._id, self._waiter)
+
+
+class AsyncRowPlace(AsyncPlace):
+    """`RowPlace` for a task; its questions are asked in a thread, its waiting occupies none."""
+
+    def __init__(
+        self, backend: DatabaseBackend, bell: Bell, key: str, owner: str, ttl: float, fenced: bool
+    ) -> None:
+        self._backend, self._bell, self._id = backend, bell, backend._id(key)
+        self._asked = (key, owner, ttl)
+        self._fenced = fenced
+        self._woken = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._waiter = Waiter(lambda: _set(loop, self._woken))
+        self._attempts = 0
+        self._stands = False
+
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        """See `RowPlace.try_acquire`."""
+        outcome = await self._ask(queue=queue and self._stands)
+        if queue and not self._stands and isinstance(outcome, Busy):
+            self._bell.join(self._id, self._waiter)
+            self._stands = True
+            outcome = await self._ask(queue=True)
+        self._waiter.woken = False
+        if isinstance(outcome, Grant):
+            await self.leave()
+        return outcome
+
+    async def _ask(self, *, queue: bool) -> Outcome:
+        key, owner, _ = self._asked
+        ask = partial(self._backend.ask, *self._asked, fenced=self._fenced, queue=queue)
+        return await self._backend.asked_in_thread(ask, key, owner)
+
+    async def wait(self, timeout: float) -> Outcome:
+        """See `RowPlace.wait`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(timeout, _pause(self._bell, self._attempts))):
+                await self._woken.wait()
+        self._woken.clear()
+        self._attempts += 1
+        return await self.try_acquire(queue=True)
+
+    async def leave(self) -> None:
+        """See `RowPlace.leave`."""
+        self._bell.leave(self._id, self._waiter)
+
+
+def _pause(bell: Bell, attempts: int) -> float:
+    return RECHECK if bell.listens else jittered(attempts)
+
+
+def _set(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(event.set)

@@ -1,0 +1,44 @@
+"""A backend's own `OPTIONS`, checked before they are used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from locking.conf import AliasSettings
+
+
+def own_options(settings: AliasSettings, **defaults: Any) -> dict[str, Any]:
+    """Return the options of an alias, with the defaults of those that it leaves out.
+
+    Raises:
+        ImproperlyConfigured: an option that the backend doesn't have, a number that isn't one above 0, or
+            an address for a backend that has none.
+    """
+    for name in ("cache", "location"):
+        if getattr(settings, name) is not None:
+            raise ImproperlyConfigured(
+                f"LOCKING[{settings.alias!r}] has {name.upper()}, which {settings.backend} doesn't take;"
+                " OPTIONS['using'] names its database"
+            )
+    return checked_options(settings, defaults)
+
+
+def checked_options(settings: AliasSettings, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return `OPTIONS` over their defaults; a number's default says that the option is one."""
+    unknown = sorted(set(settings.options) - set(defaults))
+    if unknown:
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}]['OPTIONS'] has {unknown[0]!r}, which {settings.backend} doesn't know;"
+            f" it knows {', '.join(sorted(defaults))}"
+        )
+    for name, default in defaults.items():
+        value = settings.options.get(name, default)
+        if isinstance(default, bool) or not isinstance(default, float):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 3600:
+            raise ImproperlyConfigured(
+                f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] must be seconds above 0, not {value!r}"
+            )
+    return {**defaults, **settings.options}
