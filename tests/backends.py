@@ -14,14 +14,16 @@ class Backend:
     settings: Mapping[str, Any]
     unreachable: Mapping[str, Any] | None = None
     shortest_ttl: float = 0.15
-    location: str | None = None
-    """The fixture that starts its server, or skips, and gives its LOCATION."""
+    room: str | None = None
+    """The fixture that starts its server, or skips, and gives settings of an empty room there."""
 
     def reached(self, request: pytest.FixtureRequest) -> dict[str, Any]:
-        """Return the settings, with the server's address."""
-        if self.location is None:
+        """Return the settings, with the server's address and an empty room on it."""
+        if self.room is None:
             return dict(self.settings)
-        return {**self.settings, "LOCATION": request.getfixturevalue(self.location)}
+        room = request.getfixturevalue(self.room)
+        options = {**self.settings.get("OPTIONS", {}), **room.get("OPTIONS", {})}
+        return {**self.settings, **room, "OPTIONS": options}
 
 
 REDIS = "locking.backends.redis.RedisBackend"
@@ -40,12 +42,12 @@ BACKENDS = {
         settings={"BACKEND": ZOOKEEPER, "OPTIONS": {"session_timeout": 5.0}},
         unreachable={"BACKEND": ZOOKEEPER, "LOCATION": "127.0.0.1:1", "OPTIONS": {"timeout": 0.3}},
         shortest_ttl=0.3,
-        location="zookeeper_location",
+        room="zookeeper_room",
     ),
     "etcd": Backend(
         settings={"BACKEND": ETCD},
         unreachable={"BACKEND": ETCD, "LOCATION": "http://127.0.0.1:1"},
         shortest_ttl=0.3,
-        location="etcd_location",
+        room="etcd_room",
     ),
 }
