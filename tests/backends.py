@@ -24,11 +24,12 @@ class Backend:
     fixture: str | None = None
 
     def reached(self, request: pytest.FixtureRequest) -> dict[str, Any]:
-        """Return the settings, once its servers run: the fixture starts them, or skips, and says where."""
+        """Return the settings, once its servers run: the fixture starts them, or skips, and says the rest."""
         if self.fixture is None:
             return dict(self.settings)
         found = request.getfixturevalue(self.fixture)
-        return {**self.settings, **({"LOCATION": found} if isinstance(found, str) else found)}
+        options = {**self.settings.get("OPTIONS", {}), **found.get("OPTIONS", {})}
+        return {**self.settings, **found, "OPTIONS": options}
 
 
 REDIS = "locking.backends.redis.RedisBackend"
@@ -74,12 +75,12 @@ BACKENDS = {
         settings={"BACKEND": ZOOKEEPER, "OPTIONS": {"session_timeout": 5.0}},
         unreachable={"BACKEND": ZOOKEEPER, "LOCATION": "127.0.0.1:1", "OPTIONS": {"timeout": 0.3}},
         shortest_ttl=0.3,
-        fixture="zookeeper_location",
+        fixture="zookeeper_room",
     ),
     "etcd": Backend(
         settings={"BACKEND": ETCD},
         unreachable={"BACKEND": ETCD, "LOCATION": "http://127.0.0.1:1"},
         shortest_ttl=0.3,
-        fixture="etcd_location",
+        fixture="etcd_room",
     ),
 }

@@ -1,5 +1,6 @@
 """What tests of the lock share: a server to torment, a proxy before it, locks on either."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from django.test.utils import override_settings
 
+from locking.backends.zookeeper.session import end_all_sessions
 from locking.lease import HOLDS
 from locking.renewal import watchdog
 from tests.backends import MEMORY, REDIS
@@ -38,6 +40,19 @@ def zookeeper_location(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         pytest.skip(MISSING_ZOOKEEPER)
     with running(partial(ZooKeeper, tmp_path_factory.mktemp("zookeeper"))) as server:
         yield server.location
+        end_all_sessions()  # of backends that tests left behind with holds
+
+
+@pytest.fixture
+def zookeeper_room(zookeeper_location: str) -> dict[str, Any]:
+    """Settings of an empty folder there."""
+    return {"LOCATION": f"{zookeeper_location}/{secrets.token_hex(4)}"}
+
+
+@pytest.fixture
+def etcd_room(etcd_location: list[str]) -> dict[str, Any]:
+    """Settings of a prefix there that nobody uses."""
+    return {"LOCATION": etcd_location, "OPTIONS": {"prefix": f"{secrets.token_hex(4)}/"}}
 
 
 @pytest.fixture(scope="session")

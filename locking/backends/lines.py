@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -65,8 +66,13 @@ def blockers_of(line: Sequence[Contender], mine: Contender) -> Sequence[Contende
     if mine.kind == "read":
         return [contender for contender in ahead if contender.kind != "read"][-1:]
     if mine.kind == "semaphore":
-        return ahead if len(ahead) >= line[0].permits else ()
+        return ahead if ahead and len(ahead) >= ahead[0].permits else ()
     return ahead[-1:]
+
+
+def admits(line: Sequence[Contender], kind: str, permits: int) -> bool:
+    """Whether one who came now would have the lock at once."""
+    return not blockers_of(line, Contender("", sys.maxsize, kind, permits))
 
 
 @dataclass(slots=True, eq=False)
@@ -162,6 +168,23 @@ class LineBackend(BaseLockBackend):
     @abstractmethod
     def _line(self, key: str) -> Sequence[Contender]:
         """Return all who hold the lock or wait for it, sorted by number."""
+
+
+class Variant:
+    """What variants don't do: the main backend lists all kinds."""
+
+    supports_listing = False
+
+    def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
+        """Refuse."""
+        raise self.unsupported("list what is held: ask the backend itself")  # type: ignore[attr-defined]
+
+    def count_held(self, *, prefix: str = "") -> int:
+        """Refuse."""
+        raise self.unsupported("list what is held: ask the backend itself")  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """The connections are the main backend's."""
 
 
 class LinePlace(Place):

@@ -35,7 +35,7 @@ from tests.backends import BACKENDS
 
 PATIENCE = 10.0
 FAR = 60.0
-SHORT = 0.15
+SHORT = 0.3
 
 GETTERS: dict[str, Callable[..., Lock]] = {
     "read": get_read_lock,

@@ -25,7 +25,7 @@ from locking.backends.etcd.health import examine
 from locking.backends.etcd.lookout import Lookout, decoded, encoded, range_end
 from locking.backends.etcd.wire import NOT_FOUND, Refused, Wire
 from locking.backends.holds import Hold, Holds
-from locking.backends.lines import Contender, LineBackend, Ticket, blockers_of, holders_of
+from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admits, blockers_of, holders_of
 from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
@@ -111,7 +111,7 @@ class EtcdBackend(LineBackend):
             mine = line.of(node)
             if mine is None:  # somebody else has it and we don't queue, or our lease is over: begin anew
                 if not queue and line.entries:
-                    return _busy(line)
+                    return self._busy(line)
                 continue
             blockers = blockers_of(line.entries, mine)
             if not blockers:
@@ -122,7 +122,7 @@ class EtcdBackend(LineBackend):
             else:
                 nodes = frozenset(blocker.node for blocker in blockers)
                 self._lookout.register(folder, ticket, nodes, line.revision)
-            return _busy(line)
+            return self._busy(line)
 
     def _stood(self, ticket: Ticket, folder: str, node: str, queue: bool) -> Line:
         """Return the line, with the ticket's own key in it if that was wanted and came to pass.
@@ -132,7 +132,7 @@ class EtcdBackend(LineBackend):
         """
         if not queue:
             line = self._read(folder)
-            if line.entries and line.of(node) is None:
+            if line.of(node) is None and not admits(line.entries, self.kind, self.permits):
                 return line
         if ticket.node is not None and self._renew(lease_of(folder, ticket.owner)):
             line = self._read(folder)
@@ -185,6 +185,10 @@ class EtcdBackend(LineBackend):
         hold = Hold(mine.node, mine.order, sent + ticket.ttl, mine.lease, length=math.ceil(ticket.ttl))
         self._holds.add(ticket.key, ticket.owner, hold)
         return Grant(mine.order, sent)
+
+    def _busy(self, line: Line) -> Busy:
+        first = line.entries[0]  # of all who hold it, the oldest
+        return Busy(holder=first.owner, retry_after=self._remaining(first) or 0.05)
 
     def nap(self, ticket: Ticket) -> float:
         """See `LineBackend`: a third of the lease, which lives on only because its waiter asks."""
@@ -347,7 +351,7 @@ class EtcdBackend(LineBackend):
         self._wire.close()
 
 
-class EtcdVariant(EtcdBackend):
+class EtcdVariant(Variant, EtcdBackend):
     """Another kind of lock, over the same connections."""
 
     def __init__(self, main: EtcdBackend, kind: str, permits: int) -> None:
@@ -358,9 +362,6 @@ class EtcdVariant(EtcdBackend):
             main._prefix, main._wire, main._lookout, main._holds
         )  # fmt: skip
         self._variants = {}
-
-    def close(self) -> None:
-        """The connections are the main backend's."""
 
 
 def read_location(settings: AliasSettings) -> list[str]:
@@ -409,10 +410,3 @@ def _entry(kv: dict[str, Any]) -> Entry:
     except (ValueError, TypeError, KeyError):  # another client's: etcdctl's, Go's
         owner, ttl, kind, permits = node.rpartition("/")[2], None, "lock", 0
     return Entry(node, int(kv["create_revision"]), kind, permits, owner, ttl, int(kv.get("lease", 0)))
-
-
-def _busy(line: Line) -> Busy:
-    """Tell who has the lock; how long still, etcd would have to be asked for."""
-    first = holders_of(line.entries)[0]
-    entry = line.of(first.node)
-    return Busy(holder=None if entry is None else entry.owner)

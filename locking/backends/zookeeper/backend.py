@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome
 from locking.backends.holds import Hold, Holds
-from locking.backends.lines import Contender, LineBackend, Ticket, blockers_of, holders_of
+from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admits, blockers_of, holders_of
 from locking.backends.zookeeper.health import examine
 from locking.backends.zookeeper.nodes import (
     SUFFIXES,
@@ -123,7 +123,7 @@ class ZooKeeperBackend(LineBackend):
         folder = self._folder(ticket.key)
         if ticket.asked or not queue:
             line = self._read(folder, ticket)
-            if _mine(line, ticket.owner) or (line and not queue):
+            if _mine(line, ticket.owner) or not (queue or admits(line, self.kind, self.permits)):
                 return line
         return self._stand(folder, ticket)
 
@@ -320,7 +320,7 @@ class ZooKeeperBackend(LineBackend):
             self._session.stop()
 
 
-class ZooKeeperVariant(ZooKeeperBackend):
+class ZooKeeperVariant(Variant, ZooKeeperBackend):
     """Another kind of lock, in the same session."""
 
     def __init__(self, main: ZooKeeperBackend, kind: str, permits: int) -> None:
@@ -329,9 +329,6 @@ class ZooKeeperVariant(ZooKeeperBackend):
         self.kind, self.permits, self.exclusive = kind, permits, kind != "semaphore"
         self._root, self._session, self._holds = main._root, main._session, main._holds
         self._closing, self._variants = False, {}
-
-    def close(self) -> None:
-        """The session is the main backend's."""
 
 
 def read_location(settings: AliasSettings) -> tuple[str, str]:
