@@ -48,6 +48,7 @@ from locking.transactions import (
     silent_rollback,
     transaction_under,
 )
+from locking.whereabouts import site_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -290,6 +291,7 @@ class LockedCall:
         self.function = function
         self.options = options
         self.build_names = build_names
+        self.site = site_of(function)
 
     # synchronous
 
@@ -393,6 +395,7 @@ class LockedCall:
     def _lock(self, names: Sequence[str]) -> Lock:
         """The lock of one call; a Celery task takes it in its own name, which a redelivery has too."""
         lock = self.options.lock(names)
+        lock.taken_at(self.site)
         if task := running_task(self.function):
             _celery().act_for(task, lock)
         return lock
