@@ -357,8 +357,8 @@ def _figures(request: HttpRequest) -> list[tuple[Any, Any]]:
         (_("acquired"), told.acquired),
         (_("refused"), told.refused),
         (_("lost"), told.lost),
-        (_("95 % waited at most"), duration(told.wait_p95)),
-        (_("95 % held at most"), duration(told.hold_p95)),
+        (_("p95 wait"), duration(told.wait_p95)),
+        (_("p95 hold"), duration(told.hold_p95)),
     ]
 
 

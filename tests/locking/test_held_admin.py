@@ -1,5 +1,6 @@
 import json
 import re
+from contextlib import suppress
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -8,6 +9,7 @@ from django.urls import reverse
 
 from locking import get_lock, get_semaphore
 from locking.admin.rows import Ident
+from locking.exceptions import LockLost
 from locking.handler import locks
 from locking.held import held_locks
 from locking.models import Fence, LockEvent
@@ -20,8 +22,10 @@ LIST = "/admin/locking/heldlock/"
 @pytest.fixture
 def held():
     """A lock that is held during the test."""
-    with get_lock("order:42", fenced=True) as lease:
-        yield lease
+    lease = get_lock("order:42", fenced=True).acquire()
+    yield lease
+    with suppress(LockLost):  # a test may have broken it
+        lease.release()
 
 
 @pytest.fixture
@@ -124,7 +128,7 @@ def test_the_page_of_one_hold(admin_client, held):
 
 def test_force_release(admin_client, held):
     """Asks for a reason, breaks the lock, advances the fence, and writes audit and history."""
-    assert "doesn&#x27;t stop the holder" in text_of(admin_client.get(address(held, "release")))
+    assert "doesn't stop the holder" in text_of(admin_client.get(address(held, "release")))
     assert "required" in text_of(admin_client.post(address(held, "release"), {"reason": " "}))
     assert get_lock("order:42").locked()
     assert admin_client.post(address(held, "release"), {"reason": "worker 7 died"}).status_code == 302
@@ -242,15 +246,15 @@ def test_a_post_without_its_token_is_refused(admin_user, held):
 def test_names_are_escaped_wherever_they_are_shown(admin_client):
     """A lock's name is anybody's text: on no page it becomes markup."""
     evil = "<script>alert(1)</script>\"'&"
-    with get_lock(evil) as lease:
-        ticked = {"action": "release_selected", "_selected_action": [ident_of(lease)]}
-        pages = [
-            admin_client.get(each)
-            for each in (LIST, *(address(lease, w) for w in ("change", "release", "extend")))
-        ]
-        pages.append(admin_client.post(LIST, {**ticked, "index": "0"}))
-        pages.append(admin_client.get(f"{LIST}?prefix={evil}&q={evil}&host={evil}"))
-        pages.append(admin_client.post(address(lease, "release"), {"reason": evil}, follow=True))
+    lease = get_lock(evil).acquire()
+    ticked = {"action": "release_selected", "_selected_action": [ident_of(lease)]}
+    pages = [
+        admin_client.get(each)
+        for each in (LIST, *(address(lease, w) for w in ("change", "release", "extend")))
+    ]
+    pages.append(admin_client.post(LIST, {**ticked, "index": "0"}))
+    pages.append(admin_client.get(f"{LIST}?prefix={evil}&q={evil}&host={evil}"))
+    pages.append(admin_client.post(address(lease, "release"), {"reason": evil}, follow=True))
     pages += [
         admin_client.get(each) for each in ("/admin/locking/lockevent/", "/admin/locking/fence/", "/admin/")
     ]
@@ -290,7 +294,7 @@ def test_a_backend_that_cannot_list_says_so(admin_client, monkeypatch, held):
         type(locks["default"]), "held", lambda self, **_: (_ for _ in ()).throw(self.unsupported("list"))
     )
     page = text_of(admin_client.get(LIST))
-    assert "can&#x27;t be listed" in page
+    assert "can't be listed" in page
     assert "Nothing is held." not in page
 
 
