@@ -38,7 +38,7 @@ BEAT: Final = 2.0
 WORTH_TELLING: Final = 1.0
 """Seconds that a lock must have been held."""
 
-MOST: Final = 500
+MOST: Final = 200
 """Holds that a process tells the details of, the oldest first."""
 
 TIDY_EVERY: Final = 60.0

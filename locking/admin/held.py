@@ -13,7 +13,6 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
@@ -22,7 +21,6 @@ from locking.admin.rows import (
     FILTERS,
     KIND_NAMES,
     MOST_AT_ONCE,
-    STATE_NAMES,
     HeldChangeList,
     Rows,
     find_row,
@@ -65,10 +63,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
 
     fence_databases: ClassVar[tuple[str, ...]] = ("default",)
 
-    list_display = (
-        "state", "name", "kind", "backend", "holder", "held_for", "lease", "renewals", "waiters", "token",
-    )  # fmt: skip
-    list_display_links = ("name",)
+    list_display = ("__str__",)  # the rows are drawn by the change list
     list_filter = FILTERS
     search_fields = ("name",)
     search_help_text = _("Part of a name, owner, host, path, task or place in the code")
@@ -114,67 +109,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
         """Show the list, below the figures of the last hour."""
         extra = {"title": gettext("Held locks"), "figures": _figures(request), **(extra_context or {})}
         return super().changelist_view(request, extra)
-
-    @admin.display(description=_("state"))
-    def state(self, row: Any) -> str:
-        """Return the state as a word in its colour."""
-        return format_html(
-            '<span class="held-state {}">{}</span>', row.hold.state, STATE_NAMES[row.hold.state]
-        )
-
-    @admin.display(description=_("name"))
-    def name(self, row: Any) -> str:
-        """Return what is locked."""
-        return str(row)
-
-    @admin.display(description=_("kind"))
-    def kind(self, row: Any) -> str:
-        """Return the kind, in the reader's language."""
-        return str(KIND_NAMES[row.hold.kind])
-
-    @admin.display(description=_("backend"))
-    def backend(self, row: Any) -> str:
-        """Return the alias."""
-        return str(row.hold.backend)
-
-    @admin.display(description=_("holder"))
-    def holder(self, row: Any) -> str:
-        """Return who has it, and what that process is about."""
-        return format_html('{}<br><span class="quiet">{}</span>', row.hold.holder, row.hold.doing or "")
-
-    @admin.display(description=_("held for"))
-    def held_for(self, row: Any) -> str:
-        """Return the age of the hold."""
-        return duration(row.hold.held_for)
-
-    @admin.display(description=_("lease"))
-    def lease(self, row: Any) -> str:
-        """Return what is left of the lease, with a bar."""
-        left = row.hold.remaining
-        if left is None:
-            return gettext("no end")
-        longest = max(row.hold.ttl or 30.0, left)
-        return format_html(
-            '<progress class="held-lease" max="{}" value="{}"></progress> {}',
-            f"{longest:.1f}",
-            f"{left:.1f}",
-            duration(left),
-        )
-
-    @admin.display(description=_("renewals"))
-    def renewals(self, row: Any) -> Any:
-        """Return how often it was renewed."""
-        return row.hold.renewals
-
-    @admin.display(description=_("waiters"))
-    def waiters(self, row: Any) -> Any:
-        """Return how many stand in line."""
-        return row.hold.waiters
-
-    @admin.display(description=_("token"))
-    def token(self, row: Any) -> Any:
-        """Return the fencing token."""
-        return row.hold.token or None
 
     # other addresses
 

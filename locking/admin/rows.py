@@ -10,11 +10,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy as _
 
+from locking.admin.words import duration, shown
 from locking.exceptions import LockError
 from locking.handler import InvalidLockBackend, locks
 from locking.held import STATES, Page, find_hold, held_locks
@@ -211,10 +216,31 @@ def page_of(params: Any, *, search: str, offset: int, limit: int) -> Page:
         raise ValueError(str(error)) from error
 
 
+TICKABLE = (
+    '<tr><td class="action-checkbox"><input type="checkbox" name="_selected_action" value="{ident}"'
+    ' class="action-select" aria-label="{name}"></td>'
+)
+ROW = (
+    '<td class="field-state"><span class="held-state {state}">{state_name}</span></td>'
+    '<th class="field-name"><a href="{address}">{name}</a></th>'
+    "<td>{kind}</td><td>{backend}</td>"
+    '<td class="field-holder">{holder}<br><span class="quiet">{doing}</span></td>'
+    '<td class="field-held_for">{held_for}</td>'
+    '<td class="field-lease"><progress class="held-lease" max="{longest}" value="{left}"></progress>'
+    " {left_name}</td>"
+    "<td>{renewals}</td><td>{waiters}</td><td>{token}</td></tr>"
+)
+COLUMNS = [
+    _("state"), _("name"), _("kind"), _("backend"), _("holder"), _("held for"), _("lease"), _("renewals"),
+    _("waiters"), _("token"),
+]  # fmt: skip
+
+
 class HeldChangeList(ChangeList):
     """The change list without a table behind it."""
 
     page: Page
+    tickable: bool
     filter_names: ClassVar = [each.parameter_name for each in FILTERS]
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
@@ -240,3 +266,51 @@ class HeldChangeList(ChangeList):
         self.show_admin_actions = True
         self.multi_page = page.total > self.list_per_page
         self.paginator = Paginator(range(page.total), self.list_per_page)
+        self.tickable = self.model_admin.has_release_permission(request)
+
+    @property
+    def labels(self) -> list[Any]:
+        """What stands above the columns."""
+        return COLUMNS
+
+    @property
+    def rows_html(self) -> str:
+        """The rows of the table; Django's own way, a template for each cell, takes ten times as long."""
+        # What is the same for every row is looked up once.
+        states = {state: str(name) for state, name in STATE_NAMES.items()}
+        kinds = {kind: str(name) for kind, name in KIND_NAMES.items()}
+        pattern = (TICKABLE if self.tickable else "<tr>") + ROW
+        address = reverse(
+            "admin:locking_heldlock_change", args=["0"], current_app=self.model_admin.admin_site.name
+        )
+        rows = [
+            format_html(
+                pattern,
+                ident=row.ident,
+                address=address.replace("/0/", f"/{quote(row.ident)}/"),
+                state_name=states[row.hold.state],
+                kind=kinds[row.hold.kind],
+                **_cells(row.hold),
+            )
+            for row in self.result_list
+        ]
+        return mark_safe("\n".join(rows))  # noqa: S308 - each was escaped
+
+
+def _cells(hold: Hold) -> dict[str, Any]:
+    left = hold.remaining
+    longest = max(hold.ttl or 30.0, left or 0.0)
+    return {
+        "state": hold.state,
+        "name": hold.name,
+        "backend": hold.backend,
+        "holder": hold.holder,
+        "doing": hold.doing or "",
+        "held_for": duration(hold.held_for),
+        "longest": f"{longest:.1f}",
+        "left": f"{longest if left is None else left:.1f}",
+        "left_name": _("no end") if left is None else duration(left),
+        "renewals": shown(hold.renewals),
+        "waiters": shown(hold.waiters),
+        "token": hold.token or "–",
+    }
