@@ -48,6 +48,7 @@ from locking.transactions import (
     silent_rollback,
     transaction_under,
 )
+from locking.whereabouts import site_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -292,6 +293,7 @@ class LockedCall:
         self.options = options
         self.build_names = build_names
         self.template = label_of(function, options.key, options.keys)
+        self.site = site_of(function)
 
     # synchronous
 
@@ -395,6 +397,7 @@ class LockedCall:
     def _lock(self, names: Sequence[str]) -> Lock:
         """The lock of one call; a Celery task takes it in its own name, which a redelivery has too."""
         lock = self.options.lock(names, self.template)
+        lock.taken_at(self.site)
         if task := running_task(self.function):
             _celery().act_for(task, lock)
         return lock

@@ -10,6 +10,7 @@ import itertools
 import os
 import secrets
 import threading
+import time
 from asyncio.events import _get_running_loop
 
 
@@ -33,11 +34,13 @@ class _Process:
         self.client_id = _new_client_id()
         self.counter = itertools.count(1)
         self.generation = 0
+        self.started = time.time()
 
     def renew(self) -> None:
         self.client_id = _new_client_id()
         self.counter = itertools.count(1)
         self.generation += 1
+        self.started = time.time()
 
 
 PROCESS = _Process()

@@ -22,6 +22,8 @@ from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.identity import PROCESS
 from locking.names import check_ttl
 from locking.signals import LockEvent, Outcome, heard, lock_lost, lock_released, tell
+from locking.tally import NOTES
+from locking.whereabouts import Site
 
 logger = logging.getLogger("locking")
 
@@ -134,8 +136,8 @@ class SingleLease(Lease):
 
     __slots__ = (
         "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline",
-        "depth", "key", "min_hold", "name", "owner", "renew_at", "renewed", "shared_name", "taken_at",
-        "template", "token", "ttl",
+        "depth", "key", "min_hold", "name", "owner", "renew_at", "renewals", "renewed", "shared_name", "site",
+        "taken_at", "template", "token", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -154,6 +156,7 @@ class SingleLease(Lease):
         on_lost: Callable[[Lease], None] | None = None,
         shared_name: bool = False,
         template: str | None = None,
+        site: Site | None = None,
     ) -> None:
         self.name, self.key, self.owner, self.backend = name, key, owner, backend
         # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
@@ -163,6 +166,8 @@ class SingleLease(Lease):
         self.deadline = since + ttl
         self.renew_at = since + ttl / 3
         self.depth = 1
+        self.renewals = 0
+        self.site = site  # where in the code it was taken
         self.shared_name = shared_name  # another process may act for the same client, and take the lock over
         self.template = template
         self._on_lost = on_lost
@@ -299,6 +304,7 @@ class SingleLease(Lease):
             if self._state not in (State.HELD, State.UNKNOWN):
                 return
             self._state = State.LOST
+        NOTES.append((self.backend.settings.alias, "lost", 0.0))
         tell(lock_lost, lambda: self.event("lost"))
         if self._on_lost is not None:
             threading.Thread(target=self._tell_lost, name="locking-on-lost", daemon=True).start()
@@ -362,6 +368,7 @@ class SingleLease(Lease):
 
     def _settle(self, outcome: Outcome) -> None:
         self._state = State.RELEASED
+        NOTES.append((self.backend.settings.alias, "ended", now() - self.taken_at))
         if heard(lock_released):
             tell(lock_released, lambda: self.event(outcome))
 

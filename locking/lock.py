@@ -26,8 +26,11 @@ from locking.handler import DEFAULT_ALIAS, locks
 from locking.identity import current_context, is_owner_of, new_owner
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
 from locking.names import UNSET, Unset, check_names, check_template, check_ttl, check_wait
+from locking.presence import reporter
 from locking.renewal import watchdog
 from locking.signals import LockEvent, heard, lock_acquired, lock_force_released, lock_refused, tell, waiting
+from locking.tally import NOTES
+from locking.whereabouts import Site, site_of_caller
 
 logger = logging.getLogger("locking")
 
@@ -138,6 +141,10 @@ class Lock(ABC):
             take_over: end the hold that an earlier run of the same work may still have. That run, should it
                 live, finds the lock lost right before its COMMIT; only `fenced=True` rules the rest out.
         """
+
+    @abstractmethod
+    def taken_at(self, site: Site | None) -> None:
+        """Have the list of held locks name `site` instead of the line that acquires."""
 
     @abstractmethod
     def locked(self) -> bool:
@@ -329,6 +336,11 @@ class SingleLock(Lock):
         self._wait = options.wait
         self.key = options.backend.key(name)
         self._new_owner: Callable[[], str] = new_owner
+        self.site: Site | None = None
+
+    def taken_at(self, site: Site | None) -> None:
+        """See `Lock.taken_at`."""
+        self.site = site
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r} on {self._backend.alias!r}>"
@@ -434,6 +446,7 @@ class SingleLock(Lock):
             watchdog.bury(self._backend, self.key, owner, self._options.ttl)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
             waited = now() - begun
+            NOTES.append((self._backend.settings.alias, "refused", waited))
             tell(lock_refused, lambda: self._refusal(error, owner, waited))
 
     def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
@@ -465,7 +478,11 @@ class SingleLock(Lock):
             on_lost=options.on_lost,
             shared_name=self._new_owner is not new_owner,
             template=options.template,
+            site=self.site or site_of_caller(),
         )
+        NOTES.append((self._backend.settings.alias, "acquired", now() - begun))
+        if not reporter.running:
+            reporter.start()
         if options.renewed:
             watchdog.watch(lease)
         if heard(lock_acquired):
@@ -489,6 +506,11 @@ class MultiLock(Lock):
         """See `Lock.act_for`."""
         for part in self._parts:
             part.act_for(client_id, take_over=take_over)
+
+    def taken_at(self, site: Site | None) -> None:
+        """See `Lock.taken_at`."""
+        for part in self._parts:
+            part.taken_at(site)
 
     def locked(self) -> bool:
         """See `Lock.locked`."""

@@ -143,8 +143,10 @@ class HeldLock(models.Model):
             ("extend_heldlock", _("Can extend a held lock")),
         ]
 
+    hold: held.HeldLock
+
     def __str__(self) -> str:
-        return self.ident
+        return self.hold.name if hasattr(self, "hold") else self.ident
 
 
 class LockRow(models.Model):

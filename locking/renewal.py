@@ -159,6 +159,7 @@ def _settle(lease: SingleLease, held: bool, sent: float) -> None:
     if not lease.renewed:  # released while the batch was under way
         return
     if held and sent < lease.deadline:
+        lease.renewals += 1
         lease.prolong(sent, lease.ttl)
     else:
         lease.renewed = False

@@ -28,6 +28,16 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
     os.environ["HOLDFAST_TEST_DATABASE"] = database.get("TEST", {}).get("NAME") or f"test_{database['NAME']}"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def quiet() -> Iterator[None]:
+    """Nothing is sent from the side: tests that count requests, or lose replies, must know each of them."""
+    from locking.presence import reporter
+
+    reporter.enabled = False
+    yield
+    reporter.enabled = True
+
+
 @pytest.fixture(scope="session")
 def redis_room() -> Iterator[redis.Redis]:
     """This test process's own Redis database; one that holds somebody's data is refused."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -27,6 +28,9 @@ from locking.backends.redis.variant import RedisVariant
 from locking.backends.redis.waiting import RedisPlace
 from locking.clock import now
 from locking.conf import AliasSettings
+from locking.exceptions import BackendError, BackendUnavailable
+
+logger = logging.getLogger("locking")
 
 SWEEP_EVERY = 55
 """Seconds for which one sweep is enough."""
@@ -113,8 +117,18 @@ class RedisBackend(BaseLockBackend):
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
         """See the base class; locks of Redisson's clients appear once one of ours has met them."""
         if offset == 0:
-            self._listing.adopt()
+            self._adopt()
         return self._listing.held(prefix, offset, limit)
+
+    def _adopt(self) -> None:
+        try:
+            self._listing.adopt()
+        except BackendUnavailable:
+            raise
+        except (
+            BackendError
+        ) as error:  # the ACL user may be without SCAN: our own locks are listed all the same
+            logger.debug("not looking for locks of other clients: %s", error)
 
     def count_held(self, *, prefix: str = "") -> int:
         """See the base class; what ended by itself and wasn't met since is counted too."""

@@ -138,6 +138,7 @@ SHORTEN: Final = Script("token", "hold", "announce", "handover", "shorten")
 
 LIST_LOCK: Final = Script("foreign", "list_lock")
 ADOPT: Final = Script("foreign", "adopt")
+FIND: Final = Script("find")
 ADD_UP: Final = Script("add_up")
 
 KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
@@ -222,6 +223,11 @@ def look_request(key: str, member: bytes, *, index: Index) -> Request:
 def adopt_request(key: bytes, *, index: Index) -> Request:
     """Return the call of adopt.lua."""
     return ADOPT.request(5, pack(b"4", key, key, key, index.of(key)), key)
+
+
+def find_request(index: bytes, first: int, last: int, prefix: bytes) -> Request:
+    """Return the call of find.lua."""
+    return FIND.request(5, pack(b"1", index, b"%d" % first, b"%d" % last, prefix), index)
 
 
 def add_up_request(key: bytes, figures: Mapping[str, int]) -> Request:

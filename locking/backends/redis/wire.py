@@ -18,6 +18,7 @@ from weakref import WeakSet
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import (
+    ClusterCrossSlotError,
     ClusterDownError,
     MovedError,
     NoScriptError,
@@ -255,7 +256,7 @@ def translated(error: Exception, alias: str) -> BackendError:
 def _hint(error: Exception) -> str:
     if "WRONGTYPE" in str(error):
         return " (a key of that name is no lock: choose another name, or a KEY_PREFIX)"
-    if isinstance(error, MovedError):
+    if isinstance(error, (MovedError, ClusterCrossSlotError)):
         return " (it is a node of a cluster: make LOCATION a list of its nodes' URLs)"
     return ""
 

@@ -1,0 +1,50 @@
+"""What is to be read and nothing else: the audit, and the fences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from locking.models import Fence, LockEvent
+
+
+class ReadOnly:
+    """Looking is all that anyone may do."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Rows come about by what is done elsewhere."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """What happened has happened."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A fence must never be forgotten; the audit goes by age, by its own command."""
+        return False
+
+
+@admin.register(LockEvent)
+class LockEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """What operators did to others' locks."""
+
+    list_display = ("at", "action", "done", "name", "holder", "actor", "reason")
+    list_filter = ("action", "done", "backend", "kind")
+    search_fields = ("name", "owner", "actor", "reason")
+    search_help_text = _("Name, owner, actor or reason")
+    date_hierarchy = "at"
+    list_per_page = 50
+
+
+@admin.register(Fence)
+class FenceAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """The highest token that each name has been used with."""
+
+    list_display = ("name", "token", "owner", "updated_at")
+    search_fields = ("=name", "owner")
+    search_help_text = _("Name in full, or owner")
+    list_per_page = 50
+    show_full_result_count = False

@@ -1,0 +1,323 @@
+"""Held locks: the list, one hold, and what an operator may do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_safe
+
+from locking.admin.rows import (
+    FILTERS,
+    KIND_NAMES,
+    MOST_AT_ONCE,
+    HeldChangeList,
+    Rows,
+    find_row,
+    page_of,
+)
+from locking.admin.words import age, duration
+from locking.exceptions import BackendError, LockNotSupported
+from locking.handler import locks
+from locking.models import HeldLock, LockEvent
+from locking.names import MAX_TTL
+from locking.operating import Result, extend_held, force_release
+from locking.presence import figures
+
+MOST_AS_JSON = 1000
+
+
+class ReasonForm(forms.Form):
+    """Why a lock is broken."""
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        max_length=500,
+        widget=forms.Textarea(attrs={"rows": 3, "cols": 60, "autofocus": True}),
+        help_text=_("Kept in the audit."),
+    )
+
+
+class ExtendForm(forms.Form):
+    """How long to keep others out."""
+
+    ttl = forms.FloatField(
+        label=_("Seconds from now"), min_value=1, max_value=MAX_TTL, initial=300, widget=forms.NumberInput
+    )
+    reason = forms.CharField(label=_("Reason"), max_length=500, required=False)
+
+
+@admin.register(HeldLock)
+class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """What is held now. Subclass it to name the databases whose fences a force release advances."""
+
+    fence_databases: ClassVar[tuple[str, ...]] = ("default",)
+
+    list_display = ("__str__",)  # the rows are drawn by the change list
+    list_filter = FILTERS
+    search_fields = ("name",)
+    search_help_text = _("Part of a name, owner, host, path, task or place in the code")
+    list_per_page = 50
+    actions = ("release_selected",)
+
+    # who may do what
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Locks are taken by programs."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """There is nothing to edit; what may be done has permissions of its own."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A lock is released, with a reason, not deleted."""
+        return False
+
+    def has_release_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may break a lock by force."""
+        return self._may(request, "release_heldlock")
+
+    def has_extend_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may extend a lock."""
+        return self._may(request, "extend_heldlock")
+
+    def _may(self, request: HttpRequest, permission: str) -> bool:
+        return self.has_view_permission(request) and request.user.has_perm(f"locking.{permission}")
+
+    # the list
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        """Return no rows: the change list asks for them itself."""
+        return Rows()
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldChangeList]:
+        """Return the change list that asks the backends."""
+        return HeldChangeList
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Show the list, below the figures of the last hour."""
+        extra = {"title": gettext("Held locks"), "figures": _figures(request), **(extra_context or {})}
+        return super().changelist_view(request, extra)
+
+    # other addresses
+
+    def get_urls(self) -> list[Any]:
+        """Add JSON and the two interventions to the admin's own addresses."""
+        wrap = self.admin_site.admin_view
+        own = [
+            path("json/", wrap(require_safe(self.json_view)), name="locking_heldlock_json"),
+            path("<path:object_id>/release/", wrap(self.release_view), name="locking_heldlock_release"),
+            path("<path:object_id>/extend/", wrap(self.extend_view), name="locking_heldlock_extend"),
+        ]
+        return [*own, *super().get_urls()]
+
+    def json_view(self, request: HttpRequest) -> HttpResponse:
+        """Return the list as JSON; the same parameters as the list, and `offset` and `limit`."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            offset, limit = int(request.GET.get("offset", 0)), int(request.GET.get("limit", 50))
+            search = request.GET.get("q", "")
+            page = page_of(request.GET, search=search, offset=offset, limit=min(limit, MOST_AS_JSON))
+        except ValueError as error:
+            return JsonResponse({"error": str(error)}, status=400)
+        problems = [{"backend": each.backend, "message": each.message} for each in page.problems]
+        rows = [hold.as_dict() for hold in page.rows]
+        return JsonResponse(
+            {"rows": rows, "total": page.total, "complete": page.complete, "problems": problems}
+        )
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> HeldLock | None:
+        """Return the hold that an address means; None = it has ended, or can't be looked at."""
+        try:
+            return find_row(object_id)
+        except BackendError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return None
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show one hold."""
+        if not self.has_view_permission(request) or request.method not in ("GET", "HEAD"):
+            raise PermissionDenied
+        row = self.get_object(request, unquote(object_id))
+        if row is None:
+            return self._ended(request)
+        return self._page(request, "detail", row, facts=_facts(row.hold), events=_events(row.hold))
+
+    def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask for a reason, then break the lock of the owner that the page showed."""
+        if not self.has_release_permission(request):
+            raise PermissionDenied
+
+        def release(row: Any, data: dict[str, Any]) -> Result:
+            return self._force(request, row, data["reason"])
+
+        done = _("Broken: %(name)s. The old holder was not stopped; fenced writes of it are refused.")
+        return self._intervene(request, object_id, "release", ReasonForm, release, done)
+
+    def extend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask for a length, then extend the lease of the owner that the page showed."""
+        if not self.has_extend_permission(request):
+            raise PermissionDenied
+
+        def extend(row: Any, data: dict[str, Any]) -> Result:
+            actor = request.user.get_username()
+            result = extend_held(row.hold, data["ttl"], reason=data["reason"], actor=actor)
+            self._log(request, row, result, f"Extended to {data['ttl']:g} s.")
+            return result
+
+        return self._intervene(request, object_id, "extend", ExtendForm, extend, _("Extended: %(name)s."))
+
+    def _intervene(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        template: str,
+        form_class: type[forms.Form],
+        step: Callable[[Any, dict[str, Any]], Result],
+        done: Any,
+    ) -> HttpResponse:
+        row = self.get_object(request, unquote(object_id))
+        if row is None:
+            return self._ended(request)
+        form = form_class(request.POST if request.method == "POST" else None)
+        if request.method != "POST" or not form.is_valid():
+            return self._page(request, template, row, form=form)
+        try:
+            result = step(row, form.cleaned_data)
+        except (ValueError, BackendError, LockNotSupported) as error:
+            form.add_error(None, str(error))
+            return self._page(request, template, row, form=form)
+        if not result.done:
+            return self._ended(request)
+        self.message_user(request, done % {"name": row}, messages.SUCCESS)
+        return self._back_to_list()
+
+    def _page(self, request: HttpRequest, template: str, row: Any, **context: Any) -> HttpResponse:
+        everywhere = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "row": row,
+            "hold": row.hold,
+            "title": str(row),
+            "may_release": self.has_release_permission(request),
+            "may_extend": self.has_extend_permission(request),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, f"admin/locking/heldlock/{template}.html", {**everywhere, **context})
+
+    def _ended(self, request: HttpRequest) -> HttpResponse:
+        text = gettext(
+            "That hold has ended; nothing was done. If the lock is listed, somebody else has it now."
+        )
+        self.message_user(request, text, messages.WARNING)
+        return self._back_to_list()
+
+    def _back_to_list(self) -> HttpResponse:
+        return HttpResponseRedirect(
+            reverse("admin:locking_heldlock_changelist", current_app=self.admin_site.name)
+        )
+
+    # breaking several
+
+    @admin.action(permissions=["release"], description=_("Force release selected locks…"))
+    def release_selected(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """Ask for one reason, then break each of the ticked holds that is still there."""
+        if not 0 < len(queryset) <= MOST_AT_ONCE:
+            text = gettext("Tick up to %(most)d locks; all at once can't be broken.") % {"most": MOST_AT_ONCE}
+            self.message_user(request, text, messages.ERROR)
+            return None
+        form = ReasonForm(request.POST if "reason" in request.POST else None)
+        try:
+            rows = list(queryset)
+            if form.is_valid():
+                return self._release_all(request, rows, len(queryset), form.cleaned_data["reason"])
+        except (BackendError, LockNotSupported) as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return None
+        if not rows:
+            return self._ended(request)
+        return self._page(
+            request, "release_selected", rows[0], rows=rows, form=form, title=gettext("Force release")
+        )
+
+    def _release_all(self, request: HttpRequest, rows: list[Any], ticked: int, reason: str) -> HttpResponse:
+        broken = sum(self._force(request, row, reason).done for row in rows)
+        text = gettext(
+            "Broken: %(broken)d; ended by themselves: %(ended)d. The old holders were not stopped."
+        )
+        self.message_user(request, text % {"broken": broken, "ended": ticked - broken}, messages.SUCCESS)
+        return self._back_to_list()
+
+    def _force(self, request: HttpRequest, row: Any, reason: str) -> Result:
+        actor = request.user.get_username()
+        result = force_release(row.hold, reason=reason, actor=actor, databases=self.fence_databases)
+        self._log(request, row, result, f"Force released: {reason}")
+        return result
+
+    def _log(self, request: HttpRequest, row: Any, result: Result, message: str) -> None:
+        if result.done:
+            LogEntry.objects.log_actions(
+                user_id=request.user.pk or 0,
+                queryset=[row],
+                action_flag=CHANGE,
+                change_message=message,
+                single_object=True,
+            )
+
+
+def _figures(request: HttpRequest) -> list[tuple[Any, Any]]:
+    """Return the last hour's figures of the chosen backend, the default one else; none when it can't tell."""
+    try:
+        told = figures(locks[request.GET.get("backend") or "default"])
+    except (BackendError, KeyError, ValueError, locks.exception_class):
+        return []
+    if told is None:
+        return []
+    return [
+        (_("acquired"), told.acquired),
+        (_("refused"), told.refused),
+        (_("lost"), told.lost),
+        (_("p95 wait"), duration(told.wait_p95)),
+        (_("p95 hold"), duration(told.hold_p95)),
+    ]
+
+
+def _events(hold: Any) -> Any:
+    return LockEvent.objects.filter(backend=hold.backend, name=hold.name)[:10]
+
+
+def _facts(hold: Any) -> list[tuple[Any, Any]]:
+    """Return what there is to know of one hold, for its page."""
+    return [
+        (_("kind"), KIND_NAMES[hold.kind]),
+        (_("backend"), hold.backend),
+        (_("key"), hold.key),
+        (_("holder"), hold.holder),
+        (_("at work on"), hold.doing),
+        (_("taken at"), hold.site),
+        (_("program"), hold.program),
+        (_("process began"), age(hold.started)),
+        (_("last sign of life"), None if hold.silent is None else _("%s ago") % duration(hold.silent)),
+        (_("owner"), hold.owner),
+        (_("hold count"), hold.count),
+        (_("held for"), duration(hold.held_for)),
+        (_("left of the lease"), duration(hold.remaining)),
+        (_("length of the lease"), duration(hold.ttl)),
+        (_("renewals"), hold.renewals),
+        (_("waiters"), hold.waiters),
+        (_("fencing token"), hold.token or None),
+    ]

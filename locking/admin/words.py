@@ -1,0 +1,36 @@
+"""Times as people read them."""
+
+from __future__ import annotations
+
+import time
+
+from django.utils.translation import gettext
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length of time in its two largest units: 12.3 s, 4 min 10 s, 2 h 5 min, 3 d 1 h."""
+    if seconds is None:
+        return "–"
+    if seconds < 0.1:
+        return gettext("%.1f ms") % (seconds * 1000)
+    if seconds < 60:
+        return gettext("%.1f s") % seconds
+    whole = int(seconds)
+    if seconds < 3600:
+        return gettext("%(minutes)d min %(seconds)d s") % {"minutes": whole // 60, "seconds": whole % 60}
+    if seconds < 86400:
+        return gettext("%(hours)d h %(minutes)d min") % {
+            "hours": whole // 3600,
+            "minutes": whole // 60 % 60,
+        }
+    return gettext("%(days)d d %(hours)d h") % {"days": whole // 86400, "hours": whole // 3600 % 24}
+
+
+def age(moment: float | None) -> str | None:
+    """Return how long ago a Unix time was."""
+    return None if moment is None else gettext("%s ago") % duration(max(0.0, time.time() - moment))
+
+
+def shown(number: int | None) -> str:
+    """Return a number, or a dash where nobody told it."""
+    return "–" if number is None else str(number)

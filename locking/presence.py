@@ -1,0 +1,171 @@
+"""What this process tells others of itself and of the locks that it has held for a while.
+
+One thread a process, which starts with the first lock, gives a sign of life every two seconds to each backend
+in which a lock has been held for more than one. A process that falls silent while its locks go on is gone.
+The same thread adds up the process's figures, and now and then has the backend's list swept. It is not the
+watchdog's thread: a renewal must never wait for any of this.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from locking import tally
+from locking.backends.base import BaseLockBackend
+from locking.clock import now
+from locking.exceptions import LockError
+from locking.handler import locks
+from locking.identity import PROCESS
+from locking.lease import HOLDS, SingleLease, State
+from locking.whereabouts import doing_of, name_of
+
+logger = logging.getLogger("locking")
+
+BEAT: Final = 2.0
+"""Seconds between two signs of life."""
+
+WORTH_TELLING: Final = 1.0
+"""Seconds that a lock must have been held."""
+
+MOST: Final = 200
+"""Holds that a process tells the details of, the oldest first."""
+
+TIDY_EVERY: Final = 60.0
+"""Seconds between two requests to sweep the lists."""
+
+Records = dict[str, dict[str, str]]
+"""By alias and client."""
+
+
+class Reporter:
+    """Tells of this process; `enabled` = False keeps its thread from starting."""
+
+    def __init__(self) -> None:
+        self.enabled = True
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from nothing, as a forked child must."""
+        self.running = False
+        self._starting = threading.Lock()
+        self._told: Records = {}
+        self._tidy_at = now() + TIDY_EVERY
+        self._trouble = False
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        with self._starting:
+            if self.enabled and not self.running:
+                self.running = True
+                threading.Thread(target=self._run, name="locking-presence", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(BEAT)
+            try:
+                self.beat()
+            except Exception:  # the thread must outlive every surprise
+                logger.exception("telling of this process failed; it goes on")
+
+    def beat(self) -> None:
+        """Tell what there is to tell."""
+        self._trouble = False
+        self._add_figures()
+        self._tell(records_of(_long_holds()))
+        if now() >= self._tidy_at:
+            self._tidy_at = now() + TIDY_EVERY
+            for backend in locks.all(initialized_only=True):
+                self._try(backend.tidy)
+
+    def farewell(self) -> None:
+        """Say at the end of the process that it holds nothing; a backend in trouble isn't waited for."""
+        if self.running and not self._trouble:
+            self._add_figures()
+            self._tell({})
+
+    def _add_figures(self) -> None:
+        minute = int(time.time() // 60)
+        for alias, sums in tally.take_away().items():
+            self._try(lambda alias=alias, sums=sums: locks[alias].add_figures(minute, sums))
+
+    def _tell(self, records: Records) -> None:
+        before, self._told = self._told, records
+        for alias in {**before, **records}:
+            old, new = before.get(alias, {}), records.get(alias, {})
+            changed = {client: None if old.get(client) == text else text for client, text in new.items()}
+            gone = old.keys() - new.keys()
+            self._try(
+                lambda alias=alias, tell=changed, gone=gone: locks[alias].tell_presence(tell, forget=gone)
+            )
+
+    def _try(self, step: Any) -> None:
+        try:
+            step()
+        except LockError as error:
+            self._trouble = True
+            self._told = {}  # nobody knows what has arrived: tell everything anew
+            logger.debug("telling of this process: %s", error)
+
+
+def _long_holds() -> list[SingleLease]:
+    """Return the leases that have been held for a while, the oldest first."""
+    moment = now() - WORTH_TELLING
+    leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+    alive = [
+        lease
+        for lease in leases
+        if lease.taken_at <= moment and lease.state in (State.HELD, State.UNKNOWN) and not lease.inherited
+    ]
+    return sorted(alive, key=lambda lease: lease.taken_at)[:MOST]
+
+
+def records_of(leases: Iterable[SingleLease]) -> Records:
+    """Return what is told of these leases: a record for each client, with the process and its holds."""
+    holds: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
+    for lease in leases:
+        alias, client = lease.backend.settings.alias, lease.owner.split(":", 1)[0]
+        holds[alias, client][lease.owner] = _details(lease)
+    process, records = _process(), defaultdict[str, dict[str, str]](dict)
+    for (alias, client), theirs in holds.items():
+        records[alias][client] = json.dumps({**process, "holds": theirs})
+    return records
+
+
+def _process() -> dict[str, Any]:
+    """Return what identifies this process to people; of its arguments only the program's name."""
+    program = Path(sys.argv[0] if sys.argv else sys.executable).name
+    return {"host": socket.gethostname(), "pid": os.getpid(), "program": program, "started": PROCESS.started}
+
+
+def _details(lease: SingleLease) -> dict[str, Any]:
+    context = lease.context()
+    return {
+        "thread": name_of(context),
+        "doing": doing_of(context),
+        "site": lease.site.describe() if lease.site is not None else None,
+        "renewals": lease.renewals,
+        "ttl": lease.ttl,
+    }
+
+
+def figures(backend: BaseLockBackend, minutes: int = 60) -> tally.Figures | None:
+    """Return the figures of the last `minutes` minutes; None where the backend keeps none."""
+    this = int(time.time() // 60)
+    sums = backend.figures(range(this - minutes + 1, this + 1))
+    return None if sums is None else tally.read(sums)
+
+
+reporter = Reporter()
+os.register_at_fork(after_in_child=reporter.reset)
+atexit.register(reporter.farewell)

@@ -1,0 +1,326 @@
+import json
+import re
+from contextlib import suppress
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission
+from django.urls import reverse
+
+from locking import get_lock, get_semaphore
+from locking.admin.rows import Ident
+from locking.exceptions import LockLost
+from locking.handler import locks
+from locking.held import held_locks
+from locking.models import Fence, LockEvent
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LIST = "/admin/locking/heldlock/"
+
+
+@pytest.fixture
+def held():
+    """A lock that is held during the test."""
+    lease = get_lock("order:42", fenced=True).acquire()
+    yield lease
+    with suppress(LockLost):  # a test may have broken it
+        lease.release()
+
+
+@pytest.fixture
+def client_with(client, django_user_model):
+    """A client of somebody on the staff who has these permissions."""
+
+    def client_with(*permissions):
+        user = django_user_model.objects.create_user("grace", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+        client.force_login(user)
+        return client
+
+    return client_with
+
+
+def ident_of(lease, kind="lock"):
+    """Return what addresses say of a hold."""
+    return str(Ident("default", kind, lease.key, lease.owner))
+
+
+def address(lease, what="change"):
+    """Return the address of a page about a hold."""
+    return reverse(f"admin:locking_heldlock_{what}", args=[ident_of(lease).replace("_", "_5F")])
+
+
+def text_of(answer):
+    """Return the answer's page."""
+    return answer.content.decode()
+
+
+def test_the_list_shows_what_is_held(admin_client, held):
+    """Name, owner and token of a held lock are on the page, and a link to its own."""
+    page = text_of(admin_client.get(LIST))
+    assert "order:42" in page
+    assert held.owner in page
+    assert str(held.fencing_token) in page
+    assert address(held) in page
+
+
+def test_an_empty_list_says_so(admin_client):
+    """Nothing held is an answer, not an empty page."""
+    assert "Nothing is held." in text_of(admin_client.get(LIST))
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("prefix=order:", True),
+        ("prefix=other", False),
+        ("q=der:4", True),
+        ("q=nobody", False),
+        ("state=held", True),
+        ("state=gone", False),
+        ("kind=lock", True),
+        ("kind=read", False),
+        ("older_than=3600", False),
+        ("host=nowhere", False),
+    ],
+)
+def test_filters(admin_client, held, query, found):
+    """Each filter keeps the rows that it says."""
+    assert (address(held) in text_of(admin_client.get(f"{LIST}?{query}"))) is found
+
+
+@pytest.mark.parametrize("query", ["state=broken", "kind=x", "older_than=soon", "backend=none", "bogus=1"])
+def test_a_filter_that_cannot_be_is_no_server_error(admin_client, query):
+    """Nonsense in the address leads back to the list."""
+    assert admin_client.get(f"{LIST}?{query}").status_code in (200, 302)
+
+
+def test_pages(admin_client):
+    """The fifty-first lock is on the second page."""
+    held = [get_lock(f"n:{number:03}").acquire() for number in range(51)]
+    first, second = text_of(admin_client.get(LIST)), text_of(admin_client.get(f"{LIST}?p=2"))
+    assert "n:000" in first
+    assert "n:050" not in first
+    assert "n:050" in second
+    assert "51 held locks" in first
+    for lease in held:
+        lease.release()
+
+
+def test_json(admin_client, held):
+    """The same list for programs."""
+    told = json.loads(text_of(admin_client.get(f"{LIST}json/?prefix=order:")))
+    assert [(row["name"], row["owner"], row["state"]) for row in told["rows"]] == [
+        ("order:42", held.owner, "held")
+    ]
+    assert (told["total"], told["problems"]) == (1, [])
+    assert admin_client.get(f"{LIST}json/?kind=x").status_code == 400
+
+
+def test_the_page_of_one_hold(admin_client, held):
+    """All facts, and buttons to what may be done."""
+    page = text_of(admin_client.get(address(held)))
+    assert held.owner in page
+    assert address(held, "release") in page
+    assert address(held, "extend") in page
+
+
+def test_force_release(admin_client, held):
+    """Asks for a reason, breaks the lock, advances the fence, and writes audit and history."""
+    assert "doesn't stop the holder" in text_of(admin_client.get(address(held, "release")))
+    assert "required" in text_of(admin_client.post(address(held, "release"), {"reason": " "}))
+    assert get_lock("order:42").locked()
+    assert admin_client.post(address(held, "release"), {"reason": "worker 7 died"}).status_code == 302
+    assert not get_lock("order:42").locked()
+    event = LockEvent.objects.get()
+    assert (event.actor, event.reason, event.owner, event.done) == (
+        "admin",
+        "worker 7 died",
+        held.owner,
+        True,
+    )
+    assert Fence.objects.get().token == held.fencing_token
+    assert LogEntry.objects.get().change_message == "Force released: worker 7 died"
+    assert "worker 7 died" in text_of(admin_client.get("/admin/locking/lockevent/"))
+
+
+def test_a_lock_taken_again_after_the_page_was_drawn_is_not_broken(admin_client):
+    """The address names the owner that the page showed; its successor keeps the lock."""
+    with get_lock("order:42") as shown:
+        page = address(shown, "release")
+    with get_lock("order:42") as newer:
+        answer = admin_client.post(page, {"reason": "too late"}, follow=True)
+        assert "That hold has ended" in text_of(answer)
+        newer.confirm()
+        assert held_locks().rows[0].owner == newer.owner
+
+
+def test_bulk_release_breaks_what_was_ticked_and_nothing_newer(admin_client):
+    """Of three ticked holds one has ended and been taken again: two are broken, the third is left alone."""
+    first, second = get_lock("a").acquire(), get_semaphore("b", 3).acquire()
+    with get_lock("c") as ended:
+        ticked = [ident_of(first), ident_of(second, "semaphore"), ident_of(ended)]
+    with get_lock("c"):
+        form = {"action": "release_selected", "_selected_action": ticked, "index": "0"}
+        page = text_of(admin_client.post(LIST, form))
+        assert "Break these locks?" in page
+        assert page.count('name="_selected_action"') == 2
+        del form["index"]
+        answer = admin_client.post(LIST, {**form, "reason": "clearing up"}, follow=True)
+        assert "Broken: 2; ended by themselves: 1" in text_of(answer)
+        assert [row.name for row in held_locks().rows] == ["c"]
+    assert LockEvent.objects.filter(done=True).count() == 2
+
+
+def test_more_than_a_hundred_at_once_are_refused(admin_client, held):
+    """A bulk action takes up to a hundred rows."""
+    form = {"action": "release_selected", "_selected_action": [ident_of(held)] * 101, "reason": "all"}
+    assert "up to 100" in text_of(admin_client.post(LIST, form, follow=True))
+    assert get_lock("order:42").locked()
+
+
+def test_extend(admin_client, held):
+    """Others are kept out for longer; a length that would shorten the lease is explained."""
+    assert "wouldn&#x27;t extend" in text_of(admin_client.post(address(held, "extend"), {"ttl": "2"}))
+    assert admin_client.post(address(held, "extend"), {"ttl": "200", "reason": ""}).status_code == 302
+    assert locks["default"].holder("order:42").remaining > 190
+    assert LockEvent.objects.get().action == "extend"
+
+
+METHODS = ("get", "post", "put", "patch", "delete", "head", "options")
+
+
+def test_a_view_only_user_can_release_by_no_request(client_with, held):
+    """Every address of held locks, by every method, with everything a form could send: the lock stays."""
+    client = client_with("view_heldlock")
+    addresses = [LIST, f"{LIST}json/", f"{LIST}add/"]
+    addresses += [address(held, what) for what in ("change", "release", "extend", "history", "delete")]
+    data = {
+        "action": "release_selected", "_selected_action": [ident_of(held)], "reason": "x", "ttl": "100",
+        "post": "yes", "index": "0",
+    }  # fmt: skip
+    for each in addresses:
+        for method in METHODS:
+            kind = {"content_type": "application/json"} if method in ("put", "patch", "delete") else {}
+            body = json.dumps(data) if kind else data
+            answer = getattr(client, method)(each, body, **kind)
+            assert answer.status_code < 500
+    assert get_lock("order:42").locked()
+    assert locks["default"].holder("order:42").remaining <= 30
+    assert not LockEvent.objects.exists()
+    page = text_of(client.get(address(held)))
+    assert address(held, "release") not in page
+    assert address(held, "extend") not in page
+    assert "release_selected" not in text_of(client.get(LIST))
+
+
+@pytest.mark.parametrize("permissions", [(), ("release_heldlock", "extend_heldlock")])
+def test_who_may_not_look_may_do_nothing(client_with, held, permissions):
+    """Without the permission to view, the others are worth nothing."""
+    client = client_with(*permissions)
+    for each in (LIST, f"{LIST}json/", address(held), address(held, "release"), address(held, "extend")):
+        assert client.get(each).status_code == 403
+        assert client.post(each, {"reason": "x", "ttl": "100"}).status_code in (403, 405)
+    assert get_lock("order:42").locked()
+
+
+def test_permission_to_release_is_not_permission_to_extend(client_with, held):
+    """Each action has a permission of its own."""
+    client = client_with("view_heldlock", "release_heldlock")
+    assert client.post(address(held, "extend"), {"ttl": "100"}).status_code == 403
+    assert client.post(address(held, "release"), {"reason": "may"}).status_code == 302
+    assert not get_lock("order:42").locked()
+
+
+def test_a_post_without_its_token_is_refused(admin_user, held):
+    """The interventions are behind Django's protection against forged requests."""
+    from django.test import Client
+
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(admin_user)
+    assert client.post(address(held, "release"), {"reason": "forged"}).status_code == 403
+    assert get_lock("order:42").locked()
+
+
+def test_names_are_escaped_wherever_they_are_shown(admin_client):
+    """A lock's name is anybody's text: on no page it becomes markup."""
+    evil = "<script>alert(1)</script>\"'&"
+    lease = get_lock(evil).acquire()
+    ticked = {"action": "release_selected", "_selected_action": [ident_of(lease)]}
+    pages = [
+        admin_client.get(each)
+        for each in (LIST, *(address(lease, w) for w in ("change", "release", "extend")))
+    ]
+    pages.append(admin_client.post(LIST, {**ticked, "index": "0"}))
+    pages.append(admin_client.get(f"{LIST}?prefix={evil}&q={evil}&host={evil}"))
+    pages.append(admin_client.post(address(lease, "release"), {"reason": evil}, follow=True))
+    pages += [
+        admin_client.get(each) for each in ("/admin/locking/lockevent/", "/admin/locking/fence/", "/admin/")
+    ]
+    for page in pages:
+        assert page.status_code == 200
+        assert "<script>alert" not in text_of(page)
+    assert "application/json" in admin_client.get(f"{LIST}json/")["Content-Type"]
+
+
+def test_no_page_has_inline_code(admin_client, held):
+    """A strict content security policy finds nothing to forbid in what these pages add."""
+    for each in (LIST, address(held), address(held, "release"), address(held, "extend")):
+        page = text_of(admin_client.get(each))
+        assert not re.search(r"<script(?![^>]*\b(src|type=.application/json))[^>]*>", page)
+        assert not re.search(r"\son\w+=", page)
+        assert "style=" not in page
+
+
+def test_a_backend_that_is_down_is_told(admin_client, backend_down):
+    """Its rows are missing and the page says why; the others are there."""
+    with get_lock("order:42"):
+        page = text_of(admin_client.get(LIST))
+        assert "What down holds is not known" in page
+        assert "order:42" in page
+        assert "What down holds is not known" in text_of(admin_client.get(f"{LIST}?backend=down"))
+        told = json.loads(text_of(admin_client.get(f"{LIST}json/?backend=down")))
+        assert told["problems"][0]["backend"] == "down"
+    gone = reverse(
+        "admin:locking_heldlock_release", args=[str(Ident("down", "lock", "a", "b")).replace("_", "_5F")]
+    )
+    assert "answer" in text_of(admin_client.post(gone, {"reason": "x"}, follow=True))
+
+
+def test_a_backend_that_cannot_list_says_so(admin_client, monkeypatch, held):
+    """No list is told as no list, not as nothing held."""
+    monkeypatch.setattr(
+        type(locks["default"]), "held", lambda self, **_: (_ for _ in ()).throw(self.unsupported("list"))
+    )
+    page = text_of(admin_client.get(LIST))
+    assert "can't be listed" in page
+    assert "Nothing is held." not in page
+
+
+@pytest.mark.parametrize("ident", ["", "x", "W10", "bnVsbA", "_5F_5F", "é", "W1siYSIsImIiLCJjIiwiZCJdXQ"])
+def test_an_address_that_means_nothing_is_answered(admin_client, ident):
+    """Whatever stands in the address leads back to the list."""
+    for what in ("change", "release", "extend"):
+        assert admin_client.get(f"{LIST}{ident}/{what}/").status_code in (302, 404)
+
+
+def test_audit_and_fences_are_read_only(admin_client, held):
+    """They can be looked at, and no request adds, changes or deletes a row."""
+    admin_client.post(address(held, "release"), {"reason": "x"})
+    event, fence = LockEvent.objects.get(), Fence.objects.get()
+    for model, row in (("lockevent", event), ("fence", fence)):
+        base = f"/admin/locking/{model}/"
+        page = reverse(f"admin:locking_{model}_change", args=[row.pk])
+        assert admin_client.get(base).status_code == 200
+        assert admin_client.get(page).status_code == 200
+        assert admin_client.post(page, {"reason": "y", "token": 1}).status_code == 403
+        assert admin_client.post(f"{base}add/", {}).status_code == 403
+        assert admin_client.post(page.replace("/change/", "/delete/"), {"post": "yes"}).status_code == 403
+    assert LockEvent.objects.get().reason == "x"
+
+
+def test_chinese(admin_client, held):
+    """The pages speak simplified Chinese where the reader does."""
+    page = text_of(admin_client.get(LIST, headers={"accept-language": "zh-hans"}))
+    assert "持有中的锁" in page
