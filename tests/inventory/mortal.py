@@ -50,9 +50,7 @@ class Mortals:
 
     def close(self) -> None:
         """End the parent; it has no child left."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
+        self._process.communicate(timeout=10)
 
 
 @contextmanager
