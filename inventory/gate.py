@@ -204,8 +204,7 @@ class Gate:
                 for each in taken if sale not in made else ():
                     if each.sku in known and self._is_current(room, each):
                         known[each.sku] += each.units
-        stock = Product.objects.filter(sku__in=known).values_list("sku", "on_hand")
-        return {sku: known[sku] - on_hand for sku, on_hand in stock}
+        return {each.sku: known[each.sku] - each.available for each in Product.objects.filter(sku__in=known)}
 
     def load(self, lines: Sequence[Line]) -> None:
         """Read the stock of `lines` from the database into every room that doesn't have it."""
@@ -215,8 +214,8 @@ class Gate:
     def _load(self, sku: str) -> None:
         first = self.rooms[0]
         (epoch,) = run("gate_begin", [first.stock(sku), first.skus], [uuid4().hex, sku])
-        on_hand = find_products([Line(sku, 1)])[sku].on_hand  # read after the epoch has begun, not before
-        for units in run("gate_publish", [first.stock(sku)], [epoch, max(0, on_hand)]):
+        available = find_products([Line(sku, 1)])[sku].available  # read after the epoch has begun, not before
+        for units in run("gate_publish", [first.stock(sku)], [epoch, max(0, available)]):
             each, rest = divmod(units, len(self.rooms))
             for number, room in enumerate(self.rooms):
                 run("gate_load", [room.stock(sku)], [epoch, each + (number < rest)])

@@ -31,11 +31,11 @@ def levels(products: Iterable[Product]) -> dict[str, int]:
     """Return by SKU the units of each product, those in its segments included, as committed now."""
     keys = [product.pk for product in products]
     rows = Product.objects.filter(pk__in=keys).annotate(inside=Sum("segments__units"))
-    return {product.sku: product.on_hand + (product.inside or 0) for product in rows}
+    return {product.sku: product.available + (product.inside or 0) for product in rows}
 
 
 def decide_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> None:
-    """Raise SoldOut, with every short line, unless row and segments together have enough for each line."""
+    """Raise SoldOut, with every short line, unless row (less what is reserved) and segments have enough for each line."""
     level = levels(products.values())
     shortages = [
         Shortage(line.sku, line.quantity, max(0, level[line.sku]))
@@ -98,7 +98,7 @@ def _locked(product: Product, width: int) -> int:
 
 
 def _drained(product: Product) -> int:
-    """Take what the product's own row has left."""
-    own = Product.objects.select_for_update(no_key=True).get(pk=product.pk)
-    Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") - own.on_hand, version=F("version") + 1)
-    return own.on_hand
+    """Take what the product's own row has available."""
+    own = Product.objects.select_for_update(no_key=True).get(pk=product.pk).available
+    Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") - own, version=F("version") + 1)
+    return own

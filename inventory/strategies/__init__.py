@@ -8,6 +8,7 @@ from __future__ import annotations
 from inventory.strategies.advisory_lock import AdvisoryLock
 from inventory.strategies.async_reserve import AsyncReserve
 from inventory.strategies.base import Reconciled, Sale, Strategy
+from inventory.strategies.combined import Combined
 from inventory.strategies.conditional_update import ConditionalUpdate
 from inventory.strategies.early_release import EarlyRelease
 from inventory.strategies.expired_lease import ExpiredLease
@@ -57,6 +58,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "segmented": Segmented,
     "segmented_rows": SegmentedRows,
     "segmented_locks": SegmentedLocks,
+    "combined": Combined,
     "async_reserve": AsyncReserve,
 }
 

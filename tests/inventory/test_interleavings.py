@@ -27,7 +27,7 @@ BROKEN = {
     "lost_update": "read decided written recorded committed",
     "negative_stock": "read decided written recorded committed",
     "early_release": "waiting locked read decided written unlocked recorded committed",
-    "lock_after_read": "read waiting locked decided written recorded committed unlocked",
+    "lock_after_read": "read waiting locked decided written recorded unlocked",
 }
 """The broken ones that need no clock to break, with their checkpoints."""
 

@@ -109,7 +109,11 @@ def test_json_stays_english(client):
 
 def test_every_text_of_the_pages_is_translated():
     """No text of the templates, of the problems or of the script is missing from the Chinese catalogue."""
-    sources = [*APP.glob("templates/**/*.html"), *APP.glob("static/orders/*.js"), *APP.glob("static/orders/lab/*.js")]
+    sources = [
+        *APP.glob("templates/**/*.html"),
+        *APP.glob("static/orders/*.js"),
+        *APP.glob("static/orders/lab/*.js"),
+    ]
     found = re.compile(r"""(?:translate |n?gettext\()(["'])(.+?)\1""")
     texts = {match[2] for path in sources for match in found.finditer(path.read_text())}
     texts |= {kind.title for kind in PROBLEM_TYPES} | {kind.meaning for kind in PROBLEM_TYPES}
