@@ -4,6 +4,7 @@ DATABASE_URL, REDIS_URL     servers to use; unset: private ones are started (see
 DEBUG                       default true, because this is a demo that runs on the reader's own machine
 SECRET_KEY                  required when DEBUG is false
 ALLOWED_HOSTS               comma-separated
+REDIS_CLUSTER               true when REDIS_URL names a node of a Redis Cluster; for the stock in Redis
 CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
 DATABASE_POOL               connections kept by each process; 0 (the default) keeps none
@@ -119,6 +120,7 @@ LOCKING: dict[str, dict[str, Any]] = {
     },
 }
 
+REDIS_CLUSTER = env.bool("REDIS_CLUSTER", default=False)
 CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
 
 # Whether a product's own `strategy` counts: it costs a query a checkout.

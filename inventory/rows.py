@@ -144,6 +144,30 @@ def decide(lines: Iterable[Line], products: Products) -> None:
     checkpoint("decided")
 
 
+_SUBTRACT_MANY = """
+UPDATE inventory_product AS product SET on_hand = on_hand - taken.units, version = version + 1
+FROM unnest(%s::bigint[], %s::integer[]) AS taken (id, units) WHERE product.id = taken.id
+"""
+
+
+def lock_those_there_are(skus: Iterable[str]) -> dict[str, Product]:
+    """Lock the rows of `skus` until the transaction ends, and return those that there are."""
+    rows = Product.objects.select_for_update(no_key=True, of=("self",)).filter(sku__in=set(skus))
+    products = {product.sku: product for product in rows.order_by("pk")}
+    checkpoint("locked")
+    _tell_read(products)
+    return products
+
+
+def subtract_many(taken: Iterable[tuple[int, int]]) -> None:
+    """Take units from rows that this transaction has locked, given as pairs of key and units."""
+    pairs = list(taken)
+    if pairs:
+        with connection.cursor() as cursor:
+            cursor.execute(_SUBTRACT_MANY, [[pk for pk, _ in pairs], [units for _, units in pairs]])
+        checkpoint("written")
+
+
 def find_shortages(lines: Iterable[Line], products: Products) -> list[Shortage]:
     """Return the lines for which `products` as read have too little."""
     return [

@@ -19,6 +19,7 @@ import redis
 from django.conf import settings
 from django.core.signals import setting_changed
 from redis.backoff import NoBackoff
+from redis.exceptions import ClusterError, RedisClusterException
 from redis.retry import Retry
 
 from inventory.domain import Line, Shortage, SoldOut
@@ -33,19 +34,16 @@ _LUA = Path(__file__).parent / "lua"
 
 
 @cache
-def client() -> redis.Redis:
+def client() -> Any:
     """Return the process's client. It never repeats a command by itself.
 
     A repeated script whose first reply was lost would take the units twice, and a repeated SET NX would say
     that the lock is another's. The caller is told that the outcome is unknown instead.
     """
-    return redis.Redis.from_url(
-        settings.REDIS_URL,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=5,
-        socket_connect_timeout=2,
-        decode_responses=True,
-    )
+    options = {"socket_timeout": 5, "socket_connect_timeout": 2, "decode_responses": True}
+    if settings.REDIS_CLUSTER:
+        return redis.RedisCluster.from_url(settings.REDIS_URL, retry=Retry(NoBackoff(), 1), **options)
+    return redis.Redis.from_url(settings.REDIS_URL, retry=Retry(NoBackoff(), 0), **options)
 
 
 @cache
@@ -55,13 +53,13 @@ def _script(name: str) -> Any:
 
 @setting_changed.connect
 def _on_setting_changed(*, setting: str, **_: object) -> None:
-    if setting == "REDIS_URL":
+    if setting in ("REDIS_URL", "REDIS_CLUSTER"):
         client.cache_clear()
         _script.cache_clear()
 
 
 @contextmanager
-def answering() -> Iterator[redis.Redis]:
+def answering() -> Iterator[Any]:
     """Give the client to the block.
 
     Raises:
@@ -69,7 +67,7 @@ def answering() -> Iterator[redis.Redis]:
     """
     try:
         yield client()
-    except (redis.ConnectionError, redis.TimeoutError) as error:
+    except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, ClusterError) as error:
         raise BackendUnavailable(
             f"Redis doesn't answer ({error}); is it running? REDIS_URL names it"
         ) from error
@@ -86,19 +84,15 @@ class _NotLoaded(Exception):
 
 
 def take(
-    script: str,
     lines: Sequence[Line],
     keys: Sequence[str],
-    args: Sequence[object],
     load_stock: Callable[[], Mapping[str, int]],
 ) -> Taken:
-    """Take every line or nothing, by a script that answers as `take.lua` does.
+    """Take every line or nothing.
 
     Args:
-        script: `take` or `take_segments`.
-        lines: what is wanted; one number in a refusal for each.
-        keys: the script's KEYS, which hold the units.
-        args: the script's ARGV.
+        lines: what is wanted.
+        keys: of the units, one a line.
         load_stock: returns the units of every key from the database; called when Redis has lost them.
 
     Raises:
@@ -107,19 +101,19 @@ def take(
     """
     for overwrite in (False, True):
         with suppress(_NotLoaded):
-            return _take(script, lines, keys, args)
+            return _take(lines, keys)
         load(load_stock(), overwrite=overwrite)
-    return _take(script, lines, keys, args)
+    return _take(lines, keys)
 
 
-def _take(script: str, lines: Sequence[Line], keys: Sequence[str], args: Sequence[object]) -> Taken:
-    verdict, *numbers = run(script, keys, args)
+def _take(lines: Sequence[Line], keys: Sequence[str]) -> Taken:
+    verdict, *numbers = run("take", keys, [line.quantity for line in lines])
     if verdict == "missing":
         raise _NotLoaded
     if verdict == "short":
         left = zip(lines, numbers, strict=True)
         raise SoldOut(Shortage(line.sku, line.quantity, n) for line, n in left if n < line.quantity)
-    return {key: units for key, units in zip(keys, numbers, strict=True) if units}
+    return dict(zip(keys, numbers, strict=True))
 
 
 @contextmanager

@@ -6,7 +6,9 @@ Each broken one stands before the sound ones that mend it.
 from __future__ import annotations
 
 from inventory.strategies.advisory_lock import AdvisoryLock
+from inventory.strategies.async_reserve import AsyncReserve
 from inventory.strategies.base import Reconciled, Sale, Strategy
+from inventory.strategies.combined import Combined
 from inventory.strategies.conditional_update import ConditionalUpdate
 from inventory.strategies.early_release import EarlyRelease
 from inventory.strategies.expired_lease import ExpiredLease
@@ -17,11 +19,14 @@ from inventory.strategies.lock_table import LockTable
 from inventory.strategies.lost_update import LostUpdate
 from inventory.strategies.negative_stock import NegativeStock
 from inventory.strategies.ordered_locks import OrderedLocks
+from inventory.strategies.redis_gate import RedisGate
 from inventory.strategies.redis_lock import RedisLock
 from inventory.strategies.redis_script import RedisScript
 from inventory.strategies.redis_spin_lock import RedisSpinLock
 from inventory.strategies.row_lock import RowLock
 from inventory.strategies.segmented import Segmented
+from inventory.strategies.segmented_locks import SegmentedLocks
+from inventory.strategies.segmented_rows import SegmentedRows
 from inventory.strategies.setnx_expire_del import SetnxExpireDel
 from inventory.strategies.setnx_getset import SetnxGetset
 from inventory.strategies.unique_row import UniqueRow
@@ -49,7 +54,12 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "setnx_getset": SetnxGetset,
     "redis_spin_lock": RedisSpinLock,
     "redis_script": RedisScript,
+    "redis_gate": RedisGate,
     "segmented": Segmented,
+    "segmented_rows": SegmentedRows,
+    "segmented_locks": SegmentedLocks,
+    "combined": Combined,
+    "async_reserve": AsyncReserve,
 }
 
 __all__ = ["STRATEGIES", "Reconciled", "Sale", "Strategy", "UnknownStrategy", "get_strategy"]

@@ -13,7 +13,7 @@ from inventory.strategies.base import Sale, Strategy, lock_names
 # Sorted by the number, not by the name: two names may share a number, and then the names' order is a circle.
 _LOCK = """
 SELECT pg_advisory_xact_lock(number)
-FROM (SELECT DISTINCT hashtextextended(name, 0) AS number FROM unnest(%s::text[]) AS name ORDER BY 1) AS sorted
+FROM (SELECT DISTINCT hashtextextended(name, 0) AS number FROM unnest(%s::text[]) AS name ORDER BY 1) AS each
 """
 
 

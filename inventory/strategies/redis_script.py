@@ -47,10 +47,7 @@ class RedisScript(Strategy):
 
     def _take(self, sale: Sale) -> stock_store.Taken:
         keys = [_key(line.sku) for line in sale.lines]
-        wanted = [line.quantity for line in sale.lines]
-        return stock_store.take(
-            "take", sale.lines, keys, wanted, lambda: _stock(find_products(sale.lines).values())
-        )
+        return stock_store.take(sale.lines, keys, lambda: _stock(find_products(sale.lines).values()))
 
     def prepare(self, products: Iterable[Product]) -> None:
         """Rebuild the units in Redis from the database."""

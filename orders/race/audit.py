@@ -14,7 +14,7 @@ from django.db import connection
 from orders.race.messages import Outcome
 
 _BOOKS = """
-SELECT p.on_hand,
+SELECT p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0),
        p.price,
        coalesce((SELECT sum(i.quantity) FROM orders_orderitem i WHERE i.product_id = p.id), 0),
        coalesce((SELECT -sum(m.quantity) FROM inventory_stockmovement m
@@ -27,7 +27,8 @@ SELECT p.on_hand,
 """
 
 _SAMPLE = """
-SELECT p.on_hand, coalesce((SELECT sum(i.quantity) FROM orders_orderitem i WHERE i.product_id = p.id), 0)
+SELECT p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0),
+       coalesce((SELECT sum(i.quantity) FROM orders_orderitem i WHERE i.product_id = p.id), 0)
   FROM inventory_product p
  WHERE p.sku = %s
 """
@@ -40,7 +41,7 @@ class Books:
     """One product's rows, summed up.
 
     Args:
-        left: what the product page says.
+        left: pieces in the product's row and in its segments.
         sold: pieces in the order items.
         moved: pieces that left according to the ledger.
         price, takings: what one piece costs, and the total of the orders.
@@ -69,7 +70,7 @@ def read_books(sku: str) -> Books:
     with connection.cursor() as cursor:
         cursor.execute(_BOOKS, [sku])
         left, price, sold, moved, takings, orders = cursor.fetchone()
-    return Books(left, price, int(sold), int(moved), takings, frozenset(orders))
+    return Books(int(left), price, int(sold), int(moved), takings, frozenset(orders))
 
 
 def disagreements(books: Books, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
@@ -117,7 +118,7 @@ def look(sku: str) -> Sample:
     with connection.cursor() as cursor:
         cursor.execute(_SAMPLE, [sku])
         left, sold = cursor.fetchone()
-    return Sample(time.monotonic(), left, int(sold))
+    return Sample(time.monotonic(), int(left), int(sold))
 
 
 def _sample(sku: str, samples: list[Sample], over: threading.Event) -> None:

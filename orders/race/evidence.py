@@ -29,7 +29,7 @@ def circle(outcomes: Sequence[Outcome]) -> str:
     """Name the buyers that the database ended because they waited in a circle.
 
     Example:
-        "buyers 2 and 5 were ended by the database: each waited for a lock of somebody who waited for it."
+        "buyers 2 and 5 were ended by the database: each waited for somebody who waited for it."
     """
     victims = sorted({o.buyer for o in outcomes for mark in o.trace if mark.name == "deadlocked"})
     if not victims:

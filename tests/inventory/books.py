@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from django.db import connection
 
 QUESTION = """
-SELECT product.on_hand,
+SELECT product.on_hand + (SELECT coalesce(sum(units), 0) FROM inventory_stocksegment
+                           WHERE product_id = product.id),
        (SELECT coalesce(sum(quantity), 0) FROM inventory_stockmovement
          WHERE product_id = product.id AND kind <> 'sold'),
        (SELECT -coalesce(sum(quantity), 0) FROM inventory_stockmovement

@@ -98,12 +98,32 @@ class Buyer:
         assert self._stopped_at == name, f"{self.name} ended with {self.outcome} before it came to {name}"
         return self
 
+    def passes(self, stops: list[str]) -> Buyer:
+        """Lead the buyer over all of its stops but the last, where it stays."""
+        for name in stops[:-1]:
+            self.reaches(name).goes_on()
+        return self.reaches(stops[-1])
+
+    def goes_as_far_as_it_can(self, stops: list[str]) -> str:
+        """Lead the buyer to its last stop; return `stops`, or `waits` or `ended` if it doesn't come there."""
+        for name in stops:
+            where = self.ends_or_waits_or_stops()
+            if where != "stops" or name is stops[-1]:
+                return where
+            self.reaches(name).goes_on()
+        return "stops"
+
     def goes_on(self) -> Buyer:
         """Let the buyer leave the checkpoint where it stands."""
         self._stopped_at = None
         self._arrived.clear()
         self._go.set()
         return self
+
+    def runs_on(self) -> Buyer:
+        """Let the buyer go on past every stop, and don't wait for its end."""
+        self.stops.clear()
+        return self.goes_on()
 
     def dies(self) -> Outcome:
         """End the buyer where it stands, as if its process had been killed there."""
@@ -112,8 +132,7 @@ class Buyer:
 
     def ends(self) -> Outcome:
         """Let the buyer run to its end, past every stop."""
-        self.stops.clear()
-        self.goes_on()
+        self.runs_on()
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), f"{self.name} never ended; last seen at {self.last}"
         return self.outcome

@@ -13,5 +13,10 @@ STEPS = {
     "fenced_lock": "waiting locked read decided written recorded committed unlocked",
     "redis_spin_lock": "locked read decided written recorded committed unlocked",
     "redis_script": "decided read written recorded committed",
+    "redis_gate": "decided read written recorded committed",
     "segmented": "decided read written recorded committed",
+    "segmented_rows": "read decided written recorded committed",
+    "segmented_locks": "waiting locked read decided written recorded committed unlocked",
+    "combined": "locked read decided recorded written committed",
+    "async_reserve": "read decided written committed recorded committed",
 }

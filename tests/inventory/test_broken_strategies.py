@@ -117,14 +117,14 @@ def crossed_baskets(strategy):
 
 
 def test_unsorted_locks_wait_in_a_circle():
-    """A has the pen and wants the mug, B the reverse: the database ends one of them, in a shop full of stock."""
+    """A has the pen and wants the mug, B the reverse: the database ends one, in a full shop."""
     ends, deadlocks = crossed_baskets("unsorted_locks")
     assert sorted(type(error).__name__ for error in ends) == ["Busy", "NoneType"]
     assert deadlocks == ["deadlocked"]
 
 
 def test_ordered_locks_wait_in_line():
-    """The same two baskets with the locks in one order: B waits before its first lock, and both are served."""
+    """The same two baskets in one order: B waits before its first lock, and both are served."""
     ends, deadlocks = crossed_baskets("ordered_locks")
     assert (ends, deadlocks) == ([None, None], [])
 

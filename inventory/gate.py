@@ -1,0 +1,333 @@
+"""Stock in Redis before the database: it refuses quickly, and keeps a ledger of what it gave out.
+
+    room    keys of one slot: for each product a hash of `units` and `epoch`, and the ledger of pending sales
+    ledger  sale -> what it took; written by the very script that takes, struck after the commit
+    epoch   names one reading of the database; a stock is rebuilt under a new one, and gives and takes of an
+            old one don't count
+
+The rule: units + pending sales = what the database has. Where that can't be known, the stock is removed and
+read again. Whatever Redis loses, the database has the last word, so it may only ever be *too high* (the
+database then refuses), never too low for longer than until `reconcile`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from uuid import UUID, uuid4
+
+from django.db import Error as DatabaseError
+from django.db import transaction
+
+from inventory.domain import Busy, Line, Shortage, SoldOut
+from inventory.models import Product, StockMovement
+from inventory.rows import find_products
+from inventory.stock_store import answering, run
+from inventory.strategies.base import Reconciled, Sale
+from locking import BackendUnavailable
+
+logger = logging.getLogger(__name__)
+
+REST = 1.0
+"""Seconds for which a Redis that didn't answer isn't asked again: nobody shall wait for it in a row."""
+
+
+class NotLoaded(Exception):
+    """The stock of a product isn't in Redis: never loaded, dropped, or lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Units of one product, out of one epoch of its stock."""
+
+    sku: str
+    epoch: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Keys that one script can see at once: in a cluster, those of one slot."""
+
+    tag: str
+
+    @property
+    def ledger(self) -> str:
+        """The key of the pending sales."""
+        return f"{{{self.tag}}}:ledger"
+
+    @property
+    def skus(self) -> str:
+        """The key of the set of products whose stock is kept; in the first room only."""
+        return f"{{{self.tag}}}:skus"
+
+    def stock(self, sku: str) -> str:
+        """The key of a product's units and epoch."""
+        return f"{{{self.tag}}}:stock:{sku}"
+
+    def take(self, sale: UUID, wanted: Mapping[str, int], *, whole: bool) -> list[Taken]:
+        """Take units for a sale and enter them in the ledger.
+
+        Args:
+            sale: its id.
+            wanted: units by SKU.
+            whole: every line or nothing; else whatever is there.
+
+        Raises:
+            SoldOut: `whole`, and a line is short. NotLoaded: a product's stock isn't here.
+        """
+        pairs = [part for pair in wanted.items() for part in pair]
+        verdict, *numbers = run(
+            "gate_take", self._keys(wanted), [str(sale), "all" if whole else "some", *pairs]
+        )
+        if verdict == "missing":
+            raise NotLoaded
+        if verdict == "short":
+            raise SoldOut(_shortages(wanted, dict(zip(wanted, numbers, strict=True))))
+        lines = zip(wanted, numbers[::2], numbers[1::2], strict=True)
+        return [Taken(sku, epoch, units) for sku, epoch, units in lines if units]
+
+    def settle(self, sale: UUID, taken: Sequence[Taken]) -> bool:
+        """Strike the entry of a committed sale; False when a stock may not know of it and was removed."""
+        keys = self._keys(each.sku for each in taken)
+        (unsure,) = run("gate_settle", keys, [str(sale), *(each.epoch for each in taken)])
+        return not unsure
+
+    def void(self, sale: UUID, taken: Sequence[Taken]) -> None:
+        """Strike the entry of a sale that failed, and give its units back."""
+        numbers = [part for each in taken for part in (each.epoch, each.units)]
+        run("gate_void", self._keys(each.sku for each in taken), [str(sale), *numbers])
+
+    def left(self, skus: Iterable[str]) -> dict[str, int]:
+        """Return the units here; those of a product that isn't loaded are missing."""
+        with answering() as server:
+            units = {sku: server.hget(self.stock(sku), "units") for sku in skus}
+        return {sku: int(number) for sku, number in units.items() if number is not None}
+
+    def pending(self, older_than: float = 0.0) -> dict[UUID, list[Taken]]:
+        """Return the ledger's entries of at least that age in seconds."""
+        found = iter(run("gate_pending", [self.ledger], [older_than]))
+        return {
+            UUID(sale): [Taken(*line) for line in json.loads(entry)["lines"]]
+            for sale, entry in zip(found, found, strict=True)
+        }
+
+    def _keys(self, skus: Iterable[str]) -> list[str]:
+        return [self.ledger, *map(self.stock, skus)]
+
+
+@dataclass(slots=True)
+class Hold:
+    """What one sale has taken, room by room, and how far it is."""
+
+    sale: UUID
+    taken: list[tuple[Room, list[Taken]]] = field(default_factory=list)
+    committed: bool = False
+
+    def commits(self) -> None:
+        """Call it inside the sale's transaction: from its commit on the sale is made."""
+        transaction.on_commit(partial(setattr, self, "committed", True))
+
+
+class Gate:
+    """The rooms of one strategy.
+
+    Args:
+        name: of the strategy; its keys begin with it.
+        rooms: over which each product's stock is spread; a cart that no single room can serve takes from
+            several, and with one room no cart ever has to.
+    """
+
+    tries = 10
+
+    def __init__(self, name: str, rooms: int = 1) -> None:
+        self.rooms = [Room(f"{name}:{number}") for number in range(rooms)]
+        self._rests_until = 0.0
+
+    @contextmanager
+    def holding(self, sale: Sale) -> Iterator[Hold]:
+        """Take the units of `sale` for the block, which sells them in the database.
+
+        After the commit the sale's entry is struck. Before it, a failure gives the units back. When it can't
+        be known which, the entry stays for `reconcile`. Without Redis the block runs all the same: the
+        database alone decides.
+
+        Raises:
+            SoldOut: nothing was asked of the database.
+            UnknownProduct: naming every SKU that there isn't.
+            Busy: other carts took and gave back the same units too often.
+        """
+        hold = self._take_or_rest(sale)
+        try:
+            yield hold
+        except BaseException as error:
+            self._end(hold, error)
+            raise
+        self._end(hold, None)
+
+    def drop(self, skus: Iterable[str]) -> None:
+        """Remove the stock of products; the next buyer reads it from the database. Pending sales stay."""
+        for sku in skus:
+            with answering() as server:
+                for room in self.rooms:
+                    server.delete(room.stock(sku))
+                server.srem(self.rooms[0].skus, sku)
+
+    def reconcile(self, older_than: float) -> Reconciled:
+        """Settle what dead buyers left, then rebuild the stock of products at rest that has drifted."""
+        settled = voided = 0
+        for room in self.rooms:
+            pending = room.pending(older_than)
+            made = _made(pending)
+            for sale, taken in pending.items():
+                self._settle(room, sale, taken) if sale in made else room.void(sale, taken)
+            settled += len(made)
+            voided += len(pending) - len(made)
+        return Reconciled(settled, voided, self._rebuild())
+
+    def drift(self, skus: Iterable[str]) -> dict[str, int]:
+        """Return by SKU: units here, and those of sales that aren't made, less those in the database.
+
+        Products whose stock isn't loaded can't drift; they are left out.
+        """
+        known = self._left(skus)
+        for room in self.rooms:
+            pending = room.pending()
+            made = _made(pending)
+            for sale, taken in pending.items():
+                for each in taken if sale not in made else ():
+                    if each.sku in known and self._is_current(room, each):
+                        known[each.sku] += each.units
+        return {each.sku: known[each.sku] - each.available for each in Product.objects.filter(sku__in=known)}
+
+    def load(self, lines: Sequence[Line]) -> None:
+        """Read the stock of `lines` from the database into every room that doesn't have it."""
+        for product in find_products(lines).values():
+            self._load(product.sku)
+
+    def _load(self, sku: str) -> None:
+        first = self.rooms[0]
+        (epoch,) = run("gate_begin", [first.stock(sku), first.skus], [uuid4().hex, sku])
+        available = find_products([Line(sku, 1)])[sku].available  # read after the epoch has begun, not before
+        for units in run("gate_publish", [first.stock(sku)], [epoch, max(0, available)]):
+            each, rest = divmod(units, len(self.rooms))
+            for number, room in enumerate(self.rooms):
+                run("gate_load", [room.stock(sku)], [epoch, each + (number < rest)])
+
+    def _take_or_rest(self, sale: Sale) -> Hold:
+        if time.monotonic() < self._rests_until:
+            return Hold(sale.id)
+        try:
+            return self._take(sale)
+        except BackendUnavailable as error:
+            logger.warning("%s; selling from the database alone for %g s", error, REST)
+            self._rests_until = time.monotonic() + REST
+            return Hold(sale.id)
+
+    def _take(self, sale: Sale) -> Hold:
+        for _ in range(self.tries):
+            try:
+                return self._try(sale)
+            except NotLoaded:
+                self.load(sale.lines)
+        raise Busy("the stock in Redis was dropped as often as it was loaded", retry_after=0.1)
+
+    def _try(self, sale: Sale) -> Hold:
+        wanted = {line.sku: line.quantity for line in sale.lines}
+        room = random.choice(self.rooms)  # noqa: S311
+        try:
+            return Hold(sale.id, [(room, room.take(sale.id, wanted, whole=True))])
+        except SoldOut:
+            if len(self.rooms) == 1:
+                raise
+            return self._span(sale.id, wanted)
+
+    def _span(self, sale: UUID, wanted: Mapping[str, int]) -> Hold:
+        """Take from one room after another.
+
+        Two carts may each get a part of what only suffices for one. Both give back, and the later one of
+        them finds all of it and tries again: somebody is served.
+        """
+        for _ in range(self.tries):
+            hold = Hold(sale)
+            if self._gathered(hold, dict(wanted)):
+                return hold
+            self._void(hold)
+            shortages = _shortages(wanted, self._left(wanted))
+            if shortages:
+                raise SoldOut(shortages)
+        raise Busy("other carts hold parts of what this one needs", retry_after=0.1)
+
+    def _gathered(self, hold: Hold, wanted: dict[str, int]) -> bool:
+        try:
+            for room in self.rooms:
+                hold.taken.append((room, room.take(hold.sale, wanted, whole=False)))
+                for each in hold.taken[-1][1]:
+                    wanted[each.sku] -= each.units
+                wanted = {sku: units for sku, units in wanted.items() if units}
+                if not wanted:
+                    return True
+        except BaseException:
+            self._void(hold)
+            raise
+        return False
+
+    def _end(self, hold: Hold, error: BaseException | None) -> None:
+        try:
+            if hold.committed:
+                for room, taken in hold.taken:
+                    self._settle(room, hold.sale, taken)
+            elif not isinstance(error, DatabaseError):  # after that, nobody knows whether it is committed
+                self._void(hold)
+                if isinstance(error, SoldOut):  # Redis had let it through: it has too much
+                    self.drop(each.sku for _, taken in hold.taken for each in taken)
+        except BackendUnavailable as unavailable:
+            logger.warning("%s; the ledger's entry of %s is left to reconcile", unavailable, hold.sale)
+
+    def _settle(self, room: Room, sale: UUID, taken: Sequence[Taken]) -> None:
+        if taken and not room.settle(sale, taken):
+            self.drop(each.sku for each in taken)
+
+    def _void(self, hold: Hold) -> None:
+        for room, taken in hold.taken:
+            if taken:
+                room.void(hold.sale, taken)
+
+    def _left(self, skus: Iterable[str]) -> dict[str, int]:
+        totals: dict[str, int] = {}
+        for room in self.rooms:
+            for sku, units in room.left(skus).items():
+                totals[sku] = totals.get(sku, 0) + units
+        return totals
+
+    def _is_current(self, room: Room, taken: Taken) -> bool:
+        with answering() as server:
+            return bool(server.hget(room.stock(taken.sku), "epoch") == taken.epoch)
+
+    def _rebuild(self) -> int:
+        """Drop what disagrees with the database while nobody is at work on it; needless drops do no harm."""
+        with answering() as server:
+            skus = set(server.smembers(self.rooms[0].skus))
+        busy = {each.sku for room in self.rooms for taken in room.pending().values() for each in taken}
+        drifted = [sku for sku, units in self.drift(skus - busy).items() if units]
+        self.drop(drifted)
+        return len(drifted)
+
+
+def _shortages(wanted: Mapping[str, int], left: Mapping[str, int]) -> list[Shortage]:
+    return [Shortage(sku, n, max(0, left.get(sku, 0))) for sku, n in wanted.items() if left.get(sku, 0) < n]
+
+
+def _made(pending: Mapping[UUID, Sequence[Taken]]) -> set[UUID]:
+    """Return the sales that the database has: each wrote a movement for each of its lines."""
+    causes = {f"order:{sale}:{taken[0].sku}": sale for sale, taken in pending.items()}
+    return {
+        causes[cause]
+        for cause in StockMovement.objects.filter(cause__in=causes).values_list("cause", flat=True)
+    }

@@ -1,0 +1,224 @@
+"""`combined`: who leads, who waits, and that each gets its own answer."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+
+import pytest
+from django.db import IntegrityError, OperationalError
+
+from inventory.combiner import Combiner
+from inventory.domain import Busy, Line, SoldOut, UnknownProduct
+from inventory.strategies import Sale
+from inventory.strategies import combined as module
+from orders.models import Order
+from orders.services import checkout
+from tests.factories import ProductFactory
+from tests.inventory.books import books
+from tests.inventory.interleaving import Killed, buyers, eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def buying(*lines: Line):
+    """Return what a buyer does."""
+    return partial(checkout, lines, "combined")
+
+
+def waiting() -> int:
+    """Return how many callers stand in the queue."""
+    return len(module._combiner._queue)
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """The sizes of the batches that are sold, as they come."""
+    sizes = []
+    sell = module._sell
+
+    def counted(batch):
+        sizes.append(len(batch))
+        sell(batch)
+
+    monkeypatch.setattr(module, "_sell", counted)
+    return sizes
+
+
+def line_up(start, *carts, at="recorded"):
+    """Let A lead and stop at `at`, and a buyer for each cart wait behind it, in order."""
+    first = ProductFactory.create().sku
+    a = start("A", buying(Line(first, 1)), at).reaches(at)
+    others = []
+    for number, cart in enumerate(carts):
+        others.append(start(f"B{number}", buying(*cart)))
+        eventually(lambda: waiting() == len(others), "another one waits")
+    return a, others
+
+
+def test_who_waits_is_sold_to_in_one_commit(batches):
+    """Five come while A is at work: one of them sells for all five, and the books balance."""
+    sku = ProductFactory.create(on_hand=10).sku
+    with buyers() as start:
+        a, others = line_up(start, *([Line(sku, 1)],) * 5)
+        assert all(buyer.ends().error is None for buyer in (a, *others))
+    assert batches == [1, 5]
+    assert (books(sku).sold, books(sku).left, books(sku).orders) == (5, 5, 5)
+    assert books(sku).balanced
+
+
+def test_each_has_its_own_verdict(batches):
+    """In one batch: served, sold out with what is left, unknown, a cart of two lines, and the last unit."""
+    pen, mug = ProductFactory.create(on_hand=3).sku, ProductFactory.create(on_hand=2).sku
+    carts = [
+        [Line(pen, 2)],
+        [Line(pen, 2), Line(mug, 1)],
+        [Line("ghost", 1), Line(pen, 1)],
+        [Line(pen, 1), Line(mug, 1)],
+        [Line(mug, 1)],
+    ]
+    with buyers() as start:
+        a, others = line_up(start, *carts)
+        a.ends()
+        errors = [buyer.ends().error for buyer in others]
+    assert batches == [1, 5]
+    assert [type(error) for error in errors] == [type(None), SoldOut, UnknownProduct, type(None), type(None)]
+    assert [(s.sku, s.requested, s.available) for s in errors[1].shortages] == [(pen, 2, 1)]
+    assert errors[2].skus == ("ghost",)
+    assert [books(sku).left for sku in (pen, mug)] == [0, 0]
+    assert books(pen).balanced
+    assert books(mug).balanced
+
+
+def test_a_member_whose_rows_are_refused_does_not_fail_its_neighbours(batches, monkeypatch):
+    """When the database refuses the batch for one member's sake, the others are sold to all the same."""
+    sku, poisoned = ProductFactory.create().sku, ProductFactory.create().sku
+    write = module.subtract_many
+
+    def refuse_the_poisoned(taken):
+        taken = list(taken)
+        if len(taken) > 1 or books(poisoned).left - taken[0][1] == 7:
+            raise IntegrityError("some constraint")
+        write(taken)
+
+    with buyers() as start:
+        a, others = line_up(start, [Line(sku, 1)], [Line(poisoned, 3)], [Line(sku, 1)])
+        monkeypatch.setattr(module, "subtract_many", refuse_the_poisoned)
+        a.ends()
+        errors = [type(buyer.ends().error) for buyer in others]
+    assert errors == [type(None), IntegrityError, type(None)]
+    assert (books(sku).sold, books(poisoned).sold) == (2, 0)
+
+
+def test_a_leader_that_is_stopped_before_its_commit_makes_the_others_busy(batches):
+    """B leads for C and is ended before the commit: nothing is sold, C is told to try again, D goes on."""
+    sku = ProductFactory.create().sku
+    with buyers() as start:
+        a, (b, c) = line_up(start, [Line(sku, 1)], [Line(sku, 1)])
+        b.stops.append("recorded")
+        a.ends()
+        b.reaches("recorded")
+        d = start("D", buying(Line(sku, 1)))
+        eventually(lambda: waiting() == 1, "D waits")
+        assert isinstance(b.dies().error, Killed)
+        assert isinstance(c.ends().error, Busy)
+        assert d.ends().error is None
+    assert (books(sku).sold, books(sku).orders) == (1, 1)
+
+
+def test_a_leader_that_is_stopped_after_its_commit_has_sold_for_the_others(batches):
+    """What is committed is committed: C gets its order, whatever becomes of B."""
+    sku = ProductFactory.create().sku
+    with buyers() as start:
+        a, (b, c) = line_up(start, [Line(sku, 1)], [Line(sku, 1)])
+        b.stops.append("committed")
+        a.ends()
+        assert isinstance(b.reaches("committed").dies().error, Killed)
+        assert Order.objects.filter(pk=c.ends().result.pk).exists()
+    assert books(sku).sold == 2
+
+
+def test_a_lost_connection_is_everybodys_answer(monkeypatch):
+    """When nobody knows what became of the commit, nobody is told that it failed or that it went well."""
+    sku = ProductFactory.create().sku
+
+    def lose(batch):
+        raise OperationalError("the connection is closed")
+
+    with buyers() as start:
+        a, others = line_up(start, [Line(sku, 1)], [Line(sku, 1)])
+        monkeypatch.setattr(module, "_sell", lose)
+        a.ends()
+        assert all(isinstance(buyer.ends().error, OperationalError) for buyer in others)
+
+
+def test_who_waits_too_long_is_busy_and_not_sold_to(monkeypatch):
+    """Nobody began with B's sale in time: it leaves the queue, and A's successor doesn't find it."""
+    sku = ProductFactory.create().sku
+    with buyers() as start:
+        a, _ = line_up(start)
+        monkeypatch.setattr(module.Combined, "wait", 0.05)
+        with pytest.raises(Busy, match="nobody began"):
+            checkout([Line(sku, 1)], "combined")
+        assert waiting() == 0
+        a.ends()
+    assert books(sku).sold == 0
+
+
+def test_who_is_stopped_while_waiting_is_not_sold_to():
+    """B gives up in the queue: nothing is bought in its name, and the one behind it is served."""
+    sku = ProductFactory.create().sku
+    with buyers() as start:
+        a, _ = line_up(start)
+        b = start("B", buying(Line(sku, 1)), "waiting").reaches("waiting")
+        c = start("C", buying(Line(sku, 1)))
+        eventually(lambda: waiting() == 2, "C waits too")
+        assert isinstance(b.dies().error, Killed)
+        a.ends()
+        assert c.ends().error is None
+    assert books(sku).orders == 1
+
+
+def test_a_batch_has_a_bound_and_the_lead_is_handed_on():
+    """With at most two a batch, five callers are worked for in three batches, by three different leaders."""
+    leaders, gate = [], threading.Event()
+
+    def work(batch):
+        leaders.append((threading.current_thread().name, len(batch)))
+        gate.wait(10)
+
+    combiner = Combiner(work, most=2)
+    threads = []
+    for number in range(5):
+        threads.append(
+            threading.Thread(target=combiner.submit, args=(Sale((), print), 10), name=f"T{number}")
+        )
+        threads[-1].start()
+        eventually(lambda n=number: bool(leaders) and len(combiner._queue) == n, "it leads or waits")
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert leaders == [("T0", 1), ("T1", 2), ("T3", 2)]
+    assert not combiner._led
+
+
+def test_a_fork_starts_with_an_empty_queue():
+    """A child forked while its parent leads doesn't wait for a leader that it doesn't have."""
+    inside, go = threading.Event(), threading.Event()
+
+    def work(batch):
+        inside.set()
+        go.wait(10)
+
+    combiner = Combiner(work)
+    thread = threading.Thread(target=combiner.submit, args=(Sale((), print), 10))
+    thread.start()
+    inside.wait(10)
+    child = os.fork()
+    if not child:
+        os._exit(0 if not combiner._led and not combiner._mutex.locked() else 1)
+    _, status = os.waitpid(child, 0)
+    go.set()
+    thread.join(10)
+    assert os.waitstatus_to_exitcode(status) == 0
