@@ -82,7 +82,7 @@ def try_out(subject: Subject, plan: Plan, servers: Servers, settings: Mapping[st
         settings: further environment of the shop.
     """
     schedule = Schedule(plan.rate, plan.seconds, _skus(subject.name), plan.seed)
-    environment = dict(servers.environment) | settings | {"CHECKOUT_STRATEGY": subject.name}
+    environment = servers.environment | dict(settings) | {"CHECKOUT_STRATEGY": subject.name}
     workers = 1 if subject.one_process else plan.workers
     with tempfile.TemporaryDirectory(prefix="holdfast-load-") as room, servers.connect() as database:
         folder = Path(room)
