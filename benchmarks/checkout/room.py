@@ -15,6 +15,7 @@ from benchmarks.checkout.clients import Burst, Crowd
 from benchmarks.checkout.subjects import Subject
 from benchmarks.server import Work
 from benchmarks.stats import spread
+from tests.load.delivery import deliver
 from tests.load.servers import Servers, private_servers
 from tests.load.shop import Shop, cpu_seconds, manage, serving
 from tests.load.wire import Wire, pack
@@ -22,14 +23,6 @@ from tests.load.wire import Wire, pack
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "benchmarks.checkout.settings"}
 COUNTED = 20  # requests whose SQL statements are counted
 
-_STOCK_UP = """
-WITH made AS (
-    INSERT INTO inventory_product (sku, name, price, on_hand, version, guarded)
-    SELECT unnest(%s::text[]), 'benchmark', 1, %s, 0, true RETURNING id, sku, on_hand
-)
-INSERT INTO inventory_stockmovement (product_id, kind, quantity, cause, created_at)
-SELECT id, 'received', on_hand, 'initial:' || sku, now() FROM made WHERE on_hand > 0
-"""
 _BOOKS = """
 SELECT coalesce(sum(p.on_hand), 0), coalesce(min(p.on_hand), 0),
        coalesce((SELECT sum(quantity) FROM orders_orderitem WHERE product_id = ANY(array_agg(p.id))), 0),
@@ -96,7 +89,7 @@ class Room:
     def _stock_up(self, products: int, stock: int) -> list[str]:
         run = next(self._runs)
         skus = [f"{self._name}-{run}-{number}" for number in range(products)]
-        self.database.execute(_STOCK_UP, [skus, stock])
+        deliver(self.database, dict.fromkeys(skus, stock))
         return skus
 
     def _requests(self, subject: Subject, skus: list[str]) -> list[bytes]:

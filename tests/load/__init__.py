@@ -2,6 +2,7 @@
 
 servers.py    a PostgreSQL and a Redis of its own, which may be killed and flushed
 shop.py       gunicorn on them, by the command of `make serve`
+delivery.py   products and their stock
 schedule.py   when each buyer comes, decided before the first one does
 wire.py       one connection to the shop, with as little Python as will do
 journal.py    what each buyer asked for and was told, on disk before anything else happens

@@ -11,11 +11,14 @@ import psycopg
 from tests.load.journal import Story
 
 _STOCK = """
-SELECT p.sku, p.on_hand,
+SELECT p.sku, p.on_hand, p.reserved,
+       coalesce((SELECT sum(r.quantity) FROM inventory_stockreservation r
+                  WHERE r.product_id = p.id AND r.state = 'live'), 0),
        coalesce((SELECT sum(m.quantity) FROM inventory_stockmovement m
-                  WHERE m.product_id = p.id AND m.quantity > 0), 0),
+                  WHERE m.product_id = p.id AND m.kind IN ('received', 'adjusted')), 0),
        coalesce((SELECT sum(m.quantity) FROM inventory_stockmovement m WHERE m.product_id = p.id), 0),
-       coalesce((SELECT sum(i.quantity) FROM orders_orderitem i WHERE i.product_id = p.id), 0)
+       coalesce((SELECT sum(i.quantity) FROM orders_orderitem i JOIN orders_order o ON o.id = i.order_id
+                  WHERE i.product_id = p.id AND o.state IN ('placed', 'paid')), 0)
   FROM inventory_product p
  WHERE p.sku = ANY(%s)
 """
@@ -32,10 +35,17 @@ Basket = frozenset[tuple[str, int]]
 
 @dataclass(frozen=True)
 class Stock:
-    """One product's rows: on hand, ever received, the sum of its movements, and sold by order items."""
+    """One product's rows.
+
+    Attributes:
+        on_hand, reserved: as the product says. promised: in live reservations.
+        received: ever. moved: the sum of its movements. sold: in orders that stand.
+    """
 
     sku: str
     on_hand: int
+    reserved: int
+    promised: int
     received: int
     moved: int
     sold: int
@@ -130,8 +140,12 @@ def _judge_stock(verdict: Verdict, stock: Stock, closed: bool) -> None:
         verdict.blame(
             "leaked", abs(stock.moved - stock.on_hand), f"{stock.sku}: the ledger says {stock.moved} on hand"
         )
-    if closed and stock.on_hand > 0:
-        verdict.blame("undersold", stock.on_hand, f"{stock.sku}: {stock.on_hand} left, and buyers refused")
+    if stock.reserved != stock.promised:
+        astray = abs(stock.reserved - stock.promised)
+        verdict.blame("leaked", astray, f"{stock.sku}: {stock.reserved} reserved, {stock.promised} promised")
+    left = stock.on_hand - stock.reserved
+    if closed and left > 0:
+        verdict.blame("undersold", left, f"{stock.sku}: {left} left, and buyers refused")
 
 
 def _judge_told(verdict: Verdict, orders: Mapping[str, Basket], story: Story) -> None:

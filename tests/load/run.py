@@ -14,6 +14,7 @@ import psycopg
 
 from tests.load import audit, crowd, journal
 from tests.load.buyers import Crowd, Visit, buy
+from tests.load.delivery import deliver
 from tests.load.faults import Fault, strike
 from tests.load.schedule import Schedule
 from tests.load.servers import Servers
@@ -23,16 +24,6 @@ from tests.load.wire import Wire
 PRODUCTS = 5
 CLOSING_SECONDS = 60.0  # a dead holder's lease may have to end first
 LONG_TIME = 20.0
-
-_STOCK_UP = """
-WITH made AS (
-    INSERT INTO inventory_product (sku, name, price, on_hand, version, guarded)
-    SELECT sku, 'load test', 1, units, 0, true FROM unnest(%s::text[], %s::int[]) AS wanted (sku, units)
-    RETURNING id, sku, on_hand
-)
-INSERT INTO inventory_stockmovement (product_id, kind, quantity, cause, created_at)
-SELECT id, 'received', on_hand, 'initial:' || sku, now() FROM made
-"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,7 @@ def try_out(subject: Subject, plan: Plan, servers: Servers, settings: Mapping[st
         settings: further environment of the shop.
     """
     schedule = Schedule(plan.rate, plan.seconds, _skus(subject.name), plan.seed)
-    environment = dict(servers.environment) | settings | {"CHECKOUT_STRATEGY": subject.name}
+    environment = servers.environment | dict(settings) | {"CHECKOUT_STRATEGY": subject.name}
     workers = 1 if subject.one_process else plan.workers
     with tempfile.TemporaryDirectory(prefix="holdfast-load-") as room, servers.connect() as database:
         folder = Path(room)
@@ -125,13 +116,13 @@ def _stock_up(database: psycopg.Connection, schedule: Schedule) -> None:
     """Deliver less of the first two products than the buyers want, and more of the others."""
     demand = list(schedule.demand().values())
     units = [max(1, wanted // 2) if number < 2 else wanted + 10 for number, wanted in enumerate(demand)]
-    database.execute(_STOCK_UP, [list(schedule.skus), units])
+    deliver(database, dict(zip(schedule.skus, units, strict=True)))
 
 
 def knows_keys(shop: Shop, database: psycopg.Connection) -> bool:
     """Return whether the shop answers a second request of the same Idempotency-Key with the first order."""
     sku = f"keyed-{secrets.token_hex(3)}"
-    database.execute(_STOCK_UP, [[sku], [10]])
+    deliver(database, {sku: 10})
     with Wire(shop.address, LONG_TIME) as wire:
         request = wire.post("/checkout/", {"lines": [{"sku": sku, "quantity": 1}]}, {"Idempotency-Key": sku})
         first, second = wire.ask(request), wire.ask(request)
@@ -172,7 +163,9 @@ def _close(servers: Servers, shop: Shop, skus: Sequence[str], folder: Path) -> j
 
 
 def _left(database: psycopg.Connection, sku: str) -> int:
-    row = database.execute("SELECT on_hand FROM inventory_product WHERE sku = %s", [sku]).fetchone()
+    row = database.execute(
+        "SELECT on_hand - reserved FROM inventory_product WHERE sku = %s", [sku]
+    ).fetchone()
     return int(row[0]) if row else 0
 
 

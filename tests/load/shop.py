@@ -71,7 +71,7 @@ def serving(environment: Mapping[str, str], *, workers: int = 2, threads: int = 
     process = subprocess.Popen(
         gunicorn(address.port, workers, threads),
         cwd=ROOT,
-        env=os.environ | PRODUCTION | {"DATABASE_POOL": str(threads)} | environment,
+        env=os.environ | PRODUCTION | {"DATABASE_POOL": str(threads)} | dict(environment),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -90,7 +90,7 @@ def manage(environment: Mapping[str, str], *arguments: str) -> subprocess.Comple
     return subprocess.run(
         command,
         cwd=ROOT,
-        env=os.environ | PRODUCTION | environment,
+        env=os.environ | PRODUCTION | dict(environment),
         capture_output=True,
         text=True,
         check=False,

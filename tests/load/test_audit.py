@@ -74,6 +74,12 @@ def test_a_leak_is_caught(story):
     assert faults(story) == {"leaked": 2}  # once in the stock, once against the ledger
 
 
+def test_units_reserved_for_nobody_are_caught(story):
+    """Units that are set aside without a live reservation can never be sold."""
+    Product.objects.update(reserved=3)
+    assert faults(story) == {"leaked": 3}
+
+
 def test_an_undersell_is_caught(story):
     """After the closing buyers nothing may be left; before them it may."""
     assert faults(story, closed=False) == {}

@@ -154,7 +154,7 @@ def test_a_buyer_with_a_key_asks_again_with_the_same_key(tmp_path):
     status, story, requests = visit(tmp_path, None, BUSY, ORDER, tries=5)
     assert (status, story.orders, story.unknown) == (201, {"key": {"7"}}, set())
     assert len(requests) == 3
-    assert {re.search(rb"Idempotency-Key: (\w+)", request).group(1) for request in requests} == {b"key"}
+    assert all(b"Idempotency-Key: key\r\n" in request for request in requests)
 
 
 def test_a_buyer_without_a_key_asks_once(tmp_path):
@@ -189,7 +189,7 @@ def test_a_stall_shows_in_the_moment_at_which_it_was_felt():
     lines = figures.over_time(VISITS, 1.0, step=0.5)
     assert lines["p99"][0] == 2000
     assert lines["refused"] == [0, 0, 0, 0, 2]
-    assert sum(map(sum, (lines[kind] for kind in figures.KINDS))) * 0.5 == len(VISITS)
+    assert sum((rate or 0.0) * 0.5 for kind in figures.KINDS for rate in lines[kind]) == len(VISITS)
 
 
 def test_the_summary_counts_each_visit_once():

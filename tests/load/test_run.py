@@ -1,5 +1,7 @@
 """One short, real load run: gunicorn on the tests' servers, buyers in processes, a worker killed."""
 
+from typing import cast
+
 import pytest
 
 from tests.load import figures
@@ -7,6 +9,7 @@ from tests.load.__main__ import main, subjects
 from tests.load.database import connect
 from tests.load.faults import parse
 from tests.load.run import Plan, Subject, try_out
+from tests.load.servers import Servers
 
 
 class TestsServers:
@@ -25,7 +28,10 @@ def test_a_killed_worker_costs_no_order_and_no_unit():
     """Buyers at a constant rate, a worker killed among them: every acknowledged order is there, once."""
     plan = Plan(rate=40, seconds=2, faults=parse("kill"), locust=0, threads=4)
     run = try_out(
-        Subject("conditional_update"), plan, TestsServers(), {"DJANGO_SETTINGS_MODULE": "tests.settings"}
+        Subject("conditional_update"),
+        plan,
+        cast("Servers", TestsServers()),
+        {"DJANGO_SETTINGS_MODULE": "tests.settings"},
     )
     assert run["verdict"]["details"] == []
     assert [fault["name"] for fault in run["faults"]] == ["kill"]
