@@ -49,6 +49,8 @@ LOCKS = [
     "advisory_lock",
     "local_lock",
     "redis_lock",
+    "zookeeper_lock",
+    "etcd_lock",
     "redis_spin_lock",
     "fenced_lock",
 ]
@@ -609,6 +611,8 @@ QUERIES = {
     "version_cas": 8,
     "conditional_update": 8,
     "redis_lock": 8,
+    "zookeeper_lock": 8,
+    "etcd_lock": 8,
     "lock_after_read": 7,
     "expired_lease": 7,
     "fenced_lock": 9,  # the limits of waiting, and the fence
