@@ -5,11 +5,14 @@ DEBUG                       default true, because this is a demo that runs on th
 SECRET_KEY                  required when DEBUG is false
 ALLOWED_HOSTS               comma-separated
 REDIS_CLUSTER               true when REDIS_URL names a node of a Redis Cluster; for the stock in Redis
+ZOOKEEPER_HOSTS             zk1:2181,zk2:2181/locks: a lock alias `zookeeper`, and its strategy
+ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its strategy
 CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
 DATABASE_POOL               connections kept by each process; 0 (the default) keeps none
 """
 
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,6 +20,7 @@ from urllib.parse import unquote
 import environ
 
 from config import embedded
+from config.coordination import lock_aliases
 from config.redis_urls import as_broker
 
 env = environ.Env()
@@ -118,6 +122,7 @@ LOCKING: dict[str, dict[str, Any]] = {
         "ON_CONFLICT": "auto",
         "OPTIONS": {},
     },
+    **lock_aliases(os.environ),
 }
 
 REDIS_CLUSTER = env.bool("REDIS_CLUSTER", default=False)

@@ -7,9 +7,17 @@ import pytest
 import redis
 from hypothesis import settings as hypothesis_settings
 
+from config.coordination import ETCD, ZOOKEEPER, lock_aliases
+from tests.coordination import etcd_location, etcd_room, zookeeper_location, zookeeper_room
 from tests.serving import server
 
-__all__ = ["server"]
+__all__ = ["etcd_location", "etcd_room", "server", "zookeeper_location", "zookeeper_room"]
+
+# Strategies whose locks need a server that isn't always there: its variable, and the fixture that starts one.
+ELSEWHERE = {
+    "zookeeper_lock": (ZOOKEEPER, "zookeeper_location"),
+    "etcd_lock": (ETCD, "etcd_location"),
+}
 
 MARK = "holdfast:tests"  # says that a Redis database is ours to empty
 
@@ -50,6 +58,19 @@ def redis_room() -> Iterator[redis.Redis]:
             )
         yield client
         client.flushdb()
+
+
+@pytest.fixture(autouse=True)
+def strategy_servers(request: pytest.FixtureRequest) -> None:
+    """Where a test's parameter is a strategy that locks elsewhere, have that server, or skip the test."""
+    params = getattr(getattr(request.node, "callspec", None), "params", {})
+    for name in {value for value in params.values() if value in ELSEWHERE}:
+        variable, room = ELSEWHERE[name]
+        location = request.getfixturevalue(room)
+        text = location if isinstance(location, str) else ",".join(location)
+        request.getfixturevalue("monkeypatch").setenv(variable, text)  # for processes that the test starts
+        settings = request.getfixturevalue("settings")
+        settings.LOCKING = {**settings.LOCKING, **lock_aliases({variable: text})}
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from inventory.strategies.base import Reconciled, Sale, Strategy
 from inventory.strategies.combined import Combined
 from inventory.strategies.conditional_update import ConditionalUpdate
 from inventory.strategies.early_release import EarlyRelease
+from inventory.strategies.etcd_lock import EtcdLock
 from inventory.strategies.expired_lease import ExpiredLease
 from inventory.strategies.fenced_lock import FencedLock
 from inventory.strategies.local_lock import LocalLock
@@ -32,6 +33,7 @@ from inventory.strategies.setnx_getset import SetnxGetset
 from inventory.strategies.unique_row import UniqueRow
 from inventory.strategies.unsorted_locks import UnsortedLocks
 from inventory.strategies.version_cas import VersionCas
+from inventory.strategies.zookeeper_lock import ZooKeeperLock
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "lost_update": LostUpdate,
@@ -48,6 +50,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "early_release": EarlyRelease,
     "lock_after_read": LockAfterRead,
     "redis_lock": RedisLock,
+    "zookeeper_lock": ZooKeeperLock,
+    "etcd_lock": EtcdLock,
     "expired_lease": ExpiredLease,
     "fenced_lock": FencedLock,
     "setnx_expire_del": SetnxExpireDel,

@@ -18,6 +18,7 @@ from django.db import connection, connections
 
 from inventory import stock_store
 from inventory.checkpoints import installed
+from locking.handler import locks
 
 PATIENCE = 15.0
 
@@ -166,9 +167,14 @@ class Buyer:
         return row is not None and row[0] == "Lock"
 
     def _was_refused(self) -> bool:
-        """Whether its lock shows a waiter: a refusal told at the checkpoint, or a queue in Redis."""
+        """Whether its lock shows a waiter: a refusal told at the checkpoint, a queue in Redis or elsewhere."""
         told = [event.facts for event in self.journal if event.buyer == self.name and event.name == "waiting"]
-        return "lock" in told[-1] or next(stock_store.client().scan_iter("*", _type="list"), None) is not None
+        if "lock" in told[-1]:
+            return True
+        if next(stock_store.client().scan_iter("*", _type="list"), None) is not None:
+            return True
+        elsewhere = [locks[alias] for alias in locks if alias != "default"]
+        return any(held.waiters for backend in elsewhere for held in backend.held())
 
 
 @contextmanager

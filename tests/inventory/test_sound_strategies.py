@@ -50,6 +50,8 @@ LOCKS = [
     "advisory_lock",
     "local_lock",
     "redis_lock",
+    "zookeeper_lock",
+    "etcd_lock",
     "redis_spin_lock",
     "fenced_lock",
 ]
@@ -612,6 +614,8 @@ QUERIES = {
     "version_cas": 6,
     "conditional_update": 6,
     "redis_lock": 6,
+    "zookeeper_lock": 6,
+    "etcd_lock": 6,
     "lock_after_read": 5,
     "expired_lease": 5,
     "fenced_lock": 7,  # the limits of waiting, and the fence

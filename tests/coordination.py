@@ -1,0 +1,50 @@
+"""ZooKeeper and etcd for the whole run: started by the first test that needs one, skipped where not installed."""
+
+import secrets
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from locking.backends.zookeeper.session import end_all_sessions
+from tests.locking.ensembles.servers import (
+    MISSING_ETCD,
+    MISSING_ZOOKEEPER,
+    Etcd,
+    ZooKeeper,
+    no_etcd,
+    no_zookeeper,
+    running,
+)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_location(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a ZooKeeper server for the whole run."""
+    if no_zookeeper():
+        pytest.skip(MISSING_ZOOKEEPER)
+    with running(partial(ZooKeeper, tmp_path_factory.mktemp("zookeeper"))) as server:
+        yield server.location
+        end_all_sessions()  # of backends that tests left behind with holds
+
+
+@pytest.fixture
+def zookeeper_room(zookeeper_location: str) -> dict[str, Any]:
+    """Settings of an empty folder there."""
+    return {"LOCATION": f"{zookeeper_location}/{secrets.token_hex(4)}"}
+
+
+@pytest.fixture
+def etcd_room(etcd_location: list[str]) -> dict[str, Any]:
+    """Settings of a prefix there that nobody uses."""
+    return {"LOCATION": etcd_location, "OPTIONS": {"prefix": f"{secrets.token_hex(4)}/"}}
+
+
+@pytest.fixture(scope="session")
+def etcd_location(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """The address of an etcd server for the whole run."""
+    if no_etcd():
+        pytest.skip(MISSING_ETCD)
+    with running(partial(Etcd, tmp_path_factory.mktemp("etcd"))) as server:
+        yield server.location
