@@ -96,6 +96,8 @@ ACQUIRE: Final = Script("token", "handover", "acquire")
 RELEASE: Final = Script("token", "announce", "handover", "release")
 EXTEND: Final = Script("extend")
 SHORTEN: Final = Script("token", "announce", "handover", "shorten")
+RAISE_TOKEN: Final = Script("raise_token")
+SEEN: Final = Script("seen")
 
 KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
 
@@ -171,6 +173,18 @@ def shorten_request(key: str, owner: str, ttl: float) -> Request:
     """Return the call of shorten.lua."""
     keys = keys_of(key)
     return SHORTEN.request(7, keys.packed + bulk(owner.encode()) + packed_ms(ttl) + keys.channel, keys.lock)
+
+
+def raise_token_request(key: str, owner: str, token: int, *, keep: bool) -> Request:
+    """Return the call of raise_token.lua."""
+    keys = keys_of(key)
+    tail = keys.packed + bulk(owner.encode()) + bulk(b"%d" % token) + (KEEP if keep else DONT_KEEP)
+    return RAISE_TOKEN.request(7, tail, keys.lock)
+
+
+def seen_request(key: str) -> Request:
+    """Return the call of seen.lua."""
+    return SEEN.request(2, pack(b"1", key.encode()), key.encode())
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:
