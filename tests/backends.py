@@ -57,6 +57,11 @@ BACKENDS = {
         unreachable={"BACKEND": REDIS, "LOCATION": "sentinel+redis://127.0.0.1:1/locks/0"},
         fixture="sentinel_locks",
     ),
+    "redlock": Backend(
+        settings={"BACKEND": REDLOCK, "OPTIONS": {"node_timeout": 1.0}},
+        unreachable={"BACKEND": REDLOCK, "LOCATION": [f"redis://127.0.0.1:{port}/0" for port in (1, 2, 3)]},
+        fixture="redlock_locks",
+    ),
     "database-postgresql": Backend(
         settings={"BACKEND": DATABASE},
         unreachable={"BACKEND": DATABASE, "OPTIONS": {"using": "nowhere"}},

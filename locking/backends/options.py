@@ -26,7 +26,7 @@ def own_options(settings: AliasSettings, **defaults: Any) -> dict[str, Any]:
 
 
 def checked_options(settings: AliasSettings, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return `OPTIONS` over their defaults; a number's default says that the option is one."""
+    """Return `OPTIONS` over their defaults; a float as default says that the option is a number of seconds."""
     unknown = sorted(set(settings.options) - set(defaults))
     if unknown:
         raise ImproperlyConfigured(
@@ -34,11 +34,16 @@ def checked_options(settings: AliasSettings, defaults: dict[str, Any]) -> dict[s
             f" it knows {', '.join(sorted(defaults))}"
         )
     for name, default in defaults.items():
-        value = settings.options.get(name, default)
-        if isinstance(default, bool) or not isinstance(default, float):
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 3600:
-            raise ImproperlyConfigured(
-                f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] must be seconds above 0, not {value!r}"
-            )
+        if isinstance(default, float):
+            own_number(settings, settings.options.get(name, default), name)
     return {**defaults, **settings.options}
+
+
+def own_number(settings: AliasSettings, value: object, name: str) -> float:
+    """Return an option that is a number of seconds, above 0 and below an hour."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 3600:
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] must be seconds above 0 (and below an hour), not"
+            f" {value!r}"
+        )
+    return float(value)

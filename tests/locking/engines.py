@@ -97,6 +97,14 @@ def cluster_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entry]:
 
 
 @pytest.fixture(scope="session")
+def redlock_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entry]:
+    """Five servers that know nothing of each other."""
+    _skip_without(needs_redis_server)
+    with servers(tmp_path_factory.mktemp("contract-redlock")) as start:
+        yield {"LOCATION": [start().url for _ in range(5)]}
+
+
+@pytest.fixture(scope="session")
 def sentinel_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entry]:
     """A master, its replica and three Sentinels."""
     _skip_without(needs_redis_server)

@@ -140,6 +140,8 @@ LIST_LOCK: Final = Script("foreign", "list_lock")
 ADOPT: Final = Script("foreign", "adopt")
 FIND: Final = Script("find")
 ADD_UP: Final = Script("add_up")
+RAISE_TOKEN: Final = Script("raise_token")
+SEEN: Final = Script("seen")
 
 KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
 
@@ -234,6 +236,18 @@ def add_up_request(key: bytes, figures: Mapping[str, int]) -> Request:
     """Return the call of add_up.lua."""
     parts = [b"1", key, *(part for name, more in figures.items() for part in (name.encode(), b"%d" % more))]
     return ADD_UP.request(len(parts), pack(*parts), key)
+
+
+def raise_token_request(key: str, owner: str, token: int, *, keep: bool, index: Index) -> Request:
+    """Return the call of raise_token.lua."""
+    keys = keys_of(key, index)
+    tail = keys.packed + bulk(owner.encode()) + bulk(b"%d" % token) + (KEEP if keep else DONT_KEEP)
+    return RAISE_TOKEN.request(8, tail, keys.lock)
+
+
+def seen_request(key: str) -> Request:
+    """Return the call of seen.lua."""
+    return SEEN.request(2, pack(b"1", key.encode()), key.encode())
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:

@@ -1,0 +1,190 @@
+"""Independent servers that are asked all at once, each with little patience: what Redlock needs of Redis.
+
+A request is sent to every server before the first reply is read. A server that refuses, hangs or fails is
+*silent*, whatever the reason, and is left alone for a moment; what it may still do of what it was asked is
+undone when it speaks again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from redis.connection import AbstractConnection
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from locking.backends.redis.health import parse_info
+from locking.backends.redis.scripts import Request
+from locking.backends.redis.topology import servers_of
+from locking.backends.redis.wire import IDLE_SOCKETS, Calls, Wire
+from locking.clock import now
+from locking.conf import AliasSettings
+
+LEFT_ALONE: Final = 1.0
+"""Seconds for which nobody asks a server that was silent: it would cost every caller its patience."""
+
+SETTLING: Final = 0.1
+"""Seconds after which a server that answers again has surely worked off what it had received before."""
+
+MOST_DEBTS: Final = 10_000
+
+
+class Silence(NamedTuple):
+    """In the place of a reply."""
+
+    reason: str
+
+
+class Debt(NamedTuple):
+    """What a server must undo when it speaks again; done twice, for it works off old requests in any order."""
+
+    request: Request
+    due: float
+    last: bool
+
+
+class Asked(NamedTuple):
+    """A request on its way."""
+
+    connection: AbstractConnection
+    fresh: bool
+
+
+class Node:
+    """One of the servers."""
+
+    def __init__(self, settings: AliasSettings, url: str, timeout: float, restart_delay: float) -> None:
+        options = {**settings.options, "socket_timeout": timeout, "socket_connect_timeout": timeout}
+        servers = servers_of(replace(settings, location=url, cache=None, options=options))
+        self.wire: Calls = servers.wire
+        self._restart_delay = restart_delay
+        self._idle: deque[AbstractConnection] = deque()
+        self._debts: deque[Debt] = deque(maxlen=MOST_DEBTS)
+        self._silent_until = 0.0
+        self._why = ""
+        IDLE_SOCKETS.add(self)
+
+    def forget(self) -> None:
+        """Drop the idle sockets; see `wire.KeepsSockets`."""
+        self._idle = deque()
+
+    def send(self, request: Request) -> Asked | Silence:
+        """Send the request, unless the server was silent a moment ago."""
+        if now() < self._silent_until:
+            return Silence(self._why)
+        try:
+            asked = self._connected()
+            self._pay(asked.connection)
+            asked.connection.send_packed_command((request.by_digest,), check_health=False)
+        except (RedisError, OSError) as error:
+            return self._fell_silent(error)
+        return asked
+
+    def read(self, asked: Asked | Silence, request: Request, deadline: float) -> Any:
+        """Return the reply, or Silence; `deadline` is shared by all servers."""
+        if isinstance(asked, Silence):
+            return asked
+        try:
+            return self._read(asked, request, deadline)
+        except (RedisError, OSError) as error:
+            asked.connection.disconnect()
+            return self._fell_silent(error)
+        except BaseException:
+            asked.connection.disconnect()
+            raise
+
+    def _read(self, asked: Asked, request: Request, deadline: float) -> Any:
+        connection = asked.connection
+        try:
+            reply = _reply(connection, deadline)
+        except NoScriptError:
+            connection.send_packed_command((request.by_source,), check_health=False)
+            reply = _reply(connection, deadline)
+        except RedisTimeoutError:
+            raise
+        except RedisConnectionError:
+            if asked.fresh:
+                raise
+            connection.disconnect()  # it was closed while it was idle: once more, on a fresh one
+            connection = self._opened()
+            connection.send_packed_command((request.by_source,), check_health=False)
+            reply = request.settled(_reply(connection, deadline))
+        self._idle.append(connection)
+        return reply
+
+    def _connected(self) -> Asked:
+        try:
+            return Asked(self._idle.pop(), fresh=False)
+        except IndexError:
+            return Asked(self._opened(), fresh=True)
+
+    def _opened(self) -> AbstractConnection:
+        """Return a new connection; none outlives a restart, so this is where one shows."""
+        assert isinstance(self.wire, Wire)
+        connection = self.wire.connection()
+        connection.connect()
+        if self._restart_delay:
+            self._refuse_newcomers(connection)
+        return connection
+
+    def _refuse_newcomers(self, connection: AbstractConnection) -> None:
+        """Have a server that restarted stay out of it until every lock that it forgot has ended."""
+        connection.send_command("INFO", "server", check_health=False)
+        up = float(parse_info(connection.read_response(disable_decoding=True))["uptime_in_seconds"])
+        if up < self._restart_delay:
+            connection.disconnect()
+            raise RedisConnectionError(
+                f"it started {up:g} s ago and abstains for {self._restart_delay:g} s, having forgotten locks"
+            )
+
+    def _fell_silent(self, error: Exception) -> Silence:
+        self._why = f"{type(error).__name__}: {error}"
+        if not isinstance(error, ResponseError):
+            self._silent_until = now() + LEFT_ALONE
+        return Silence(self._why)
+
+    # what is to be undone
+
+    def owe(self, request: Request) -> None:
+        """Undo something as soon as the server speaks again."""
+        self._debts.append(Debt(request, 0.0, last=False))
+
+    def _pay(self, connection: AbstractConnection) -> None:
+        for _ in range(len(self._debts)):
+            try:
+                debt = self._debts.popleft()
+            except IndexError:
+                return
+            if now() < debt.due:
+                self._debts.append(debt)
+                continue
+            try:
+                connection.send_packed_command((debt.request.by_source,), check_health=False)
+                connection.read_response(disable_decoding=True)
+            except BaseException:
+                self._debts.append(debt)
+                connection.disconnect()
+                raise
+            if not debt.last:
+                self._debts.append(Debt(debt.request, now() + SETTLING, last=True))
+
+    def close(self) -> None:
+        """Close the idle sockets."""
+        while self._idle:
+            self._idle.pop().disconnect()
+
+
+def _reply(connection: AbstractConnection, deadline: float) -> Any:
+    left = max(0.001, deadline - now())
+    return connection.read_response(disable_decoding=True, timeout=left)
+
+
+def ask_all(nodes: Sequence[Node], request: Request, timeout: float) -> list[Any]:
+    """Return the reply of every node, or its Silence, after at most `timeout` seconds for all of them."""
+    asked = [node.send(request) for node in nodes]
+    deadline = now() + timeout
+    return [node.read(each, request, deadline) for node, each in zip(nodes, asked, strict=True)]

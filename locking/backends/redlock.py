@@ -1,0 +1,237 @@
+"""Redlock: a lock on the majority of N independent Redis servers, none of which knows of the others.
+
+Source: S. Sanfilippo, "Distributed Locks with Redis", redis.io, and M. Kleppmann's reply, "How to do
+distributed locking", 2016. What is made of the reply: tokens that rise strictly as long as no majority loses
+what it knew, and a fence in the database for the rest.
+
+A token is the highest that the granting servers minted, written back to a majority of them before the lock is
+given: any later majority shares a server with it, which then mints a higher one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from django.core.checks import CheckMessage, Warning
+from django.core.exceptions import ImproperlyConfigured
+
+from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome
+from locking.backends.options import own_number
+from locking.backends.redis.health import judge, parse_info
+from locking.backends.redis.index import Index
+from locking.backends.redis.nodes import Node, Silence, ask_all
+from locking.backends.redis.scripts import (
+    acquire_request,
+    extend_request,
+    raise_token_request,
+    release_request,
+    seen_request,
+)
+from locking.clock import now
+from locking.conf import AliasSettings
+from locking.exceptions import BackendUnavailable
+
+DRIFT_SHARE: Final = 0.01
+DRIFT_SECONDS: Final = 0.002
+"""By how much the clocks of servers and client may differ within a lease; Redlock's own figures."""
+
+DEFAULT_NODE_TIMEOUT: Final = 0.25
+"""Seconds for which a server that doesn't answer is waited for; small beside a ttl, and the same for all."""
+
+BATCH: Final = 100
+
+
+class RedlockBackend(BaseLockBackend):
+    """`"BACKEND": "locking.backends.redlock.RedlockBackend"`, `"LOCATION": [url, url, url]`.
+
+    Options:
+        node_timeout: seconds that a silent server is waited for; never more than a third of the ttl.
+        restart_delay: seconds for which a server that has restarted doesn't vote. As long as the longest ttl,
+            it makes up for servers that forget their locks.
+
+    Any other option is passed to redis-py's connections.
+    """
+
+    supports_fencing = True
+    supports_force_release = True
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        options = dict(settings.options)
+        self._timeout = own_number(
+            settings, options.pop("node_timeout", DEFAULT_NODE_TIMEOUT), "node_timeout"
+        )
+        delay = options.pop("restart_delay", 0)
+        self._restart_delay = own_number(settings, delay, "restart_delay") if delay else 0.0
+        redis = AliasSettings(alias=settings.alias, backend=settings.backend, options=options)
+        self.nodes = [Node(redis, url, self._timeout, self._restart_delay) for url in _urls(settings)]
+        self._index = Index(settings.key_prefix)
+        self.quorum = len(self.nodes) // 2 + 1
+
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class."""
+        sent, patience = now(), min(self._timeout, ttl / 3)
+        request = acquire_request(key, owner, padded(ttl), keep=fenced, place=b"", index=self._index)
+        replies = ask_all(self.nodes, request, patience)
+        tokens = [reply for reply in replies if isinstance(reply, int)]
+        if len(tokens) >= self.quorum:
+            token = max(tokens)
+            if self._agree(key, owner, token, tokens, patience, keep=fenced) and now() < sent + ttl:
+                return Grant(token, sent)
+        self._undo(key, owner, replies, patience)
+        self._require_quorum(replies)
+        return _busy(replies)
+
+    def _agree(
+        self, key: str, owner: str, token: int, tokens: list[int], patience: float, *, keep: bool
+    ) -> bool:
+        """Have a majority know the token, lest a later one of another majority be lower."""
+        if tokens.count(token) >= self.quorum:
+            return True
+        request = raise_token_request(key, owner, token, keep=keep, index=self._index)
+        return ask_all(self.nodes, request, patience).count(1) >= self.quorum
+
+    def _undo(self, key: str, owner: str, replies: list[Any], patience: float) -> None:
+        """Give back what was granted by too few; a silent server may still grant it, and gets it back later."""
+        request = release_request(key, owner, index=self._index)
+        granted = [node for node, reply in zip(self.nodes, replies, strict=True) if isinstance(reply, int)]
+        again = ask_all(granted, request, patience)
+        silent = [node for node, reply in zip(self.nodes, replies, strict=True) if isinstance(reply, Silence)]
+        silent += [node for node, reply in zip(granted, again, strict=True) if isinstance(reply, Silence)]
+        for node in silent:
+            node.owe(request)
+
+    def _require_quorum(self, replies: list[Any]) -> None:
+        silent = [reply.reason for reply in replies if isinstance(reply, Silence)]
+        if len(replies) - len(silent) < self.quorum:
+            raise BackendUnavailable(
+                f"{len(silent)} of {len(replies)} Redis servers of the lock backend {self.alias!r} don't answer,"
+                f" and {self.quorum} must: {'; '.join(silent)}"
+            )
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return self.extend_many([(key, owner, ttl)])[0]
+
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
+        """See the base class."""
+        held: list[bool] = []
+        for start in range(0, len(leases), BATCH):
+            held += self._extend_batch(leases[start : start + BATCH])
+        return held
+
+    def _extend_batch(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
+        request = extend_request([(key, owner, padded(ttl)) for key, owner, ttl in leases])
+        patience = min(self._timeout, min(ttl for _, _, ttl in leases) / 3)
+        replies = ask_all(self.nodes, request, patience)
+        votes = [reply if isinstance(reply, Silence) else list(reply) for reply in replies]
+        return [
+            self._decided([vote if isinstance(vote, Silence) else vote[i] for vote in votes])
+            for i in range(len(leases))
+        ]
+
+    def _decided(self, votes: list[Any]) -> bool:
+        """Whether a majority says yes; BackendUnavailable when the silent ones would decide it."""
+        yes = votes.count(1)
+        silent = sum(isinstance(vote, Silence) for vote in votes)
+        if yes < self.quorum <= yes + silent:
+            self._require_quorum(votes)
+            raise BackendUnavailable(
+                f"the lock backend {self.alias!r}: {yes} of {len(votes)} Redis servers have the lock and {silent}"
+                f" don't answer, so nobody can tell whether {self.quorum} do"
+            )
+        return yes >= self.quorum
+
+    def release(self, key: str, owner: str) -> bool:
+        """See the base class; servers that don't answer let go as soon as they do."""
+        request = release_request(key, owner, index=self._index)
+        replies = ask_all(self.nodes, request, self._timeout)
+        for node, reply in zip(self.nodes, replies, strict=True):
+            if isinstance(reply, Silence):
+                node.owe(request)
+        return self._decided(replies)
+
+    def force_release(self, key: str, expected: str) -> bool:
+        """See the base class."""
+        return self.release(key, expected)
+
+    def holder(self, key: str) -> Holder | None:
+        """See the base class: whom a majority names."""
+        replies = ask_all(self.nodes, seen_request(key), self._timeout)
+        self._require_quorum(replies)
+        seen = [
+            (reply[0].decode(), reply[1]) for reply in replies if not isinstance(reply, Silence) and reply
+        ]
+        for owner, votes in Counter(owner for owner, _ in seen).most_common(1):
+            if votes >= self.quorum:
+                left = sorted((left for name, left in seen if name == owner), reverse=True)
+                return Holder(owner, 1, bare(left[self.quorum - 1] / 1000))
+        return None
+
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class; live, every server is asked."""
+        found: list[CheckMessage] = []
+        if len(self.nodes) % 2 == 0:
+            found.append(
+                Warning(
+                    f"LOCKING[{self.alias!r}] is on {len(self.nodes)} Redis servers, an even number.",
+                    hint="It bears the loss of no more servers than one fewer would: take an odd number.",
+                    id="locking.W004",
+                )
+            )
+        for node in self.nodes if live else ():
+            found += self._judge(parse_info(node.wire.command("INFO")))
+        return found
+
+    def _judge(self, info: dict[str, str]) -> list[CheckMessage]:
+        found = judge(info, self.alias)
+        if info.get("aof_enabled") == "0" and not self._restart_delay:
+            found.append(
+                Warning(
+                    f"A Redis server of LOCKING[{self.alias!r}] forgets its locks when it restarts.",
+                    hint="Set OPTIONS['restart_delay'] to the longest ttl, or appendfsync to always.",
+                    id="locking.W102",
+                )
+            )
+        return found
+
+    def close(self) -> None:
+        """See the base class."""
+        for node in self.nodes:
+            node.close()
+
+
+def padded(ttl: float) -> float:
+    """Return the ttl that servers are told: longer by the drift, so that the holder's own is the first to end."""
+    return ttl * (1 + DRIFT_SHARE) + DRIFT_SECONDS
+
+
+def bare(left: float) -> float:
+    """Return how much of a lease is left by the holder's reckoning."""
+    return max(0.001, (left - DRIFT_SECONDS) / (1 + DRIFT_SHARE))
+
+
+def _busy(replies: list[Any]) -> Busy:
+    refusals = [(reply[1].decode(), reply[0]) for reply in replies if isinstance(reply, list)]
+    if not refusals:
+        return Busy()
+    holder = Counter(owner for owner, _ in refusals).most_common(1)[0][0]
+    left = min(left for _, left in refusals)
+    return Busy(None if left < 0 else bare(left / 1000), holder)
+
+
+def _urls(settings: AliasSettings) -> list[str]:
+    urls = settings.location
+    if settings.cache is not None or not isinstance(urls, list | tuple):
+        raise _misplaced(settings, f"must be a list of the servers' URLs, not {urls!r}")
+    if len(set(urls)) < len(urls):
+        raise _misplaced(settings, "names a server twice: each has one vote")
+    if len(urls) < 3:
+        raise _misplaced(settings, f"names {len(urls)}: a majority that bears a failure takes three or more")
+    return list(urls)
+
+
+def _misplaced(settings: AliasSettings, why: str) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['LOCATION'] {why}")
