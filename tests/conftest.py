@@ -64,7 +64,7 @@ def redis_room() -> Iterator[redis.Redis]:
 def strategy_servers(request: pytest.FixtureRequest) -> None:
     """Where a test's parameter is a strategy that locks elsewhere, have that server, or skip the test."""
     params = getattr(getattr(request.node, "callspec", None), "params", {})
-    for name in {value for value in params.values() if value in ELSEWHERE}:
+    for name in {value for value in params.values() if isinstance(value, str) and value in ELSEWHERE}:
         variable, room = ELSEWHERE[name]
         location = request.getfixturevalue(room)
         text = location if isinstance(location, str) else ",".join(location)
