@@ -198,7 +198,7 @@ def test_two_parcels_at_once_cannot_return_the_same_units(order):
 
 
 def test_the_payment_wins(order):
-    """The customer has paid but not committed; the expiry waits for the row, finds it paid, restocks nothing."""
+    """The customer has paid but not committed; the expiry waits, finds it paid, restocks nothing."""
     with buyers() as start:
         customer = start("customer", partial(pay, order.pk), "written").reaches("written")
         sweep = start("sweep", partial(expire_early, order.pk))
@@ -217,7 +217,7 @@ def expire_early(order_id):
 
 
 def test_the_expiry_wins(order):
-    """The sweep has expired the order but not committed; the payment waits, is too late, and sells nothing."""
+    """The sweep has expired the order but not committed; the payment waits and is too late."""
     overdue(order)
     with buyers() as start:
         sweep = start("sweep", partial(expire, order.pk), "written").reaches("written")
