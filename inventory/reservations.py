@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, merge_lines
+from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockReservation
 from inventory.rows import decide, in_key_order, lock_products, sale_transaction
 from inventory.services import forget_copies
@@ -100,7 +101,14 @@ def reserve(
         )
         checkpoint("written")
         transaction.on_commit(lambda: forget_copies(products.values()), robust=True)
+        transaction.on_commit(lambda: _notice(products.values()), robust=True)
     return made
+
+
+def _notice(products: Iterable[Product]) -> None:
+    told = [product.pk for product in products if product.low_stock_threshold is not None]
+    if told:
+        notice_low_stock(told)
 
 
 def release(basket: uuid.UUID) -> None:
@@ -166,6 +174,11 @@ def lines_of(basket: uuid.UUID) -> tuple[Line, ...]:
     if not lines:
         raise ReservationGone(basket)
     return lines
+
+
+def customer_of(basket: uuid.UUID) -> str:
+    """Return who reserved `basket`; empty for nobody in particular."""
+    return StockReservation.objects.filter(basket=basket).values_list("customer", flat=True).first() or ""
 
 
 def _end(rows: QuerySet[StockReservation], state: StockReservation.State) -> list[StockReservation]:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from django.db import transaction
 from django.db.models import F
 
+from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockMovement
 from inventory.strategies import STRATEGIES
 
@@ -58,6 +59,8 @@ def change_stock(product: Product, kind: StockMovement.Kind, quantity: int, caus
     product.refresh_from_db(fields=["on_hand", "version"])
     # Robust: the delivery is in the database, whether Redis answers or not; `reload_stock` does the same.
     transaction.on_commit(lambda: forget_copies([product]), robust=True)
+    if product.low_stock_threshold is not None:
+        transaction.on_commit(lambda: notice_low_stock([product.pk]), robust=True)
     return movement
 
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -62,6 +62,9 @@ class OrderItem(models.Model):
         Product, on_delete=models.PROTECT, related_name="order_items", verbose_name=_("product")
     )
     quantity = models.PositiveIntegerField(_("quantity"))
+    returned = models.PositiveIntegerField(
+        _("returned"), default=0, db_default=0, help_text=_("Units that went back into the stock.")
+    )
     unit_price = models.DecimalField(_("unit price"), max_digits=10, decimal_places=2)
 
     class Meta:
@@ -72,16 +75,11 @@ class OrderItem(models.Model):
             models.UniqueConstraint(name="item_product_once_an_order", fields=("order", "product")),
             models.CheckConstraint(name="item_quantity_positive", condition=Q(quantity__gt=0)),
             models.CheckConstraint(name="item_unit_price_not_negative", condition=Q(unit_price__gte=0)),
+            models.CheckConstraint(name="item_returned_was_bought", condition=Q(returned__lte=F("quantity"))),
         )
 
     def __str__(self) -> str:
         return f"{self.quantity} × {self.product_id}"
-
-
-# The lab's own: found by Django where it looks for models.
-from orders.lab.models import LabEvent, LabRun  # noqa: E402
-
-__all__ = ["LabEvent", "LabRun", "Order", "OrderItem"]
 
 
 class IdempotencyKey(models.Model):
@@ -108,3 +106,9 @@ class IdempotencyKey(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+# The lab's own: found by Django where it looks for models.
+from orders.lab.models import LabEvent, LabRun  # noqa: E402
+
+__all__ = ["IdempotencyKey", "LabEvent", "LabRun", "Order", "OrderItem"]

@@ -51,18 +51,23 @@ moved AS (
 SELECT id FROM fresh
 """
 
+# Every customer's units are counted, of products without a limit too: one may be set later.
 _PURCHASE = """
 INSERT INTO inventory_customerpurchase AS had (customer, product_id, units)
-SELECT %(customer)s, %(product)s, %(units)s WHERE %(units)s <= %(limit)s
+SELECT %(customer)s, product, units
+  FROM unnest(%(products)s::bigint[], %(units)s::int[], %(limits)s::int[]) AS t(product, units, most)
+ WHERE units <= most ORDER BY product
 ON CONFLICT (customer, product_id) DO UPDATE SET units = had.units + excluded.units
- WHERE had.units + excluded.units <= %(limit)s
-RETURNING units
+ WHERE had.units + excluded.units <=
+       (%(limits)s::int[])[array_position(%(products)s::bigint[], excluded.product_id)]
+RETURNING product_id
 """
 
 _BOUGHT = "SELECT units FROM inventory_customerpurchase WHERE customer = %s AND product_id = %s"
 _UNDO_PURCHASE = (
     "UPDATE inventory_customerpurchase SET units = units - %s WHERE customer = %s AND product_id = %s"
 )
+_NO_LIMIT = 2**31 - 1
 
 
 class RepeatedKey(Exception):
@@ -108,9 +113,12 @@ class Receipt:
     total: Decimal | None = None
     body: dict[str, Any] = field(default_factory=dict)
     items: list[OrderItem] = field(default_factory=list)
+    watched: tuple[int, ...] = ()
 
     def price(self, products: Mapping[str, Product]) -> None:
         """Compute what the order costs, and the answer to its client, from the products' prices."""
+        bought = [products[line.sku] for line in self.cart]
+        self.watched = tuple(p.pk for p in bought if p.low_stock_threshold is not None)
         self.total = sum((products[line.sku].price * line.quantity for line in self.cart), Decimal(0))
         self.items = [
             OrderItem(
@@ -173,7 +181,7 @@ def write_many(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> 
     for receipt in wanted:
         if receipt.id not in written:
             assert receipt.key is not None
-            _give_back(receipt, _limited(receipt, products))
+            return_purchases(receipt.customer, _units(receipt, products))
             refused[receipt.id] = RepeatedKey(receipt.key.scope, receipt.key.key)
     return refused
 
@@ -199,35 +207,41 @@ def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
 # What one customer may have ---------------------------------------------------------------------------------
 
 
-def _limited(receipt: Receipt, products: Mapping[str, Product]) -> list[tuple[Product, int]]:
+def _units(receipt: Receipt, products: Mapping[str, Product]) -> list[tuple[Product, int]]:
     pairs = [(products[line.sku], line.quantity) for line in receipt.cart]
-    return sorted((pair for pair in pairs if pair[0].customer_limit is not None), key=lambda pair: pair[0].pk)
+    return sorted(pairs, key=lambda pair: pair[0].pk)
 
 
 def _take_limits(receipt: Receipt, products: Mapping[str, Product]) -> LimitReached | None:
     """Count the order's units for its customer, in the transaction that sells them; all or nothing."""
-    taken: list[tuple[Product, int]] = []
-    for product, quantity in _limited(receipt, products):
-        if not _take_limit(receipt.customer, product, quantity):
-            bought = _bought(receipt.customer, product)
-            _give_back(receipt, taken)
-            return LimitReached(product.sku, product.customer_limit or 0, bought, quantity)
-        taken.append((product, quantity))
-    return None
+    units = _units(receipt, products)
+    if not receipt.customer:  # nobody in particular can't be told from anybody else
+        limited = [(product, n) for product, n in units if product.customer_limit is not None]
+        return _limit_reached("", *limited[0]) if limited else None
+    counted = _count(receipt.customer, units)
+    refused = [pair for pair in units if pair[0].pk not in counted]
+    if not refused:
+        return None
+    return_purchases(receipt.customer, [pair for pair in units if pair[0].pk in counted])
+    return _limit_reached(receipt.customer, *refused[0])
 
 
-def _take_limit(customer: str, product: Product, quantity: int) -> bool:
-    if not customer:  # nobody in particular can't be told from anybody else
-        return False
-    values: dict[str, str | int | None] = {
+def _count(customer: str, units: Sequence[tuple[Product, int]]) -> set[int]:
+    """Count units for a customer where the limit allows it; return the keys of the products that were."""
+    limits = [product.customer_limit for product, _ in units]
+    values: dict[str, Any] = {
         "customer": customer,
-        "product": product.pk,
-        "units": quantity,
-        "limit": product.customer_limit,
+        "products": [product.pk for product, _ in units],
+        "units": [quantity for _, quantity in units],
+        "limits": [_NO_LIMIT if limit is None else limit for limit in limits],
     }
     with connection.cursor() as cursor:
         cursor.execute(_PURCHASE, values)
-        return cursor.fetchone() is not None
+        return {row[0] for row in cursor.fetchall()}
+
+
+def _limit_reached(customer: str, product: Product, quantity: int) -> LimitReached:
+    return LimitReached(product.sku, product.customer_limit or 0, _bought(customer, product), quantity)
 
 
 def _bought(customer: str, product: Product) -> int:
@@ -237,12 +251,10 @@ def _bought(customer: str, product: Product) -> int:
     return int(row[0]) if row else 0
 
 
-def _give_back(receipt: Receipt, taken: Sequence[tuple[Product, int]]) -> None:
-    return_purchases(receipt.customer, taken)
-
-
 def return_purchases(customer: str, units: Sequence[tuple[Product, int]]) -> None:
-    """Take `units` off what the customer has, in the current transaction."""
+    """Take `units` off what the customer has, in the current transaction; nobody in particular has none."""
+    if not customer:
+        return
     with connection.cursor() as cursor:
         for product, quantity in units:
             cursor.execute(_UNDO_PURCHASE, [quantity, customer, product.pk])

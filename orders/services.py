@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db import IntegrityError
+from django.db import DatabaseError, IntegrityError
 
 from inventory import reservations
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, SoldOut, merge_in_order
+from inventory.low_stock import notice_low_stock
 from inventory.models import Product
 from inventory.rows import refuse
 from inventory.strategies import Sale, Strategy, get_strategy
 from orders.models import Order
 from orders.recording import ClientKey, Receipt, write_many
+
+logger = logging.getLogger(__name__)
 
 _LAST_DEFENCE = ("product_on_hand_not_negative", "product_reserved_is_on_hand")
 
@@ -82,19 +86,33 @@ def place(
         if seller.keeps_stock or not reservations.expire_overdue(line.sku for line in cart):
             raise
         _sell(seller, sale)
+    tell_low_stock(receipt)
     return receipt
+
+
+def tell_low_stock(receipt: Receipt) -> None:
+    """Look whether a product of a committed order runs low. The order stands, whatever comes of that."""
+    if receipt.watched:
+        try:
+            notice_low_stock(receipt.watched)
+        except DatabaseError:
+            logger.exception("low stock was not told after order %s; the task will", receipt.id)
 
 
 def checkout_reserved(basket: uuid.UUID, *, customer: str = "", key: ClientKey | None = None) -> Receipt:
     """Sell what `inventory.reservations.reserve` promised to `basket`, and return the receipt.
 
+    Args:
+        basket: what `reserve` returned. customer: who buys; empty: who reserved. key: as for `checkout`.
+
     Raises:
         ReservationGone: it expired, was released or used. LimitReached, RepeatedKey, Busy: see `checkout`.
     """
     cart = reservations.lines_of(basket)
-    receipt = Receipt(cart, "reservation", customer, key=key)
+    receipt = Receipt(cart, "reservation", customer or reservations.customer_of(basket), key=key)
     receipt.pay_by = _end_of_payment(receipt)
     reservations.use(basket, _Record(receipt), wait=Strategy.wait)
+    tell_low_stock(receipt)
     return receipt
 
 

@@ -1,0 +1,42 @@
+"""Noticing that a product runs low: once each time it does, after the commit that made it so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.db import connection
+
+from inventory.models import Product
+from inventory.signals import low_stock
+
+# Who sets the mark tells; of two who notice together the second finds it set. Units in segments are on hand.
+_AVAILABLE = """
+(on_hand - reserved + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0))
+"""
+_MARK = f"""
+UPDATE inventory_product AS product SET low_stock_since = statement_timestamp()
+ WHERE low_stock_since IS NULL AND low_stock_threshold IS NOT NULL AND {_AVAILABLE} <= low_stock_threshold
+   AND (%(all)s OR id = ANY(%(keys)s::bigint[]))
+RETURNING id, {_AVAILABLE}
+"""  # noqa: S608
+_UNMARK = f"""
+UPDATE inventory_product AS product SET low_stock_since = NULL
+ WHERE low_stock_since IS NOT NULL AND (low_stock_threshold IS NULL OR {_AVAILABLE} > low_stock_threshold)
+   AND (%(all)s OR id = ANY(%(keys)s::bigint[]))
+"""  # noqa: S608
+
+
+def notice_low_stock(keys: Sequence[int] | None = None) -> int:
+    """Send `low_stock` for each product that has become low; return how many.
+
+    Args:
+        keys: of these products; None: of all.
+    """
+    which = {"all": keys is None, "keys": list(keys or ())}
+    with connection.cursor() as cursor:
+        cursor.execute(_UNMARK, which)
+        cursor.execute(_MARK, which)
+        low = dict(cursor.fetchall())
+    for product in Product.objects.filter(pk__in=low).order_by("pk"):
+        low_stock.send_robust(Product, product=product, available=int(low[product.pk]))
+    return len(low)

@@ -1,0 +1,212 @@
+"""Reservations: promised units can't be sold to others, and end once: used, released, or expired."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from django.utils import timezone
+
+from inventory.domain import InvalidCart, Line, SoldOut
+from inventory.models import Product, StockReservation
+from inventory.reservations import ReservationGone, expire_overdue, release, reserve
+from inventory.strategies import STRATEGIES
+from orders.models import Order
+from orders.services import checkout, checkout_reserved
+from tests.factories import ProductFactory
+from tests.inventory.books import books
+from tests.inventory.interleaving import buyers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MINUTE = timedelta(minutes=1)
+SOUND = [
+    name
+    for name, strategy in STRATEGIES.items()
+    if strategy.sound and not strategy.unconfigured() and strategy.race_products == 1
+]
+
+
+@pytest.fixture
+def mug():
+    """A product of ten units."""
+    return ProductFactory.create(sku="mug")
+
+
+def end_of(basket: uuid.UUID) -> None:
+    """Let the time of a reservation be over."""
+    past = timezone.now() - timedelta(seconds=1)
+    StockReservation.objects.filter(basket=basket).update(expires_at=past)
+
+
+def stock(sku: str = "mug") -> tuple[int, int]:
+    """Return the units on hand and reserved, after a look at the live reservations."""
+    product = Product.objects.get(sku=sku)
+    live = StockReservation.objects.filter(product=product, state="live").values_list("quantity", flat=True)
+    assert product.reserved == sum(live)
+    return product.on_hand, product.reserved
+
+
+@pytest.mark.parametrize("strategy", SOUND)
+def test_nobody_buys_what_is_reserved(mug, strategy):
+    """Eight of ten are promised: three are refused with two available, two are sold."""
+    reserve([Line("mug", 8)], MINUTE)
+    with pytest.raises(SoldOut) as refused:
+        checkout([Line("mug", 3)], strategy)
+    assert refused.value.shortages[0].available == 2
+    checkout([Line("mug", 2)], strategy)
+    assert stock() == (8, 8)
+
+
+@pytest.mark.parametrize("strategy", [name for name in SOUND if not STRATEGIES[name].keeps_stock])
+def test_an_overdue_reservation_stands_in_nobodys_way(mug, strategy):
+    """Nobody has swept: the buyer who needs the units gets them in the same checkout."""
+    end_of(reserve([Line("mug", 8)], MINUTE).basket)
+    checkout([Line("mug", 10)], strategy)
+    assert stock() == (0, 0)
+    assert StockReservation.objects.get().state == "expired"
+
+
+def test_reserving_frees_what_is_overdue(mug):
+    """A second basket gets the units of one whose time is over, and a third is refused."""
+    end_of(reserve([Line("mug", 10)], MINUTE).basket)
+    reserve([Line("mug", 10)], MINUTE)
+    with pytest.raises(SoldOut):
+        reserve([Line("mug", 1)], MINUTE)
+    assert stock() == (10, 10)
+
+
+def test_a_reservation_becomes_an_order_once(mug):
+    """Its units leave the stock with the order; a second order of it is refused with what became of it."""
+    basket = reserve([Line("mug", 4), Line("mug", 2)], MINUTE, customer="ann").basket
+    receipt = checkout_reserved(basket)
+    assert Order.objects.get(pk=receipt.id).customer == "ann"
+    assert stock() == (4, 0)
+    with pytest.raises(ReservationGone, match="used"):
+        checkout_reserved(basket)
+    with pytest.raises(ReservationGone, match="used"):
+        release(basket)
+    assert books("mug").balanced
+
+
+def test_a_released_reservation_is_gone(mug):
+    """Its units are available at once, and it can't be used or released again."""
+    basket = reserve([Line("mug", 4)], MINUTE).basket
+    release(basket)
+    assert stock() == (10, 0)
+    for step in (release, checkout_reserved):
+        with pytest.raises(ReservationGone, match="released"):
+            step(basket)
+
+
+def test_an_overdue_reservation_cannot_be_used(mug):
+    """Also when nobody has taken its units yet: the buyer is told to reserve again."""
+    basket = reserve([Line("mug", 4)], MINUTE).basket
+    end_of(basket)
+    with pytest.raises(ReservationGone, match="expired"):
+        checkout_reserved(basket)
+    assert expire_overdue() == 1
+    assert expire_overdue() == 0
+    assert stock() == (10, 0)
+    assert not Order.objects.exists()
+
+
+def test_a_reservation_that_never_was():
+    """It is called unknown."""
+    with pytest.raises(ReservationGone, match="unknown"):
+        checkout_reserved(uuid.uuid4())
+    with pytest.raises(ReservationGone, match="unknown"):
+        release(uuid.uuid4())
+
+
+@pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), timedelta(days=8)])
+def test_a_ttl_that_cannot_be(mug, ttl, django_assert_num_queries):
+    """It is refused with the bounds before the first query."""
+    with django_assert_num_queries(0), pytest.raises(ValueError, match="at most 7 days"):
+        reserve([Line("mug", 1)], ttl)
+
+
+def test_a_basket_that_cannot_be(django_assert_num_queries):
+    """So is an empty one."""
+    with django_assert_num_queries(0), pytest.raises(InvalidCart):
+        reserve([], MINUTE)
+
+
+def test_all_lines_or_none(mug):
+    """One short line leaves nothing reserved."""
+    ProductFactory.create(sku="pen", on_hand=1)
+    with pytest.raises(SoldOut):
+        reserve([Line("mug", 1), Line("pen", 2)], MINUTE)
+    assert (stock(), stock("pen")) == ((10, 0), (1, 0))
+
+
+def test_two_baskets_want_the_last_unit():
+    """B waits for A's row, then finds it promised."""
+    ProductFactory.create(sku="mug", on_hand=1)
+    with buyers() as start:
+        a = start("A", partial(reserve, [Line("mug", 1)], MINUTE), "written").reaches("written")
+        b = start("B", partial(reserve, [Line("mug", 1)], MINUTE))
+        assert b.ends_or_waits() == "waits"
+        a.ends()
+        assert isinstance(b.ends().error, SoldOut)
+    assert stock() == (1, 1)
+
+
+def test_its_time_ends_while_it_is_used(mug):
+    """The order holds the rows; the sweep waits, finds the reservation used, and frees nothing."""
+    basket = reserve([Line("mug", 4)], MINUTE).basket
+    with buyers() as start:
+        a = start("A", partial(checkout_reserved, basket), "recorded").reaches("recorded")
+        b = start("B", partial(release, basket))
+        assert b.ends_or_waits() == "waits"
+        assert a.ends().error is None
+        assert isinstance(b.ends().error, ReservationGone)
+    assert stock() == (6, 0)
+
+
+def test_it_is_used_while_it_is_swept(mug):
+    """The release holds the rows; the order waits, finds nothing promised any more, and isn't written."""
+    basket = reserve([Line("mug", 4)], MINUTE).basket
+    with buyers() as start:
+        a = start("A", partial(release, basket), "committed").reaches("committed")
+        b = start("B", partial(checkout_reserved, basket))
+        assert isinstance(b.ends().error, ReservationGone)
+        a.ends()
+    assert stock() == (10, 0)
+    assert not Order.objects.exists()
+
+
+def test_two_orders_of_one_reservation(mug):
+    """One is served, one is told that it was used; the units leave once."""
+    basket = reserve([Line("mug", 4)], MINUTE).basket
+    with buyers() as start:
+        a = start("A", partial(checkout_reserved, basket), "recorded").reaches("recorded")
+        b = start("B", partial(checkout_reserved, basket))
+        assert b.ends_or_waits() == "waits"
+        a.ends()
+        assert isinstance(b.ends().error, ReservationGone)
+    assert stock() == (6, 0)
+    assert Order.objects.count() == 1
+
+
+def test_a_basket_that_dies_in_the_middle_promised_nothing(mug):
+    """Killed before its commit, it leaves neither a row nor a reserved unit."""
+    with buyers() as start:
+        start("A", partial(reserve, [Line("mug", 4)], MINUTE), "written").reaches("written").dies()
+    assert stock() == (10, 0)
+    assert not StockReservation.objects.exists()
+
+
+def test_crossed_baskets_do_not_deadlock(mug):
+    """Mug and pen, pen and mug: both lock in the order of the keys, and the second waits its turn."""
+    ProductFactory.create(sku="pen")
+    with buyers() as start:
+        crossed = [[Line("mug", 1), Line("pen", 1)], [Line("pen", 1), Line("mug", 1)]]
+        a = start("A", partial(reserve, crossed[0], MINUTE), "written").reaches("written")
+        b = start("B", partial(reserve, crossed[1], MINUTE))
+        assert b.ends_or_waits() == "waits"
+        assert a.ends().error is None
+        assert b.ends().error is None
+    assert (stock(), stock("pen")) == ((10, 2), (10, 2))

@@ -1,0 +1,275 @@
+"""Paid, cancelled, expired, returned: one state wins, and no unit comes back twice."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from django.db import IntegrityError
+from django.utils import timezone
+
+from inventory.domain import InvalidCart, Line
+from inventory.models import CustomerPurchase, Product, StockMovement
+from inventory.services import change_stock
+from orders.lifecycle import (
+    TRANSITIONS,
+    OrderUnknown,
+    PaymentTooLate,
+    TooManyReturned,
+    TransitionRefused,
+    cancel,
+    expire,
+    expire_overdue,
+    pay,
+    take_back,
+)
+from orders.models import Order
+from orders.services import checkout
+from tests.factories import ProductFactory
+from tests.inventory.interleaving import buyers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+State = Order.State
+
+
+@pytest.fixture
+def order():
+    """An order of three of ten units, by Ann, of a product with a limit."""
+    product = ProductFactory.create(sku="mug")
+    Product.objects.filter(pk=product.pk).update(customer_limit=5)
+    return checkout([Line("mug", 3)], "conditional_update", customer="ann")
+
+
+def on_hand() -> int:
+    """Return the mugs on hand."""
+    return Product.objects.get(sku="mug").on_hand
+
+
+def overdue(order: Order) -> Order:
+    """Let the payment window of `order` be over."""
+    Order.objects.filter(pk=order.pk).update(pay_by=timezone.now() - timedelta(seconds=1))
+    return order
+
+
+def test_a_payment_counts_once(order):
+    """Paying twice is paying: nothing changes the second time, and no unit moves."""
+    assert pay(order.pk).state == State.PAID
+    assert pay(order.pk).state == State.PAID
+    assert on_hand() == 7
+
+
+@pytest.mark.parametrize("before", [[], [pay]])
+def test_cancelling_puts_the_units_back_once(order, before):
+    """Paid or not: ten mugs again, the customer's count at zero, and a second cancel moves nothing."""
+    for step in before:
+        step(order.pk)
+    assert cancel(order.pk).state == State.CANCELLED
+    assert cancel(order.pk).state == State.CANCELLED
+    assert on_hand() == 10
+    assert CustomerPurchase.objects.get(customer="ann").units == 0
+    movement = StockMovement.objects.get(kind="restocked")
+    assert (movement.quantity, movement.cause) == (3, f"restock:{order.pk}:mug")
+
+
+def test_a_cancelled_customer_may_buy_again(order):
+    """What was given back doesn't count towards the limit of five."""
+    cancel(order.pk)
+    assert checkout([Line("mug", 5)], "row_lock", customer="ann").state == State.PLACED
+
+
+def test_the_cause_stands_against_a_double_restock(order):
+    """Even if the state were set back by hand, the ledger refuses the same restock, and stock stays."""
+    cancel(order.pk)
+    Order.objects.filter(pk=order.pk).update(state=State.PLACED)
+    order.items.update(returned=0)
+    with pytest.raises(IntegrityError, match="cause"):
+        cancel(order.pk)
+    assert on_hand() == 10
+
+
+def test_an_overdue_order_expires_and_its_units_come_back(order):
+    """Only orders whose window is over, each once; later payments are refused and sell nothing."""
+    in_time = checkout([Line("mug", 1)], "conditional_update", customer="bob")
+    overdue(order)
+    assert expire_overdue() == 1
+    assert expire_overdue() == 0
+    assert on_hand() == 9
+    with pytest.raises(PaymentTooLate) as late:
+        pay(order.pk)
+    assert late.value.state == State.EXPIRED
+    assert Order.objects.get(pk=in_time.pk).state == State.PLACED
+    assert on_hand() == 9
+
+
+def test_a_late_payment_is_refused_before_anybody_has_swept(order):
+    """The window's end counts, not the sweep: the order expires in front of the payment."""
+    with pytest.raises(PaymentTooLate):
+        pay(overdue(order).pk)
+    assert Order.objects.get().state == State.EXPIRED
+    assert on_hand() == 10
+
+
+def test_an_order_without_a_window_never_expires(settings):
+    """PAYMENT_WINDOW 0: it waits for its payment for ever."""
+    settings.PAYMENT_WINDOW = 0
+    order = checkout([Line(ProductFactory.create().sku, 1)], "row_lock")
+    assert order.pay_by is None
+    assert not expire(order.pk)
+    assert pay(order.pk).state == State.PAID
+
+
+TO = {State.PAID: pay, State.CANCELLED: cancel, State.EXPIRED: lambda pk: expire(pk)}
+
+
+@pytest.mark.parametrize("start", State)
+@pytest.mark.parametrize("to", TO)
+def test_only_the_listed_transitions_happen(order, start, to):
+    """Every pair of states: what the table doesn't list leaves the order and the stock as they were."""
+    pay_by = timezone.now() + timedelta(seconds=-1 if to == State.EXPIRED else 60)
+    Order.objects.filter(pk=order.pk).update(state=start, pay_by=pay_by)
+    try:
+        TO[to](order.pk)
+    except TransitionRefused as refused:
+        assert refused.state == start
+    allowed = start in TRANSITIONS[to]
+    assert Order.objects.get().state == (to if allowed else start)
+    assert on_hand() == (10 if allowed and to != State.PAID else 7)
+
+
+@pytest.mark.parametrize("step", [pay, cancel, lambda pk: take_back(pk, [Line("mug", 1)], "r1")])
+def test_an_order_that_is_not_there(step):
+    """It is named, and nothing is done."""
+    ghost = uuid.uuid4()
+    with pytest.raises(OrderUnknown, match=str(ghost)):
+        step(ghost)
+
+
+# Returns ----------------------------------------------------------------------------------------------------
+
+
+def test_a_return_restocks_once_for_each_reference(order):
+    """The same form twice is one return; the rest comes back with the cancellation, and not a unit more."""
+    pay(order.pk)
+    for _ in range(2):
+        take_back(order.pk, [Line("mug", 1)], "parcel-7")
+    assert on_hand() == 8
+    assert CustomerPurchase.objects.get(customer="ann").units == 2
+    cancel(order.pk)
+    assert on_hand() == 10
+    assert order.items.get().returned == 3
+
+
+def test_no_more_comes_back_than_was_bought(order):
+    """Two and two of three: the second return is refused whole."""
+    pay(order.pk)
+    take_back(order.pk, [Line("mug", 2)], "a")
+    with pytest.raises(TooManyReturned, match="only 1"):
+        take_back(order.pk, [Line("mug", 2)], "b")
+    assert on_hand() == 9
+
+
+def test_what_cannot_be_returned(order):
+    """An unpaid order, another product, a reference with a colon: each is refused with its reason."""
+    with pytest.raises(TransitionRefused, match="placed"):
+        take_back(order.pk, [Line("mug", 1)], "a")
+    pay(order.pk)
+    with pytest.raises(InvalidCart, match="not in this order"):
+        take_back(order.pk, [Line("pen", 1)], "a")
+    with pytest.raises(ValueError, match="reference"):
+        take_back(order.pk, [Line("mug", 1)], "a:b")
+    assert on_hand() == 7
+
+
+def test_two_parcels_at_once_cannot_return_the_same_units(order):
+    """B's return waits for A's, then finds one unit open where it wanted two."""
+    pay(order.pk)
+    with buyers() as start:
+        a = start("A", partial(take_back, order.pk, [Line("mug", 2)], "a"), "locked").reaches("locked")
+        b = start("B", partial(take_back, order.pk, [Line("mug", 2)], "b"))
+        assert b.ends_or_waits() == "waits"
+        a.ends()
+        assert isinstance(b.ends().error, TooManyReturned)
+    assert on_hand() == 9
+
+
+# The window ends while the customer pays --------------------------------------------------------------------
+
+
+def test_the_payment_wins(order):
+    """The customer has paid but not committed; the expiry waits, finds it paid, restocks nothing."""
+    with buyers() as start:
+        customer = start("customer", partial(pay, order.pk), "written").reaches("written")
+        sweep = start("sweep", partial(expire_early, order.pk))
+        assert sweep.ends_or_waits() == "waits"
+        customer.ends()
+        assert sweep.ends().result is False
+    assert Order.objects.get().state == State.PAID
+    assert on_hand() == 7
+
+
+def expire_early(order_id):
+    """Expire whatever the clock says, as a sweep whose clock is ahead would."""
+    from orders.lifecycle import _end
+
+    return _end(order_id, State.EXPIRED)
+
+
+def test_the_expiry_wins(order):
+    """The sweep has expired the order but not committed; the payment waits and is too late."""
+    overdue(order)
+    with buyers() as start:
+        sweep = start("sweep", partial(expire, order.pk), "written").reaches("written")
+        customer = start("customer", partial(pay, order.pk))
+        sweep.ends()
+        assert isinstance(customer.ends().error, PaymentTooLate)
+    assert Order.objects.get().state == State.EXPIRED
+    assert on_hand() == 10
+
+
+def test_the_expiry_dies_in_the_middle(order):
+    """Killed between restock and commit: the order is as it was, and the next sweep ends it once."""
+    overdue(order)
+    with buyers() as start:
+        start("sweep", partial(expire, order.pk), "written").reaches("written").dies()
+    assert (Order.objects.get().state, on_hand()) == (State.PLACED, 7)
+    assert expire_overdue() == 1
+    assert on_hand() == 10
+
+
+def test_cancel_and_expiry_together_restock_once(order):
+    """Two ends of one order: the second waits for the first, and finds nothing left to do."""
+    overdue(order)
+    with buyers() as start:
+        a = start("A", partial(cancel, order.pk), "written").reaches("written")
+        b = start("B", partial(expire, order.pk))
+        assert b.ends_or_waits() == "waits"
+        a.ends()
+        assert b.ends().result is False
+    assert on_hand() == 10
+
+
+def test_orders_of_the_same_products_end_side_by_side(order):
+    """Two cancels whose baskets name the products in opposite order end without a deadlock."""
+    ProductFactory.create(sku="pen")
+    first = checkout([Line("mug", 1), Line("pen", 1)], "row_lock", customer="ann")
+    second = checkout([Line("pen", 1), Line("mug", 1)], "row_lock", customer="ann")
+    with buyers() as start:
+        a = start("A", partial(cancel, first.pk), "written").reaches("written")
+        b = start("B", partial(cancel, second.pk))
+        assert b.ends_or_waits() == "waits"
+        assert a.ends().error is None
+        assert b.ends().error is None
+    assert on_hand() == 7
+
+
+def test_a_delivery_beside_a_cancel_is_not_lost(order):
+    """Both add to the row: ten and five."""
+    with buyers() as start:
+        a = start("A", partial(cancel, order.pk), "written").reaches("written")
+        b = start("B", partial(change_stock, Product.objects.get(), StockMovement.Kind.RECEIVED, 5, "note:1"))
+        assert b.ends_or_waits() == "waits"
+        a.ends()
+        b.ends()
+    assert on_hand() == 15
