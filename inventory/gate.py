@@ -12,7 +12,6 @@ database then refuses), never too low for longer than until `reconcile`.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
@@ -25,8 +24,9 @@ from uuid import UUID, uuid4
 from django.db import Error as DatabaseError
 from django.db import transaction
 
-from inventory.domain import Busy, Line, Shortage, SoldOut
+from inventory.domain import Busy, Line, SoldOut
 from inventory.models import Product, StockMovement
+from inventory.rooms import NotLoaded, Room, Taken, shortages
 from inventory.rows import find_products
 from inventory.stock_store import answering, run
 from inventory.strategies.base import Reconciled, Sale
@@ -36,90 +36,6 @@ logger = logging.getLogger(__name__)
 
 REST = 1.0
 """Seconds for which a Redis that didn't answer isn't asked again: nobody shall wait for it in a row."""
-
-
-class NotLoaded(Exception):
-    """The stock of a product isn't in Redis: never loaded, dropped, or lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Units of one product, out of one epoch of its stock."""
-
-    sku: str
-    epoch: str
-    units: int
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Keys that one script can see at once: in a cluster, those of one slot."""
-
-    tag: str
-
-    @property
-    def ledger(self) -> str:
-        """The key of the pending sales."""
-        return f"{{{self.tag}}}:ledger"
-
-    @property
-    def skus(self) -> str:
-        """The key of the set of products whose stock is kept; in the first room only."""
-        return f"{{{self.tag}}}:skus"
-
-    def stock(self, sku: str) -> str:
-        """The key of a product's units and epoch."""
-        return f"{{{self.tag}}}:stock:{sku}"
-
-    def take(self, sale: UUID, wanted: Mapping[str, int], *, whole: bool) -> list[Taken]:
-        """Take units for a sale and enter them in the ledger.
-
-        Args:
-            sale: its id.
-            wanted: units by SKU.
-            whole: every line or nothing; else whatever is there.
-
-        Raises:
-            SoldOut: `whole`, and a line is short. NotLoaded: a product's stock isn't here.
-        """
-        pairs = [part for pair in wanted.items() for part in pair]
-        verdict, *numbers = run(
-            "gate_take", self._keys(wanted), [str(sale), "all" if whole else "some", *pairs]
-        )
-        if verdict == "missing":
-            raise NotLoaded
-        if verdict == "short":
-            raise SoldOut(_shortages(wanted, dict(zip(wanted, numbers, strict=True))))
-        lines = zip(wanted, numbers[::2], numbers[1::2], strict=True)
-        return [Taken(sku, epoch, units) for sku, epoch, units in lines if units]
-
-    def settle(self, sale: UUID, taken: Sequence[Taken]) -> bool:
-        """Strike the entry of a committed sale; False when a stock may not know of it and was removed."""
-        keys = self._keys(each.sku for each in taken)
-        (unsure,) = run("gate_settle", keys, [str(sale), *(each.epoch for each in taken)])
-        return not unsure
-
-    def void(self, sale: UUID, taken: Sequence[Taken]) -> None:
-        """Strike the entry of a sale that failed, and give its units back."""
-        numbers = [part for each in taken for part in (each.epoch, each.units)]
-        run("gate_void", self._keys(each.sku for each in taken), [str(sale), *numbers])
-
-    def left(self, skus: Iterable[str]) -> dict[str, int]:
-        """Return the units here; those of a product that isn't loaded are missing."""
-        with answering() as server:
-            units = {sku: server.hget(self.stock(sku), "units") for sku in skus}
-        return {sku: int(number) for sku, number in units.items() if number is not None}
-
-    def pending(self, older_than: float = 0.0) -> dict[UUID, list[Taken]]:
-        """Return the ledger's entries of at least that age in seconds."""
-        found = iter(run("gate_pending", [self.ledger], [older_than]))
-        return {
-            UUID(sale): [Taken(*line) for line in json.loads(entry)["lines"]]
-            for sale, entry in zip(found, found, strict=True)
-        }
-
-    def _keys(self, skus: Iterable[str]) -> list[str]:
-        return [self.ledger, *map(self.stock, skus)]
 
 
 @dataclass(slots=True)
@@ -259,9 +175,8 @@ class Gate:
             if self._gathered(hold, dict(wanted)):
                 return hold
             self._void(hold)
-            shortages = _shortages(wanted, self._left(wanted))
-            if shortages:
-                raise SoldOut(shortages)
+            if short := shortages(wanted, self._left(wanted)):
+                raise SoldOut(short)
         raise Busy("other carts hold parts of what this one needs", retry_after=0.1)
 
     def _gathered(self, hold: Hold, wanted: dict[str, int]) -> bool:
@@ -318,10 +233,6 @@ class Gate:
         drifted = [sku for sku, units in self.drift(skus - busy).items() if units]
         self.drop(drifted)
         return len(drifted)
-
-
-def _shortages(wanted: Mapping[str, int], left: Mapping[str, int]) -> list[Shortage]:
-    return [Shortage(sku, n, max(0, left.get(sku, 0))) for sku, n in wanted.items() if left.get(sku, 0) < n]
 
 
 def _made(pending: Mapping[UUID, Sequence[Taken]]) -> set[UUID]:

@@ -35,7 +35,7 @@ def levels(products: Iterable[Product]) -> dict[str, int]:
 
 
 def decide_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> None:
-    """Raise SoldOut, with every short line, unless row (less what is reserved) and segments have enough for each line."""
+    """Raise SoldOut, with every short line, unless row and segments have enough available for each line."""
     level = levels(products.values())
     shortages = [
         Shortage(line.sku, line.quantity, max(0, level[line.sku]))

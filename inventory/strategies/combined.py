@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from typing import ClassVar
-from uuid import UUID
 
-from django.db import DataError, IntegrityError, connection, transaction
+from django.db import connection
 
-from inventory.checkpoints import checkpoint
-from inventory.combiner import Combiner, Ticket
-from inventory.domain import Shortage, SoldOut, UnknownProduct
-from inventory.models import Product
-from inventory.rows import lock_those_there_are, sale_transaction, subtract_many
+from inventory.batch_sale import sell_together
+from inventory.combiner import Combiner
 from inventory.strategies.base import Sale, Strategy
 
 
@@ -38,88 +32,10 @@ class Combined(Strategy):
 
     name: ClassVar[str] = "combined"
     sound: ClassVar[bool] = True
+    combiner: ClassVar[Combiner] = Combiner(sell_together)
 
     def sell(self, sale: Sale) -> None:
         """Lead, or wait for a leader."""
         if connection.in_atomic_block:
             raise RuntimeError("a sale can't be combined inside an open transaction")
-        _combiner.submit(sale, self.wait)
-
-
-def _work(batch: list[Ticket]) -> None:
-    try:
-        _sell(batch)
-    except (IntegrityError, DataError):
-        if len(batch) == 1:
-            raise
-        for ticket in batch:
-            _sell_alone(ticket)
-
-
-def _sell_alone(ticket: Ticket) -> None:
-    try:
-        _sell([ticket])
-    except Exception as error:
-        ticket.error = error
-
-
-def _sell(batch: list[Ticket]) -> None:
-    with sale_transaction(Combined.wait):
-        transaction.on_commit(partial(_settle, batch))
-        products = lock_those_there_are(line.sku for ticket in batch for line in ticket.sale.lines)
-        left = {sku: product.available for sku, product in products.items()}
-        undecided = batch
-        while undecided:
-            undecided = _record(undecided, products, left)
-        taken = [(products[sku].pk, products[sku].available - units) for sku, units in left.items()]
-        subtract_many([(pk, units) for pk, units in taken if units])
-
-
-def _record(batch: list[Ticket], products: Mapping[str, Product], left: dict[str, int]) -> list[Ticket]:
-    """Decide about each cart and write the orders; return who has to be decided about again.
-
-    Who was sold out may be served after all when another one's order can't be written, because of its
-    customer's limit or its repeated key, and its units are free again.
-    """
-    for ticket in batch:
-        ticket.error = _refusal(ticket.sale, left)
-    sold = [ticket for ticket in batch if ticket.error is None]
-    refused = _written(sold, products)
-    for ticket in sold:
-        ticket.error = refused.get(ticket.sale.id)
-        for line in ticket.sale.lines if ticket.error else ():
-            left[line.sku] += line.quantity
-    return [ticket for ticket in batch if refused and isinstance(ticket.error, SoldOut)]
-
-
-def _written(sold: list[Ticket], products: Mapping[str, Product]) -> Mapping[UUID, Exception]:
-    if not sold:
-        return {}
-    checkpoint("decided")
-    write = sold[0].sale.record_many
-    if write is None:
-        raise TypeError("`combined` needs sales with `record_many`; orders.services makes them")
-    refused = write([ticket.sale.receipt for ticket in sold], products)
-    checkpoint("recorded")
-    return refused
-
-
-def _settle(batch: list[Ticket]) -> None:
-    for ticket in batch:
-        ticket.settled = True
-
-
-def _refusal(sale: Sale, left: dict[str, int]) -> Exception | None:
-    """Take the sale's lines from `left`, or say why not."""
-    missing = [line.sku for line in sale.lines if line.sku not in left]
-    if missing:
-        return UnknownProduct(missing)
-    short = [line for line in sale.lines if left[line.sku] < line.quantity]
-    if short:
-        return SoldOut(Shortage(line.sku, line.quantity, max(0, left[line.sku])) for line in short)
-    for line in sale.lines:
-        left[line.sku] -= line.quantity
-    return None
-
-
-_combiner = Combiner(_work)
+        self.combiner.submit(sale, self.wait)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import Line
-from inventory.gate import Gate
-from inventory.models import Product
+from inventory.gated import Gated
 from inventory.rows import read_products, sale_transaction, subtract_all
-from inventory.strategies.base import Reconciled, Sale, Strategy
+from inventory.strategies.base import Sale
 
 
-class RedisGate(Strategy):
+class RedisGate(Gated):
     """Idea:
         One script takes the units and writes into a ledger, in Redis too, whose they are. After the commit
         the entry is struck. What a dead buyer left is settled by asking the database for its order.
@@ -35,8 +32,7 @@ class RedisGate(Strategy):
 
     name: ClassVar[str] = "redis_gate"
     sound: ClassVar[bool] = True
-    keeps_stock: ClassVar[bool] = True
-    gate: ClassVar[Gate] = Gate("gate")
+    segments: ClassVar[int] = 1
 
     def sell(self, sale: Sale) -> None:
         """Take and enter in the ledger; sell in the database; strike the entry."""
@@ -47,21 +43,3 @@ class RedisGate(Strategy):
                 products = read_products(sale.lines)
                 subtract_all(sale.lines, products)
                 sale.record(products)
-
-    def prepare(self, products: Iterable[Product]) -> None:
-        """Read the stock into Redis anew."""
-        skus = [product.sku for product in products]
-        self.gate.drop(skus)
-        self.gate.load([Line(sku, 1) for sku in skus])
-
-    def forget(self, products: Iterable[Product]) -> None:
-        """Remove the stock from Redis; the next buyer reads it from the database."""
-        self.gate.drop(product.sku for product in products)
-
-    def reconcile(self, older_than: float = 30.0) -> Reconciled:
-        """Settle what dead buyers left."""
-        return self.gate.reconcile(older_than)
-
-    def drift(self, products: Iterable[Product]) -> dict[str, int]:
-        """Return by SKU how many units Redis has too many."""
-        return self.gate.drift([product.sku for product in products])

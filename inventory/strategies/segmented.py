@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import Line
-from inventory.gate import Gate
-from inventory.models import Product
+from inventory.gated import Gated
 from inventory.rows import read_products, sale_transaction, subtract_all
-from inventory.strategies.base import Reconciled, Sale, Strategy
+from inventory.strategies.base import Sale
 
 
-class Segmented(Strategy):
+class Segmented(Gated):
     """Idea:
         Spread 100 units over 5 segments of 20, each in a slot of its own with a ledger of its own: in a
         cluster they lie on different servers. Each buyer begins at a random one.
@@ -35,9 +32,7 @@ class Segmented(Strategy):
 
     name: ClassVar[str] = "segmented"
     sound: ClassVar[bool] = True
-    keeps_stock: ClassVar[bool] = True
     segments: ClassVar[int] = 5
-    gate: ClassVar[Gate] = Gate("segmented", rooms=segments)
 
     def sell(self, sale: Sale) -> None:
         """Take from one segment or several; sell in the database; strike the entries."""
@@ -48,21 +43,3 @@ class Segmented(Strategy):
                 products = read_products(sale.lines)
                 subtract_all(sale.lines, products)
                 sale.record(products)
-
-    def prepare(self, products: Iterable[Product]) -> None:
-        """Read the stock into the segments anew."""
-        skus = [product.sku for product in products]
-        self.gate.drop(skus)
-        self.gate.load([Line(sku, 1) for sku in skus])
-
-    def forget(self, products: Iterable[Product]) -> None:
-        """Remove the stock from the segments; the next buyer reads it from the database."""
-        self.gate.drop(product.sku for product in products)
-
-    def reconcile(self, older_than: float = 30.0) -> Reconciled:
-        """Settle what dead buyers left."""
-        return self.gate.reconcile(older_than)
-
-    def drift(self, products: Iterable[Product]) -> dict[str, int]:
-        """Return by SKU how many units the segments have too many."""
-        return self.gate.drift([product.sku for product in products])

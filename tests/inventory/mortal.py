@@ -91,7 +91,7 @@ def shorten_leases() -> None:
     from inventory.strategies.redis_spin_lock import RedisSpinLock
 
     settings.LOCKING = {"default": {**settings.LOCKING["default"], "TTL": LEASE}}
-    RedisSpinLock.expiry = LEASE  # type: ignore[misc]
+    RedisSpinLock.expiry = LEASE
 
 
 def serve() -> None:

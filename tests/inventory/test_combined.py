@@ -9,10 +9,11 @@ from functools import partial
 import pytest
 from django.db import IntegrityError, OperationalError
 
+from inventory import batch_sale as module
 from inventory.combiner import Combiner
 from inventory.domain import Busy, Line, SoldOut, UnknownProduct
 from inventory.strategies import Sale
-from inventory.strategies import combined as module
+from inventory.strategies.combined import Combined
 from orders.models import Order
 from orders.services import checkout
 from tests.factories import ProductFactory
@@ -29,7 +30,7 @@ def buying(*lines: Line):
 
 def waiting() -> int:
     """Return how many callers stand in the queue."""
-    return len(module._combiner._queue)
+    return len(Combined.combiner._queue)
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_who_waits_too_long_is_busy_and_not_sold_to(monkeypatch):
     sku = ProductFactory.create().sku
     with buyers() as start:
         a, _ = line_up(start)
-        monkeypatch.setattr(module.Combined, "wait", 0.05)
+        monkeypatch.setattr(Combined, "wait", 0.05)
         with pytest.raises(Busy, match="nobody began"):
             checkout([Line(sku, 1)], "combined")
         assert waiting() == 0

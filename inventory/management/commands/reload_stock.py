@@ -21,7 +21,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Take the strategy and the SKUs."""
-        parser.add_argument("strategy", help="redis_script or segmented")
+        parser.add_argument("strategy", help="redis_script, redis_gate or segmented")
         parser.add_argument("skus", nargs="*", metavar="sku", help="default: every product")
 
     def handle(self, *args: Any, **options: Any) -> None:

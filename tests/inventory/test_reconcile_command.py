@@ -1,0 +1,56 @@
+"""`manage.py reconcile_stock`."""
+
+from __future__ import annotations
+
+from io import StringIO
+from uuid import uuid4
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from inventory.domain import Line
+from inventory.models import StockClaim
+from inventory.rows import subtract
+from inventory.strategies.redis_gate import RedisGate
+from tests.factories import ProductFactory
+from tests.inventory.books import books
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def reconcile(*args: str) -> str:
+    """Run the command and return what it says."""
+    out = StringIO()
+    call_command("reconcile_stock", *args, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def test_it_settles_every_ledger():
+    """An entry in Redis and a claim in the database, both of dead buyers, are given back and counted."""
+    product = ProductFactory.create(on_hand=5)
+    RedisGate.gate.load([Line(product.sku, 1)])
+    RedisGate.gate.rooms[0].take(uuid4(), {product.sku: 2}, whole=True)
+    subtract(product, 1)
+    StockClaim.objects.create(sale=uuid4(), product=product, quantity=1)
+    assert reconcile() == "", "they are young"
+    said = reconcile("--older-than", "0")
+    assert "redis_gate: 0 settled, 1 voided" in said
+    assert "async_reserve: 0 settled, 1 voided" in said
+    assert books(product.sku).left == 5
+
+
+def test_a_server_that_is_down_is_named_and_the_others_are_done(settings):
+    """Without Redis the claims are given back all the same, and the exit status says that it isn't all."""
+    product = ProductFactory.create(on_hand=5)
+    subtract(product, 1)
+    StockClaim.objects.create(sale=uuid4(), product=product, quantity=1)
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"  # nothing listens there
+    with pytest.raises(CommandError, match="redis_gate, segmented"):
+        reconcile("--older-than", "0")
+    assert books(product.sku).left == 5
+
+
+def test_an_age_below_zero_is_refused():
+    """There is nothing that young."""
+    with pytest.raises(CommandError, match="can't be below 0"):
+        reconcile("--older-than", "-1")

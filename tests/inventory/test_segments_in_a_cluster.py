@@ -1,0 +1,99 @@
+"""`segmented` and `redis_gate` on a real Redis Cluster of three servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connections
+from redis.crc import key_slot
+
+from inventory import stock_store
+from inventory.domain import Line, SoldOut
+from inventory.models import Product
+from inventory.strategies import get_strategy
+from inventory.strategies.redis_gate import RedisGate
+from inventory.strategies.segmented import Segmented
+from orders.services import checkout
+from tests.factories import ProductFactory
+from tests.inventory.books import books
+from tests.locking.topologies.servers import Cluster, needs_redis_server, servers
+
+pytestmark = [pytest.mark.django_db(transaction=True), needs_redis_server]
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three masters with a third of the slots each."""
+    with servers(tmp_path_factory.mktemp("cluster")) as start:
+        yield Cluster(start)
+
+
+@pytest.fixture(autouse=True)
+def stock_in_the_cluster(nodes, settings):
+    """Keep the stock there for the test."""
+    settings.REDIS_CLUSTER = True
+    settings.REDIS_URL = nodes.masters[0].url
+    yield
+    for strategy in (RedisGate, Segmented):
+        strategy.gate._rests_until = 0.0
+
+
+def test_the_segments_lie_on_several_servers(nodes):
+    """Each segment's keys share a slot, and the segments' slots aren't all one server's."""
+    slots = []
+    for room in Segmented.gate.rooms:
+        keys = (room.ledger, room.skus, room.stock("mug"))
+        assert len({key_slot(key.encode()) for key in keys}) == 1
+        slots.append(key_slot(room.ledger.encode()))
+    assert len({slot * 3 // 16384 for slot in slots}) > 1
+
+
+@pytest.mark.parametrize("strategy", ["redis_gate", "segmented"])
+def test_a_cart_of_several_lines_is_sold_and_refused(strategy):
+    """Two products in one cart, then a line of all that is left over the segments, then sold out."""
+    pen, mug = ProductFactory.create(on_hand=4).sku, ProductFactory.create(on_hand=3).sku
+    checkout([Line(pen, 1), Line(mug, 1)], strategy)
+    checkout([Line(pen, 3)], strategy)
+    with pytest.raises(SoldOut) as refused:
+        checkout([Line(pen, 1), Line(mug, 1)], strategy)
+    assert [(s.sku, s.available) for s in refused.value.shortages] == [(pen, 0)]
+    assert (books(pen).left, books(mug).left) == (0, 2)
+    assert set(get_strategy(strategy).drift(Product.objects.all()).values()) == {0}
+
+
+@pytest.mark.parametrize("strategy", ["redis_gate", "segmented"])
+def test_twelve_buyers_of_ten_units(strategy):
+    """Real threads at once: ten are served, two refused, and cluster and database agree."""
+    sku = ProductFactory.create(on_hand=10).sku
+    start = threading.Barrier(12)
+
+    def buy(_: int) -> bool:
+        try:
+            start.wait(10)
+            checkout([Line(sku, 1)], strategy)
+        except SoldOut:
+            return False
+        else:
+            return True
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(12) as pool:
+        assert sum(pool.map(buy, range(12))) == 10
+    assert books(sku).balanced
+    assert set(get_strategy(strategy).drift(Product.objects.all()).values()) == {0}
+
+
+def test_a_server_that_lost_its_memory_is_read_again(nodes):
+    """One of three servers is flushed: what it held is read from the database, and nothing is undersold."""
+    sku = ProductFactory.create(on_hand=10).sku
+    checkout([Line(sku, 2)], "segmented")
+    lost = stock_store.client().get_node_from_key(Segmented.gate.rooms[0].ledger)
+    stock_store.client().flushall(target_nodes=lost)
+    checkout([Line(sku, 8)], "segmented")
+    with pytest.raises(SoldOut):
+        checkout([Line(sku, 1)], "segmented")
+    assert books(sku).balanced
