@@ -197,21 +197,29 @@ def subtract_all(lines: Sequence[Line], products: Products) -> None:
     Raises:
         SoldOut: there were fewer than the lock's holder had read: the lock didn't hold. The database did.
     """
-    for product, quantity in in_key_order(lines, products):
+    pairs = in_key_order(lines, products)
+    for number, (product, quantity) in enumerate(pairs):
         if not subtract(product, quantity):
             checkpoint("second_line", sku=product.sku)
-            refuse(lines)
+            refuse(lines, taken=pairs[:number])
     checkpoint("written")
 
 
-def refuse(lines: Sequence[Line]) -> Never:
+def refuse(lines: Sequence[Line], taken: Iterable[tuple[Product, int]] = ()) -> Never:
     """Refuse the order, with the stock as it is now.
+
+    Args:
+        lines: of the order.
+        taken: what this transaction has taken already. It goes back with it, so those units aren't missing.
 
     Raises:
         SoldOut: naming the short lines.
         Busy: there is enough again, so it isn't sold out.
     """
-    shortages = find_shortages(lines, find_products(lines))
+    products = find_products(lines)
+    for product, quantity in taken:
+        products[product.sku].on_hand += quantity
+    shortages = find_shortages(lines, products)
     if shortages:
         raise SoldOut(shortages)
     raise Busy("stock came back while the order was refused", retry_after=0)

@@ -38,9 +38,10 @@ class ConditionalUpdate(Strategy):
         with sale_transaction(self.wait):
             products = read_products(sale.lines)
             checkpoint("decided")  # nothing is decided here: the next statement decides
-            for product, quantity in in_key_order(sale.lines, products):
+            pairs = in_key_order(sale.lines, products)
+            for number, (product, quantity) in enumerate(pairs):
                 enough = Product.objects.filter(pk=product.pk, on_hand__gte=F("reserved") + quantity)
                 if not enough.update(on_hand=F("on_hand") - quantity, version=F("version") + 1):
-                    refuse(sale.lines)
+                    refuse(sale.lines, taken=pairs[:number])
             checkpoint("written")
             sale.record(products)

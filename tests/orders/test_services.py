@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from django.db import IntegrityError
 
-from inventory.domain import MAX_QUANTITY, InvalidCart, Line, SoldOut, UnknownProduct
+from inventory.domain import MAX_QUANTITY, InvalidCart, Line, Shortage, SoldOut, UnknownProduct
 from inventory.models import StockMovement
 from inventory.strategies import STRATEGIES, Sale, Strategy, UnknownStrategy
 from orders.models import Order, OrderItem
@@ -148,3 +148,12 @@ def test_a_placed_order_is_shown_without_asking_again(django_assert_num_queries)
     with django_assert_num_queries(0):
         shown = order_data(order)
     assert shown == order_data(Order.objects.get())
+
+
+@pytest.mark.parametrize("strategy", [name for name, strategy in STRATEGIES.items() if strategy.sound])
+def test_a_refusal_does_not_blame_the_lines_that_it_had_taken(strategy):
+    """The first line's own units are there again when the second is refused."""
+    pen, mug = ProductFactory.create(on_hand=3), ProductFactory.create(on_hand=1)
+    with pytest.raises(SoldOut) as refused:
+        checkout([Line(pen.sku, 2), Line(mug.sku, 2)], strategy)
+    assert refused.value.shortages == (Shortage(mug.sku, 2, 1),)
