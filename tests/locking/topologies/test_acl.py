@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from locking import BackendError, LockNotAcquired, get_lock
+from locking.handler import locks
+from locking.held import held_locks
 from locking.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
 from tests.locking.topologies.servers import Cluster, needs_redis_server, servers, until
 from tests.locking.topologies.waiters import acquired_in_thread, in_thread, until_waiting
@@ -99,6 +101,40 @@ def test_the_listed_rights_are_enough_for_the_other_kinds(server):
     until(lambda: server.ask("PUBSUB", "NUMSUB", "redisson_rwlock:{lock:waited}")[1] == 1, "a waiter")
     held.release()
     waiter.result(5).release()
+
+
+def test_the_listed_rights_are_enough_to_list(server):
+    """With the rights for listing added, the user lists, tells of itself, adds figures and sweeps."""
+    admit(server, rights("single") + rights("kinds") + rights("listing"))
+    backend = locks["default"]
+
+    with get_lock("a") as lease, get_read_lock("r"), get_write_lock("w"), get_semaphore("s", permits=1):
+        client = lease.owner.split(":")[0]
+        backend.tell_presence({client: "{}"})
+        backend.tell_presence({client: None})
+        assert {row.name for row in held_locks().rows} == {"a", "r", "w", "s"}
+        assert backend.count_held(prefix="lock:a") == 1
+        assert client in backend.presence([client])
+        backend.tell_presence({}, forget=[client])
+    backend.add_figures(1, {"acquired": 1})
+    assert backend.figures([1]) == {"acquired": 1}
+    backend.tidy()
+
+
+def test_without_scan_our_own_locks_are_listed_all_the_same(server):
+    """SCAN only finds holders of other languages: whoever forbids it has the rest of the list."""
+    without = [rule for rule in rights("listing") if rule != "+scan"]
+    admit(server, rights("single") + without)
+
+    with get_lock("a"):
+        assert [row.name for row in held_locks().rows] == ["a"]
+
+
+def test_a_user_who_may_not_list_locks_all_the_same(server):
+    """Without any of the rights for listing, the list says what is missing, and locks work."""
+    with get_lock("a"):
+        (problem,) = held_locks().problems
+        assert "permission" in problem.message.lower()
 
 
 def test_keys_outside_the_prefix_are_out_of_reach(server, settings):

@@ -1,0 +1,204 @@
+import asyncio
+import json
+import threading
+
+import pytest
+
+from locking import LockNotAcquired, distributed_lock, get_lock, get_semaphore
+from locking.backends.memory import STORES
+from locking.exceptions import LockLost
+from locking.handler import locks
+from locking.held import held_locks
+from locking.identity import PROCESS
+from locking.lease import HOLDS
+from locking.presence import Reporter, figures, records_of
+from locking.tally import NOTES, bucket, middle, read, take_away
+from locking.whereabouts import doing_of
+from tests.backends import BACKENDS
+from tests.locking.support import elsewhere
+from tests.locking.topologies.servers import until
+
+
+@pytest.fixture(params=list(BACKENDS), autouse=True)
+def each_backend(request, settings):
+    """One backend of the table after the other, if processes can tell of themselves there."""
+    settings.LOCKING = {"default": dict(BACKENDS[request.param].settings)}
+    backend = locks["default"]
+    if backend.figures([0]) is None:
+        pytest.skip("this backend has no room for presence")
+    NOTES.clear()
+    STORES.clear()  # the memory backend keeps everything for as long as the process lives
+    return backend
+
+
+@pytest.fixture
+def reporter(monkeypatch):
+    """A reporter that tells of every hold, however young, when it is asked to."""
+    monkeypatch.setattr("locking.presence.WORTH_TELLING", 0.0)
+    return Reporter()
+
+
+def test_a_holder_tells_who_it_is(reporter):
+    """Host, process, thread, length of the lease, and the line that took the lock."""
+    with get_lock("a", ttl=20):
+        reporter.beat()
+        (row,) = held_locks().rows
+    assert row.thread == "MainThread"
+    assert row.host
+    assert row.pid
+    assert row.holder == f"{row.host}:{row.pid}:MainThread"
+    assert (row.ttl, row.renewals) == (20, 0)
+    assert row.site.startswith("locking/test_presence.py:")
+    assert row.site.endswith(" in test_a_holder_tells_who_it_is")
+    assert row.silent < 60
+    assert row.started == PROCESS.started
+
+
+def test_a_decorated_function_is_the_place(reporter):
+    """The list names the function that is decorated, not whoever called it."""
+
+    @distributed_lock(key="'a'", atomic=False)
+    def pay():
+        reporter.beat()
+        return held_locks().rows[0].site
+
+    assert pay().endswith("in test_a_decorated_function_is_the_place.<locals>.pay")
+
+
+def test_a_task_tells_its_name(reporter):
+    """An asyncio task is named, and its own line is the place."""
+
+    async def work():
+        async with get_lock("a"):
+            reporter.beat()
+            return held_locks().rows[0]
+
+    async def main():
+        return await asyncio.create_task(work(), name="worker-7")
+
+    row = asyncio.run(main())
+    assert row.thread == "worker-7"
+    assert row.site.endswith("work")
+
+
+def test_what_a_request_is_about_is_told_without_its_query(rf):
+    """The path of the request in which a thread is at work, and nothing of its secrets."""
+    from django.core.handlers.base import BaseHandler
+
+    told = []
+
+    class Handler(BaseHandler):
+        def resolve_request(self, request):
+            thread = threading.current_thread()
+            told.append(elsewhere(lambda: doing_of(thread)))
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        Handler()._get_response(rf.get("/orders/42/", {"token": "s3cret"}))
+    assert told == ["GET /orders/42/"]
+
+
+def test_a_thread_outside_any_request_is_about_nothing():
+    """No request, no task: nothing is made up."""
+    assert doing_of(threading.current_thread()) is None
+    assert doing_of(object()) is None
+
+
+def test_a_hold_that_ended_is_told_no_more(reporter, each_backend):
+    """The record goes with the last hold of its client."""
+    with get_lock("a"):
+        reporter.beat()
+        assert PROCESS.client_id in each_backend.presence([PROCESS.client_id])
+    reporter.beat()
+    assert each_backend.presence([PROCESS.client_id]) == {}
+
+
+def test_a_sign_of_life_needs_no_new_record(reporter, each_backend):
+    """What hasn't changed isn't sent again, and yet the silence ends."""
+    with get_lock("a"):
+        reporter.beat()
+        before = each_backend.presence([PROCESS.client_id])[PROCESS.client_id]
+        until(
+            lambda: each_backend.presence([PROCESS.client_id])[PROCESS.client_id].silent > 0.05,
+            "some silence",
+        )
+        records = records_of(ref() for ref in HOLDS.valuerefs())
+        assert records == reporter._told
+        reporter.beat()
+        after = each_backend.presence([PROCESS.client_id])[PROCESS.client_id]
+    assert after.text == before.text
+
+
+def test_young_holds_are_not_worth_telling(each_backend):
+    """A lock held for a moment costs nothing but its own requests."""
+    with get_lock("a"):
+        Reporter().beat()
+        assert each_backend.presence([PROCESS.client_id]) == {}
+        assert held_locks().rows[0].silent is None
+
+
+def test_an_outage_is_survived_and_told_anew(reporter, each_backend, monkeypatch):
+    """A backend that doesn't answer costs the record nothing: the next beat tells it whole."""
+    with get_lock("a"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(each_backend), "tell_presence", broken)
+            reporter.beat()
+        reporter.beat()
+        assert json.loads(each_backend.presence([PROCESS.client_id])[PROCESS.client_id].text)["holds"]
+
+
+def broken(self, *_, **__):
+    """Fail as an outage does."""
+    raise LockLost("no answer")
+
+
+def test_the_thread_starts_with_the_first_lock_and_can_be_forbidden():
+    """`enabled` = False keeps a process silent."""
+    made = Reporter()
+    made.enabled = False
+    made.start()
+    assert not made.running
+
+
+def test_figures_of_the_last_hour(reporter, each_backend):
+    """Acquired, refused and lost are counted, and the percentiles lie where the times were."""
+    for _ in range(20):
+        with get_lock("a"):
+            pass
+    with get_lock("a"):
+        with pytest.raises(LockNotAcquired):
+            elsewhere(lambda: get_lock("a").acquire(wait=0))
+        reporter.beat()
+    lost = get_lock("b").acquire()
+    lost.leases[0].lose()
+    reporter.beat()
+    told = figures(each_backend)
+    assert (told.acquired, told.refused, told.lost) == (22, 1, 1)
+    assert 0 < told.wait_p95 < 60
+    assert 0 < told.hold_p95 < 60
+
+
+def test_a_percentile_is_right_to_a_tenth():
+    """95 of 100 times lie below it, as far as the buckets tell."""
+    NOTES.extend(("default", "acquired", 0.001 * number) for number in range(1, 101))
+    told = read(take_away()["default"])
+    assert told.wait_p95 == pytest.approx(0.095, rel=0.1)
+    assert told.acquired == 100
+    assert read({}).wait_p95 is None
+    assert not NOTES
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-7, 0.00012, 0.5, 3600.0])
+def test_a_bucket_holds_its_times(seconds):
+    """The middle of a time's bucket is near the time."""
+    assert middle(bucket(seconds)) == pytest.approx(max(seconds, 1e-6), rel=0.1)
+
+
+def test_what_is_told_has_no_secrets(reporter, each_backend, monkeypatch):
+    """Of the command line only the program's name is told."""
+    monkeypatch.setattr("sys.argv", ["/srv/app/manage.py", "run", "--password", "s3cret"])
+    with get_semaphore("a", 2):
+        reporter.beat()
+        text = each_backend.presence([PROCESS.client_id])[PROCESS.client_id].text
+    assert json.loads(text)["program"] == "manage.py"
+    assert "s3cret" not in text
