@@ -21,7 +21,7 @@ from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.identity import PROCESS
 from locking.names import check_ttl
-from locking.signals import LockEvent, Outcome, heard, lock_lost, lock_released, tell
+from locking.signals import LockEvent, Outcome, announce, heard, lock_lost, lock_released, tell
 from locking.tally import NOTES
 from locking.whereabouts import Site
 
@@ -370,7 +370,7 @@ class SingleLease(Lease):
         self._state = State.RELEASED
         NOTES.append((self.backend.settings.alias, "ended", now() - self.taken_at))
         if heard(lock_released):
-            tell(lock_released, lambda: self.event(outcome))
+            announce(lock_released, self.event(outcome))
 
     def keep(self) -> None:
         """See `Lease.keep`."""

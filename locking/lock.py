@@ -28,7 +28,16 @@ from locking.lease import Lease, MultiLease, SingleLease, State, held_by
 from locking.names import UNSET, Unset, check_names, check_template, check_ttl, check_wait
 from locking.presence import reporter
 from locking.renewal import watchdog
-from locking.signals import LockEvent, heard, lock_acquired, lock_force_released, lock_refused, tell, waiting
+from locking.signals import (
+    LockEvent,
+    announce,
+    heard,
+    lock_acquired,
+    lock_force_released,
+    lock_refused,
+    tell,
+    waiting,
+)
 from locking.tally import NOTES
 from locking.whereabouts import Site, site_of_caller
 
@@ -486,7 +495,7 @@ class SingleLock(Lock):
         if options.renewed:
             watchdog.watch(lease)
         if heard(lock_acquired):
-            tell(lock_acquired, lambda: lease.event("acquired", waited=now() - begun))
+            announce(lock_acquired, lease.event("acquired", waited=now() - begun))
         return lease
 
 

@@ -128,22 +128,30 @@ def stop_observing(observer: Observer) -> None:
 
 
 def tell(signal: Signal, describe: Callable[[], LockEvent]) -> None:
-    """Tell observers, the log and the receivers of `signal` of the event that `describe` makes.
+    """Announce the event that `describe` makes; it is made only where somebody listens."""
+    if heard(signal):
+        announce(signal, describe())
 
-    It is made only where somebody listens.
-    """
-    if not heard(signal):
-        return
-    event, level = describe(), LEVELS[signal]
-    inform(lambda observer: observer.happened(event))
-    if logger.isEnabledFor(level):
-        _log(level, event)
+
+def announce(signal: Signal, event: LockEvent) -> None:
+    """Tell observers, the log and the receivers of `signal` of an event."""
+    for observer in OBSERVERS:
+        try:
+            observer.happened(event)
+        except Exception:
+            _complain(observer)
+    if logger.isEnabledFor(LEVELS[signal]):
+        _log(LEVELS[signal], event)
     if signal.receivers:
         _dispatcher.put(signal, event)
 
 
+def _complain(observer: Observer) -> None:
+    logger.exception("the observer %r of locks failed", observer)
+
+
 def heard(signal: Signal) -> bool:
-    """Whether anybody would hear: asked by those to whom the making of a function is too dear."""
+    """Whether anybody would hear: for those to whom even `tell` is too dear."""
     return bool(OBSERVERS or signal.receivers or logger.isEnabledFor(LEVELS[signal]))
 
 
@@ -153,7 +161,7 @@ def inform(step: Callable[[Observer], None]) -> None:
         try:
             step(observer)
         except Exception:
-            logger.exception("the observer %r of locks failed", observer)
+            _complain(observer)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ processes (gunicorn, Celery) set PROMETHEUS_MULTIPROC_DIR as prometheus_client w
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -112,7 +111,6 @@ class Series:
     """What is counted of one group on one backend."""
 
     def __init__(self, meter: Meter, labels: tuple[str, str]) -> None:
-        self._counting = threading.Lock()
         self._owners: set[str] = set()
         self._acquisitions, self._labels = meter.acquisitions, labels
         self.granted = meter.acquisitions.labels(*labels, "acquired")
@@ -124,9 +122,8 @@ class Series:
         """One more hold."""
         self.granted.inc()
         self.wait.observe(event.waited or 0.0)
-        with self._counting:
-            self._owners.add(event.owner)
-            self.held.set(len(self._owners))
+        self._owners.add(event.owner)
+        self.held.inc()
 
     def refused(self, event: LockEvent) -> None:
         """A wait for nothing."""
@@ -136,9 +133,15 @@ class Series:
     def ended(self, event: LockEvent) -> None:
         """One hold fewer."""
         self.hold.observe(event.held or 0.0)
-        with self._counting:
-            self._owners.discard(event.owner)
-            self.held.set(len(self._owners))
+        self._forget(event.owner)
+
+    def _forget(self, owner: str) -> None:
+        """Count a hold off once: its end may be told and looked for at the same time."""
+        try:
+            self._owners.remove(owner)
+        except KeyError:
+            return
+        self.held.dec()
 
     def was_lost(self, event: LockEvent) -> None:
         """One hold fewer, and too early."""
@@ -151,9 +154,8 @@ class Series:
 
     def keep_only(self, owners: set[str]) -> None:
         """Forget holds that aren't among these."""
-        with self._counting:
-            self._owners &= owners
-            self.held.set(len(self._owners))
+        for owner in self._owners.copy() - owners:
+            self._forget(owner)
 
 
 REACTIONS: Final[dict[str, Callable[[Series, LockEvent], None]]] = {
