@@ -117,6 +117,8 @@ class Series:
         self.wait, self.hold = meter.wait.labels(*labels), meter.hold.labels(*labels)
         self.held, self.waiters = meter.held.labels(*labels), meter.waiters.labels(*labels)
         self.lost, self.forced = meter.lost.labels(*labels), meter.forced.labels(*labels)
+        self.held.set(0)  # a forked child has its parent's figures
+        self.waiters.set(0)
 
     def acquired(self, event: LockEvent) -> None:
         """One more hold."""

@@ -83,6 +83,19 @@ def test_a_replica_is_found(patient):
     assert "READONLY" in found["latency"].text or "read only" in found["latency"].text
 
 
+def test_a_user_who_may_not_ask_is_told_so(own_redis, locks_on):
+    """A Redis user that is limited to the locks' own commands: the rest of the report is still there."""
+    own_redis.client.acl_setuser(
+        "app", enabled=True, nopass=True, keys="*", channels="*", commands=["+@all", "-info"]
+    )
+    locks_on(own_redis.url, username="app", password="any")
+    found = findings()
+    assert found["permissions"].verdict == "unknown"
+    assert "info" in found["permissions"].text
+    assert found["latency"].verdict == "ok"
+    own_redis.client.acl_deluser("app")
+
+
 def test_too_few_replicas_are_found(own_redis, locks_on):
     """Nothing could be acquired."""
     locks_on(own_redis.url, wait_replicas=1, wait_timeout_ms=10)

@@ -11,6 +11,7 @@ from django.core.checks import CheckMessage
 from locking.backends.base import Finding
 from locking.backends.redis.health import judge_eviction, judge_version, parse_info
 from locking.backends.redis.wire import Copies, Wire
+from locking.exceptions import BackendError, BackendUnavailable
 
 CLOCKS_APART: Final = 1.0
 """Seconds by which the server's clock may differ: tokens and the times of lists are counted by it."""
@@ -22,15 +23,23 @@ Verdict = Literal["ok", "warning", "error", "unknown"]
 
 
 def diagnose_server(wire: Wire, alias: str, copies: Copies | None) -> list[Finding]:
-    """Return what one server shows; BackendError where it doesn't answer."""
-    info = parse_info(wire.command("INFO"))
+    """Return what one server shows; BackendUnavailable where it doesn't answer."""
+    try:
+        return [*_by_info(parse_info(wire.command("INFO")), alias, copies), _clock(wire)]
+    except BackendUnavailable:
+        raise
+    except BackendError as error:
+        hint = "Let this user run INFO and TIME; see docs/how-to/acl.md."
+        return [Finding("permissions", "unknown", str(error), hint)]
+
+
+def _by_info(info: Mapping[str, str], alias: str, copies: Copies | None) -> list[Finding]:
     return [
         _checked("version", judge_version(info, alias), f"Redis {info.get('redis_version', '?')}"),
         _checked("eviction", judge_eviction(info, alias), "maxmemory-policy noeviction"),
         *_memory(info),
         *_persistence(info),
         *_replication(info, copies),
-        _clock(wire),
     ]
 
 
