@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from orders.race.lines import line_in, strategy_file
 from orders.services import checkout
 
 LEAVE_WITHIN = 12.0
+_DATABASE = os.path.join("inventory", "rows.py")
 
 
 @dataclass
@@ -74,6 +77,18 @@ class Lane:
         """The checkpoint that it passed last."""
         return self.marks[-1][0] if self.marks else ""
 
+    @property
+    def stands_before_a_lock(self) -> bool:
+        """Whether its thread is neither at a checkpoint nor with the database, but in some lock's code."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        elsewhere = False
+        while frame is not None:
+            code = frame.f_code
+            elsewhere |= code.co_name == "_park" or code.co_filename.endswith(_DATABASE)
+            elsewhere |= f"{os.sep}django{os.sep}db{os.sep}" in code.co_filename
+            frame = frame.f_back
+        return not elsewhere
+
     def _run(self) -> None:
         try:
             connection.ensure_connection()
@@ -107,8 +122,9 @@ class Lane:
         self._park(may_leave=name != "locked")
 
     def _park(self, *, may_leave: bool = True) -> None:
-        self.state = "parked"
-        self._turn.acquire()
+        if not self._stop.is_set():
+            self.state = "parked"
+            self._turn.acquire()
         if self._stop.is_set() and may_leave:
             raise Cancelled
 
@@ -180,19 +196,14 @@ class Session:
     def _blocked(self, lane: Lane) -> dict[str, str] | None:
         """For whom a lane waits that isn't at a checkpoint: PostgreSQL says so itself, or the marks do."""
         (other,) = (each for each in self._lanes.values() if each is not lane)
-        asking, blockers = _at_the_database(lane.backend)
-        if other.backend in blockers:
+        if other.backend in _blockers(lane.backend):
             return {"by": other.name, "on": "row"}
-        if lane.last == "waiting" and other.holds and not asking:
+        if lane.last == "waiting" and other.holds and lane.stands_before_a_lock:
             return {"by": other.name, "on": "lock"}
         return None
 
 
-def _at_the_database(backend: int | None) -> tuple[bool, list[int]]:
-    """Whether a connection waits for an answer of PostgreSQL, and for which connections that waits."""
+def _blockers(backend: int | None) -> list[int]:
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT state = 'active', pg_blocking_pids(pid) FROM pg_stat_activity WHERE pid = %s", [backend]
-        )
-        row = cursor.fetchone()
-    return (bool(row[0]), list(row[1])) if row else (False, [])
+        cursor.execute("SELECT pg_blocking_pids(%s)", [backend])
+        return list(cursor.fetchone()[0])

@@ -45,8 +45,8 @@ export class Panel {
   }
 
   redraw() {
-    if (!this.race) return;
     this.width = this.place.clientWidth;
+    if (!this.race || this.width < 100) return; // not laid out: the observer calls again when it is
     this.lanes = drawLanes(this.#find(".swim"), this.race, `${this.race.name}: ${verdict(this.race)}`, (number) => this.pick(number));
     this.stock = drawStock(this.#find(".chart"), this.race, this.end);
     this.seek(this.moment ?? this.end);

@@ -1,0 +1,205 @@
+"""A run has a process of its own, under the project's own lock, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from inventory.models import Product
+from locking import LockNotAcquired, get_lock
+from orders.lab import supervisor
+from orders.lab.models import LabEvent, LabRun
+from orders.models import Order
+from orders.race.private_redis import PrivateRedis, program
+
+ROOT = Path(__file__).parents[2]
+RACE = {"buyers": 8, "stock": 2, "gap": 20, "processes": 2, "strategy": "row_lock", "mischief": "none"}
+PATIENCE = 60.0
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def until(condition, what):
+    """Wait for a condition, with a deadline for a slow machine."""
+    deadline = time.monotonic() + PATIENCE
+    while not (met := condition()):
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
+        time.sleep(0.02)
+    return met
+
+
+def said(run, kind):
+    """The first event of this kind, or None."""
+    found = run.events.filter(sender="run", data__type=kind).first()
+    return found and found.data
+
+
+def ended(run):
+    """Wait for the end of a run and of its supervisor; return its last event."""
+    last = until(lambda: said(run, "ended"), "the run has ended")
+    for thread in threading.enumerate():
+        if thread.name == "lab":
+            thread.join(PATIENCE)
+    return last
+
+
+def the_process(run):
+    """The process of a run."""
+    for process in psutil.process_iter(["cmdline"]):
+        if run.pk in (process.info["cmdline"] or []):
+            return process
+    return None
+
+
+def nothing_is_left():
+    """No product, no order."""
+    return not (Product.objects.exists() or Order.objects.exists())
+
+
+def race(**more):
+    """Run a race to its end; return its result."""
+    run = supervisor.start("race", RACE | more)
+    assert ended(run)["why"] == "done", list(run.events.values_list("data", flat=True))
+    assert nothing_is_left()
+    return said(run, "result")
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left_running():
+    """Whatever a test did, no process of a run outlives it."""
+    yield
+    for run in LabRun.objects.all():
+        process = the_process(run)
+        if process is not None:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+            pytest.fail(f"{run} was still running")
+
+
+def test_a_race_tells_everything_that_the_page_draws():
+    """Figures, each buyer's marks with their lines, the stock at each change, evidence in both languages."""
+    result = race()
+    assert (result["sold"], result["left"], result["unaccounted"], result["exact"]) == (2, 0, 0, True)
+    assert [buyer["number"] for buyer in result["buyers"]] == list(range(1, 9))
+    winner = next(buyer for buyer in result["buyers"] if buyer["answer"] == "sold")
+    names = [mark[0] for mark in winner["marks"]]
+    assert names == ["waiting", "locked", "read", "decided", "written", "recorded", "committed"]
+    assert all(mark[3] for mark in winner["marks"])
+    assert result["stock"]["left"][0] == 2
+    assert result["stock"]["sold"][-1] == 2
+    assert result["evidence"]["en"] == "2 sales were made under the lock, never two at a time."
+    assert "2 笔销售" in result["evidence"]["zh-hans"]
+
+
+def test_one_race_at_a_time_and_a_visitor_may_stop_it(monkeypatch):
+    """The lock is held while a race runs; `stop` sends its buyers home, clears up, and frees the lock."""
+    monkeypatch.setattr(supervisor, "ENDING", 0.0)
+    run = supervisor.start("race", RACE | {"gap": 300, "stock": 100, "buyers": 40})
+    assert get_lock(supervisor.RACE_LOCK).locked()
+    with pytest.raises(LockNotAcquired):
+        supervisor.start("race", RACE)
+    until(lambda: said(run, "heat"), "the race has begun")
+    LabEvent.objects.create(run=run, sender="visitor", data={"say": "stop"})
+    assert ended(run)["why"] == "stopped"
+    assert nothing_is_left()
+    assert not get_lock(supervisor.RACE_LOCK).locked()
+
+
+def test_a_killed_run_is_told_of():
+    """The supervisor says the end of a run that can't, and frees the lock."""
+    run = supervisor.start("race", RACE | {"gap": 300, "stock": 100, "buyers": 40})
+    until(lambda: said(run, "heat"), "the race has begun")
+    the_process(run).kill()
+    assert ended(run)["why"] == "died"
+    assert not get_lock(supervisor.RACE_LOCK).locked()
+
+
+def test_a_run_ends_when_its_web_server_is_gone():
+    """The pipe from the server ends, so the run goes home, clears up and says why."""
+    run = LabRun.objects.create(kind="race", parameters=RACE | {"gap": 300, "stock": 100, "buyers": 40})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orders.lab.runner", run.pk],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        env=os.environ | {"DATABASE_POOL": "0"},
+    )
+    until(lambda: said(run, "heat"), "the race has begun")
+    process.stdin.close()
+    assert process.wait(PATIENCE) == 0
+    assert said(run, "ended")["why"] == "left"
+    assert nothing_is_left()
+
+
+def test_a_holder_that_stands_still_oversells_without_a_fence_and_not_with_one():
+    """Its process is stopped for longer than its lease: the fence refuses it, a plain lease doesn't."""
+    crowd = {"buyers": 12, "stock": 4, "mischief": "pause"}
+    assert race(strategy="expired_lease", **crowd)["shown_broken"]
+    fenced = race(strategy="fenced_lock", **crowd)
+    assert (fenced["sold"], fenced["unaccounted"]) == (4, 0)
+
+
+@pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
+def test_a_killed_redis_oversells_without_a_fence_and_not_with_one():
+    """Redis forgets who holds the lock: the fence doesn't, and every buyer gets an answer."""
+    crowd = {"buyers": 12, "stock": 4, "mischief": "redis"}
+    assert race(strategy="expired_lease", **crowd)["shown_broken"]
+    fenced = race(strategy="fenced_lock", **crowd)
+    assert (fenced["sold"], fenced["unaccounted"], fenced["exact"]) == (4, 0, True)
+
+
+def test_a_lease_shorter_than_the_gap_is_safe_with_a_fence_and_of_no_use():
+    """Nothing is oversold, and whoever can't finish in time is told that the shop is busy."""
+    result = race(strategy="fenced_lock", mischief="lease", gap=100)
+    assert result["oversold"] == result["unaccounted"] == 0
+
+
+@pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
+def test_the_private_redis_comes_back_and_goes_with_its_owner():
+    """Killed, it is started again; and it doesn't outlive a process that is killed itself."""
+    with PrivateRedis() as server:
+        first = server.pid
+        os.kill(first, signal.SIGKILL)
+        until(lambda: server.pid != first, "another server is there")
+    code = (
+        "import sys, time; from orders.race.private_redis import PrivateRedis\n"
+        "with PrivateRedis() as server:\n    print(server.pid, flush=True); time.sleep(600)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    orphan = int(owner.stdout.readline())
+    owner.kill()
+    owner.communicate()
+    until(lambda: not psutil.pid_exists(orphan), "the server has gone with its owner")
+
+
+def test_a_session_of_steps_runs_under_a_semaphore_and_sells_the_last_piece_twice():
+    """Both read before either writes; the events tell where each stands, and how it ended."""
+    run = supervisor.start("steps", {"strategy": "lost_update"})
+    assert get_lock(supervisor.RACE_LOCK).locked() is False
+    until(lambda: said(run, "steps"), "the session has begun")
+
+    for who in "AABB" + "A" * 5 + "B" * 5:
+        step(run, who)
+    assert ended(run)["why"] == "done"
+    last = seen(run)
+    assert (last["sold"], last["left"]) == (2, 0)
+    assert nothing_is_left()
+
+
+def seen(run):
+    """What the session told last."""
+    return run.events.filter(sender="run", data__type="steps").last().data
+
+
+def step(run, who):
+    """Lead a buyer on, and wait until it has moved."""
+    until(lambda: seen(run)["lanes"][who]["state"] in ("parked", "done"), "it has arrived")
+    before = seen(run)["lanes"][who]
+    LabEvent.objects.create(run=run, sender="visitor", data={"say": who})
+    until(lambda: before["state"] == "done" or seen(run)["lanes"][who] != before, "it has moved")
