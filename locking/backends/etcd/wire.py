@@ -54,7 +54,7 @@ class Wire:
     Args:
         alias: in `LOCKING`, for messages.
         urls: one for each member, `http://host:2379`.
-        timeout: seconds that a request may take, over all members together.
+        timeout: seconds that a request may take, shared out between the members, any of which may hang.
         tls: etcd3gw's `ca_cert`, `cert_cert` and `cert_key`.
     """
 
@@ -80,7 +80,7 @@ class Wire:
         """Return the client of one member."""
         with self._mutex:
             if url not in self._members:
-                self._members[url] = _client(url, self.timeout, self._tls)
+                self._members[url] = _client(url, self.timeout / len(self.urls), self._tls)
             return self._members[url]
 
     def preferred(self) -> Etcd3Client:

@@ -1,11 +1,9 @@
-"""A Redisson client in a process of its own, led line by line."""
+"""A Java client, Redisson or another, in a process of its own, led line by line."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
@@ -28,22 +26,22 @@ def missing() -> str | None:
 
 
 @cache
-def classpath(version: str) -> str:
-    """Fetch Redisson and what it needs (Maven keeps it), and return where it is; skip where that can't be."""
+def classpath(version: str, home: Path = HERE) -> str:
+    """Fetch the library and what it needs (Maven keeps it), and return where it is; skip where that can't be."""
     with tempfile.NamedTemporaryFile(mode="r") as found:
         goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found.name}"]
-        command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Dredisson.version={version}", *goal]
+        command = ["mvn", "-q", "-B", "-f", str(home / "pom.xml"), f"-Dlibrary.version={version}", *goal]
         for mode in ("-o", "-U"):  # from what is there already, else from the network
             done = subprocess.run([*command, mode], capture_output=True, text=True, timeout=300, check=False)
             if done.returncode == 0:
                 return found.read()
-    pytest.skip(f"Redisson {version} can't be fetched: {(done.stdout + done.stderr)[-300:]}")
+    pytest.skip(f"{home.name} {version} can't be fetched: {(done.stdout + done.stderr)[-300:]}")
 
 
 class Java:
     """The client; `do` answers when it has answered, `begin` at once."""
 
-    def __init__(self, version: str, urls: Sequence[str], log: Path) -> None:
+    def __init__(self, version: str, urls: Sequence[str], log: Path, home: Path = HERE) -> None:
         self._ids = itertools.count()
         self._answers: dict[str, Future[str]] = {"ready": Future()}
         self._log = log.open("ab")
@@ -51,8 +49,8 @@ class Java:
             "java",
             "-XX:TieredStopAtLevel=1",
             "-cp",
-            classpath(version),
-            str(HERE / "Harness.java"),
+            classpath(version, home),
+            str(home / "Harness.java"),
             *urls,
         ]
         self._process = subprocess.Popen(
@@ -90,7 +88,7 @@ class Java:
 
     def kill(self) -> None:
         """End the process at once, with whatever it holds."""
-        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
             assert stream is not None
