@@ -18,7 +18,6 @@ from weakref import WeakSet
 
 from locking.backends.database.connections import Pool, discard
 from locking.backends.database.sql import CHANNEL
-from locking.exceptions import LockError
 
 logger = logging.getLogger("locking")
 
@@ -98,10 +97,9 @@ class Bell:
     def _run(self) -> None:
         while not self._is_done(0.0):
             try:
-                with self._pool.translated():
-                    self._listen()
-            except LockError as error:
-                logger.warning("waiters ask by the clock: %s", error)
+                self._listen()
+            except Exception as error:  # the driver's own, for nobody translates what comes unasked
+                logger.warning("waiters of locks in the database ask by the clock, for now: %s", error)
                 time.sleep(RECONNECT_PAUSE)
             finally:
                 self.listens = False

@@ -123,15 +123,17 @@ class Pool:
         """Raise our errors for the database's: *no answer* and *an error as answer* are two things."""
         try:
             yield
-        except UNREACHABLE as error:
-            raise BackendUnavailable(
-                f"the database {self.using!r} of the lock backend {self.owner!r} doesn't answer: {error}"
-            ) from error
         except Error as error:
-            raise BackendError(
-                f"the database {self.using!r} of the lock backend {self.owner!r} refused the request (is"
-                f" 'locking' in INSTALLED_APPS, and `manage.py migrate --database {self.using}` done?): {error}"
-            ) from error
+            raise self._meant(error) from error
+
+    def _meant(self, error: Error) -> BackendError:
+        which = f"the database {self.using!r} of the lock backend {self.owner!r}"
+        if isinstance(error, UNREACHABLE) and "no such table" not in str(error):
+            return BackendUnavailable(f"{which} doesn't answer: {error}")
+        return BackendError(
+            f"{which} refused the request (is 'locking' in INSTALLED_APPS, and"
+            f" `manage.py migrate --database {self.using}` done?): {error}"
+        )
 
     def close(self) -> None:
         """Close the idle ones."""

@@ -26,6 +26,7 @@ from redis.connection import SSLConnection as BlockingSSLConnection
 from redis.connection import UnixDomainSocketConnection as BlockingUnixConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool as BlockingSentinelPool
 
 from locking.backends.base import AsyncPlace, Busy, Grant, Outcome
@@ -129,8 +130,25 @@ def _client_like(client: BlockingRedis) -> Redis:
     """Return an asyncio client of the same Sentinel."""
     options = client.connection_pool.connection_kwargs
     kept: dict[str, Any] = {name: options[name] for name in SHARED_OPTIONS if name in options}
-    kept["retry"] = Retry(NoBackoff(), 0)
-    return Redis(**kept, ssl="ssl_cert_reqs" in options)
+    patience = kept.pop("socket_timeout", None) or DEFAULT_TIMEOUT
+    kept |= {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
+    made = SentinelClient(**kept, ssl="ssl_cert_reqs" in options)
+    made.patience = patience
+    return made
+
+
+class SentinelClient(Redis):
+    """A Sentinel's client that bounds its question itself: see `connections_like` for why."""
+
+    patience: float
+
+    async def sentinel_masters(self, **options: Any) -> Any:
+        """See redis-py."""
+        try:
+            async with asyncio.timeout(self.patience):
+                return await super().sentinel_masters(**options)
+        except TimeoutError as error:
+            raise RedisTimeoutError(f"no answer within {self.patience:g} s") from error
 
 
 _Sent = TypeVar("_Sent")
