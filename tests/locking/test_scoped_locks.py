@@ -173,7 +173,11 @@ def test_snapshots_are_refused(using):
 
 def test_no_wait_of_the_lock_stays_behind(using):
     """The limit of the wait is taken back: the body's own statements wait as long as they did before."""
-    question = "SHOW lock_timeout" if connections[using].vendor == "postgresql" else "SELECT @@innodb_lock_wait_timeout"
+    question = (
+        "SHOW lock_timeout"
+        if connections[using].vendor == "postgresql"
+        else "SELECT @@innodb_lock_wait_timeout"
+    )
 
     def limit():
         with connections[using].cursor() as cursor:

@@ -250,7 +250,12 @@ class Shop(RuleBasedStateMachine):
 @pytest.mark.django_db(transaction=True)
 def test_the_shop_keeps_its_books_whatever_is_done():
     """Deliveries, counts, sales and failed sales by every sound strategy, in all sorts of orders."""
-    run_state_machine_as_test(Shop, settings=settings(max_examples=25, stateful_step_count=15, phases=[Phase.generate], report_multiple_bugs=False))
+    run_state_machine_as_test(
+        Shop,
+        settings=settings(
+            max_examples=25, stateful_step_count=15, phases=[Phase.generate], report_multiple_bugs=False
+        ),
+    )
 
 
 @pytest.mark.django_db(transaction=True)
