@@ -1,4 +1,4 @@
-"""ZooKeeper and etcd for the whole run: started by the first test that needs one, skipped where not installed."""
+"""ZooKeeper and etcd for the whole run: started by the first test that needs one."""
 
 import secrets
 from collections.abc import Iterator

@@ -15,8 +15,8 @@ from locking import locked_transaction
 
 class EtcdLock(Strategy):
     """Idea:
-        Each buyer writes a key bound to a lease of its own. The cluster numbers every change, and the key with
-        the lowest number has the lock; who waits watches the key before its own.
+        Each buyer writes a key bound to a lease of its own. The cluster numbers every change, and the key
+        with the lowest number has the lock; who waits watches the key before its own.
 
     Interleaving:
         A's key is revision 70 and reads 1; B's is 71 and watches it. A sells, commits, and gives its lease

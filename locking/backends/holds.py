@@ -1,8 +1,8 @@
 """What this process holds on an engine that knows no lease of its own exactness, and when each hold ends.
 
-ZooKeeper binds a hold to a session and etcd counts whole seconds; the ttl that was asked for is kept here, by the
-holder's process: a thread ends each hold at its deadline, unless that was moved. If the process is killed or frozen,
-the engine ends the hold by its own means.
+ZooKeeper binds a hold to a session and etcd counts whole seconds; the ttl that was asked for is kept here, by
+the holder's process: a thread ends each hold at its deadline, unless that was moved. If the process is killed
+or frozen, the engine ends the hold by its own means.
 """
 
 from __future__ import annotations

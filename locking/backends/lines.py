@@ -1,8 +1,9 @@
 """Engines on which those who want a lock stand in a line: ZooKeeper, etcd.
 
-Everybody puts down a node with a number of its own, the lowest has the lock, and each waiter is woken by the end of
-the one before it, so that a release wakes one. Source: P. Hunt et al., "ZooKeeper: Wait-free coordination for
-Internet-scale systems", USENIX ATC 2010, section 2.4 (simple locks without herd effect, read/write locks).
+Everybody puts down a node with a number of its own, the lowest has the lock, and each waiter is woken by the
+end of the one before it, so that a release wakes one. Source: P. Hunt et al., "ZooKeeper: Wait-free
+coordination for Internet-scale systems", USENIX ATC 2010, section 2.4 (simple locks without herd effect,
+read/write locks).
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Ticket:
         node: where it stands in the line, once it does.
         asked: a request that may have put it into the line has been sent.
         token, session: the fencing token and the engine's session of its node.
-        left: it has been given up; a request that comes later, from a thread that was left behind, does nothing.
+        left: it has been given up; a request that a thread left behind sends later does nothing.
     """
 
     key: str

@@ -167,7 +167,7 @@ class Buyer:
         return row is not None and row[0] == "Lock"
 
     def _was_refused(self) -> bool:
-        """Whether its lock shows a waiter: a refusal told at the checkpoint, a queue in Redis or elsewhere."""
+        """Whether its lock shows a waiter: a refusal told at the checkpoint, or a queue."""
         told = [event.facts for event in self.journal if event.buyer == self.name and event.name == "waiting"]
         if "lock" in told[-1]:
             return True

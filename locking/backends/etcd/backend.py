@@ -1,9 +1,10 @@
-"""The verbs of the contract on etcd: a key under the lock's name for each contender, bound to a lease of its own.
+"""The verbs of the contract on etcd: under the lock's name a key for each contender, with a lease of its own.
 
     <prefix><name>/<lease in hex>       value: JSON of owner, ttl and kind
 
-as `etcdctl lock` and Go's `concurrency.Mutex` have it. The lowest create revision has the lock, and is its fencing
-token. The lease's number is made of the owner, so that a request whose reply was lost may be sent again.
+as `etcdctl lock` and Go's `concurrency.Mutex` have it. The lowest create revision has the lock, and is its
+fencing token. The lease's number is made of the owner, so that a request whose reply was lost may be sent
+again.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Line:
 class EtcdBackend(LineBackend):
     """`"BACKEND": "locking.backends.etcd.EtcdBackend"`, with `"LOCATION": ["http://etcd1:2379", …]`.
 
-    OPTIONS: `prefix` of all keys ("locks/"), `timeout` (seconds a request may take, 3), and for TLS `ca_cert`,
-    `cert_cert`, `cert_key` (paths).
+    OPTIONS: `prefix` of all keys ("locks/"), `timeout` (seconds a request may take, 3), and for TLS
+    `ca_cert`, `cert_cert`, `cert_key` (paths).
     """
 
     def __init__(self, settings: AliasSettings) -> None:
@@ -127,8 +128,9 @@ class EtcdBackend(LineBackend):
     def _stood(self, ticket: Ticket, folder: str, node: str, queue: bool) -> Line:
         """Return the line, with the ticket's own key in it if that was wanted and came to pass.
 
-        After a wait the lease is renewed before the line is read, and the line is only believed if that went well:
-        etcd 3.4.3's own lock was granted to leases that had ended in the queue. Source: Jepsen, "etcd 3.4.3", 2020.
+        After a wait the lease is renewed before the line is read, and the line is only believed if that went
+        well: etcd 3.4.3's own lock was granted to leases that had ended in the queue. Source: Jepsen, "etcd
+        3.4.3", 2020.
         """
         if not queue:
             line = self._read(folder)
@@ -236,9 +238,8 @@ class EtcdBackend(LineBackend):
 
     def _rewritten(self, hold: Hold, owner: str, ttl: float, lease: int) -> bool:
         """Write the key anew, bound to `lease`, if it is still the one with our token."""
-        same = {
-            "key": encoded(hold.node), "target": "CREATE", "result": "EQUAL", "create_revision": str(hold.token)
-        }  # fmt: skip
+        token = str(hold.token)
+        same = {"key": encoded(hold.node), "target": "CREATE", "result": "EQUAL", "create_revision": token}
         put = {
             "request_put": {"key": encoded(hold.node), "value": self._value(owner, ttl), "lease": str(lease)}
         }
@@ -382,7 +383,7 @@ def read_location(settings: AliasSettings) -> list[str]:
 
 
 def lease_of(folder: str, owner: str) -> int:
-    """Return the number of an owner's lease: the same whenever it is asked, so that a request may be repeated."""
+    """Return the number of an owner's lease: always the same, so that a request may be repeated."""
     digest = hashlib.sha256(f"{folder}\0{owner}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 1) or 1
 

@@ -1,7 +1,7 @@
 """Waking waiters: one watch for each lock that somebody in this process waits for.
 
-etcd3gw's own watch starts a pool of threads for each and doesn't say when its stream has ended; a waiter would sleep
-on. Here the end of a stream wakes all who relied on it, and they ask again.
+etcd3gw's own watch starts a pool of threads for each and doesn't say when its stream has ended; a waiter
+would sleep on. Here the end of a stream wakes all who relied on it, and they ask again.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Lookout:
 
     def _listen(self, prefix: str, watch: Watch, revision: int) -> None:
         member = self._wire.preferred()
-        request = {
+        request: dict[str, Any] = {
             "key": encoded(prefix),
             "range_end": range_end(prefix),
             "start_revision": revision,
@@ -128,7 +128,7 @@ class Lookout:
             watch.response = response
             if watch.ended:
                 return
-            for line in response.iter_lines(chunk_size=None):
+            for line in response.iter_lines(chunk_size=None):  # type: ignore[call-overload]  # as it comes
                 if not line:
                     continue
                 result = json.loads(line).get("result", {})

@@ -1,6 +1,7 @@
 """Requests to the members of an etcd cluster: the next one is asked when one fails.
 
-etcd3gw knows one member a client, so there is a client a member here. Every request is one that may be sent twice.
+etcd3gw knows one member a client, so there is a client a member here. Every request is one that may be sent
+twice.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Wire:
         tls: etcd3gw's `ca_cert`, `cert_cert` and `cert_key`.
     """
 
-    def __init__(self, alias: str, urls: Sequence[str], timeout: float, tls: dict[str, str]) -> None:
+    def __init__(self, alias: str, urls: Sequence[str], timeout: float, tls: dict[str, Any]) -> None:
         self.alias, self.urls, self.timeout, self._tls = alias, list(urls), timeout, tls
         self.reset()
         _EVERY.add(self)
@@ -130,7 +131,7 @@ class Wire:
         return Refused(f"etcd at {url} (LOCKING[{self.alias!r}]) refused: {text}", _code_of(error), text)
 
 
-def _client(url: str, timeout: float, tls: dict[str, str]) -> Etcd3Client:
+def _client(url: str, timeout: float, tls: dict[str, Any]) -> Etcd3Client:
     parts = urlsplit(url)
     client = Etcd3Client(
         host=parts.hostname or "",

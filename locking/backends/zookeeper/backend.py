@@ -1,4 +1,4 @@
-"""The verbs of the contract on ZooKeeper: ephemeral nodes in a line, each waiter watching the one before it."""
+"""The verbs of the contract on ZooKeeper: ephemeral nodes in a line, each waiter watching the one before."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OUTAGE_PAUSE: Final = 0.25
 
 
 class ZooKeeperBackend(LineBackend):
-    """`"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend"`, with `"LOCATION": "zk1:2181,zk2:2181/locks"`.
+    """`"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend"`, `"LOCATION": "zk1:2181,zk2:2181/locks"`.
 
     OPTIONS: `session_timeout` (seconds, 10), `timeout` (seconds a request may take, 3); all others go to
     KazooClient.
@@ -310,7 +310,7 @@ class ZooKeeperBackend(LineBackend):
         return examine(self._session.hosts, self.alias, self._session.timeout) if live else []
 
     def close(self) -> None:
-        """End the session, unless it holds locks: those would end with it, so it stays until the last is over."""
+        """End the session; one that holds locks stays until the last is over, for they would end with it."""
         self._closing = True
         self._stop_if_closing()
 

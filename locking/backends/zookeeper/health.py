@@ -43,7 +43,7 @@ def _judge_silent(silent: list[str], alias: str) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            f"{len(silent)} of the ZooKeeper servers of LOCKING[{alias!r}] don't answer: {', '.join(silent)}.",
+            f"{len(silent)} ZooKeeper servers of LOCKING[{alias!r}] don't answer: {', '.join(silent)}.",
             hint="Start them: an ensemble stops when more than half are gone.",
             id="locking.W103",
         )
@@ -72,7 +72,8 @@ def _judge_versions(answers: dict[str, str], alias: str) -> list[CheckMessage]:
     old = {v for answer in answers.values() if (v := _version(answer)) and v < FLOOR}
     if not old:
         return []
-    text = f"A ZooKeeper server of LOCKING[{alias!r}] has version {'.'.join(map(str, min(old)))}, older than 3.5."
+    version = ".".join(map(str, min(old)))
+    text = f"A ZooKeeper server of LOCKING[{alias!r}] has version {version}, older than 3.5."
     return [Error(text, hint="Upgrade the server: it lacks requests that the locks use.", id="locking.E102")]
 
 

@@ -5,8 +5,8 @@
     <root>/<name>%rw/_c_<uuid>-__rlock__<number>        kazoo's ReadLock
     <root>/<name>%semaphore/_c_<uuid>-<permits>-lease-<number>
 
-The uuid is made of the owner, so a creation whose reply was lost is found again. The data is JSON: owner and ttl.
-Sources: Curator's LockInternals and its protection mode; kazoo.recipe.lock.
+The uuid is made of the owner, so a creation whose reply was lost is found again. The data is JSON: owner,
+ttl. Sources: Curator's LockInternals and its protection mode; kazoo.recipe.lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NODE: Final = re.compile(
     r".*?(?:(?P<permits>\d+)-)?(?P<tag>lock-|__rlock__|__lock__|lease-)(?P<order>-?\d{10})", re.DOTALL
 )
 _FORBIDDEN: Final = re.compile(r"[^\x20-\uD7FF]|[/%\x7F-\x9F]")
-"""What a node's name may not contain, and what the encoding needs itself; beyond U+D7FF Java sees surrogates."""
+"""What a node's name may not contain, or the encoding needs; beyond U+D7FF Java sees surrogates."""
 
 
 def encode(key: str) -> str:

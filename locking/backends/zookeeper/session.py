@@ -1,9 +1,9 @@
-"""One session with the ensemble for each process and alias: requests, outages, and how long it may be believed.
+"""One session with the ensemble for each process and alias: requests, outages, and how long to believe in it.
 
-A hold is an ephemeral node, so it ends with the session, which the servers end when they have heard nothing of it for
-`session_timeout`. This side must know earlier. While anything is held, `sync` is asked through the leader five times
-a session timeout, and the session is believed in for two thirds of a timeout after the last question that was
-answered: the rest is room for a follower that passes on late what it has heard.
+A hold is an ephemeral node, so it ends with the session, which the servers end when they have heard nothing
+of it for `session_timeout`. This side must know earlier. While anything is held, `sync` is asked through the
+leader five times a session timeout, and the session is believed in for two thirds of a timeout after the last
+question that was answered: the rest is room for a follower that passes on late what it has heard.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ logger = logging.getLogger("locking")
 
 
 class Dropped(BackendUnavailable):
-    """The connection was lost under way: the request may or may not have been carried out. Worth a new try."""
+    """The connection was lost under way: the request may have been carried out or not. Worth a new try."""
 
 
 class Session:
@@ -93,7 +93,7 @@ class Session:
             client, live = self._client, self._live
         if not live.wait(self.timeout):
             raise BackendUnavailable(
-                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) doesn't answer within {self.timeout:g} s"
+                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) isn't there within {self.timeout:g} s"
             )
         return client
 
@@ -171,7 +171,8 @@ class Session:
     def _length(self) -> float:
         """Return the timeout that the servers agreed to, in seconds."""
         client = self._client
-        return self._arguments["timeout"] if client is None else client._session_timeout / 1000
+        wanted: float = self._arguments["timeout"]
+        return wanted if client is None else client._session_timeout / 1000
 
     def confirm(self, session: int, sent: float) -> None:
         """Note that a question of `session`, sent at `sent`, was answered by the leader."""
@@ -251,10 +252,10 @@ def all_answered(answers: Sequence[Any]) -> bool:
 
 
 def end_all_sessions() -> None:
-    """End the sessions of this process, and with them all that it holds on ZooKeeper: before its end, or a test's.
+    """End the sessions of this process, and with them all that it holds on ZooKeeper.
 
-    Without it the servers wait for `session_timeout` before they give the locks of a process that has ended to
-    others.
+    To be called before the process ends: otherwise the servers wait for `session_timeout` before they give
+    its locks to others.
     """
     for session in list(_EVERY):
         session.stop()

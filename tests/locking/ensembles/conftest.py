@@ -36,7 +36,7 @@ def shared_ensemble(request, tmp_path_factory) -> Iterator[tuple[str, Ensemble]]
 
 
 @pytest.fixture
-def ensemble(shared_ensemble, settings) -> Ensemble:
+def ensemble(shared_ensemble, settings):
     """Three servers, all there, and `LOCKING` on them."""
     backend, three = shared_ensemble
     three.mend()

@@ -18,7 +18,7 @@ import requests
 from locking.backends.zookeeper.health import four_letters
 
 PATIENCE = 40.0
-"""Seconds after which a condition that never comes fails its test; three JVMs start slowly on a busy machine."""
+"""Seconds after which a condition that never comes fails its test; three JVMs start slowly."""
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 MISSING_ZOOKEEPER = "no java on PATH, or no zookeeper.jar in /usr/share/java (Debian: zookeeper)"

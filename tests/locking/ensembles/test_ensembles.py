@@ -1,4 +1,4 @@
-"""Three servers of which one dies in the middle of a hold: the hold survives or is lost loudly, never shared."""
+"""Three servers of which one dies in mid-hold: the hold survives or is lost loudly, never shared."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_hold_outlives_the_death_of_a_server(ensemble, who):
 
 
 def test_one_writer_at_a_time_while_servers_die(ensemble):
-    """Threads that count under the lock lose no count and never meet, while the leader dies in their midst."""
+    """Threads that count under the lock lose no count and never meet, while the leader dies."""
     inside, counts, tokens, losses = [], [0], [], []
     half_way = threading.Event()
 
@@ -83,7 +83,7 @@ def test_one_writer_at_a_time_while_servers_die(ensemble):
 
 
 def test_without_a_quorum_nobody_gets_a_lock_and_the_holder_is_told(ensemble):
-    """With one server of three nothing is granted, and a held lock is lost by the time another could have it."""
+    """With one server of three nothing is granted, and a hold is lost before another could have it."""
     lease = get_lock("shared", ttl=3).acquire()
     for server in (ensemble.leader(), ensemble.follower()):
         server.kill()
@@ -113,7 +113,7 @@ def test_the_fence_refuses_a_holder_from_before_the_leader_died(ensemble):
 
 
 def _fenced_token():
-    """Write under the fence, over this thread's own connection, and return the token that the database saw."""
+    """Write under the fence over this thread's own connection, and return the token."""
     try:
         with locked_transaction("shared", ttl=30, wait=PATIENCE, fenced=True) as lease:
             return lease.fencing_token

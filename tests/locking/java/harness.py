@@ -27,7 +27,7 @@ def missing() -> str | None:
 
 @cache
 def classpath(version: str, home: Path = HERE) -> str:
-    """Fetch the library and what it needs (Maven keeps it), and return where it is; skip where that can't be."""
+    """Have Maven fetch the library and what it needs, and return where it is; skip if that can't be."""
     with tempfile.NamedTemporaryFile(mode="r") as found:
         goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found.name}"]
         command = ["mvn", "-q", "-B", "-f", str(home / "pom.xml"), f"-Dlibrary.version={version}", *goal]

@@ -1,0 +1,121 @@
+"""The line of a lock as pure functions: who has it, who waits for whom, and how nodes are named."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from hypothesis import given
+from hypothesis import strategies as st
+
+from locking.backends.etcd.backend import read_location as etcd_location_of
+from locking.backends.lines import Contender, admits, blockers_of, holders_of
+from locking.backends.zookeeper.backend import read_location
+from locking.backends.zookeeper.nodes import decode, encode, guid, node_name, parse, read_data, write_data
+from locking.conf import read_alias
+from locking.names import check_name
+
+KINDS = st.lists(st.sampled_from(["read", "write"]), max_size=8)
+
+
+def line_of(*kinds, permits=0):
+    """A line of these kinds, numbered in order."""
+    return [Contender(f"n{i}", i, kind, permits) for i, kind in enumerate(kinds)]
+
+
+@given(KINDS)
+def test_who_has_the_lock_waits_for_nobody_and_the_others_for_one(kinds):
+    """A reader or writer holds exactly when it has no one to wait for; a waiter watches one, who came
+    before.
+    """
+    line = line_of(*kinds)
+    holders = holders_of(line)
+    for contender in line:
+        blockers = blockers_of(line, contender)
+        assert (contender in holders) == (not blockers)
+        assert len(blockers) <= 1
+        assert all(blocker.order < contender.order for blocker in blockers)
+
+
+@given(KINDS)
+def test_a_writer_is_alone(kinds):
+    """Holders are one writer, or readers only."""
+    held = [contender.kind for contender in holders_of(line_of(*kinds))]
+    assert held == ["write"] or set(held) <= {"read"}
+
+
+@given(st.integers(1, 5), st.integers(0, 9))
+def test_a_semaphore_has_as_many_holders_as_permits(permits, number):
+    """The first in line have the permits; each of the others watches all before it."""
+    line = line_of(*["semaphore"] * number, permits=permits)
+    assert list(holders_of(line)) == line[:permits]
+    assert [bool(blockers_of(line, each)) for each in line] == [i >= permits for i in range(number)]
+    assert admits(line, "semaphore", permits) == (number < permits)
+
+
+@given(st.text(min_size=1, max_size=50))
+def test_every_name_has_a_folder_of_its_own(name):
+    """Encoding is undone by decoding, and leaves nothing that ZooKeeper refuses."""
+    try:
+        check_name(name)
+    except ValueError:
+        return
+    folder = encode(name)
+    assert decode(folder) == decode(f"{folder}%rw") == decode(f"{folder}%semaphore") == name
+    assert "/" not in folder
+    assert folder not in (".", "..", "zookeeper")
+    assert all(0x1F < ord(char) < 0xD800 and not 0x7E < ord(char) < 0xA0 for char in folder)
+
+
+def test_nodes_of_curator_and_kazoo_are_read():
+    """Both libraries' nodes stand in the line by their number, and strangers are passed over."""
+    children = [
+        "_c_5b1c-lock-0000000012", "3f2b__lock__0000000003", "77aa__rlock__0000000004", "leases",
+        "_c_1-5-lease-0000000020",
+    ]  # fmt: skip
+    line = parse("/locks/a", children)
+    assert [(each.order, each.kind, each.permits) for each in line] == [
+        (3, "write", 0), (4, "read", 0), (12, "lock", 0), (20, "semaphore", 5),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["lock", "read", "write", "semaphore"])
+def test_an_owners_node_is_found_again(kind):
+    """The node's name begins with what is made of the owner, so a lost reply costs nothing."""
+    (found,) = parse("/f", [f"{node_name('a:1', kind, 3)}0000000001"])
+    assert found.kind == kind
+    assert found.node.startswith(f"/f/{guid('a:1')}")
+    assert not found.node.startswith(f"/f/{guid('a:2')}")
+
+
+def test_data_that_is_not_ours_is_no_error():
+    """Another client's node is its own owner, and its lease has no length."""
+    assert read_data("/f/n", write_data("a:1", 2.5)) == ("a:1", 2.5)
+    for data in (b"", b"192.168.0.1", b"[1]", b"{}", b'"text"', b"\xff"):
+        assert read_data("/f/_c_9-lock-0000000001", data) == ("_c_9-lock-0000000001", None)
+
+
+@pytest.mark.parametrize(
+    ("location", "read"),
+    [
+        ("zk1:2181,zk2:2181", ("zk1:2181,zk2:2181", "/locks")),
+        ("zk://zk1:2181/shop/locks/", ("zk1:2181", "/shop/locks")),
+        (["zk1:2181", "zk2:2181/x"], ("zk1:2181,zk2:2181", "/x")),
+    ],
+)
+def test_locations_of_zookeeper(location, read):
+    """Hosts and folder, as text or list."""
+    assert read_location(read_alias("a", {"LOCATION": location})) == read
+
+
+@pytest.mark.parametrize(("read", "location"), [(read_location, None), (read_location, "/x")])
+def test_a_location_without_a_server_is_refused(read, location):
+    """The error names the setting and shows what to write."""
+    with pytest.raises(ImproperlyConfigured, match=r"LOCKING\['a'\]"):
+        read(read_alias("a", {"LOCATION": location}))
+
+
+@pytest.mark.parametrize("location", [None, [], "etcd1:2379", ["http://a:1", "b:2"]])
+def test_a_location_of_etcd_needs_urls(location):
+    """Missing or without a scheme: told before any request."""
+    with pytest.raises(ImproperlyConfigured, match="http://"):
+        etcd_location_of(read_alias("a", {"LOCATION": location}))
