@@ -71,7 +71,7 @@ class Session:
         self, alias: str, hosts: str, session_timeout: float, timeout: float, options: dict[str, Any]
     ) -> None:
         self.alias, self.hosts, self.timeout = alias, hosts, timeout
-        self._arguments = {"hosts": hosts, "timeout": session_timeout, "logger": logger, **options}
+        self._arguments = {"hosts": hosts, "timeout": session_timeout, **options}
         self.reset()
         _EVERY.add(self)
 
