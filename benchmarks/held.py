@@ -130,7 +130,7 @@ def _as_it_is() -> Iterator[None]:
 @contextmanager
 def _without_index() -> Iterator[None]:
     """Three keys instead of four, and scripts without the lines that touch the index."""
-    scripts = import_module("locking.backends.redis.scripts")
+    scripts: Any = import_module("locking.backends.redis.scripts")
     kept = scripts.ACQUIRE, scripts.RELEASE, scripts.keys_of
     scripts.ACQUIRE, scripts.RELEASE, scripts.keys_of = _stripped()
     try:
@@ -144,14 +144,14 @@ STRIPPED: list[Any] = []
 
 def _stripped() -> Any:
     """Return the scripts and the keys without the index; made once."""
-    scripts = import_module("locking.backends.redis.scripts")
+    scripts: Any = import_module("locking.backends.redis.scripts")
     if not STRIPPED:
         read = scripts._read
         scripts._read = lambda name: b"\n".join(
             line for line in read(name).split(b"\n") if b"', KEYS[4], " not in line
         )
 
-        class Shorter(scripts.Script):  # type: ignore[misc,name-defined]
+        class Shorter(scripts.Script):  # type: ignore[misc]
             """A script that is called with one key less."""
 
             def request(self, count: int, tail: bytes, key: bytes) -> Any:
@@ -192,7 +192,8 @@ class _Nowhere:
 
 @contextmanager
 def _bare() -> Iterator[None]:
-    lock, lease = import_module("locking.lock"), import_module("locking.lease")
+    lock: Any = import_module("locking.lock")
+    lease: Any = import_module("locking.lease")
     kept = lock.site_of_caller, lock.NOTES, lease.NOTES
     lock.site_of_caller = lambda: None
     lock.NOTES = lease.NOTES = _Nowhere()
@@ -224,7 +225,7 @@ def measure_page(server: Server, locks: int) -> dict[str, Any]:
     }
     assert f"{locks} held locks" in client.get(first).content.decode()
     figures = {name: _milliseconds(step) for name, step in steps.items()}
-    memory = server.client.memory_usage("holdfast_held:", samples=0) / locks
+    memory = (server.client.memory_usage("holdfast_held:", samples=0) or 0) / locks
     del kept
     return {"locks": locks, "ms": figures, "index_bytes_a_lock": memory}
 

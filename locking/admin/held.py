@@ -68,6 +68,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
     search_fields = ("name",)
     search_help_text = _("Part of a name, owner, host, path, task or place in the code")
     list_per_page = 50
+    show_facets = admin.ShowFacets.NEVER
     actions = ("release_selected",)
 
     # who may do what

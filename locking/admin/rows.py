@@ -266,7 +266,8 @@ class HeldChangeList(ChangeList):
         self.show_admin_actions = True
         self.multi_page = page.total > self.list_per_page
         self.paginator = Paginator(range(page.total), self.list_per_page)
-        self.tickable = self.model_admin.has_release_permission(request)
+        admin_of_locks: Any = self.model_admin
+        self.tickable = admin_of_locks.has_release_permission(request)
 
     @property
     def labels(self) -> list[Any]:

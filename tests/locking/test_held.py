@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from locking import get_fair_lock, get_lock, get_read_lock, get_semaphore, get_write_lock
@@ -9,7 +11,7 @@ from tests.backends import BACKENDS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-KINDS = {
+KINDS: dict[str, Any] = {
     "lock": get_lock,
     "read": get_read_lock,
     "write": get_write_lock,
@@ -31,7 +33,7 @@ def test_every_kind_is_listed_by_name_oldest_first(each_backend):
     """A hold of each kind that the backend has is a row, in the order in which they were taken."""
     kinds = {kind: make for kind, make in KINDS.items() if kind == "lock" or kind in each_backend.kinds}
     held = [make(f"a-{kind}").acquire() for kind, make in kinds.items()]
-    page = held_locks()
+    page: Any = held_locks()
     assert [row.name for row in page.rows] == [f"a-{kind}" for kind in kinds]
     assert [row.owner for row in page.rows] == [lease.owner for lease in held]
     assert page.total == len(kinds)
@@ -75,6 +77,7 @@ def test_extending_keeps_others_out_for_longer(each_backend):
     with get_lock("a", ttl=20):
         (hold,) = holds_of("a")
         assert extend_held(hold, 100).done
-        assert holds_of("a")[0].remaining > 90
+        longer: Any = holds_of("a")[0]
+        assert longer.remaining > 90
         with pytest.raises(ValueError, match="wouldn't extend"):
             extend_held(holds_of("a")[0], 5)

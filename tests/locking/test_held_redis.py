@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -29,12 +30,17 @@ def members(room):
     return [member.decode() for member in room.zrange(INDEX, 0, -1)]
 
 
+def rows():
+    """Return what is listed."""
+    return held_locks().rows
+
+
 def names():
     """Return what is listed."""
-    return [row.name for row in held_locks().rows]
+    return [row.name for row in rows()]
 
 
-KINDS = {
+KINDS: dict[str, Any] = {
     "lock": get_lock,
     "read": get_read_lock,
     "write": get_write_lock,
@@ -67,7 +73,7 @@ def test_a_name_taken_again_has_one_entry(room):
     lost = get_lock("a").acquire()
     room.delete("a")
     newer = elsewhere(lambda: get_lock("a").acquire())
-    assert [row.owner for row in held_locks().rows] == [newer.owner]
+    assert [row.owner for row in rows()] == [newer.owner]
     assert len(members(room)) == 1
     newer.release()
     lost.keep()
@@ -79,9 +85,9 @@ def test_a_hand_over_is_listed_under_its_new_owner(room):
     backend.try_acquire("a", first, 30.0)
     place = backend.place("a", second, 30.0)
     place.try_acquire(queue=True)
-    assert [(row.owner, row.waiters) for row in held_locks().rows] == [(first, 1)]
+    assert [(row.owner, row.waiters) for row in rows()] == [(first, 1)]
     backend.release("a", first)
-    (row,) = held_locks().rows
+    (row,) = rows()
     grant = place.wait(5.0)
     assert isinstance(grant, Grant)
     assert (row.owner, row.token, row.waiters) == (second, grant.token, 0)
@@ -160,7 +166,7 @@ def test_a_java_holder_is_listed_once_one_of_ours_met_it(room):
     java_holds(room, "a")
     assert get_lock("a").try_acquire() is None
     assert members(room) == ["La"]
-    (row,) = held_locks().rows
+    (row,) = rows()
     assert (row.name, row.owner, row.token, row.kind) == ("a", JAVA, 0, "lock")
 
 
@@ -179,7 +185,7 @@ def test_java_holders_are_found_by_looking_around(room, fields, kind):
     if kind == "read":
         room.set(f"{{a}}:{JAVA}:rwlock_timeout:1", 1, px=30_000)
     until(lambda: names() == ["a"], "the Java holder on the list")
-    assert held_locks().rows[0].kind == kind
+    assert rows()[0].kind == kind
 
 
 def test_a_java_holder_after_one_of_ours_has_its_own_beginning(room):
@@ -187,7 +193,7 @@ def test_a_java_holder_after_one_of_ours_has_its_own_beginning(room):
     lease = get_lock("a").acquire()
     room.delete("a")
     java_holds(room, "a")
-    (row,) = held_locks().rows
+    (row,) = rows()
     assert row.owner == JAVA
     assert row.since > lease.fencing_token / 1_000_000
     lease.keep()
@@ -222,10 +228,10 @@ def test_a_killed_holder_is_known_and_shown_as_gone(monkeypatch):
     """While it lives its host, process and place in the code are listed; killed, its row says so."""
     environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings"}
     command = [sys.executable, "-c", CRASH]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    process: Any = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "told\n"
-        (row,) = held_locks().rows
+        (row,) = rows()
         assert row.pid == process.pid
         assert row.holder.endswith(f":{process.pid}:MainThread")
         assert row.ttl == 60
@@ -234,7 +240,7 @@ def test_a_killed_holder_is_known_and_shown_as_gone(monkeypatch):
         process.kill()
         process.communicate()
     monkeypatch.setattr("locking.held.SILENT", 0.2)
-    until(lambda: held_locks().rows[0].state == GONE, "its silence to be noticed")
+    until(lambda: rows()[0].state == GONE, "its silence to be noticed")
 
 
 def test_tags_cover_every_slot_once():
@@ -252,7 +258,7 @@ def test_any_name_can_be_listed(name):
     """Blanks, Chinese, braces, letters that mean something in the index: the name comes back whole."""
     for make in KINDS.values():
         with make(name) as lease:
-            (row,) = held_locks().rows
+            (row,) = rows()
             assert (row.name, row.owner) == (name, lease.owner)
 
 

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import threading
+from typing import Any
 
 import pytest
 
@@ -38,11 +39,16 @@ def reporter(monkeypatch):
     return Reporter()
 
 
+def rows():
+    """Return what is listed."""
+    return held_locks().rows
+
+
 def test_a_holder_tells_who_it_is(reporter):
     """Host, process, thread, length of the lease, and the line that took the lock."""
     with get_lock("a", ttl=20):
         reporter.beat()
-        (row,) = held_locks().rows
+        (row,) = rows()
     assert row.thread == "MainThread"
     assert row.host
     assert row.pid
@@ -60,7 +66,7 @@ def test_a_decorated_function_is_the_place(reporter):
     @distributed_lock(key="'a'", atomic=False)
     def pay():
         reporter.beat()
-        return held_locks().rows[0].site
+        return rows()[0].site
 
     assert pay().endswith("in test_a_decorated_function_is_the_place.<locals>.pay")
 
@@ -71,7 +77,7 @@ def test_a_task_tells_its_name(reporter):
     async def work():
         async with get_lock("a"):
             reporter.beat()
-            return held_locks().rows[0]
+            return rows()[0]
 
     async def main():
         return await asyncio.create_task(work(), name="worker-7")
@@ -93,8 +99,9 @@ def test_what_a_request_is_about_is_told_without_its_query(rf):
             told.append(elsewhere(lambda: doing_of(thread)))
             raise LookupError
 
+    handler: Any = Handler()
     with pytest.raises(LookupError):
-        Handler()._get_response(rf.get("/orders/42/", {"token": "s3cret"}))
+        handler._get_response(rf.get("/orders/42/", {"token": "s3cret"}))
     assert told == ["GET /orders/42/"]
 
 
@@ -122,7 +129,7 @@ def test_a_sign_of_life_needs_no_new_record(reporter, each_backend):
             lambda: each_backend.presence([PROCESS.client_id])[PROCESS.client_id].silent > 0.05,
             "some silence",
         )
-        records = records_of(ref() for ref in HOLDS.valuerefs())
+        records = records_of(HOLDS.values())
         assert records == reporter._told
         reporter.beat()
         after = each_backend.presence([PROCESS.client_id])[PROCESS.client_id]
@@ -134,7 +141,7 @@ def test_young_holds_are_not_worth_telling(each_backend):
     with get_lock("a"):
         Reporter().beat()
         assert each_backend.presence([PROCESS.client_id]) == {}
-        assert held_locks().rows[0].silent is None
+        assert rows()[0].silent is None
 
 
 def test_an_outage_is_survived_and_told_anew(reporter, each_backend, monkeypatch):
@@ -172,7 +179,7 @@ def test_figures_of_the_last_hour(reporter, each_backend):
     lost = get_lock("b").acquire()
     lost.leases[0].lose()
     reporter.beat()
-    told = figures(each_backend)
+    told: Any = figures(each_backend)
     assert (told.acquired, told.refused, told.lost) == (22, 1, 1)
     assert 0 < told.wait_p95 < 60
     assert 0 < told.hold_p95 < 60
