@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.awake import cores_awake
 from benchmarks.circumstances import describe_machine
@@ -30,6 +30,14 @@ NOBODY = "nobody listens"
 PAIRS = 200
 SLICES = 10
 WARM_UP = 3
+
+
+class Cost(NamedTuple):
+    """Microseconds of a pair: on the clock, and of the processor in the thread that locks."""
+
+    wall: float
+    cpu: float
+
 
 Listening = Callable[[], AbstractContextManager[object]]
 
@@ -95,8 +103,8 @@ def _signalled() -> Iterator[None]:
         signals.flush()  # or the next slice would pay for it
 
 
-def measure(rounds: int) -> dict[str, list[float]]:
-    """Return the microseconds of a pair in each round, by kind."""
+def measure(rounds: int) -> dict[str, list[Cost]]:
+    """Return what a pair costs in each round, by kind."""
     get_lock = import_module("locking").get_lock
     listening = kinds()
     for _ in range(WARM_UP):
@@ -106,36 +114,40 @@ def measure(rounds: int) -> dict[str, list[float]]:
     return _by_kind([_round(get_lock, listening) for _ in range(rounds)])
 
 
-def _round(get_lock: Any, listening: dict[str, Listening]) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in listening}
+def _round(get_lock: Any, listening: dict[str, Listening]) -> dict[str, Cost]:
+    times: dict[str, list[Cost]] = {name: [] for name in listening}
     for _ in range(SLICES):
         for name in random.sample(list(listening), len(listening)):
             times[name].append(_slice(get_lock, listening[name]))
-    return {name: median(seconds) / PAIRS * 1e6 for name, seconds in times.items()}
+    return {
+        name: Cost(*(median(column) for column in zip(*costs, strict=True))) for name, costs in times.items()
+    }
 
 
-def _slice(get_lock: Any, listen: Listening) -> float:
+def _slice(get_lock: Any, listen: Listening) -> Cost:
     with listen():
-        begun = time.perf_counter()
+        cpu, begun = time.thread_time(), time.perf_counter()
         for number in range(PAIRS):
             with get_lock(f"order:{number}", template="order:<id>"):
                 pass
-        return time.perf_counter() - begun
+        wall, spent = time.perf_counter() - begun, time.thread_time() - cpu
+    return Cost(wall / PAIRS * 1e6, spent / PAIRS * 1e6)
 
 
-def _by_kind(rounds: list[dict[str, float]]) -> dict[str, list[float]]:
-    return {name: [figures[name] for figures in rounds] for name in rounds[0]}
+def _by_kind(rounds: list[dict[str, Cost]]) -> dict[str, list[Cost]]:
+    return {name: [costs[name] for costs in rounds] for name in rounds[0]}
 
 
-def table(figures: dict[str, list[float]]) -> Iterator[str]:
-    """Yield the lines of the result: the cost of a pair as a ratio, and what the listening adds."""
-    yield "| who listens | x nobody (quartiles) | added, µs a pair |"
+def table(figures: dict[str, list[Cost]]) -> Iterator[str]:
+    """Yield the lines of the result: a pair beside one that nobody hears of, in the same round."""
+    yield "| who listens | time, x nobody (quartiles) | CPU of the locking thread, x nobody |"
     yield "|---|---:|---:|"
     base = figures[NOBODY]
-    for name, values in figures.items():
-        ratio = spread([value / other for value, other in zip(values, base, strict=True)])
-        added = median([value - other for value, other in zip(values, base, strict=True)])
-        yield f"| {name} | {ratio.median:.3f} ({ratio.low:.3f}-{ratio.high:.3f}) | {added:.1f} |"
+    for name, costs in figures.items():
+        pairs = list(zip(costs, base, strict=True))
+        wall = spread([cost.wall / other.wall for cost, other in pairs])
+        cpu = spread([cost.cpu / other.cpu for cost, other in pairs])
+        yield f"| {name} | {wall.median:.2f} ({wall.low:.2f}-{wall.high:.2f}) | {cpu.median:.2f} |"
 
 
 def main() -> None:

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from locking.contrib.prometheus import CollectorRegistry, Meter
+from locking.contrib.prometheus import Meter
 
 OPS = Path(__file__).parent.parent.parent / "ops"
 METRIC = re.compile(r"\blocking_\w+")

@@ -15,6 +15,7 @@ from locking import get_lock
 from locking.backends.base import Finding
 from locking.backends.memory import MemoryBackend
 from locking.handler import locks
+from locking.held import holds_of
 from locking.management.locks import doctor
 from locking.models import Fence
 
@@ -148,7 +149,8 @@ def test_a_holder_that_is_gone_is_found(monkeypatch):
 
 def lease_client(name):
     """The client id of whoever has the lock."""
-    return locks["default"].holder(name).owner.split(":")[0]
+    (hold,) = holds_of(name)
+    return hold.owner.split(":")[0]
 
 
 def test_entries_that_ended_by_themselves_are_counted(patient):

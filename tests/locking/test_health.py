@@ -86,3 +86,9 @@ def test_a_time_that_is_none_is_refused(within):
     """Before the first request."""
     with pytest.raises(ValueError, match="within must be"):
         readiness(within=within)
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+def test_the_demo_project_has_both(client, path):
+    """Without a slash at the end, as probes are written."""
+    assert client.get(path).json()["status"] == "ok"

@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 
 from locking import get_lock, get_semaphore, locked_transaction
 from locking.handler import locks
+from locking.held import holds_of
 from locking.management.locks import output
 from locking.models import LockEvent
 
@@ -22,7 +23,8 @@ class Said:
 
     def __init__(self, *arguments):
         out, err = StringIO(), StringIO()
-        self.status, self.error = 0, ""
+        self.status: object = 0
+        self.error = ""
         try:
             call_command("locks", *arguments, stdout=out, stderr=err, no_color=True)
         except SystemExit as ending:
@@ -145,8 +147,8 @@ def test_watching_without_a_terminal_prints_tables():
 def test_a_terminal_gets_a_table(monkeypatch, has_rich):
     """With rich it is drawn, without it padded; markup in a name is text."""
     monkeypatch.setattr(output, "HAS_RICH", has_rich)
+    monkeypatch.setattr(StringIO, "isatty", lambda _: True)
     terminal = StringIO()
-    terminal.isatty = lambda: True
     output.print_table(terminal, (("STATE", "NAME"), [("held", "[red]a[/red]")]))
     assert "[red]a[/red]" in terminal.getvalue()
 
@@ -255,7 +257,8 @@ def test_a_newer_holder_is_never_hit(monkeypatch):
     said = Said("release", "a", "--reason", "a test")
     assert said.status == 1
     assert f"{first.owner} doesn't hold it any more" in said.err
-    assert locks["default"].holder("a").owner == second[0].owner
+    (hold,) = holds_of("a")
+    assert hold.owner == second[0].owner
     second[0].release()
 
 

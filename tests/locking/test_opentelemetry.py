@@ -1,6 +1,7 @@
 """Traces: one span for the wait and one for the hold, in the trace of whoever took the lock."""
 
 import pytest
+from opentelemetry.trace import get_tracer
 
 from locking import BackendUnavailable, LockLost, get_lock
 from locking.contrib import opentelemetry
@@ -96,5 +97,5 @@ def test_holds_whose_end_never_comes_do_not_pile_up(tracer, memory_locks, monkey
 
 def test_without_an_exporter_nothing_is_kept(memory_locks):
     """OpenTelemetry's default makes spans that record nothing."""
-    with observed_by(Spans(opentelemetry.get_tracer("tests"))) as observer, get_lock("a"):
+    with observed_by(Spans(get_tracer("tests"))) as observer, get_lock("a"):
         assert not observer._holds

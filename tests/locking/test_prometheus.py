@@ -12,11 +12,12 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import RequestFactory
 from django.test.utils import override_settings
+from prometheus_client import CollectorRegistry
 
 from locking import BackendUnavailable, LockLost, LockNotAcquired, get_lock
 from locking.contrib import prometheus
 from locking.contrib.groups import OTHER, Groups, read_setting, without_ids
-from locking.contrib.prometheus import CollectorRegistry, Meter, metrics_view
+from locking.contrib.prometheus import Meter, metrics_view
 from locking.lock import force_release
 from locking.renewal import renew
 from locking.testing import simulate_contention, simulate_loss
@@ -185,8 +186,10 @@ def metered_process(folder):
     """A process that has taken two locks and holds one of them."""
     environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
     command = [sys.executable, "-m", "tests.locking.metered_process"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
         assert process.stdout.readline() == b"holding\n"
         yield process
         process.stdin.close()

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -83,7 +82,7 @@ def test_a_hold_is_told_when_it_begins_and_ends(backend: str, events: list[LockE
     assert released.held is not None
     assert released.held >= 0
     assert acquired.thread == threading.current_thread().name
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         acquired.name = "another"  # type: ignore[misc]
 
 
