@@ -14,6 +14,7 @@ from tests.factories import ProductFactory
 PHONE = {"width": 360, "height": 740}
 SOON = 60_000  # ms; a race starts processes, and the machine may be loaded
 SMALL = "/lab/?buyers=8&stock=2&gap=20&processes=2"
+pytestmark = pytest.mark.timeout(300)  # a loaded machine takes its time over processes and pictures
 SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")  # a folder: the pictures of the docs are made there
 
 
@@ -88,7 +89,8 @@ def finished(transactional_db):
     run = LabRun.objects.create(kind="race", parameters={"buyers": 2, "stock": 1, "strategy": "lost_update"})
     result = {
         "name": "lost_update", "strategy": "lost_update", "sound": False, "processes": 2, "initial": 1,
-        "due": 1, "sold": 2, "left": 0, "oversold": 1, "unaccounted": -1, "refused": 0, "errors": 0, "problems": [],
+        "due": 1, "sold": 2, "left": 0, "oversold": 1, "unaccounted": -1, "refused": 0, "errors": 0,
+        "problems": [],
         "disagreements": [], "retries": 0, "tries": 1, "p50_ms": 20, "p95_ms": 30, "exact": False,
         "shown_broken": True, "kept": True, "deadlocks": 0, "waits": 0,
         "evidence": {"en": "buyers 1 and 2 both read 1.", "zh-hans": "买家 1 和 2"},
