@@ -109,6 +109,6 @@ class CommandForm(forms.Form):
 def problems_of(form: forms.Form) -> list[str]:
     """What is wrong with a form, a sentence each, with the name of the field and the value."""
     return [
-        f"{form.fields[name].label} {form.data.get(name, '')!s:.40}: {' '.join(errors)}"
+        f"{form.fields[name].label} {form.data.get(name, '')!s:.40}: {' '.join(map(str, errors))}"
         for name, errors in form.errors.items()
     ]

@@ -49,7 +49,7 @@ def _docstring(text: str) -> range:
 def coloured(text: str) -> list[str]:
     """Python as HTML, line by line, with a class for keywords, strings, comments, numbers and definitions."""
     rows = [list(line) for line in text.splitlines()]
-    marked = [[escape(character) for character in row] for row in rows]
+    marked = [[str(escape(character)) for character in row] for row in rows]
     defining = False
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         kind = "definition" if defining and token.type == tokenize.NAME else _kind(token)

@@ -93,7 +93,7 @@ def _where(lane: dict[str, Any]) -> str:
     if not lane["marks"]:
         return "stands at the door"
     mark, stock, line = lane["marks"][-1]
-    return mark + (f" {stock}" if stock is not None else "") + (f", line {line}" if line else "")
+    return f"{mark}{'' if stock is None else f' {stock}'}{f', line {line}' if line else ''}"
 
 
 def _judge(strategy: str, seen: dict[str, Any], console: Console) -> bool:

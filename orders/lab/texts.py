@@ -31,7 +31,14 @@ IDEAS = {
     "setnx_getset": _("SETNX with a time in it, GETSET to take over: two can take over at once."),
     "redis_spin_lock": _("SET NX PX with a token, polling; the database checks again when it writes."),
     "redis_script": _("Stock in Redis, taken by one atomic script; the database has the last word."),
+    "redis_gate": _("Stock in Redis with a ledger of whose it is, settled with the database."),
     "segmented": _("Stock in Redis in several segments; one atomic script takes from them."),
+    "segmented_rows": _("Stock in several rows; a buyer takes from one that nobody has locked."),
+    "segmented_locks": _("Stock in several rows with a distributed lock each; any free one will do."),
+    "combined": _("One buyer sells for all who wait in its process: one lock, one commit for many."),
+    "async_reserve": _("Take the units in a short transaction first, write the order in another."),
+    "zookeeper_lock": _("A distributed lock on ZooKeeper: who waits stands in line behind one other."),
+    "etcd_lock": _("A distributed lock on etcd, whose revision is the fencing token."),
 }
 """One sentence each. A strategy that isn't here shows the idea of its docstring."""
 

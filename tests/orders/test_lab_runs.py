@@ -22,6 +22,7 @@ from orders.race.private_redis import PrivateRedis, program
 ROOT = Path(__file__).parents[2]
 RACE = {"buyers": 8, "stock": 2, "gap": 20, "processes": 2, "strategy": "row_lock", "mischief": "none"}
 PATIENCE = 60.0
+RACE_KIND = LabRun.Kind.RACE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,7 +66,7 @@ def nothing_is_left():
 
 def race(**more):
     """Run a race to its end; return its result."""
-    run = supervisor.start("race", RACE | more)
+    run = supervisor.start(RACE_KIND, RACE | more)
     assert ended(run)["why"] == "done", list(run.events.values_list("data", flat=True))
     assert nothing_is_left()
     return said(run, "result")
@@ -101,10 +102,10 @@ def test_a_race_tells_everything_that_the_page_draws():
 def test_one_race_at_a_time_and_a_visitor_may_stop_it(monkeypatch):
     """The lock is held while a race runs; `stop` sends its buyers home, clears up, and frees the lock."""
     monkeypatch.setattr(supervisor, "ENDING", 0.0)
-    run = supervisor.start("race", RACE | {"gap": 300, "stock": 100, "buyers": 40})
+    run = supervisor.start(RACE_KIND, RACE | {"gap": 300, "stock": 100, "buyers": 40})
     assert get_lock(supervisor.RACE_LOCK).locked()
     with pytest.raises(LockNotAcquired):
-        supervisor.start("race", RACE)
+        supervisor.start(RACE_KIND, RACE)
     until(lambda: said(run, "heat"), "the race has begun")
     LabEvent.objects.create(run=run, sender="visitor", data={"say": "stop"})
     assert ended(run)["why"] == "stopped"
@@ -114,7 +115,7 @@ def test_one_race_at_a_time_and_a_visitor_may_stop_it(monkeypatch):
 
 def test_a_killed_run_is_told_of():
     """The supervisor says the end of a run that can't, and frees the lock."""
-    run = supervisor.start("race", RACE | {"gap": 300, "stock": 100, "buyers": 40})
+    run = supervisor.start(RACE_KIND, RACE | {"gap": 300, "stock": 100, "buyers": 40})
     until(lambda: said(run, "heat"), "the race has begun")
     the_process(run).kill()
     assert ended(run)["why"] == "died"
@@ -131,6 +132,7 @@ def test_a_run_ends_when_its_web_server_is_gone():
         env=os.environ | {"DATABASE_POOL": "0"},
     )
     until(lambda: said(run, "heat"), "the race has begun")
+    assert process.stdin is not None
     process.stdin.close()
     assert process.wait(PATIENCE) == 0
     assert said(run, "ended")["why"] == "left"
@@ -172,6 +174,7 @@ def test_the_private_redis_comes_back_and_goes_with_its_owner():
         "with PrivateRedis() as server:\n    print(server.pid, flush=True); time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
     orphan = int(owner.stdout.readline())
     owner.kill()
     owner.communicate()
@@ -180,7 +183,7 @@ def test_the_private_redis_comes_back_and_goes_with_its_owner():
 
 def test_a_session_of_steps_runs_under_a_semaphore_and_sells_the_last_piece_twice():
     """Both read before either writes; the events tell where each stands, and how it ended."""
-    run = supervisor.start("steps", {"strategy": "lost_update"})
+    run = supervisor.start(LabRun.Kind.STEPS, {"strategy": "lost_update"})
     assert get_lock(supervisor.RACE_LOCK).locked() is False
     until(lambda: said(run, "steps"), "the session has begun")
 

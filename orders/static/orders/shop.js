@@ -79,23 +79,36 @@ async function buy(event) {
   const order = { lines: lines() };
   const strategy = byId("strategy")?.value;
   if (strategy) order.strategy = strategy;
+  await place(order, newKey());
+}
+
+async function place(order, key) {
   busy(true);
   try {
-    await show(await post(order));
+    await show(await send(form.action, order, { "Idempotency-Key": key }));
   } catch {
-    add("unknown", gettext("No answer: it isn't known whether the order was placed"), []);
+    const item = add("unknown", gettext("No answer: it isn't known whether the order was placed"), []);
+    const again = element("button", { type: "button", textContent: gettext("Ask again") });
+    // The same key: if the order was placed, this gets its answer and places no second one.
+    again.addEventListener("click", () => { again.remove(); place(order, key); });
+    item.append(again);
   }
   busy(false);
   showSum();
   await refresh();
 }
 
-function post(order) {
-  return fetch(form.action, {
+// crypto.randomUUID() is missing where a page comes over plain HTTP from another machine.
+function newKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function send(address, body, headers = {}) {
+  return fetch(address, {
     method: "POST",
     credentials: "omit", // the checkout acts for nobody, so no cookie goes along
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(order),
+    headers: { "Content-Type": "application/json", ...headers },
+    body: JSON.stringify(body),
   });
 }
 
@@ -110,7 +123,8 @@ async function show(answer) {
   const isJson = /json/.test(answer.headers.get("Content-Type") ?? "");
   const body = isJson ? JSON.parse(text) : {};
   const [kind, title, details] = answer.ok ? ordered(body) : refused(answer, body);
-  add(kind, title, details, `${answer.status} ${isJson ? JSON.stringify(body, null, 2) : answer.statusText}`);
+  const item = add(kind, title, details, `${answer.status} ${isJson ? JSON.stringify(body, null, 2) : answer.statusText}`);
+  if (answer.ok) follow(item, body);
   if (answer.ok) rows.forEach((row) => (field(row).value = 0));
 }
 
@@ -154,6 +168,7 @@ function add(kind, title, details, raw) {
   byId("answers").prepend(item);
   byId("none").hidden = true;
   say(title);
+  return item;
 }
 
 function whole(raw) {
