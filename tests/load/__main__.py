@@ -98,12 +98,14 @@ def subjects(names: Sequence[str]) -> list[Subject]:
     from inventory.strategies import STRATEGIES
 
     sound = {name: strategy for name, strategy in STRATEGIES.items() if strategy.sound}
-    wanted = list(sound) if list(names) == ["all"] else names
+    wanted = [name for name in sound if not sound[name].unavailable()] if list(names) == ["all"] else names
     for name in wanted:
         if name not in sound:
             raise SystemExit(
                 f"holdfast: --strategy {name!r} is no sound strategy; choose of {', '.join(sound)}"
             )
+        if lack := sound[name].unavailable():
+            raise SystemExit(f"holdfast: --strategy {name}: {lack}")
     return [Subject(name, not sound[name].sound_across_processes, sound[name].keeps_stock) for name in wanted]
 
 
