@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to FILE")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the plots into DIR")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.plots and not find_spec("matplotlib"):
+        parser.error("--plots needs matplotlib: .venv/bin/pip install -r requirements-bench.txt")
+    return options
 
 
 def _faults(results: dict[str, Any]) -> list[str]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inventory.strategies import Strategy
 
 EMPTY, SELECT = "empty view", "SELECT 1"
 UNLOCKED, FOR_UPDATE, DECORATED = "unlocked view", "select_for_update view", "@distributed_lock view"
@@ -38,13 +42,13 @@ VIEWS = (
 
 
 def strategies() -> list[Subject]:
-    """Return the sound strategies that stay so in several processes; Django must be set up."""
+    """Return the sound strategies that stay so in several processes and whose servers are there."""
     from inventory.strategies import STRATEGIES
 
     return [
         Subject(strategy.name, "/checkout/", strategy.name)
         for strategy in STRATEGIES.values()
-        if strategy.sound and strategy.sound_across_processes
+        if strategy.sound and strategy.sound_across_processes and not strategy.unavailable()
     ]
 
 
@@ -70,7 +74,14 @@ def offer() -> None:
 
     for name, variants in segmented().items():
         for n in variants:
-            members = {"name": _with(name, n), "segments": n, "__doc__": STRATEGIES[name].__doc__}
-            STRATEGIES[_with(name, n)] = type(f"{STRATEGIES[name].__name__}{n}", (STRATEGIES[name],), members)
+            STRATEGIES[_with(name, n)] = _variant(STRATEGIES[name], n)
     choices = [selectors.StrategyChoice(name, cls.sound, "") for name, cls in STRATEGIES.items()]
     selectors.strategy_choices = lambda: choices
+
+
+def _variant(strategy: type[Strategy], segments: int) -> type[Strategy]:
+    name = _with(strategy.name, segments)
+    members: dict[str, Any] = {"name": name, "segments": segments, "__doc__": strategy.__doc__}
+    if hasattr(strategy, "gate"):
+        members["gate"] = type(strategy.gate)(name, rooms=segments)
+    return type(f"{strategy.__name__}{segments}", (strategy,), members)

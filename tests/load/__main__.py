@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,19 +98,25 @@ def subjects(names: Sequence[str]) -> list[Subject]:
     from inventory.strategies import STRATEGIES
 
     sound = {name: strategy for name, strategy in STRATEGIES.items() if strategy.sound}
-    wanted = list(sound) if list(names) == ["all"] else names
+    wanted = [name for name in sound if not sound[name].unavailable()] if list(names) == ["all"] else names
     for name in wanted:
         if name not in sound:
             raise SystemExit(
                 f"holdfast: --strategy {name!r} is no sound strategy; choose of {', '.join(sound)}"
             )
+        if lack := sound[name].unavailable():
+            raise SystemExit(f"holdfast: --strategy {name}: {lack}")
     return [Subject(name, not sound[name].sound_across_processes, sound[name].keeps_stock) for name in wanted]
 
 
 def _measure(options: argparse.Namespace, servers: Servers, console: Console) -> dict[str, Any]:
     chosen = subjects(options.strategy)
     with console.status("starting") as status:
-        runs = [_run(subject, options.plan, servers, status.update) for subject in chosen]
+        runs = []
+        for subject in chosen:
+            status.update(subject.name)
+            runs.append(_run(subject, options.plan, servers))
+            console.print(f"{subject.name}: {'exact' if runs[-1]['verdict']['exact'] else 'WRONG'}")
         audited = _audit(servers)
         grown = []
         if not options.no_growth:
@@ -126,8 +132,7 @@ def _measure(options: argparse.Namespace, servers: Servers, console: Console) ->
     }
 
 
-def _run(subject: Subject, plan: Plan, servers: Servers, progress: Callable[[str], None]) -> dict[str, Any]:
-    progress(subject.name)
+def _run(subject: Subject, plan: Plan, servers: Servers) -> dict[str, Any]:
     run = try_out(subject, plan, servers, {})
     visits = run.pop("visits")
     return run | figures.summary(visits, plan.seconds) | {"lines": figures.over_time(visits, plan.seconds)}

@@ -11,7 +11,9 @@ import psycopg
 from tests.load.journal import Story
 
 _STOCK = """
-SELECT p.sku, p.on_hand, p.reserved,
+SELECT p.sku,
+       p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0),
+       p.reserved,
        coalesce((SELECT sum(r.quantity) FROM inventory_stockreservation r
                   WHERE r.product_id = p.id AND r.state = 'live'), 0),
        coalesce((SELECT sum(m.quantity) FROM inventory_stockmovement m
@@ -38,7 +40,8 @@ class Stock:
     """One product's rows.
 
     Attributes:
-        on_hand, reserved: as the product says. promised: in live reservations.
+        on_hand: as the product and its segments say. reserved: as the product says.
+        promised: in live reservations.
         received: ever. moved: the sum of its movements. sold: in orders that stand.
     """
 

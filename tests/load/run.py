@@ -25,6 +25,13 @@ PRODUCTS = 5
 CLOSING_SECONDS = 60.0  # a dead holder's lease may have to end first
 LONG_TIME = 20.0
 
+_RECONCILE = "from inventory.strategies import get_strategy; get_strategy({!r}).reconcile(older_than=0)"
+_AVAILABLE = """
+SELECT p.on_hand - p.reserved
+       + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0)
+  FROM inventory_product p WHERE p.sku = %s
+"""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -140,11 +147,15 @@ def _open_model(
 
 
 def _recover(subject: Subject, environment: Mapping[str, str]) -> str:
-    """Do what an operator does after a crash; return what went wrong, or nothing."""
-    if not subject.keeps_stock:
-        return ""
-    done = manage(environment, "reload_stock", subject.name)
-    return f"reload_stock failed: {done.stderr.strip()[-200:]}" if done.returncode else ""
+    """Do what an operator does after a crash, now that nobody buys; return what went wrong, or nothing."""
+    commands = [["shell", "--command", _RECONCILE.format(subject.name)]]
+    if subject.keeps_stock:
+        commands.append(["reload_stock", subject.name])
+    for command in commands:
+        done = manage(environment, *command)
+        if done.returncode:
+            return f"{command[0]} failed: {done.stderr.strip()[-300:]}"
+    return ""
 
 
 def _close(servers: Servers, shop: Shop, skus: Sequence[str], folder: Path) -> journal.Story:
@@ -163,9 +174,7 @@ def _close(servers: Servers, shop: Shop, skus: Sequence[str], folder: Path) -> j
 
 
 def _left(database: psycopg.Connection, sku: str) -> int:
-    row = database.execute(
-        "SELECT on_hand - reserved FROM inventory_product WHERE sku = %s", [sku]
-    ).fetchone()
+    row = database.execute(_AVAILABLE, [sku]).fetchone()
     return int(row[0]) if row else 0
 
 

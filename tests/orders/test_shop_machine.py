@@ -29,7 +29,10 @@ from inventory.strategies import STRATEGIES
 from orders.recording import ClientKey, RepeatedKey
 from orders.services import checkout, checkout_reserved
 
-SOUND = sorted(strategy.name for strategy in STRATEGIES.values() if strategy.sound)
+# Those on servers of their own sell as the Redis one does; their tests start those servers.
+SOUND = sorted(
+    strategy.name for strategy in STRATEGIES.values() if strategy.sound and not strategy.lock_setting
+)
 PRICES = (Decimal("1.50"), Decimal("20.00"), Decimal("0.00"))
 TEN_MINUTES = timedelta(minutes=10)
 STEPS = ("read", "written", "recorded")
@@ -108,6 +111,7 @@ class Shop(RuleBasedStateMachine):
             self.refused(lines, lambda: checkout(lines, strategy=way))
         else:
             self.note(lines, checkout((line for line in lines), strategy=way))
+            self.fold(way)
 
     @rule(cart=carts, way=ways, key=st.integers(0, 1))
     def buy_with_key(self, cart, way, key):
@@ -122,6 +126,7 @@ class Shop(RuleBasedStateMachine):
         else:
             self.keys.add(key)
             self.note(lines, checkout(lines, strategy=way, key=named))
+            self.fold(way)
 
     @rule(cart=carts, way=ways, step=st.sampled_from(STEPS))
     def fail(self, cart, way, step):
@@ -139,6 +144,7 @@ class Shop(RuleBasedStateMachine):
             except (Crash, SoldOut):
                 return
         self.note(lines, order)  # it never came to that step
+        self.fold(way)
 
     @rule(target=baskets, cart=carts)
     def reserve(self, cart):
@@ -186,15 +192,18 @@ class Shop(RuleBasedStateMachine):
         self.promises[basket] = {}
         self.note(lines, checkout_reserved(basket).order)
 
+    def fold(self, way):
+        """Put units that lie in segments back, as a shop does before it sells in another way."""
+        STRATEGIES[way]().forget(Product.objects.filter(sku__in=self.skus))
+
     def lines(self, cart):
         """Return the cart as the checkout takes it, duplicates and all."""
         return [Line(self.skus[product], units) for product, units in cart]
 
     def available(self, sku, *, late_ones_count=True):
         """Return the units that aren't promised; of late promises only if they still count."""
-        live = (
-            units for basket, units in self.promises.items() if late_ones_count or basket not in self.late
-        )
+        gone = set() if late_ones_count else self.late
+        live = [units for basket, units in self.promises.items() if basket not in gone]
         return self.stock[sku] - sum(units.get(sku, 0) for units in live)
 
     def shortages(self, lines, **options):
@@ -253,7 +262,7 @@ def test_the_shop_keeps_its_books_whatever_is_done():
     run_state_machine_as_test(
         Shop,
         settings=settings(
-            max_examples=25, stateful_step_count=15, phases=[Phase.generate], report_multiple_bugs=False
+            max_examples=12, stateful_step_count=12, phases=[Phase.generate], report_multiple_bugs=False
         ),
     )
 

@@ -1,0 +1,118 @@
+"""The benchmark of the checkout: its client counts right, and its verdicts follow from its records."""
+
+import io
+import itertools
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from rich.console import Console
+
+from benchmarks.checkout.__main__ import _faults
+from benchmarks.checkout.clients import Crowd
+from benchmarks.checkout.rounds import CASES, HOT, MANY, SOLD_OUT
+from benchmarks.checkout.subjects import DECORATED, EMPTY, FOR_UPDATE, SELECT, UNLOCKED
+from benchmarks.checkout.tables import show
+from benchmarks.checkout.targets import judge
+from tests.load.wire import Address, pack
+
+FIGURES = dict.fromkeys(
+    ("p99_ms", "web_cpu_us", "postgres_cpu_us", "redis_cpu_us", "client_cpu_us", "redis_requests"), 1.0
+)
+
+
+class Counting(BaseHTTPRequestHandler):
+    """Answers every third request with 409, the others with 201."""
+
+    protocol_version = "HTTP/1.1"
+    numbers = itertools.count(1)
+    disable_nagle_algorithm = True
+
+    def do_POST(self):
+        """Answer."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(409 if next(self.numbers) % 3 == 0 else 201)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, format, *args):
+        """Say nothing."""
+
+
+def test_the_crowd_counts_every_answer_once():
+    """What the server answered and what the buyers counted is the same, to the last request."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Counting)
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = Address("127.0.0.1", server.server_port)
+    probes = []
+    with Crowd(address) as crowd:
+        burst = crowd.burst(
+            [pack(address, "/", {"n": n}, {}) for n in range(3)],
+            buyers=5,
+            seconds=0.2,
+            warm=0.1,
+            probe=lambda: probes.append(1),
+        )
+    server.shutdown()
+    server.server_close()
+    answered = next(Counting.numbers) - 1
+    assert burst.total[201] + burst.total[409] == answered
+    assert burst.total[409] == answered // 3
+    assert burst.lost == 0
+    assert 0 < sum(burst.counted.values()) <= answered
+    assert len(burst.latencies) == sum(burst.counted.values())
+    assert len(probes) == 2
+
+
+def records(**speeds):
+    """Return one round in which each subject answers so many a second, whatever is asked."""
+    named = {EMPTY: 1000, SELECT: 800, UNLOCKED: 120, FOR_UPDATE: 100, DECORATED: 85} | speeds
+    return [
+        {"round": 0, "shape": "2×16", "case": case, "peer": peer, "exact": peer != UNLOCKED}
+        | {"answers_per_second": float(speed), "oversold": 0, "unaccounted": 0, "lost": 0}
+        | FIGURES
+        for peer, speed in named.items()
+        for case in CASES
+    ]
+
+
+def test_targets_are_judged_by_the_best_strategy():
+    """The ratio is that of the fastest strategy to its base in the same round."""
+    verdicts = {target.text: target for target in judge({"rounds": {"records": records(slow=90, quick=650)}})}
+    assert verdicts["2×16: best strategy (quick) × select_for_update view"].measured == 6.5
+    assert verdicts["2×16: best strategy (quick) × empty view"].verdict == "reached"
+    assert verdicts["2×16: sold out (quick) × empty view"].verdict == "missed"
+    assert verdicts[f"2×16: {DECORATED} × select_for_update view"].measured == 0.85
+    assert verdicts["oversold + unaccounted + lost, all runs"].verdict == "reached"
+
+
+@pytest.mark.parametrize("fault", ["oversold", "unaccounted", "lost"])
+def test_books_that_are_not_exact_are_told(fault):
+    """One wrong unit in one run is named, unless the view is meant to oversell."""
+    wrong = records(quick=650)
+    for record in wrong:
+        record[fault] = 1 if record["peer"] in (UNLOCKED, "quick") and record["case"] == HOT else 0
+    assert _faults({"rounds": {"records": wrong}}) == [f"quick, {HOT}: {fault} 1"]
+    assert [target.verdict for target in judge({"rounds": {"records": wrong}})][-1] == "missed"
+
+
+def test_everything_measured_is_printed():
+    """Speeds, costs, growth, targets and faults have their lines."""
+    facts = {"cpu": "c", "cores": 2, "load_before": [0.0], "python": "3", "commit": "x", "dirty": True}
+    growth = [r | {"axis": "buyers", "size": 16, "case": "16 buyers"} for r in records() if r["case"] == MANY]
+    results = {
+        "circumstances": facts,
+        "rounds": {"records": records(quick=650), "statements": {"quick": 6.0}},
+        "growth": growth,
+        "targets": [
+            {"text": "t", "wanted": 1, "at_least": True, "measured": None, "verdict": "not measured"}
+        ],
+        "faults": [f"quick, {SOLD_OUT}: lost 1"],
+    }
+    paper = io.StringIO()
+    show(Console(file=paper, width=150), results)
+    printed = paper.getvalue()
+    for text in ("with uncommitted changes", "6.50 [6.50–6.50]", "by buyers", "not measured", "lost 1"):
+        assert text in printed
