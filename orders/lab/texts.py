@@ -31,7 +31,12 @@ IDEAS = {
     "setnx_getset": _("SETNX with a time in it, GETSET to take over: two can take over at once."),
     "redis_spin_lock": _("SET NX PX with a token, polling; the database checks again when it writes."),
     "redis_script": _("Stock in Redis, taken by one atomic script; the database has the last word."),
-    "segmented": _("Stock in Redis in several segments; one atomic script takes from them."),
+    "redis_gate": _("Redis refuses, the database sells, a ledger remembers what lies between the two."),
+    "segmented": _("Stock in Redis in several segments, each with its own ledger; a cart may span them."),
+    "segmented_rows": _("Stock in several rows: take from any that nobody has locked, or gather from all."),
+    "segmented_locks": _("Stock in several rows with a distributed lock each: skip those that are taken."),
+    "combined": _("Many checkouts in one commit: the first one sells for all who wait behind it."),
+    "async_reserve": _("Reserve without waiting for the disk, then order with waiting for it."),
 }
 """One sentence each. A strategy that isn't here shows the idea of its docstring."""
 
