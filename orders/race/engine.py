@@ -17,6 +17,9 @@ from orders.race.plan import Plan, Variant, share_out
 from orders.race.result import Result, judge
 
 
+CIRCLES_SHOW_WITHIN = 4.0  # seconds; PostgreSQL looks for a circle after one
+
+
 class Watcher(Protocol):
     """Whoever wants to see how far the race is; called in the process that runs it."""
 
@@ -99,12 +102,14 @@ class _Track:
     def _heats(self, variant: Variant, product: Product, others: Sequence[Product]) -> list[Heat]:
         hands = share_out(self.plan.buyers, variant.processes, self.plan.processes)
         mischief = self.plan.mischief
+        # Who still waits in a circle after that shows nothing more.
+        circles = not variant.sound and bool(others)
         heat = Heat(
             product.sku,
             variant.strategy,
             self.plan.gap,
             _lease(STRATEGIES[variant.strategy], self.plan),
-            self.plan.deadline,
+            min(self.plan.deadline, CIRCLES_SHOW_WITHIN) if circles else self.plan.deadline,
             (),
             others=tuple(other.sku for other in others),
             mischief=mischief,

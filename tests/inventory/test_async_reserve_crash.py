@@ -104,7 +104,7 @@ def acknowledged_until_the_crash(shop: Shop, *arguments: str) -> set[str]:
 
 
 def test_no_acknowledged_order_is_lost_and_no_unit_leaks(shop):
-    """After the crash each acknowledged order is there, and stock, claims and orders add up; then reconcile."""
+    """After the crash each acknowledged order is there; stock, claims and orders add up; then reconcile."""
     acknowledged = acknowledged_until_the_crash(shop)
     kept = {str(row[0]) for row in shop.ask("SELECT id FROM orders_order")}
     assert acknowledged <= kept
