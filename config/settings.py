@@ -131,6 +131,8 @@ CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
 # Whether a product's own `strategy` counts: it costs a query a checkout.
 PRODUCT_STRATEGIES = env.bool("PRODUCT_STRATEGIES", default=False)
 PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
+IDEMPOTENCY_KEY_REQUIRED = env.bool("IDEMPOTENCY_KEY_REQUIRED", default=False)  # by `POST /checkout/`
+IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for which a key is known
 
 CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=as_broker(REDIS_URL))
 CELERY_TASK_ACKS_LATE = True  # a task of a killed worker is run again; the tasks here may be run twice

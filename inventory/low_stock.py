@@ -11,7 +11,8 @@ from inventory.signals import low_stock
 
 # Who sets the mark tells; of two who notice together the second finds it set. Units in segments are on hand.
 _AVAILABLE = """
-(on_hand - reserved + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0))
+(on_hand - reserved +
+ coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0))
 """
 _MARK = f"""
 UPDATE inventory_product AS product SET low_stock_since = statement_timestamp()

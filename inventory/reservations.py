@@ -182,7 +182,7 @@ def customer_of(basket: uuid.UUID) -> str:
 
 
 def _end(rows: QuerySet[StockReservation], state: StockReservation.State) -> list[StockReservation]:
-    """End those of `rows` that are live, and take their units off `reserved`; the products are locked first."""
+    """End those of `rows` that are live, and take their units off `reserved`; products are locked first."""
     lock_rows(rows.filter(state=State.LIVE).values_list("product_id", flat=True))
     live = list(rows.filter(state=State.LIVE).select_related("product").select_for_update(of=("self",)))
     StockReservation.objects.filter(pk__in=[row.pk for row in live]).update(state=state)

@@ -114,7 +114,7 @@ def cancel(order_id: UUID) -> Order:
 
 
 def expire(order_id: UUID) -> bool:
-    """End an order whose payment window is over and put its units back; False when there was nothing to do."""
+    """End an order whose payment window is over, and put its units back; False: nothing was to be done."""
     return _end(order_id, State.EXPIRED, _OVERDUE)
 
 

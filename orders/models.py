@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 
 from django.db import models
 from django.db.models import F, Q
@@ -34,9 +33,6 @@ class Order(models.Model):
     total = models.DecimalField(_("total"), max_digits=18, decimal_places=2)
     strategy = models.CharField(_("strategy"), max_length=40, help_text=_("How the stock was taken."))
     created_at = models.DateTimeField(_("created"), default=timezone.now, editable=False, db_index=True)
-
-    known_items: Sequence[OrderItem] | None = None
-    """The items with their products, where whoever holds this object has just written them."""
 
     class Meta:
         ordering = ("-created_at", "-pk")

@@ -11,13 +11,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from uuid import UUID
 
 from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN, InvalidCart, Line
+from inventory.reservations import MAX_TTL
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_FAULTS = 20  # enough to mend a client, too few to make a small request a large answer
 
-_FIELDS = ("lines", "strategy")
+DEFAULT_TTL = 600  # seconds of a reservation
+_FIELDS = ("lines", "reservation", "customer", "strategy")
+_CUSTOMER = re.compile(r"[^\x00-\x1f\x7f]{1,100}\Z")
+_MAX_TTL = int(MAX_TTL.total_seconds())
 _GOOD_LINE: dict[str, Any] = {"sku": "mug", "quantity": 1}
 _KINDS: dict[type, str] = {dict: "an object", list: "an array"}
 
@@ -40,10 +45,23 @@ class InvalidRequest(Exception):
 
 @dataclass(frozen=True)
 class CheckoutRequest:
-    """What a client asked for: its lines as they came, and the strategy it named, if any."""
+    """What a client asked for: its lines as they came or a reservation, who it is, and the strategy it named,
+    if any.
+    """
+
+    lines: tuple[Line, ...] = ()
+    strategy: str | None = None
+    customer: str = ""
+    reservation: UUID | None = None
+
+
+@dataclass(frozen=True)
+class ReservationRequest:
+    """What a client wants kept, for how many seconds, and who it is."""
 
     lines: tuple[Line, ...]
-    strategy: str | None = None
+    ttl: int = DEFAULT_TTL
+    customer: str = ""
 
 
 def parse_checkout(body: bytes, *, strategies: Iterable[str]) -> CheckoutRequest:
@@ -54,26 +72,61 @@ def parse_checkout(body: bytes, *, strategies: Iterable[str]) -> CheckoutRequest
         strategies: names that the client may choose from; empty where it may not choose.
 
     Returns:
-        The lines as they came (the checkout merges and sorts them), and the strategy or None.
+        Lines as they came (the checkout merges and sorts them), or the reservation; and what else was said.
 
     Raises:
         InvalidRequest: with one fault for each wrong field.
 
     Example:
         >>> parse_checkout(b'{"lines": [{"sku": "mug", "quantity": 2}]}', strategies=())
-        CheckoutRequest(lines=(Line(sku='mug', quantity=2),), strategy=None)
+        CheckoutRequest(lines=(Line(sku='mug', quantity=2),), strategy=None, customer='', reservation=None)
     """
-    data = _load(body)
-    if not isinstance(data, dict):
-        _refuse("", f'must be an object such as {{"lines": [...]}}, not {_shown(data)}')
-    faults = [*_field_faults("", data, _FIELDS, required=("lines",))]
-    if "lines" in data:
-        faults += _lines_faults(data["lines"])
+    data = _object(body)
+    reserved = "reservation" in data
+    faults = [*_field_faults("", data, _FIELDS, required=() if reserved else ("lines",))]
+    faults += _lines_faults(data["lines"]) if "lines" in data else []
+    faults += _customer_faults(data)
+    if reserved:
+        faults += _reservation_faults(data)
     if "strategy" in data:
         faults += _strategy_faults(data["strategy"], sorted(strategies))
     if faults:
         raise InvalidRequest(*faults)
-    return CheckoutRequest(tuple(Line(**line) for line in data["lines"]), data.get("strategy"))
+    return CheckoutRequest(
+        _lines(data),
+        data.get("strategy"),
+        data.get("customer", ""),
+        UUID(data["reservation"]) if reserved else None,
+    )
+
+
+def parse_reservation(body: bytes) -> ReservationRequest:
+    """Read the body of a request to reserve: `lines`, and if wanted `ttl` (seconds) and `customer`.
+
+    Raises:
+        InvalidRequest: with one fault for each wrong field.
+    """
+    data = _object(body)
+    faults = [*_field_faults("", data, ("lines", "ttl", "customer"), required=("lines",))]
+    faults += _lines_faults(data["lines"]) if "lines" in data else []
+    faults += _customer_faults(data)
+    ttl = data.get("ttl", DEFAULT_TTL)
+    if isinstance(ttl, bool) or not isinstance(ttl, int) or not 1 <= ttl <= _MAX_TTL:
+        faults.append(Fault("/ttl", f"{_shown(ttl)}: must be a whole number of seconds, 1 to {_MAX_TTL}"))
+    if faults:
+        raise InvalidRequest(*faults)
+    return ReservationRequest(_lines(data), ttl, data.get("customer", ""))
+
+
+def parse_nothing(body: bytes) -> None:
+    """Read the body of a request that says everything in its address: an empty object.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    faults = [*_field_faults("", _object(body), (), required=())]
+    if faults:
+        raise InvalidRequest(*faults)
 
 
 def parse_after(after: str) -> str:
@@ -123,6 +176,13 @@ def _load(body: bytes) -> Any:
         _refuse("", f"holds a number with too many digits; a quantity is at most {MAX_QUANTITY}")
 
 
+def _object(body: bytes) -> dict[str, Any]:
+    data = _load(body)
+    if not isinstance(data, dict):
+        _refuse("", f'must be an object such as {{"lines": [...]}}, not {_shown(data)}')
+    return data
+
+
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse {"quantity": 1, "quantity": 9}: parsers differ on which one counts."""
     seen: dict[str, Any] = {}
@@ -148,7 +208,9 @@ def _field_faults(
             yield Fault(f"{at}/{name}", "is missing")
     for name in found:
         if name not in known:
-            yield Fault(f"{at}/{_escape(name)}", f"is not a known field; known here: {', '.join(known)}")
+            yield Fault(
+                f"{at}/{_escape(name)}", f"is not a known field; known here: {', '.join(known) or 'none'}"
+            )
 
 
 def _lines_faults(lines: Any) -> Iterator[Fault]:
@@ -172,6 +234,28 @@ def _line_faults(at: str, line: Any) -> Iterator[Fault]:
             Line(**{**_GOOD_LINE, field: line[field]})
         except InvalidCart as error:
             yield Fault(f"{at}/{field}", f"{_shown(line[field])}: {error.reason}")
+
+
+def _lines(data: Mapping[str, Any]) -> tuple[Line, ...]:
+    return tuple(Line(**line) for line in data.get("lines", ()))
+
+
+def _customer_faults(data: Mapping[str, Any]) -> Iterator[Fault]:
+    customer = data.get("customer", "nobody")
+    if not isinstance(customer, str) or not _CUSTOMER.match(customer):
+        yield Fault(
+            "/customer", f"{_shown(customer)}: must be a string of 1 to 100 characters that can be printed"
+        )
+
+
+def _reservation_faults(data: Mapping[str, Any]) -> Iterator[Fault]:
+    for other in ("lines", "strategy"):
+        if other in data:
+            yield Fault(f"/{other}", "is not wanted beside a reservation, which has its own")
+    try:
+        UUID(data["reservation"])
+    except (ValueError, TypeError, AttributeError):
+        yield Fault("/reservation", f"{_shown(data['reservation'])}: must be the id of a reservation, a UUID")
 
 
 def _strategy_faults(strategy: Any, allowed: list[str]) -> Iterator[Fault]:

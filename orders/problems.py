@@ -20,8 +20,10 @@ from django.utils.translation import gettext_noop
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 
-from inventory.domain import Busy, InvalidCart, SoldOut
+from inventory.domain import Busy, InvalidCart, LimitReached, SoldOut
+from inventory.reservations import ReservationGone
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
+from orders.lifecycle import OrderUnknown, PaymentTooLate, TransitionRefused
 from orders.parsing import Fault, InvalidRequest
 
 _View = Callable[..., HttpResponse]
@@ -58,6 +60,54 @@ SOLD_OUT = ProblemType(
         "A final answer: nothing was ordered. Each entry of shortages has the SKU, the units requested and "
         "those available."
     ),
+)
+LIMIT = ProblemType(
+    "customer-limit",
+    HTTPStatus.CONFLICT,
+    gettext_noop("More than one customer may have"),
+    gettext_noop(
+        "A final answer: nothing was ordered. The members sku, limit, bought and requested say why. Where "
+        "customer is missing, send who buys."
+    ),
+)
+RESERVATION_GONE = ProblemType(
+    "reservation-gone",
+    HTTPStatus.CONFLICT,
+    gettext_noop("The reservation has ended"),
+    gettext_noop("It was used, released, or its time is over; the member state says which. Reserve again."),
+)
+TOO_LATE = ProblemType(
+    "payment-too-late",
+    HTTPStatus.CONFLICT,
+    gettext_noop("The payment came too late"),
+    gettext_noop(
+        "The order was cancelled or had expired, and its units were given back. Nothing was sold: give the "
+        "money back, and order again."
+    ),
+)
+ORDER_STATE = ProblemType(
+    "order-state",
+    HTTPStatus.CONFLICT,
+    gettext_noop("The order's state doesn't allow it"),
+    gettext_noop("The member state says what the order is by now."),
+)
+KEY_IN_PROGRESS = ProblemType(
+    "key-in-progress",
+    HTTPStatus.CONFLICT,
+    gettext_noop("The same request is still at work"),
+    gettext_noop("Ask again with the same Idempotency-Key after the seconds in Retry-After."),
+)
+KEY_REUSED = ProblemType(
+    "key-reused",
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+    gettext_noop("The Idempotency-Key belongs to another request"),
+    gettext_noop("Nothing was done. A key stands for one request; choose a new one for each."),
+)
+KEY_MISSING = ProblemType(
+    "key-missing",
+    HTTPStatus.BAD_REQUEST,
+    gettext_noop("An Idempotency-Key is required"),
+    gettext_noop("Nothing was done. Send the header with a value of your own, such as a UUID."),
 )
 BUSY = ProblemType(
     "busy",
@@ -110,11 +160,18 @@ MEDIA_TYPE = ProblemType(
 
 PROBLEM_TYPES = (
     INVALID,
+    KEY_MISSING,
     NOT_FOUND,
     METHOD,
     SOLD_OUT,
+    LIMIT,
+    RESERVATION_GONE,
+    TOO_LATE,
+    ORDER_STATE,
+    KEY_IN_PROGRESS,
     TOO_LARGE,
     MEDIA_TYPE,
+    KEY_REUSED,
     BUSY,
     UNAVAILABLE,
     OUTCOME_UNKNOWN,
@@ -134,17 +191,24 @@ class Problem(Exception):
         super().__init__(detail)
 
 
-def respond(problem: Problem) -> JsonResponse:
-    """Return the problem as `application/problem+json`."""
-    body = {
+def document(problem: Problem) -> dict[str, Any]:
+    """Return the members of the problem's body."""
+    return {
         "type": f"/problems/#{problem.kind.slug}",
         "title": problem.kind.title,
         "status": problem.kind.status.value,
         "detail": problem.detail,
         **problem.members,
     }
+
+
+def respond(problem: Problem) -> JsonResponse:
+    """Return the problem as `application/problem+json`."""
     return JsonResponse(
-        body, status=problem.kind.status, content_type="application/problem+json", headers=problem.headers
+        document(problem),
+        status=problem.kind.status,
+        content_type="application/problem+json",
+        headers=problem.headers,
     )
 
 
@@ -177,6 +241,36 @@ def _(error: SoldOut) -> Problem:
     skus = ", ".join(shortage.sku for shortage in error.shortages)
     shortages = [asdict(shortage) for shortage in error.shortages]
     return Problem(SOLD_OUT, f"Not enough of {skus}; nothing was ordered.", shortages=shortages)
+
+
+@problem_of.register
+def _(error: LimitReached) -> Problem:
+    members = {name: getattr(error, name) for name in ("sku", "limit", "bought", "requested")}
+    return Problem(
+        LIMIT, f"One customer may have {error.limit} of {error.sku}; nothing was ordered.", **members
+    )
+
+
+@problem_of.register
+def _(error: ReservationGone) -> Problem:
+    if error.state is None:
+        return Problem(NOT_FOUND, "There is no reservation of this id.")
+    return Problem(RESERVATION_GONE, f"The reservation is {error.state}.", state=str(error.state))
+
+
+@problem_of.register
+def _(error: OrderUnknown) -> Problem:
+    return Problem(NOT_FOUND, "There is no order of this id.")
+
+
+@problem_of.register
+def _(error: TransitionRefused) -> Problem:
+    return Problem(ORDER_STATE, f"The order is {error.state}.", state=str(error.state))
+
+
+@problem_of.register
+def _(error: PaymentTooLate) -> Problem:
+    return Problem(TOO_LATE, f"The order is {error.state}; nothing was sold.", state=str(error.state))
 
 
 @problem_of.register

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from inventory.domain import LimitReached, Line
 from inventory.models import Product
-from orders.models import Order, OrderItem
+from orders.models import Order
 
 CREATED: Final = 201
 
@@ -112,7 +112,6 @@ class Receipt:
     created_at: datetime = field(default_factory=timezone.now)
     total: Decimal | None = None
     body: dict[str, Any] = field(default_factory=dict)
-    items: list[OrderItem] = field(default_factory=list)
     watched: tuple[int, ...] = ()
 
     def price(self, products: Mapping[str, Product]) -> None:
@@ -120,15 +119,6 @@ class Receipt:
         bought = [products[line.sku] for line in self.cart]
         self.watched = tuple(p.pk for p in bought if p.low_stock_threshold is not None)
         self.total = sum((products[line.sku].price * line.quantity for line in self.cart), Decimal(0))
-        self.items = [
-            OrderItem(
-                order_id=self.id,
-                product=products[line.sku],
-                quantity=line.quantity,
-                unit_price=products[line.sku].price,
-            )
-            for line in self.cart
-        ]
         self.body = {
             "id": str(self.id),
             "state": Order.State.PLACED.value,
@@ -157,7 +147,6 @@ class Receipt:
             created_at=self.created_at,
         )
         order._state.adding = False
-        order.known_items = self.items
         return order
 
 

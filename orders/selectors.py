@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -11,6 +10,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from inventory.models import LAB_PREFIX, Product
+from inventory.reservations import Reserved
 from inventory.strategies import STRATEGIES, Strategy
 from orders.models import Order, OrderItem
 
@@ -42,6 +42,16 @@ def product_data(product: Product) -> dict[str, Any]:
         "name": product.name,
         "price": str(product.price),
         "on_hand": product.on_hand,
+        "available": product.available,
+    }
+
+
+def reservation_data(made: Reserved) -> dict[str, Any]:
+    """Return a reservation as JSON data."""
+    return {
+        "reservation": str(made.basket),
+        "expires_at": made.expires_at.isoformat(),
+        "lines": [{"sku": line.sku, "quantity": line.quantity} for line in made.lines],
     }
 
 
@@ -52,18 +62,16 @@ def order_data(order: Order) -> dict[str, Any]:
         "state": order.state,
         "total": str(order.total),
         "strategy": order.strategy,
+        "customer": order.customer,
         "created_at": order.created_at.isoformat(),
+        "pay_by": order.pay_by.isoformat() if order.pay_by else None,
         "lines": [
-            {"sku": item.product.sku, "quantity": item.quantity, "unit_price": str(item.unit_price)}
-            for item in _items(order)
+            {"sku": sku, "quantity": quantity, "unit_price": str(price)}
+            for sku, quantity, price in sorted(
+                OrderItem.objects.filter(order=order).values_list("product__sku", "quantity", "unit_price")
+            )
         ],
     }
-
-
-def _items(order: Order) -> Iterable[OrderItem]:
-    if order.known_items is not None:
-        return order.known_items
-    return OrderItem.objects.filter(order=order).select_related("product")
 
 
 @dataclass(frozen=True)

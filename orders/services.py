@@ -81,8 +81,8 @@ def place(
     try:
         _sell(seller, sale)
     except SoldOut:
-        # Reservations end in the moment of their expiry, whether somebody has swept them up or not. A strategy
-        # whose copy of the stock refuses without asking the database relies on the sweep.
+        # Reservations end in the moment of their expiry, whether somebody has swept them up or not. A
+        # strategy whose copy of the stock refuses without asking the database relies on the sweep.
         if seller.keeps_stock or not reservations.expire_overdue(line.sku for line in cart):
             raise
         _sell(seller, sale)

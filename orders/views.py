@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from uuid import UUID
+
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
@@ -9,33 +14,108 @@ from django.templatetags.static import static
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from inventory.domain import UnknownProduct
-from orders import selectors
+from inventory.domain import Line, UnknownProduct
+from inventory.reservations import release, reserve
+from orders import openapi, selectors
+from orders.idempotency import client_key, once
+from orders.lifecycle import cancel, pay
 from orders.models import Order
 from orders.pages import page
-from orders.parsing import MAX_BODY_BYTES, CheckoutRequest, parse_after, parse_checkout, unknown_products
+from orders.parsing import (
+    MAX_BODY_BYTES,
+    CheckoutRequest,
+    parse_after,
+    parse_checkout,
+    parse_nothing,
+    parse_reservation,
+    unknown_products,
+)
 from orders.problems import MEDIA_TYPE, NOT_FOUND, PROBLEM_TYPES, TOO_LARGE, Problem, json_api
-from orders.services import checkout
+from orders.recording import ClientKey, Receipt
+from orders.services import checkout_reserved, place
 
 # JSON ------------------------------------------------------------------------------------------------------
 
 
 @json_api("POST")
 def checkout_view(request: HttpRequest) -> HttpResponse:
-    """Place an order: 201 with its address in Location."""
+    """Place an order: 201 with its address in Location. A repeated key gets the first answer."""
     _require_small_json(request)
     names = [choice.name for choice in selectors.strategy_choices()]
-    order = _place(parse_checkout(request.body, strategies=names))
-    location = reverse("orders:order", args=[order.pk])
-    return JsonResponse(selectors.order_data(order), status=201, headers={"Location": location})
+    wanted = parse_checkout(request.body, strategies=names)
+    key = client_key(request, wanted.customer)
+    return once(key, lambda: _created(_place(wanted, key)))
 
 
-def _place(wanted: CheckoutRequest) -> Order:
+def _created(receipt: Receipt) -> HttpResponse:
+    location = reverse("orders:order", args=[receipt.id])
+    return JsonResponse(receipt.body, status=201, headers={"Location": location})
+
+
+def _place(wanted: CheckoutRequest, key: ClientKey | None) -> Receipt:
+    if wanted.reservation is not None:
+        return checkout_reserved(wanted.reservation, customer=wanted.customer, key=key)
+    with _naming_unknown(wanted.lines):
+        return place(wanted.lines, strategy=wanted.strategy, customer=wanted.customer, key=key)
+
+
+@contextmanager
+def _naming_unknown(lines: Sequence[Line]) -> Iterator[None]:
     try:
-        return checkout(wanted.lines, strategy=wanted.strategy)
+        yield
     except UnknownProduct as error:
         # Only here are both known: which SKUs the catalogue lacks, and where the client wrote them.
-        raise unknown_products(wanted.lines, error.skus) from error
+        raise unknown_products(lines, error.skus) from error
+
+
+@json_api("POST")
+def reservations_view(request: HttpRequest) -> HttpResponse:
+    """Keep units for a while: 201 with the reservation's id and its end."""
+    _require_small_json(request)
+    wanted = parse_reservation(request.body)
+    with _naming_unknown(wanted.lines):
+        made = reserve(wanted.lines, timedelta(seconds=wanted.ttl), wanted.customer)
+    location = reverse("orders:reservation", args=[made.basket])
+    return JsonResponse(selectors.reservation_data(made), status=201, headers={"Location": location})
+
+
+@json_api("DELETE")
+def reservation_view(request: HttpRequest, basket: str) -> HttpResponse:
+    """Give a reservation's units back before its time: 204."""
+    release(_uuid(basket, "There is no reservation of this id."))
+    return HttpResponse(status=204)
+
+
+@json_api("POST")
+def pay_view(request: HttpRequest, order_id: str) -> HttpResponse:
+    """Note that an order is paid; again and again, if need be."""
+    return _changed(request, order_id, pay)
+
+
+@json_api("POST")
+def cancel_view(request: HttpRequest, order_id: str) -> HttpResponse:
+    """Cancel an order; its units go back."""
+    return _changed(request, order_id, cancel)
+
+
+def _changed(request: HttpRequest, order_id: str, change: Callable[[UUID], Order]) -> HttpResponse:
+    _require_small_json(request)
+    parse_nothing(request.body)
+    order = change(_uuid(order_id, "There is no order of this id."))
+    return JsonResponse(selectors.order_data(order))
+
+
+def _uuid(text: str, missing: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Problem(NOT_FOUND, missing) from None
+
+
+@require_safe
+def openapi_view(request: HttpRequest) -> HttpResponse:
+    """Describe this interface for programs."""
+    return JsonResponse(openapi.description())
 
 
 def _require_small_json(request: HttpRequest) -> None:

@@ -1,0 +1,141 @@
+"""`Idempotency-Key`: a client that got no answer asks again with the same key, and gets the first answer.
+
+Nothing is looked up before the sale. The key is written in the order's own transaction under a unique index,
+so a repetition is found where it can't be missed; and before a refusal is answered the key is looked up,
+because what is sold out now may have been sold to this very request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import reverse
+from django.utils import timezone
+
+from inventory.domain import LimitReached, SoldOut
+from inventory.reservations import ReservationGone
+from orders.models import IdempotencyKey
+from orders.problems import INVALID, KEY_IN_PROGRESS, KEY_MISSING, KEY_REUSED, Problem, document, problem_of
+from orders.recording import CREATED, ClientKey, RepeatedKey
+
+HEADER = "Idempotency-Key"
+_FINAL = (SoldOut, LimitReached, ReservationGone)
+"""Refusals that are kept: the same key never gets another answer. *Busy* and an outage are asked again."""
+
+_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
+_lock = threading.Lock()
+_in_flight: set[tuple[str, str]] = set()
+
+
+def client_key(request: HttpRequest, scope: str) -> ClientKey | None:
+    """Return the request's key, or None where it has none and needs none.
+
+    Args:
+        request: its body is part of the fingerprint, so another body under the same key is found out.
+        scope: whose key it is: two customers may choose the same one.
+
+    Raises:
+        Problem: it is missing where `settings.IDEMPOTENCY_KEY_REQUIRED`, or can't be one.
+    """
+    given = request.headers.get(HEADER)
+    if given is None:
+        if settings.IDEMPOTENCY_KEY_REQUIRED:
+            raise Problem(KEY_MISSING, f"Send the header {HEADER} with a value of your own, such as a UUID.")
+        return None
+    key = given[1:-1] if len(given) > 1 and given[0] == given[-1] == '"' else given
+    if not _KEY.match(key):
+        raise Problem(INVALID, f"{HEADER} must be 1 to 255 visible ASCII characters; send a UUID.", errors=[])
+    fingerprint = hashlib.sha256(request.path.encode() + b"\0" + request.body).hexdigest()
+    return ClientKey(scope, key, fingerprint)
+
+
+def once(key: ClientKey | None, work: Callable[[], HttpResponse]) -> HttpResponse:
+    """Return the answer of `work`, or the one that the key has already.
+
+    Args:
+        key: the request's; without one `work` is simply done.
+        work: places the order with the key, and returns the answer.
+
+    Raises:
+        Problem: the key is in progress, or was used for another request. And whatever `work` raises.
+    """
+    if key is None:
+        return work()
+    with _alone(key):
+        try:
+            return work()
+        except RepeatedKey:
+            answer = _answered(key)
+            if answer is None:  # swept between the two looks, a day after it was written
+                raise
+            return answer
+        except Exception as error:
+            return _answered(key) or _kept(key, error)
+
+
+@contextmanager
+def _alone(key: ClientKey) -> Iterator[None]:
+    """Refuse a key that this process is at work on. Requests in other processes wait at the unique index."""
+    name = (key.scope, key.key)
+    with _lock:
+        if name in _in_flight:
+            raise Problem(
+                KEY_IN_PROGRESS, "The first request is still at work.", headers={"Retry-After": "1"}
+            )
+        _in_flight.add(name)
+    try:
+        yield
+    finally:
+        with _lock:
+            _in_flight.discard(name)
+
+
+def _answered(key: ClientKey) -> HttpResponse | None:
+    """Return the stored answer of the key, if it has one.
+
+    Raises:
+        Problem: it belongs to another request.
+    """
+    row = IdempotencyKey.objects.filter(scope=key.scope, key=key.key).first()
+    if row is None:
+        return None
+    if row.fingerprint != key.fingerprint:
+        raise Problem(KEY_REUSED, "This key was used for another request; choose a new one.")
+    media = "application/json" if row.status == CREATED else "application/problem+json"
+    headers = {"Idempotency-Replayed": "true"}
+    if row.order_id:
+        headers["Location"] = reverse("orders:order", args=[row.order_id])
+    return JsonResponse(row.body, status=row.status, content_type=media, headers=headers)
+
+
+def _kept(key: ClientKey, error: Exception) -> HttpResponse:
+    """Store a final refusal and return it; raise anything else. If somebody was faster, theirs counts."""
+    if not isinstance(error, _FINAL):
+        raise error
+    problem = problem_of(error)
+    row = IdempotencyKey(
+        scope=key.scope,
+        key=key.key,
+        fingerprint=key.fingerprint,
+        status=problem.kind.status,
+        body=document(problem),
+    )
+    IdempotencyKey.objects.bulk_create([row], ignore_conflicts=True)
+    sold = IdempotencyKey.objects.filter(scope=key.scope, key=key.key).exclude(order=None)
+    faster = _answered(key) if sold.exists() else None
+    if faster is None:
+        raise error
+    return faster
+
+
+def forget_old_keys() -> int:
+    """Delete the keys that no client may repeat any more; returns how many."""
+    kept = timedelta(seconds=settings.IDEMPOTENCY_KEPT)
+    return IdempotencyKey.objects.filter(created_at__lt=timezone.now() - kept).delete()[0]
