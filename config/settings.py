@@ -138,7 +138,16 @@ CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=as_broker(REDIS_URL))
 CELERY_TASK_ACKS_LATE = True  # a task of a killed worker is run again; the tasks here may be run twice
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TIMEZONE = "UTC"
-CELERY_BEAT_SCHEDULE: dict[str, Any] = {}
+# Seconds. Whatever a task sweeps up is free before it comes, too, where somebody needs it: see the docs.
+CELERY_BEAT_SCHEDULE: dict[str, Any] = {
+    "expire orders": {"task": "orders.tasks.expire_orders", "schedule": 30},
+    "sweep reservations": {"task": "inventory.tasks.sweep_reservations", "schedule": 30},
+    "tell low stock": {"task": "inventory.tasks.tell_low_stock", "schedule": 300},
+    "reconcile strategies": {"task": "inventory.tasks.reconcile", "schedule": 60},
+    "audit stock": {"task": "orders.tasks.audit_stock", "schedule": 3600},
+    "forget keys": {"task": "orders.tasks.forget_keys", "schedule": 3600},
+}
+RECONCILE_OLDER_THAN = env.int("RECONCILE_OLDER_THAN", default=60)  # seconds; younger sales may be at work
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},

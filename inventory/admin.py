@@ -7,13 +7,17 @@ from typing import Any
 from uuid import uuid4
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import DecimalField, ExpressionWrapper, F, Q, QuerySet, Sum
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from inventory.models import LAB_PREFIX, Product, StockMovement
+from inventory import reservations
+from inventory.admin_parts import STYLES, ReadOnly, ReasonForm, badge, reason
+from inventory.models import LAB_PREFIX, CustomerPurchase, Product, StockMovement, StockReservation
 from inventory.services import change_stock, create_product
+from inventory.strategies import STRATEGIES
 
 Kind = StockMovement.Kind
 MONEY: DecimalField[Any, Any] = DecimalField(max_digits=20, decimal_places=2)
@@ -66,7 +70,15 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
 
     class Meta:
         model = Product
-        fields = ("sku", "name", "price")
+        fields = ("sku", "name", "price", "low_stock_threshold", "customer_limit", "strategy")
+
+    def clean_strategy(self) -> str:
+        """Refuse a strategy that isn't there or oversells."""
+        name = str(self.cleaned_data["strategy"])
+        sound = [one.name for one in STRATEGIES.values() if one.sound and not one.unconfigured()]
+        if name and name not in sound:
+            raise forms.ValidationError(_("Choose of %(names)s.") % {"names": ", ".join(sound)})
+        return name
 
     def clean(self) -> dict[str, Any]:
         """Refuse a change without its cause, and one that would leave less than nothing."""
@@ -74,8 +86,8 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
         change = data.get("change_by") or 0
         if change and self.instance.pk and not data.get("cause"):
             self.add_error("cause", _("Say what changed the stock: the ledger keeps it."))
-        if self.instance.on_hand + change < 0:
-            left = self.instance.on_hand
+        if self.instance.available + change < 0:
+            left = self.instance.available
             self.add_error("change_by", _("There are only %(left)s.") % {"left": left})
         return data
 
@@ -113,10 +125,11 @@ class MovementInline(admin.TabularInline):  # type: ignore[type-arg]  # not subs
 class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Products with what is on hand, what was sold, and what the shelf is worth."""
 
-    KNOWN = ("sku", "on_hand", "sold", "value", "version", "guarded")
+    KNOWN = ("sku", "on_hand", "reserved", "availability", "sold", "value", "version", "guarded")
+    RULES = ("low_stock_threshold", "customer_limit", "strategy")
 
     form = ProductForm
-    list_display = ("sku", "name", "price", "on_hand", "sold", "value", "guarded")
+    list_display = ("sku", "name", "price", "on_hand", "reserved", "availability", "sold", "value", "guarded")
     list_filter = (StockFilter, LabFilter)
     search_fields = ("sku", "name")
     search_help_text = _("SKU or name")
@@ -129,6 +142,16 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
         sold = Sum("order_items__quantity", default=0)
         products: QuerySet[Product] = super().get_queryset(request)
         return products.annotate(_sold=sold, _value=value)
+
+    class Media:
+        css = STYLES
+
+    @admin.display(description=_("available"), ordering=F("on_hand") - F("reserved"))
+    def availability(self, product: Product) -> str:
+        """Return the units that may be sold, marked where they are few or none."""
+        low = product.low_stock_threshold is not None and product.available <= product.low_stock_threshold
+        tone = "ended" if product.available <= 0 else "warn" if low else "good"
+        return badge(tone, product.available)
 
     @admin.display(description=_("sold"), ordering="_sold")
     def sold(self, product: Any) -> int:
@@ -143,8 +166,8 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
     def get_fields(self, request: HttpRequest, obj: Product | None = None) -> tuple[str, ...]:
         """Return what a new product needs, or what there is to know about one."""
         if obj is None:
-            return ("sku", "name", "price", "change_by")
-        return (*self.KNOWN, "name", "price", "change_by", "cause")
+            return ("sku", "name", "price", *self.RULES, "change_by")
+        return (*self.KNOWN, "name", "price", *self.RULES, "change_by", "cause")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Product | None = None) -> tuple[str, ...]:
         """Let nobody write over stock, nor rename what orders and locks are named after."""
@@ -160,15 +183,16 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
         if not change:
             made = create_product(obj.sku, name=obj.name, price=obj.price, on_hand=quantity)
             obj.pk, obj._state.adding = made.pk, False
+            obj.save(update_fields=self.RULES)
             return
-        obj.save(update_fields=["name", "price"])
+        obj.save(update_fields=["name", "price", *self.RULES])
         if quantity:
             cause = f"admin:{request.user.pk}:{form.cleaned_data['cause']}:{uuid4().hex[:12]}"
             change_stock(obj, Kind.RECEIVED if quantity > 0 else Kind.ADJUSTED, quantity, cause)
 
 
 @admin.register(StockMovement)
-class StockMovementAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class StockMovementAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The ledger, to be read."""
 
     list_display = ("created_at", "product", "kind", "quantity", "cause")
@@ -179,14 +203,55 @@ class StockMovementAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not sub
     date_hierarchy = "created_at"
     list_per_page = 50
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody adds a movement without changing the stock."""
-        return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody changes a ledger."""
-        return False
+@admin.register(StockReservation)
+class StockReservationAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """What is promised to whom until when."""
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody deletes from a ledger."""
-        return False
+    list_display = ("created_at", "product", "quantity", "customer", "how", "expires_at", "basket")
+    list_filter = ("state", "created_at")
+    list_select_related = ("product",)
+    search_fields = ("=product__sku", "=basket", "customer")
+    search_help_text = _("SKU, basket or customer")
+    list_per_page = 50
+    actions = ("release_baskets",)
+    action_form = ReasonForm
+
+    class Media:
+        css = STYLES
+
+    @admin.display(description=_("state"), ordering="state")
+    def how(self, row: StockReservation) -> str:
+        """Return the state with its shape; a live one whose time is over is free already."""
+        overdue = row.state == "live" and row.expires_at <= timezone.now()
+        if overdue:
+            return badge("warn", _("overdue"))
+        tones = {"live": "open", "used": "good"}
+        return badge(tones.get(row.state, "ended"), row.get_state_display())
+
+    def has_release_permission(self, request: HttpRequest) -> bool:
+        """Who may change reservations may release them."""
+        return request.user.has_perm("inventory.change_stockreservation")
+
+    @admin.action(description=_("Release the selected baskets"), permissions=["release"])
+    def release_baskets(self, request: HttpRequest, rows: QuerySet[StockReservation]) -> None:
+        """Give the units back, a basket at a time; ended ones are told."""
+        for row in rows.order_by("basket").distinct("basket"):
+            try:
+                reservations.release(row.basket)
+            except reservations.ReservationGone as gone:
+                self.message_user(request, str(gone), messages.WARNING)
+            else:
+                self.log_change(request, row, f"released: {reason(request)}")
+                self.message_user(request, _("Released %(basket)s.") % {"basket": row.basket})
+
+
+@admin.register(CustomerPurchase)
+class CustomerPurchaseAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """How many units each customer has."""
+
+    list_display = ("customer", "product", "units")
+    list_select_related = ("product",)
+    search_fields = ("customer", "=product__sku")
+    search_help_text = _("Customer or SKU")
+    list_per_page = 50

@@ -4,35 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import Count, QuerySet, Sum
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from orders.models import Order, OrderItem
-
-
-class ReadOnly:
-    """Looking is all that anyone may do."""
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Orders are placed at the checkout."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """What was sold was sold."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The ledger has its movements, which would then have no order."""
-        return False
+from inventory.admin_parts import STYLES, ReadOnly, ReasonForm, badge, reason
+from orders.lifecycle import TransitionRefused, cancel
+from orders.models import IdempotencyKey, Order, OrderItem
 
 
 class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
     """What was bought."""
 
     model = OrderItem
-    fields = ("product", "quantity", "unit_price", "line_total")
+    fields = ("product", "quantity", "returned", "unit_price", "line_total")
     readonly_fields = ("line_total",)
     extra = 0
 
@@ -46,13 +32,44 @@ class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg] 
 class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Orders with their number of units."""
 
-    list_display = ("id", "created_at", "state", "units", "lines", "total", "strategy")
+    list_display = ("id", "created_at", "how", "customer", "units", "lines", "total", "pay_by", "strategy")
     list_filter = ("state", "strategy", "created_at")
-    search_fields = ("=id", "=items__product__sku")
-    search_help_text = _("Order number or SKU")
+    search_fields = ("=id", "=items__product__sku", "=customer")
+    search_help_text = _("Order number, SKU or customer")
     date_hierarchy = "created_at"
     list_per_page = 50
     inlines = (OrderItemInline,)
+    actions = ("cancel_orders",)
+    action_form = ReasonForm
+
+    class Media:
+        css = STYLES
+
+    @admin.display(description=_("state"), ordering="state")
+    def how(self, order: Order) -> str:
+        """Return the state with its shape and colour."""
+        tones = {"placed": "open", "paid": "good"}
+        return badge(tones.get(order.state, "ended"), order.get_state_display())
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """Who may change orders may cancel them."""
+        return request.user.has_perm("orders.change_order")
+
+    @admin.action(description=_("Cancel the selected orders and restock"), permissions=["cancel"])
+    def cancel_orders(self, request: HttpRequest, orders: QuerySet[Order]) -> None:
+        """Cancel each, with the reason in the history; those that can't be are told."""
+        why = reason(request)
+        if not why:
+            self.message_user(request, _("Say why: the history keeps it."), messages.ERROR)
+            return
+        for order in Order.objects.filter(pk__in=list(orders.values_list("pk", flat=True))):
+            try:
+                cancel(order.pk)
+            except TransitionRefused as refused:
+                self.message_user(request, str(refused), messages.WARNING)
+            else:
+                self.log_change(request, order, f"cancelled: {why}")
+                self.message_user(request, _("Cancelled %(order)s.") % {"order": order.pk})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Order]:
         """Return the orders with their units and lines."""
@@ -68,3 +85,15 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
     def lines(self, order: Any) -> int:
         """Return the number of lines."""
         return int(order._lines)
+
+
+@admin.register(IdempotencyKey)
+class IdempotencyKeyAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """Which request has which answer."""
+
+    list_display = ("created_at", "scope", "key", "status", "order")
+    list_filter = ("status", "created_at")
+    list_select_related = ("order",)
+    search_fields = ("=key", "=scope", "=order__id")
+    search_help_text = _("Key, customer or order number")
+    list_per_page = 50

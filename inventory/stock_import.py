@@ -1,0 +1,175 @@
+"""Deliveries from a CSV file: all or nothing, and once, however often the file is read."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from inventory.domain import InvalidCart, Line
+from inventory.models import LAB_PREFIX, Product, StockMovement
+from inventory.services import change_stock, create_product
+
+COLUMNS: Final = ("sku", "quantity", "cause")
+OPTIONAL: Final = ("name", "price")
+MAX_QUANTITY: Final = 1_000_000
+"""Units of one delivery; more is taken for a slip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A line of the file: `quantity` units of `sku`, because of `cause`; name and price for a new product."""
+
+    number: int
+    sku: str
+    quantity: int
+    cause: str
+    name: str = ""
+    price: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an import did, or would do: units `received` in `booked` lines, `repeated` lines, new products."""
+
+    booked: int
+    repeated: int
+    created: int
+    received: int
+
+
+class ImportRefused(Exception):
+    """Nothing was booked. `errors` has a sentence for each wrong line, with its number."""
+
+    def __init__(self, errors: Iterable[str]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("; ".join(self.errors))
+
+
+def read_deliveries(rows: Iterable[str]) -> list[Delivery]:
+    """Return the deliveries in a CSV text with a heading; touches no database.
+
+    Args:
+        rows: lines of text. The heading names `sku`, `quantity` and `cause`, and may name `name`, `price`.
+
+    Raises:
+        ImportRefused: with every wrong line.
+
+    Example:
+        >>> read_deliveries(["sku,quantity,cause", "mug,3,note-17"])
+        [Delivery(number=2, sku='mug', quantity=3, cause='note-17', name='', price=None)]
+    """
+    reader = csv.DictReader(rows)
+    heading = reader.fieldnames or []
+    if missing := [name for name in COLUMNS if name not in heading]:
+        raise ImportRefused([f"line 1: the heading lacks {', '.join(missing)}; it is {','.join(heading)!r}"])
+    if unknown := [name for name in heading if name not in COLUMNS + OPTIONAL]:
+        raise ImportRefused(
+            [f"line 1: unknown column {unknown[0]!r}; known are {', '.join(COLUMNS + OPTIONAL)}"]
+        )
+    deliveries, errors = [], []
+    for row in reader:
+        try:
+            deliveries.append(_delivery(reader.line_num, row))
+        except ValueError as error:
+            errors.append(f"line {reader.line_num}: {error}")
+    errors += _repeated_causes(deliveries)
+    if errors:
+        raise ImportRefused(errors)
+    return deliveries
+
+
+def import_deliveries(deliveries: Iterable[Delivery], *, dry_run: bool = False) -> Report:
+    """Book all of `deliveries` or none. A line whose cause was booked before is left out.
+
+    Args:
+        deliveries: see `read_deliveries`.
+        dry_run: do everything, then roll it back.
+
+    Raises:
+        ImportRefused: with every line that can't be booked.
+    """
+    errors: list[str] = []
+    booked = repeated = created = received = 0
+    with transaction.atomic():
+        for line in sorted(deliveries, key=lambda line: (line.sku, line.number)):
+            if StockMovement.objects.filter(cause=_cause(line)).exists():
+                repeated += 1
+                continue
+            try:
+                created += _book(line)
+            except (ValidationError, ValueError) as error:
+                errors.append(f"line {line.number}: {_said(error)}")
+            booked, received = booked + 1, received + line.quantity
+        if errors or dry_run:
+            transaction.set_rollback(True)
+    if errors:
+        raise ImportRefused(errors)
+    return Report(booked, repeated, created, received)
+
+
+def _book(line: Delivery) -> bool:
+    """Book one line; True when it made a new product."""
+    product = Product.objects.filter(sku=line.sku).first()
+    new = product is None
+    if product is None:
+        if line.price is None:
+            raise ValueError(f"there is no product {line.sku!r}; give its price to create it")
+        product = create_product(line.sku, name=line.name, price=line.price)
+    change_stock(product, StockMovement.Kind.RECEIVED, line.quantity, _cause(line))
+    return new
+
+
+def _cause(line: Delivery) -> str:
+    return f"import:{line.cause}:{line.sku}"
+
+
+def _delivery(number: int, row: dict[str | None, str | None]) -> Delivery:
+    if None in row or None in row.values():
+        raise ValueError("has more or fewer fields than the heading")
+    given = {str(name): (value or "").strip() for name, value in row.items()}
+    sku = _sku(given["sku"])
+    if not given["cause"] or len(given["cause"]) > 120:
+        raise ValueError(f"cause {given['cause'][:40]!r} must have 1 to 120 characters, e.g. a delivery note")
+    quantity, price = _quantity(given["quantity"]), _price(given.get("price", ""))
+    return Delivery(number, sku, quantity, given["cause"], given.get("name", ""), price)
+
+
+def _sku(text: str) -> str:
+    try:
+        sku = Line(text, 1).sku
+    except InvalidCart as error:
+        raise ValueError(str(error)) from None
+    if sku.startswith(LAB_PREFIX):
+        raise ValueError(f"sku {sku!r} is the oversell lab's; only the lab may make it")
+    return sku
+
+
+def _quantity(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= MAX_QUANTITY:
+        raise ValueError(f"quantity {text[:40]!r} must be a whole number, 1 to {MAX_QUANTITY}")
+    return int(text)
+
+
+def _price(text: str) -> Decimal | None:
+    try:
+        return Decimal(text) if text else None
+    except InvalidOperation:
+        raise ValueError(f"price {text[:40]!r} must be a number such as 7.50") from None
+
+
+def _repeated_causes(deliveries: Iterable[Delivery]) -> Iterator[str]:
+    first: dict[str, int] = {}
+    for line in deliveries:
+        before = first.setdefault(_cause(line), line.number)
+        if before != line.number:
+            yield f"line {line.number}: {line.sku} has the cause {line.cause!r} of line {before}; add them up"
+
+
+def _said(error: Exception) -> str:
+    return "; ".join(error.messages) if isinstance(error, ValidationError) else str(error)
