@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID, uuid4
 
-from django.db import Error as DatabaseError
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from inventory.domain import Busy, Line, SoldOut
 from inventory.models import Product, StockMovement
@@ -33,6 +32,9 @@ from inventory.strategies.base import Reconciled, Sale
 from locking import BackendUnavailable
 
 logger = logging.getLogger(__name__)
+
+UNCERTAIN = (OperationalError, InterfaceError)
+"""Errors after which nobody knows whether the transaction was committed."""
 
 REST = 1.0
 """Seconds for which a Redis that didn't answer isn't asked again: nobody shall wait for it in a row."""
@@ -198,7 +200,7 @@ class Gate:
             if hold.committed:
                 for room, taken in hold.taken:
                     self._settle(room, hold.sale, taken)
-            elif not isinstance(error, DatabaseError):  # after that, nobody knows whether it is committed
+            elif not isinstance(error, UNCERTAIN):
                 self._void(hold)
                 if isinstance(error, SoldOut):  # Redis had let it through: it has too much
                     self.drop(each.sku for _, taken in hold.taken for each in taken)

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Sum
 
 from inventory.models import LAB_PREFIX, Product
 from inventory.reservations import Reserved
@@ -24,7 +24,8 @@ def products_for_sale(after: str = "") -> QuerySet[Product]:
         after: the last SKU of the page before; empty for the first page.
     """
     # Filtered by SKU rather than cut by offset: a page stays the same while products come and go before it.
-    return Product.objects.filter(sku__gt=after).exclude(sku__startswith=LAB_PREFIX).order_by("sku")[:PAGE]
+    products = Product.objects.filter(sku__gt=after).exclude(sku__startswith=LAB_PREFIX)
+    return products.annotate(in_segments=Sum("segments__units")).order_by("sku")[:PAGE]
 
 
 def find_order(order_id: str) -> Order | None:
@@ -37,12 +38,13 @@ def find_order(order_id: str) -> Order | None:
 
 def product_data(product: Product) -> dict[str, Any]:
     """Return a product as JSON data; money is a string, because a JSON number would be read as a float."""
+    in_segments = getattr(product, "in_segments", None) or 0
     return {
         "sku": product.sku,
         "name": product.name,
         "price": str(product.price),
-        "on_hand": product.on_hand,
-        "available": product.available,
+        "on_hand": product.on_hand + in_segments,
+        "available": product.available + in_segments,
     }
 
 

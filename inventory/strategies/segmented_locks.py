@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import ClassVar
 
 from django.db import transaction
@@ -15,7 +15,7 @@ from inventory.models import Product, StockSegment
 from inventory.rows import busy_when_locked_out, in_key_order, read_products, sale_transaction
 from inventory.segments import decide_by_level, fold, take_from_all, take_from_number
 from inventory.strategies.base import Sale, Strategy
-from locking import get_lock
+from locking import Lease, LockError, get_lock
 
 
 class SegmentedLocks(Strategy):
@@ -63,12 +63,12 @@ class SegmentedLocks(Strategy):
             lease = get_lock(self._name(line.sku, number)).try_acquire()
             if lease is not None:
                 if enough.filter(number=number).exists():
-                    locks.callback(lease.release)
+                    locks.callback(_release, lease)
                     return number
                 lease.release()
         checkpoint("waiting")
         names = [self._name(line.sku, number) for number in range(self.segments)]
-        locks.enter_context(get_lock(*names, wait=self.wait))
+        locks.callback(_release, get_lock(*names, wait=self.wait).acquire())
         return None
 
     def _take(self, product: Product, quantity: int, number: int | None) -> bool:
@@ -83,3 +83,9 @@ class SegmentedLocks(Strategy):
     def forget(self, products: Iterable[Product]) -> None:
         """Put the stock back into the products' own rows."""
         fold(products)
+
+
+def _release(lease: Lease) -> None:
+    # A lease that ended too early is no news here: the rows were checked again, and the sale is committed.
+    with suppress(LockError):
+        lease.release()

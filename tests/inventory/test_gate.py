@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from django.db import OperationalError, transaction
 
 from inventory import stock_store
 from inventory.checkpoints import checkpoint
@@ -294,6 +296,27 @@ def test_without_redis_the_database_sells_alone(strategy, settings, caplog):
     assert drift(strategy, sku) == 0
     checkout([Line(sku, 1)], strategy)
     assert books(sku).balanced
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_sale_of_which_nobody_knows_is_left_to_the_reconciler(made, monkeypatch):
+    """The connection is lost in COMMIT: the entry stays, and the database is asked later what came of it."""
+    sku = ProductFactory.create(on_hand=STOCK).sku
+
+    @contextmanager
+    def lose(wait):
+        with transaction.atomic():
+            yield
+            transaction.set_rollback(not made)
+        raise OperationalError("server closed the connection")
+
+    monkeypatch.setattr("inventory.strategies.redis_gate.sale_transaction", lose)
+    monkeypatch.setattr(Hold, "commits", lambda hold: None)
+    with pytest.raises(OperationalError):
+        checkout([Line(sku, 1)], "redis_gate")
+    assert drift("redis_gate", sku) == 0
+    assert get_strategy("redis_gate").reconcile(older_than=0) == Reconciled(int(made), int(not made), 0)
+    assert RedisGate.gate.rooms[0].left([sku]) == {sku: STOCK - made}
 
 
 def test_a_gate_that_had_no_answer_rests(settings, monkeypatch):
