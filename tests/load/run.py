@@ -25,7 +25,6 @@ PRODUCTS = 5
 CLOSING_SECONDS = 60.0  # a dead holder's lease may have to end first
 LONG_TIME = 20.0
 
-_RECONCILE = "from inventory.strategies import get_strategy; get_strategy({!r}).reconcile(older_than=0)"
 _AVAILABLE = """
 SELECT p.on_hand - p.reserved
        + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0)
@@ -148,7 +147,7 @@ def _open_model(
 
 def _recover(subject: Subject, environment: Mapping[str, str]) -> str:
     """Do what an operator does after a crash, now that nobody buys; return what went wrong, or nothing."""
-    commands = [["shell", "--command", _RECONCILE.format(subject.name)]]
+    commands = [["reconcile_stock", "--older-than", "0"]]
     if subject.keeps_stock:
         commands.append(["reload_stock", subject.name])
     for command in commands:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,9 +49,14 @@ class RoomyPostgres(embedded.Postgres):
     settings = embedded.Postgres.settings | {"max_connections": "600"}
 
 
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 @contextmanager
 def private_servers() -> Iterator[Servers]:
-    """Start both in a folder of their own; stop and delete them at the end."""
+    """Start both in a folder of their own; stop and delete them at the end, also when told to terminate."""
+    signal.signal(signal.SIGTERM, _leave)  # by itself it would end this process and leave the servers running
     with tempfile.TemporaryDirectory(prefix="holdfast-load-") as folder:
         checkout = Path(folder)
         _, redis = embedded.servers(checkout)
