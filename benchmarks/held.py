@@ -160,8 +160,8 @@ def _stripped() -> Any:
 
         STRIPPED.append(
             (
-                Shorter("token", "handover", "foreign", "acquire"),
-                Shorter("token", "announce", "handover", "foreign", "release"),
+                Shorter(*scripts.ACQUIRE._files),
+                Shorter(*scripts.RELEASE._files),
                 _three_keys(scripts.keys_of),
             )
         )
