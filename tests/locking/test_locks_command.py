@@ -143,12 +143,19 @@ def test_watching_without_a_terminal_prints_tables():
     assert [line.split()[0] for line in said.out.splitlines()] == ["STATE", "held", "STATE", "held"]
 
 
+class Terminal(StringIO):
+    """A file that says it is one."""
+
+    def isatty(self):
+        """Claim so."""
+        return True
+
+
 @pytest.mark.parametrize("has_rich", [True, False])
 def test_a_terminal_gets_a_table(monkeypatch, has_rich):
     """With rich it is drawn, without it padded; markup in a name is text."""
     monkeypatch.setattr(output, "HAS_RICH", has_rich)
-    monkeypatch.setattr(StringIO, "isatty", lambda _: True)
-    terminal = StringIO()
+    terminal = Terminal()
     output.print_table(terminal, (("STATE", "NAME"), [("held", "[red]a[/red]")]))
     assert "[red]a[/red]" in terminal.getvalue()
 
