@@ -160,6 +160,7 @@ def test_a_race_can_be_stopped(open_lab):
     page = open_lab("/lab/?buyers=60&stock=100&gap=300&processes=2&strategy=row_lock")
     page.get_by_role("button", name="▶ Race", exact=True).click()
     expect(page.locator("#message")).to_contain_text("row_lock", timeout=SOON)
+    expect(page.get_by_role("link", name="The held locks, live")).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("#message")).to_contain_text("Stopped", timeout=SOON)
     race_ends(page)
