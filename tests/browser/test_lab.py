@@ -39,23 +39,37 @@ def violations(page):
     return [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found]
 
 
-def in_both_schemes(page, name):
-    """No violation in light and dark; a picture of each if the docs want one."""
+def in_both_schemes(page, look):
+    """Look at the page in light and in dark."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        look(scheme)
+
+
+def no_violations(page):
+    """For `in_both_schemes`: nothing is wrong with the page."""
+
+    def look(scheme):
         assert violations(page) == []
-        if SHOTS:
-            page.screenshot(path=f"{SHOTS}/{name}-{scheme}.png", clip=picture(page))
+
+    return look
 
 
-def picture(page):
-    """The part of a page that a picture shows."""
-    height = page.evaluate("document.documentElement.scrollHeight")
-    return {"x": 0, "y": 0, "width": page.viewport_size["width"], "height": min(height, 1500)}
+def picture(page, name, height=None):
+    """For `in_both_schemes`: a picture for the docs, of the whole page or its first `height` pixels."""
+
+    def look(scheme):
+        if height is None:
+            page.screenshot(path=f"{SHOTS}/{name}-{scheme}.png")
+        else:
+            clip = {"x": 0, "y": 0, "width": page.viewport_size["width"], "height": height}
+            page.screenshot(path=f"{SHOTS}/{name}-{scheme}.png", clip=clip, full_page=True)
+
+    return look
 
 
 def test_break_it_and_mend_it(open_lab):
-    """Two buttons tell the story: units are missing on the left, none on the right; a link shows it again."""
+    """Units are missing on the left, none on the right, and a link shows both races again."""
     page = open_lab(viewport={"width": 1280, "height": 900})
     page.get_by_role("button", name="Break it").click()
     expect(page.locator("#left .verdict")).to_contain_text("Sold 8 of 2", timeout=SOON)
@@ -70,11 +84,23 @@ def test_break_it_and_mend_it(open_lab):
     expect(page.locator("#left .verdict")).to_contain_text("Sold 8 of 2")
     expect(page.locator('#matrix [data-name="lost_update"] td').first).to_have_text("✗ no")
     expect(page.locator('#matrix [data-name="row_lock"] td').first).to_have_text("✓ yes")
-    in_both_schemes(page, "race")
+    in_both_schemes(page, no_violations(page))
     page.reload()
     expect(page.locator("#left .verdict")).to_contain_text("Sold 8 of 2")
     expect(page.locator("#right .verdict")).to_contain_text("Sold 2 of 2")
     expect(page.locator("#message")).to_contain_text("run before")
+
+
+@pytest.mark.skipif(not SHOTS, reason="makes the docs' pictures: HOLDFAST_SCREENSHOTS=docs/images")
+def test_the_pictures_of_the_docs(open_lab):
+    """What everybody sees first: forty of ten, and the fix beside it."""
+    page = open_lab("/lab/", viewport={"width": 1280, "height": 900})
+    for button, panel in (("Break it", "#left"), ("Mend it", "#right")):
+        page.get_by_role("button", name=button).click()
+        expect(page.locator(f"{panel} .verdict")).to_be_visible(timeout=SOON)
+        race_ends(page)
+    expect(page.locator("#left .verdict")).to_contain_text("Sold 40 of 10")
+    in_both_schemes(page, picture(page, "lab", height=1500))
 
 
 @pytest.fixture
@@ -134,6 +160,7 @@ def test_a_race_can_be_stopped(open_lab):
     page = open_lab("/lab/?buyers=60&stock=100&gap=300&processes=2&strategy=row_lock")
     page.get_by_role("button", name="▶ Race", exact=True).click()
     expect(page.locator("#message")).to_contain_text("row_lock", timeout=SOON)
+    expect(page.get_by_role("link", name="The held locks, live")).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("#message")).to_contain_text("Stopped", timeout=SOON)
     race_ends(page)
@@ -221,7 +248,9 @@ def test_a_sound_strategy_says_for_whom_a_buyer_waits(open_lab):
     page.locator('[data-next="B"]').click()
     expect(page.locator('[data-lane="B"] .now')).to_have_text("‖ waits for A, who has the row", timeout=SOON)
     if SHOTS:
-        page.locator("#steps").screenshot(path=f"{SHOTS}/steps-light.png")
+        in_both_schemes(
+            page, lambda scheme: page.locator("#steps").screenshot(path=f"{SHOTS}/steps-{scheme}.png")
+        )
     assert violations(page) == []
     page.get_by_role("button", name="Begin again").click()
     expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
@@ -251,7 +280,9 @@ def test_the_shop_is_accessible(open_page):
     page.get_by_role("group", name="Mug").get_by_role("button", name="One more").click()
     page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.ordered")).to_be_visible()
-    in_both_schemes(page, "shop")
+    in_both_schemes(page, no_violations(page))
+    if SHOTS:
+        in_both_schemes(page, picture(page, "shop"))
 
 
 def test_the_start_page_leads_to_the_lab(open_page):

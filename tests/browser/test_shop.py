@@ -1,10 +1,12 @@
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import expect
 
 from inventory.domain import Busy
 from inventory.models import Product
+from orders.lifecycle import cancel
 from orders.models import Order
 from orders.problems import problem_of, respond
 from tests.factories import ProductFactory
@@ -123,6 +125,79 @@ def test_a_server_that_is_gone_leaves_the_outcome_open(shelf, open_page, complai
     row(page, "mug").get_by_role("button", name="One more").click()
     page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.unknown")).to_contain_text("isn't known")
+    assert "ERR_FAILED" in complaints.pop()
+
+
+def place_an_order(page):
+    """Order a mug; return the answer on the page."""
+    row(page, "mug").get_by_role("button", name="One more").click()
+    page.get_by_role("button", name="Place the order").click()
+    answer = page.locator(".answer.ordered").first
+    expect(answer).to_be_visible()
+    return answer
+
+
+def test_an_order_is_paid_and_cancelled(shelf, open_page):
+    """Pay, then cancel: each button does what it says, the state follows, and the pieces come back."""
+    page = open_page("/shop/")
+    answer = place_an_order(page)
+    expect(answer.locator(".state")).to_contain_text("placed")
+    expect(row(page, "mug")).to_contain_text("39 in stock")
+    answer.get_by_role("button", name="Pay").click()
+    expect(answer.locator(".state")).to_have_text("paid")
+    expect(answer.get_by_role("button", name="Pay")).to_have_count(0)
+    assert Order.objects.get().state == Order.State.PAID
+    answer.get_by_role("button", name="Cancel the order").click()
+    expect(answer.locator(".state")).to_contain_text("cancelled")
+    expect(row(page, "mug")).to_contain_text("40 in stock")
+    expect(answer.get_by_role("button")).to_have_count(0)
+    assert Order.objects.get().state == Order.State.CANCELLED
+
+
+def test_an_order_that_has_ended_can_not_be_paid(shelf, open_page, complaints):
+    """Somebody else has cancelled it: the page says what the order is by now, and offers nothing more."""
+    page = open_page("/shop/")
+    answer = place_an_order(page)
+    cancel(Order.objects.get().pk)
+    answer.get_by_role("button", name="Pay").click()
+    expect(answer.locator(".state")).to_contain_text("cancelled")
+    expect(answer.get_by_role("button")).to_have_count(0)
+    assert "409" in complaints.pop()
+
+
+def test_the_time_to_pay_is_shown(shelf, open_page):
+    """An order with an end to its payment window shows how long that is, and its end."""
+    page = open_page("/shop/")
+
+    def hurry(route):
+        answer = route.fetch()
+        soon = datetime.now(UTC) + timedelta(seconds=125)
+        route.fulfill(response=answer, json=answer.json() | {"pay_by": soon.isoformat()})
+
+    page.clock.install()
+    page.route("**/checkout/", hurry)
+    answer = place_an_order(page)
+    expect(answer.locator(".state")).to_contain_text(re.compile(r"placed, [12]:\d\d left to pay"))
+    page.clock.fast_forward(300_000)
+    expect(answer.locator(".state")).to_have_text("the time to pay is over")
+
+
+def test_asking_again_places_no_second_order(shelf, open_page, complaints):
+    """The answer is lost on its way; the second ask has the same key and gets that answer."""
+    page = open_page("/shop/")
+
+    def lose(route):
+        route.fetch()
+        route.abort()
+
+    page.route("**/checkout/", lose, times=1)
+    row(page, "mug").get_by_role("button", name="One more").click()
+    page.get_by_role("button", name="Place the order").click()
+    expect(page.locator(".answer.unknown")).to_contain_text("isn't known")
+    page.get_by_role("button", name="Ask again").click()
+    expect(page.locator(".answer.ordered")).to_be_visible()
+    expect(row(page, "mug")).to_contain_text("39 in stock")
+    assert Order.objects.count() == 1
     assert "ERR_FAILED" in complaints.pop()
 
 

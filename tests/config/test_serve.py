@@ -45,7 +45,7 @@ def test_it_says_the_addresses_and_serves():
     with process:
         try:
             assert process.stdout is not None
-            said = process.stdout.readline() + process.stdout.readline()
+            said = "".join(process.stdout.readline() for _ in range(3))
             assert f"http://{serve.HOST}:{port}/admin/   (user admin, password admin)" in said
             assert answer(f"http://{serve.HOST}:{port}/admin/login/") == 200
         finally:

@@ -14,7 +14,7 @@ const STATES = () => ({
 function follow(item, order) {
   const state = element("p", { className: "state" });
   const buttons = element("p", { className: "actions" });
-  item.append(state, buttons);
+  item.querySelector("details").before(state, buttons);
   showOrder({ item, state, buttons }, order);
 }
 

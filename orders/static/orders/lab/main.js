@@ -111,7 +111,7 @@ function ended({ why, problem }) {
 function busy(on) {
   byId("lab").setAttribute("aria-busy", on);
   document.querySelectorAll("#broken, #fixed, #race, #race-all, [data-mischief]").forEach((button) => { button.disabled = on; });
-  byId("progress").hidden = byId("stop").hidden = !on;
+  byId("progress").hidden = byId("stop").hidden = byId("held").hidden = !on;
 }
 
 function say_(text, bad = false) {
