@@ -188,17 +188,18 @@ class SingleLease(Lease):
 
     @property
     def state(self) -> State:
-        """See `Lease.state`; a lease whose deadline has passed, or whose session has ended, counts as lost."""
+        """See `Lease.state`; a lease whose deadline has passed, or whose session is over, counts as lost."""
         if self._state in (State.HELD, State.UNKNOWN) and not self.inherited:
-            if now() >= self._end():
+            if self._has_ended():
                 self.lose()
             elif not self.backend.in_touch():
                 return State.UNKNOWN
         return self._state
 
-    def _end(self) -> float:
-        """Return when the lease surely ends: with its ttl, or with the session that it depends on."""
-        return min(self.deadline, self.backend.hold_ends(self.key, self.owner))
+    def _has_ended(self) -> bool:
+        """Whether the ttl is over, or the session that the hold depends on may be."""
+        moment = now()
+        return moment >= self.deadline or moment >= self.backend.hold_ends(self.key, self.owner)
 
     @property
     def inherited(self) -> bool:
@@ -214,7 +215,7 @@ class SingleLease(Lease):
         """See `Lease.remaining`."""
         if self.inherited or self._state not in (State.HELD, State.UNKNOWN):
             return 0.0
-        return max(0.0, self._end() - now())
+        return 0.0 if self._has_ended() else max(0.0, self.deadline - now())
 
     def ensure_held(self) -> None:
         """See `Lease.ensure_held`."""

@@ -126,10 +126,17 @@ class Holds:
         while True:
             if self._beat is not None and now() >= beat_at and len(self):
                 beat_at = now() + self._pause()
-                self._beat()
+                self._beat_once(self._beat)
             for key, owner, hold in self._due():
                 self._finish(key, owner, hold)
             self._sleep(beat_at)
+
+    @staticmethod
+    def _beat_once(beat: Callable[[], None]) -> None:
+        try:
+            beat()
+        except Exception:  # as below
+            logger.exception("asking for the session failed and is tried again")
 
     def _due(self) -> list[tuple[str, str, Hold]]:
         """Return what has ended, marked as over."""

@@ -11,6 +11,7 @@ from locking.backends.etcd.backend import read_location as etcd_location_of
 from locking.backends.lines import Contender, admits, blockers_of, holders_of
 from locking.backends.zookeeper.backend import read_location
 from locking.backends.zookeeper.nodes import decode, encode, guid, node_name, parse, read_data, write_data
+from locking.backends.zookeeper.session import Session
 from locking.conf import read_alias
 from locking.names import check_name
 
@@ -119,3 +120,25 @@ def test_a_location_of_etcd_needs_urls(location):
     """Missing or without a scheme: told before any request."""
     with pytest.raises(ImproperlyConfigured, match="http://"):
         etcd_location_of(read_alias("a", {"LOCATION": location}))
+
+
+class Client:
+    """A kazoo client as far as `Session` asks it who it is."""
+
+    _session_timeout = 6000
+
+    def __init__(self, number: int) -> None:
+        self.client_id = (number, b"")
+
+
+def test_an_answer_in_a_later_session_proves_nothing_for_the_earlier():
+    """A question that waited for a connection, and was answered in a new session, keeps no old hold alive."""
+    session = Session("a", "localhost:1", 6.0, 1.0, {})
+    session._client = Client(1)
+    session.confirm(1, 100.0)
+    assert session.believed_until(1) == 104.0
+    session._client = Client(2)
+    session.confirm(1, 200.0)  # asked in the first, answered in the second
+    assert session.believed_until(1) <= 104.0
+    session.confirm(2, 200.0)
+    assert (session.believed_until(2), session.believed_until(1)) == (204.0, 0.0)

@@ -130,7 +130,7 @@ class ZooKeeperBackend(LineBackend):
     def _stand(self, folder: str, ticket: Ticket) -> list[Contender]:
         """Put a node down and return the line: everybody before us was there when our node came."""
         ticket.asked = True
-        sent, session = now(), self._session.number
+        sent = now()
         path = f"{folder}/{node_name(ticket.owner, self.kind, self.permits)}"
         watch = ticket if self.kind == "semaphore" else None
         root, node, names = self._session.ask(
@@ -144,7 +144,7 @@ class ZooKeeperBackend(LineBackend):
             return []
         ticket.node, figures = node
         ticket.token, ticket.session = figures.czxid, figures.ephemeralOwner
-        self._session.confirm(session or figures.ephemeralOwner, sent)
+        self._session.confirm(figures.ephemeralOwner, sent)
         return parse(folder, names) if is_answer(names) else []
 
     def _watching(self, blockers: Sequence[Contender], ticket: Ticket) -> bool:
@@ -307,7 +307,12 @@ class ZooKeeperBackend(LineBackend):
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class."""
-        return examine(self._session.hosts, self.alias, self._session.timeout) if live else []
+        if not live:
+            return []
+        if self.settings.options.get("use_ssl"):  # a port with TLS doesn't know the four-letter words
+            self._line("is-anyone-there")
+            return []
+        return examine(self._session.hosts, self.alias, self._session.timeout)
 
     def close(self) -> None:
         """End the session; one that holds locks stays until the last is over, for they would end with it."""

@@ -175,7 +175,13 @@ class Session:
         return wanted if client is None else client._session_timeout / 1000
 
     def confirm(self, session: int, sent: float) -> None:
-        """Note that a question of `session`, sent at `sent`, was answered by the leader."""
+        """Note that a question, asked at `sent` while the session was `session`, was answered by the leader.
+
+        It counts only if that session is still the present one: a question may have waited for a connection,
+        and been answered in the session that came after.
+        """
+        if session != self.number:
+            return
         known, until = self._belief
         fresh = sent + self._length() * BELIEF
         self._belief = (session, max(fresh, until) if session == known else fresh)
