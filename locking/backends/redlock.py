@@ -94,7 +94,7 @@ class RedlockBackend(BaseLockBackend):
         return ask_all(self.nodes, request, patience).count(1) >= self.quorum
 
     def _undo(self, key: str, owner: str, replies: list[Any], patience: float) -> None:
-        """Give back what was granted by too few; a silent server may still grant it, and gets it back later."""
+        """Give back what too few have granted; a server that is silent may still grant it, and is told then."""
         request = release_request(key, owner, index=self._index)
         granted = [node for node, reply in zip(self.nodes, replies, strict=True) if isinstance(reply, int)]
         again = ask_all(granted, request, patience)
@@ -204,7 +204,7 @@ class RedlockBackend(BaseLockBackend):
 
 
 def padded(ttl: float) -> float:
-    """Return the ttl that servers are told: longer by the drift, so that the holder's own is the first to end."""
+    """Return the ttl that servers are told: longer by the drift, so that the holder's own ends first."""
     return ttl * (1 + DRIFT_SHARE) + DRIFT_SECONDS
 
 
