@@ -1,4 +1,4 @@
-"""ZooKeeper, etcd and Redlock's servers for the whole run: started by the first test that needs one, skipped where not installed."""
+"""ZooKeeper, etcd and Redlock's servers for the whole run: the first test that needs one starts it."""
 
 import secrets
 import shutil

@@ -42,9 +42,12 @@ def three():
 @pytest.fixture
 def skewed(shim):
     """Three nodes whose clocks can be set."""
-    with tempfile.TemporaryDirectory(prefix="holdfast") as folder:
-        with nodes(Path(folder), 3, shim) as made, on(made):
-            yield made
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast") as folder,
+        nodes(Path(folder), 3, shim) as made,
+        on(made),
+    ):
+        yield made
 
 
 def on(made, **options):
@@ -257,7 +260,8 @@ def _sells(alias, buyer, fenced):
 def _somebody_waits(alias):
     waits = _count(
         alias,
-        "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        "SELECT COUNT(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'",
     )
     return waits > 0
 

@@ -66,8 +66,8 @@ class ScopedBackend(BaseLockBackend):
         connection = connections[self._using]
         if not connection.in_atomic_block:
             raise LockNotSupported(
-                f"the backend {self.alias!r} locks for a transaction on the database {self._using!r}, and none"
-                " is open: use locked_transaction(…) or @distributed_lock(…) with it"
+                f"the backend {self.alias!r} locks for a transaction on the database {self._using!r}, and"
+                " none is open: use locked_transaction(…) or @distributed_lock(…) with it"
             )
         self.prepare(key)
         with self._pool.translated():
@@ -106,8 +106,8 @@ class ScopedBackend(BaseLockBackend):
         if level.lower().replace("-", " ") != "read committed":
             raise LockTransactionError(
                 f"the backend {self.alias!r} locks inside the transaction, which runs at {level} on the"
-                f" database {self._using!r}: its snapshot may be older than the lock, so it would read what the last"
-                " holder found. Use READ COMMITTED, or a backend whose lock is taken before BEGIN"
+                f" database {self._using!r}: its snapshot may be older than the lock, so it would read what"
+                " the last holder found. Use READ COMMITTED, or a backend whose lock is taken before BEGIN"
             )
 
     @property

@@ -73,8 +73,8 @@ def refuse_poolers(connection: BaseDatabaseWrapper, alias: str, *, session_pooli
         return
     raise LockNotSupported(
         f"the lock backend {alias!r} needs a session of its own, but a connection pooler stands between it"
-        f" and the database {connection.alias!r}: one that pools transactions would give the lock away. Connect"
-        " directly; or, where it pools whole sessions, say OPTIONS={'session_pooling': True}; or take"
+        f" and the database {connection.alias!r}: one that pools transactions would give the lock away."
+        " Connect directly; or, where it pools whole sessions, say OPTIONS={'session_pooling': True}; or take"
         " TransactionLockBackend, which any pooler leaves alone"
     )
 
