@@ -7,6 +7,7 @@ from typing import Any
 
 ZOOKEEPER = "ZOOKEEPER_HOSTS"
 ETCD = "ETCD_ENDPOINTS"
+REDLOCK = "REDLOCK_URLS"
 
 
 def lock_aliases(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -14,7 +15,7 @@ def lock_aliases(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
     Args:
         environment: ZOOKEEPER_HOSTS, such as `zk1:2181,zk2:2181/locks`; ETCD_ENDPOINTS, such as
-            `http://etcd1:2379,http://etcd2:2379`.
+            `http://etcd1:2379,http://etcd2:2379`; REDLOCK_URLS, three or more of independent Redis servers.
 
     Example:
         >>> sorted(lock_aliases({"ZOOKEEPER_HOSTS": "localhost:2181"}))
@@ -27,4 +28,7 @@ def lock_aliases(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     if endpoints := environment.get(ETCD):
         backend = "locking.backends.etcd.EtcdBackend"
         aliases["etcd"] = {"BACKEND": backend, "LOCATION": endpoints.split(",")}
+    if urls := environment.get(REDLOCK):
+        backend = "locking.backends.redlock.RedlockBackend"
+        aliases["redlock"] = {"BACKEND": backend, "LOCATION": urls.split(",")}
     return aliases

@@ -7,6 +7,7 @@ ALLOWED_HOSTS               comma-separated
 REDIS_CLUSTER               true when REDIS_URL names a node of a Redis Cluster; for the stock in Redis
 ZOOKEEPER_HOSTS             zk1:2181,zk2:2181/locks: a lock alias `zookeeper`, and its strategy
 ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its strategy
+REDLOCK_URLS                redis://a,redis://b,redis://c: a lock alias `redlock`, and its strategy
 CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
 DATABASE_POOL               connections kept by each process; 0 (the default) keeps none
@@ -122,6 +123,7 @@ LOCKING: dict[str, dict[str, Any]] = {
         "ON_CONFLICT": "auto",
         "OPTIONS": {},
     },
+    "database": {"BACKEND": "locking.backends.database.DatabaseBackend"},
     **lock_aliases(os.environ),
 }
 

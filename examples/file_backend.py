@@ -5,8 +5,8 @@
     }
 
 One file a lock, named by a hash of its key, holds *owner deadline token*. Every verb reads it, decides and
-writes it under flock(2): that is what makes it one atomic step. The deadline is a moment of the machine's boot
-clock, which all its processes share and nobody can set. `tests/examples` runs the shipped contract on it.
+writes it under flock(2): that makes it one atomic step. The deadline is a moment of the machine's boot clock,
+which all its processes share and nobody can set. `tests/examples` runs the shipped contract on it.
 """
 
 from __future__ import annotations

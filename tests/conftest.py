@@ -7,16 +7,23 @@ import pytest
 import redis
 from hypothesis import settings as hypothesis_settings
 
-from config.coordination import ETCD, ZOOKEEPER, lock_aliases
-from tests.coordination import etcd_location, etcd_room, zookeeper_location, zookeeper_room
+from config.coordination import ETCD, REDLOCK, ZOOKEEPER, lock_aliases
+from tests.coordination import (
+    etcd_location,
+    etcd_room,
+    redlock_location,
+    zookeeper_location,
+    zookeeper_room,
+)
 from tests.serving import server
 
-__all__ = ["etcd_location", "etcd_room", "server", "zookeeper_location", "zookeeper_room"]
+__all__ = ["etcd_location", "etcd_room", "redlock_location", "server", "zookeeper_location", "zookeeper_room"]
 
 # Strategies whose locks need a server that isn't always there: its variable, and the fixture that starts one.
 ELSEWHERE = {
     "zookeeper_lock": (ZOOKEEPER, "zookeeper_location"),
     "etcd_lock": (ETCD, "etcd_location"),
+    "redlock": (REDLOCK, "redlock_location"),
 }
 
 MARK = "holdfast:tests"  # says that a Redis database is ours to empty

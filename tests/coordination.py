@@ -1,6 +1,7 @@
-"""ZooKeeper and etcd for the whole run: started by the first test that needs one."""
+"""ZooKeeper, etcd and Redlock's servers for the whole run: the first test that needs one starts it."""
 
 import secrets
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from tests.locking.ensembles.servers import (
     no_zookeeper,
     running,
 )
+from tests.locking.topologies.servers import servers
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +50,12 @@ def etcd_location(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str
         pytest.skip(MISSING_ETCD)
     with running(partial(Etcd, tmp_path_factory.mktemp("etcd"))) as server:
         yield server.location
+
+
+@pytest.fixture(scope="session")
+def redlock_location(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Five Redis servers that know nothing of each other."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("no redis-server on PATH to start five of")
+    with servers(tmp_path_factory.mktemp("redlock")) as start:
+        yield [start().url for _ in range(5)]

@@ -10,6 +10,7 @@ from inventory.strategies.async_reserve import AsyncReserve
 from inventory.strategies.base import Reconciled, Sale, Strategy
 from inventory.strategies.combined import Combined
 from inventory.strategies.conditional_update import ConditionalUpdate
+from inventory.strategies.database_lock import DatabaseLock
 from inventory.strategies.early_release import EarlyRelease
 from inventory.strategies.etcd_lock import EtcdLock
 from inventory.strategies.expired_lease import ExpiredLease
@@ -24,6 +25,7 @@ from inventory.strategies.redis_gate import RedisGate
 from inventory.strategies.redis_lock import RedisLock
 from inventory.strategies.redis_script import RedisScript
 from inventory.strategies.redis_spin_lock import RedisSpinLock
+from inventory.strategies.redlock import Redlock
 from inventory.strategies.row_lock import RowLock
 from inventory.strategies.segmented import Segmented
 from inventory.strategies.segmented_locks import SegmentedLocks
@@ -52,6 +54,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "redis_lock": RedisLock,
     "zookeeper_lock": ZooKeeperLock,
     "etcd_lock": EtcdLock,
+    "redlock": Redlock,
+    "database_lock": DatabaseLock,
     "expired_lease": ExpiredLease,
     "fenced_lock": FencedLock,
     "setnx_expire_del": SetnxExpireDel,

@@ -26,12 +26,12 @@ def own_options(settings: AliasSettings, **defaults: Any) -> dict[str, Any]:
 
 
 def checked_options(settings: AliasSettings, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return `OPTIONS` over their defaults; a float as default says that the option is a number of seconds."""
+    """Return `OPTIONS` over their defaults; a float as default says that the option is in seconds."""
     unknown = sorted(set(settings.options) - set(defaults))
     if unknown:
         raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}]['OPTIONS'] has {unknown[0]!r}, which {settings.backend} doesn't know;"
-            f" it knows {', '.join(sorted(defaults))}"
+            f"LOCKING[{settings.alias!r}]['OPTIONS'] has {unknown[0]!r}, which {settings.backend} doesn't"
+            f" know; it knows {', '.join(sorted(defaults))}"
         )
     for name, default in defaults.items():
         if isinstance(default, float):
@@ -43,7 +43,7 @@ def own_number(settings: AliasSettings, value: object, name: str) -> float:
     """Return an option that is a number of seconds, above 0 and below an hour."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 3600:
         raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] must be seconds above 0 (and below an hour), not"
-            f" {value!r}"
+            f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] must be seconds above 0 (and below an hour),"
+            f" not {value!r}"
         )
     return float(value)

@@ -94,7 +94,7 @@ class RedlockBackend(BaseLockBackend):
         return ask_all(self.nodes, request, patience).count(1) >= self.quorum
 
     def _undo(self, key: str, owner: str, replies: list[Any], patience: float) -> None:
-        """Give back what was granted by too few; a silent server may still grant it, and gets it back later."""
+        """Give back what too few have granted; a silent server may still grant it, and is told later."""
         request = release_request(key, owner, index=self._index)
         granted = [node for node, reply in zip(self.nodes, replies, strict=True) if isinstance(reply, int)]
         again = ask_all(granted, request, patience)
@@ -107,8 +107,8 @@ class RedlockBackend(BaseLockBackend):
         silent = [reply.reason for reply in replies if isinstance(reply, Silence)]
         if len(replies) - len(silent) < self.quorum:
             raise BackendUnavailable(
-                f"{len(silent)} of {len(replies)} Redis servers of the lock backend {self.alias!r} don't answer,"
-                f" and {self.quorum} must: {'; '.join(silent)}"
+                f"{len(silent)} of {len(replies)} Redis servers of the lock backend {self.alias!r} don't"
+                f" answer, and {self.quorum} must: {'; '.join(silent)}"
             )
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
@@ -139,8 +139,8 @@ class RedlockBackend(BaseLockBackend):
         if yes < self.quorum <= yes + silent:
             self._require_quorum(votes)
             raise BackendUnavailable(
-                f"the lock backend {self.alias!r}: {yes} of {len(votes)} Redis servers have the lock and {silent}"
-                f" don't answer, so nobody can tell whether {self.quorum} do"
+                f"the lock backend {self.alias!r}: {yes} of {len(votes)} Redis servers have the lock and"
+                f" {silent} don't answer, so nobody can tell whether {self.quorum} do"
             )
         return yes >= self.quorum
 
@@ -204,7 +204,7 @@ class RedlockBackend(BaseLockBackend):
 
 
 def padded(ttl: float) -> float:
-    """Return the ttl that servers are told: longer by the drift, so that the holder's own is the first to end."""
+    """Return the ttl that servers are told: longer by the drift, so that the holder's own ends first."""
     return ttl * (1 + DRIFT_SHARE) + DRIFT_SECONDS
 
 

@@ -12,6 +12,8 @@ STEPS = {
     "redis_lock": "waiting locked read decided written recorded committed unlocked",
     "zookeeper_lock": "waiting locked read decided written recorded committed unlocked",
     "etcd_lock": "waiting locked read decided written recorded committed unlocked",
+    "redlock": "waiting locked read decided written recorded committed unlocked",
+    "database_lock": "waiting locked read decided written recorded committed unlocked",
     "fenced_lock": "waiting locked read decided written recorded committed unlocked",
     "redis_spin_lock": "locked read decided written recorded committed unlocked",
     "redis_script": "decided read written recorded committed",

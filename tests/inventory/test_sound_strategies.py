@@ -52,6 +52,8 @@ LOCKS = [
     "redis_lock",
     "zookeeper_lock",
     "etcd_lock",
+    "redlock",
+    "database_lock",
     "redis_spin_lock",
     "fenced_lock",
 ]
@@ -616,6 +618,8 @@ QUERIES = {
     "redis_lock": 6,
     "zookeeper_lock": 6,
     "etcd_lock": 6,
+    "redlock": 6,
+    "database_lock": 6,
     "lock_after_read": 5,
     "expired_lease": 5,
     "fenced_lock": 7,  # the limits of waiting, and the fence

@@ -12,8 +12,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.lease import SingleLease
 from tests.lock_fixtures import *  # noqa: F403
-from tests.locking.fenced_databases import Database, registered, settings_of
 from tests.locking.engines import *  # noqa: F403
+from tests.locking.fenced_databases import Database, registered, settings_of
 from tests.locking.mariadb import MISSING, programs, running_mariadb
 from tests.locking.support import committed
 

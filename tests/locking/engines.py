@@ -97,11 +97,9 @@ def cluster_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entry]:
 
 
 @pytest.fixture(scope="session")
-def redlock_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entry]:
-    """Five servers that know nothing of each other."""
-    _skip_without(needs_redis_server)
-    with servers(tmp_path_factory.mktemp("contract-redlock")) as start:
-        yield {"LOCATION": [start().url for _ in range(5)]}
+def redlock_locks(redlock_location: list[str]) -> Entry:
+    """Servers that know nothing of each other."""
+    return {"LOCATION": redlock_location}
 
 
 @pytest.fixture(scope="session")

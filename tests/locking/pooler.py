@@ -21,14 +21,16 @@ KEY_DATA = b"K\x00\x00\x00\x0c"
 def pooler_to(database: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the entry of DATABASES that leads through a pooler to `database`."""
     server = f"{database['HOST']}/.s.PGSQL.{database['PORT'] or 5432}"
-    with tempfile.TemporaryDirectory(prefix="holdfast-pool") as folder:
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind(str(Path(folder) / ".s.PGSQL.6432"))
-            door.listen()
-            threading.Thread(target=_serve, args=(door, server), daemon=True).start()
-            yield {**database, "HOST": folder, "PORT": "6432"}
-            with suppress(OSError):
-                door.shutdown(socket.SHUT_RDWR)
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-pool") as folder,
+        socket.socket(socket.AF_UNIX) as door,
+    ):
+        door.bind(str(Path(folder) / ".s.PGSQL.6432"))
+        door.listen()
+        threading.Thread(target=_serve, args=(door, server), daemon=True).start()
+        yield {**database, "HOST": folder, "PORT": "6432"}
+        with suppress(OSError):
+            door.shutdown(socket.SHUT_RDWR)
 
 
 def _serve(door: socket.socket, server_path: str) -> None:

@@ -42,9 +42,12 @@ def three():
 @pytest.fixture
 def skewed(shim):
     """Three nodes whose clocks can be set."""
-    with tempfile.TemporaryDirectory(prefix="holdfast") as folder:
-        with nodes(Path(folder), 3, shim) as made, on(made):
-            yield made
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast") as folder,
+        nodes(Path(folder), 3, shim) as made,
+        on(made),
+    ):
+        yield made
 
 
 def on(made, **options):
@@ -257,16 +260,16 @@ def _sells(alias, buyer, fenced):
 def _somebody_waits(alias):
     waits = _count(
         alias,
-        "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        "SELECT COUNT(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'",
     )
     return waits > 0
 
 
 def test_a_server_that_restarted_abstains(three):
     """With `restart_delay` a server that forgot its locks has no vote until they have all ended."""
-    with on(three, restart_delay=3000.0):
-        with pytest.raises(BackendUnavailable, match="abstains for 3000 s"):
-            get_lock("abstain", ttl=TTL, wait=0.1).acquire()
+    with on(three, restart_delay=3000.0), pytest.raises(BackendUnavailable, match="abstains for 3000 s"):
+        get_lock("abstain", ttl=TTL, wait=0.1).acquire()
 
 
 @pytest.mark.parametrize(

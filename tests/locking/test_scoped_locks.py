@@ -214,9 +214,12 @@ def test_session_and_transaction_exclude_each_other(postgresql_locks, django_db_
     }
     alias = postgresql_locks["OPTIONS"]["using"]
     with django_db_blocker.unblock(), override_settings(LOCKING=entries):
-        with get_lock("both", ttl=30, backend="session"):
-            with pytest.raises(LockNotAcquired), locked_transaction("both", using=alias, wait=0):
-                raise AssertionError("the body ran")
+        with (
+            get_lock("both", ttl=30, backend="session"),
+            pytest.raises(LockNotAcquired),
+            locked_transaction("both", using=alias, wait=0),
+        ):
+            raise AssertionError("the body ran")
         with locked_transaction("both", using=alias):
             assert locks["default"].holder("both") is not None
             assert get_lock("both", backend="session").try_acquire() is None

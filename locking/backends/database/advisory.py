@@ -45,7 +45,7 @@ SELECT activity.application_name, activity.pid
    AND held.classid = %(high)s::bigint::oid AND held.objid = %(low)s::bigint::oid
 """
 TERMINATE: Final = (
-    f"SELECT pg_terminate_backend(pid, %(patience)s) FROM ({HOLDERS}) AS holder (owner, pid)"
+    f"SELECT pg_terminate_backend(pid, %(patience)s) FROM ({HOLDERS}) AS holder (owner, pid)"  # noqa: S608
     " WHERE owner = %(owner)s"
 )
 

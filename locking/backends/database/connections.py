@@ -72,7 +72,7 @@ class Pool:
         It is repeated once on a fresh connection when the reply is lost: it must be safe to repeat.
 
         Raises:
-            BackendUnavailable: no reply; whether it was carried out is unknown. BackendError: an error as reply.
+            BackendUnavailable: no reply; what was done is unknown. BackendError: an error as reply.
         """
         with self.translated():
             for attempt in range(1, ATTEMPTS):
@@ -157,7 +157,8 @@ def require_alias(using: object, owner: str) -> str:
     if not isinstance(using, str) or using not in connections.settings:
         known = ", ".join(map(repr, sorted(connections.settings)))
         raise ImproperlyConfigured(
-            f"LOCKING[{owner!r}]['OPTIONS']['using'] is {using!r}, which DATABASES doesn't have; it has {known}"
+            f"LOCKING[{owner!r}]['OPTIONS']['using'] is {using!r}, which DATABASES doesn't have; it has"
+            f" {known}"
         )
     if connections[using].vendor not in VENDORS:
         raise ImproperlyConfigured(
@@ -230,7 +231,7 @@ def discard(connection: BaseDatabaseWrapper) -> None:
 
 
 def detach(connection: BaseDatabaseWrapper) -> None:
-    """Take this process's hands off its parent's socket: a copy would keep it open beyond the parent's end."""
+    """Take this process's hands off its parent's socket: a copy keeps it open beyond the parent's end."""
     fileno = getattr(connection.connection, "fileno", None)
     if fileno is None:
         return

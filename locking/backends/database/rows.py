@@ -277,7 +277,7 @@ class RowPlace(Place):
         self._stands = False
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class; whoever waits listens before it asks again, lest it miss what happens between."""
+        """See the base class; whoever waits listens before it asks again, lest it miss a release."""
         outcome = self._backend.ask(*self._asked, fenced=self._fenced, queue=queue and self._stands)
         if queue and not self._stands and isinstance(outcome, Busy):
             self._bell.join(self._id, self._waiter)

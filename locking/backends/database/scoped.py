@@ -46,8 +46,8 @@ class ScopedBackend(BaseLockBackend):
         self._pool = Pool(self._using, options["timeout"], settings.alias)
         if self._pool.vendor not in self.vendors:
             raise ImproperlyConfigured(
-                f"LOCKING[{settings.alias!r}]: {type(self).__name__} works on {', '.join(self.vendors)}, and the"
-                f" database {self._using!r} is {self._pool.vendor}; take DatabaseBackend"
+                f"LOCKING[{settings.alias!r}]: {type(self).__name__} works on {', '.join(self.vendors)}, and"
+                f" the database {self._using!r} is {self._pool.vendor}; take DatabaseBackend"
             )
 
     @abstractmethod
@@ -66,8 +66,8 @@ class ScopedBackend(BaseLockBackend):
         connection = connections[self._using]
         if not connection.in_atomic_block:
             raise LockNotSupported(
-                f"the backend {self.alias!r} locks for a transaction on the database {self._using!r}, and none is"
-                " open: use locked_transaction(…) or @distributed_lock(…) with it"
+                f"the backend {self.alias!r} locks for a transaction on the database {self._using!r}, and"
+                " none is open: use locked_transaction(…) or @distributed_lock(…) with it"
             )
         self.prepare(key)
         with self._pool.translated():
@@ -105,9 +105,9 @@ class ScopedBackend(BaseLockBackend):
         (level,) = cursor.fetchone()
         if level.lower().replace("-", " ") != "read committed":
             raise LockTransactionError(
-                f"the backend {self.alias!r} locks inside the transaction, which runs at {level} on the database"
-                f" {self._using!r}: its snapshot may be older than the lock, so it would read what the last"
-                " holder found. Use READ COMMITTED, or a backend whose lock is taken before BEGIN"
+                f"the backend {self.alias!r} locks inside the transaction, which runs at {level} on the"
+                f" database {self._using!r}: its snapshot may be older than the lock, so it would read what"
+                " the last holder found. Use READ COMMITTED, or a backend whose lock is taken before BEGIN"
             )
 
     @property
@@ -195,7 +195,8 @@ class RowLockBackend(ScopedBackend):
         """See the base class."""
         nowait = "" if wait else " NOWAIT"
         name = fence_name(key, self._pool.vendor)
-        cursor.execute(f"SELECT name FROM locking_fence WHERE name = %s FOR UPDATE{nowait}", [name])
+        question = f"SELECT name FROM locking_fence WHERE name = %s FOR UPDATE{nowait}"  # noqa: S608
+        cursor.execute(question, [name])
         found = cursor.fetchone() is not None
         if not found:
             self._made.discard(name)  # someone has deleted it; the next attempt makes it anew

@@ -29,7 +29,8 @@ SELECT CASE WHEN pg_try_advisory_lock(%(number)s) THEN
        END IS NOT NULL, pg_backend_pid()
 """
 PREPARE_TO_WAIT: Final = """
-SELECT set_config('lock_timeout', %(wait)s, false), set_config('client_connection_check_interval', '1s', false)
+SELECT set_config('lock_timeout', %(wait)s, false),
+       set_config('client_connection_check_interval', '1s', false)
 """
 WAIT: Final = "SELECT pg_advisory_lock(%(number)s)"
 KEEP: Final = """
@@ -71,9 +72,9 @@ def refuse_poolers(connection: BaseDatabaseWrapper, alias: str, *, session_pooli
     if pid == connection.connection.info.backend_pid or session_pooling:
         return
     raise LockNotSupported(
-        f"the lock backend {alias!r} needs a session of its own, but a connection pooler stands between it and"
-        f" the database {connection.alias!r}: one that pools transactions would give the lock away. Connect"
-        " directly; or, where it pools whole sessions, say OPTIONS={'session_pooling': True}; or take"
+        f"the lock backend {alias!r} needs a session of its own, but a connection pooler stands between it"
+        f" and the database {connection.alias!r}: one that pools transactions would give the lock away."
+        " Connect directly; or, where it pools whole sessions, say OPTIONS={'session_pooling': True}; or take"
         " TransactionLockBackend, which any pooler leaves alone"
     )
 
@@ -116,7 +117,7 @@ class Session:
         return True
 
     def _ask(self, statement: str, asked: dict[str, Any]) -> Any:
-        """Return the row, or None when the session has ended: the lock ended with it, so that much is sure."""
+        """Return the row, or None when the session has ended: the lock has ended with it, that is sure."""
         with self._mutex:
             try:
                 with self.connection.cursor() as cursor:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from redis.connection import AbstractConnection
-from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis.health import parse_info
@@ -40,7 +40,7 @@ class Silence(NamedTuple):
 
 
 class Debt(NamedTuple):
-    """What a server must undo when it speaks again; done twice, for it works off old requests in any order."""
+    """What a server must undo when it speaks again; twice, for it works off old requests in any order."""
 
     request: Request
     due: float
