@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from django.utils.module_loading import import_string
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,12 @@ BACKENDS = {
         fixture="etcd_room",
     ),
 }
+
+
+def with_kind(kind: str) -> list[str]:
+    """Return the rows whose engine has this kind of lock; Sentinel's is the single server's, asked elsewhere."""
+    return [
+        row
+        for row, backend in BACKENDS.items()
+        if kind in import_string(backend.settings["BACKEND"]).kinds and row != "redis-sentinel"
+    ]

@@ -31,7 +31,7 @@ from locking.lease import State
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
 from locking.testing.contract.processes import child
-from tests.backends import BACKENDS
+from tests.backends import BACKENDS, with_kind
 
 PATIENCE = 10.0
 FAR = 60.0
@@ -45,7 +45,7 @@ GETTERS: dict[str, Callable[..., Lock]] = {
 }
 
 
-@pytest.fixture(params=list(BACKENDS))
+@pytest.fixture(params=with_kind("fair"))
 def on(request):
     """The backend under test, as the default one."""
     STORES.clear()

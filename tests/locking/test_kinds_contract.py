@@ -19,14 +19,14 @@ from locking.testing.contract.loss import LossContract
 from locking.testing.contract.processes import ProcessContract
 from locking.testing.contract.reentry import ReentryContract
 from locking.testing.contract.waiting import WaitingContract
-from tests.backends import BACKENDS, Backend
+from tests.backends import BACKENDS, Backend, with_kind
 
 PARTS = (
     HoldingContract, WaitingContract, ReentryContract, LossContract, ProcessContract, FlagContract,
     AsyncContract,
 )  # fmt: skip
 KINDS: dict[str, Callable[..., Lock]] = {"write": get_write_lock, "fair": get_fair_lock}
-GRID = [(kind, row) for kind in KINDS for row in BACKENDS]
+GRID = [(kind, row) for kind in KINDS for row in with_kind(kind)]
 
 # These kinds have one name.
 SEVERAL_NAMES = (
@@ -37,7 +37,7 @@ SEVERAL_NAMES = (
     "test_several_names_all_or_none_for_tasks",
 )
 # These are claims about the whole backend, not about one of its kinds.
-WHOLE_BACKEND = ("test_the_configuration_is_sound", "test_a_closed_backend_opens_again")
+WHOLE_BACKEND = ("test_kinds", "test_the_configuration_is_sound", "test_a_closed_backend_opens_again")
 
 
 @pytest.fixture(params=GRID, ids="-".join)

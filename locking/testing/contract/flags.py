@@ -104,6 +104,16 @@ class FlagContract(ContractBase):
         for key, owner in owners.items():
             backend.release(key, owner)
 
+    def test_kinds(self, backend: BaseLockBackend) -> None:
+        """`kinds`: those it names can be had, and any other is refused with LockNotSupported."""
+        for kind in ("read", "write", "semaphore", "fair"):
+            options = {"permits": 1} if kind == "semaphore" else {}
+            if kind in backend.kinds:
+                assert backend.variant(kind, **options).alias == backend.alias
+            else:
+                with pytest.raises(LockNotSupported, match=kind):
+                    backend.variant(kind, **options)
+
     def test_the_configuration_is_sound(self, backend: BaseLockBackend) -> None:
         """The backend's own checks find nothing wrong with the settings under test."""
         assert backend.check() == []
