@@ -9,21 +9,27 @@ again.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
-from urllib.parse import unquote
+from typing import Final
 
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome
+from locking.backends.etcd.entries import (
+    SUFFIXES,
+    Entry,
+    Line,
+    escape,
+    lease_of,
+    line_of,
+    name_of,
+    new_lease,
+    value_of,
+)
 from locking.backends.etcd.health import examine
-from locking.backends.etcd.lookout import Lookout, decoded, encoded, range_end
+from locking.backends.etcd.lookout import Lookout, encoded, range_end
 from locking.backends.etcd.wire import NOT_FOUND, Refused, Wire
 from locking.backends.holds import Hold, Holds
 from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admits, blockers_of, holders_of
@@ -36,29 +42,7 @@ TIMEOUT: Final = 3.0
 OUTAGE_PAUSE: Final = 0.25
 """Seconds until a waiter asks again while a cluster has no leader."""
 
-SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
 _ASCENDING_BY_CREATION: Final = {"sort_order": "ASCEND", "sort_target": "CREATE"}
-
-
-@dataclass(frozen=True, slots=True)
-class Entry(Contender):
-    """A contender, and what its key's value says."""
-
-    owner: str = ""
-    ttl: float | None = None
-    lease: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """All who have a lock or want it, at one revision of the cluster."""
-
-    entries: Sequence[Entry] = ()
-    revision: int = field(default=0)
-
-    def of(self, node: str) -> Entry | None:
-        """Return the contender of a key."""
-        return next((entry for entry in self.entries if entry.node == node), None)
 
 
 class EtcdBackend(LineBackend):
@@ -78,7 +62,7 @@ class EtcdBackend(LineBackend):
         self._variants: dict[tuple[str, int], BaseLockBackend] = {}
 
     def _folder(self, key: str) -> str:
-        return f"{self._prefix}{_escape(key)}{SUFFIXES[self.kind]}/"
+        return f"{self._prefix}{escape(key)}{SUFFIXES[self.kind]}/"
 
     def _node(self, key: str, owner: str) -> str:
         folder = self._folder(key)
@@ -93,7 +77,7 @@ class EtcdBackend(LineBackend):
         answer = self._wire.ask(
             "/kv/range", key=encoded(prefix), range_end=range_end(prefix), **_ASCENDING_BY_CREATION
         )
-        return _line_of(answer, answer)
+        return line_of(answer, answer)
 
     def join(self, ticket: Ticket, *, queue: bool) -> Outcome:
         """See `LineBackend`."""
@@ -157,7 +141,7 @@ class EtcdBackend(LineBackend):
         put = {
             "request_put": {
                 "key": encoded(node),
-                "value": self._value(ticket.owner, ticket.ttl),
+                "value": value_of(ticket.owner, ticket.ttl, self.kind, self.permits),
                 "lease": str(lease),
             }
         }
@@ -168,7 +152,7 @@ class EtcdBackend(LineBackend):
             if error.code == NOT_FOUND:  # the lease ended before its key came
                 return Line()
             raise
-        return _line_of(answer, answer["responses"][-1]["response_range"])
+        return line_of(answer, answer["responses"][-1]["response_range"])
 
     def _granted_lease(self, lease: int, ttl: float) -> None:
         """Have the lease, new or as a former try left it: then it must be renewed."""
@@ -241,13 +225,14 @@ class EtcdBackend(LineBackend):
         token = str(hold.token)
         same = {"key": encoded(hold.node), "target": "CREATE", "result": "EQUAL", "create_revision": token}
         put = {
-            "request_put": {"key": encoded(hold.node), "value": self._value(owner, ttl), "lease": str(lease)}
+            "request_put": {
+                "key": encoded(hold.node),
+                "value": value_of(owner, ttl, self.kind, self.permits),
+                "lease": str(lease),
+            }
         }
         answer = self._wire.ask("/kv/txn", compare=[same], success=[put], failure=[])
         return bool(answer.get("succeeded"))
-
-    def _value(self, owner: str, ttl: float) -> str:
-        return encoded(json.dumps({"owner": owner, "ttl": ttl, "kind": self.kind, "permits": self.permits}))
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class; a key of this owner that only waits, or came late, is taken away too."""
@@ -299,17 +284,11 @@ class EtcdBackend(LineBackend):
         for entry in self._read(self._prefix).entries:
             lines.setdefault(entry.node.rpartition("/")[0], []).append(entry)
         found = [
-            (self._name_of(folder), holder, len(line) - len(holders_of(line)))
+            (name_of(folder.removeprefix(self._prefix)), holder, len(line) - len(holders_of(line)))
             for folder, line in lines.items()
             for holder in holders_of(line)
         ]
         return sorted((hold for hold in found if hold[0].startswith(prefix)), key=lambda hold: hold[1].order)
-
-    def _name_of(self, folder: str) -> str:
-        name = folder.removeprefix(self._prefix)
-        for suffix in ("%rw", "%semaphore"):
-            name = name.removesuffix(suffix)
-        return unquote(name)
 
     def _shown(self, key: str, contender: Contender, waiters: int) -> Held:
         entry = contender if isinstance(contender, Entry) else Entry(contender.node, contender.order)
@@ -380,34 +359,3 @@ def read_location(settings: AliasSettings) -> list[str]:
                 f"LOCKING[{settings.alias!r}]['LOCATION'] has {url!r}: write http://host:2379 or https://host:2379"
             )
     return urls
-
-
-def lease_of(folder: str, owner: str) -> int:
-    """Return the number of an owner's lease: always the same, so that a request may be repeated."""
-    digest = hashlib.sha256(f"{folder}\0{owner}".encode()).digest()
-    return (int.from_bytes(digest[:8], "big") >> 1) or 1
-
-
-def new_lease() -> int:
-    """Return a number for a lease that replaces another."""
-    return secrets.randbits(62) + 1
-
-
-def _escape(key: str) -> str:
-    """Keep a name within its folder: a slash in it must not look like the end of the name."""
-    return key.replace("%", "%25").replace("/", "%2F")
-
-
-def _line_of(answer: dict[str, Any], found: dict[str, Any]) -> Line:
-    return Line([_entry(kv) for kv in found.get("kvs", ())], int(answer["header"]["revision"]))
-
-
-def _entry(kv: dict[str, Any]) -> Entry:
-    node = decoded(kv["key"])
-    try:
-        fields = json.loads(decoded(kv.get("value", "")))
-        owner, ttl = str(fields["owner"]), float(fields["ttl"])
-        kind, permits = str(fields["kind"]), int(fields["permits"])
-    except (ValueError, TypeError, KeyError):  # another client's: etcdctl's, Go's
-        owner, ttl, kind, permits = node.rpartition("/")[2], None, "lock", 0
-    return Entry(node, int(kv["create_revision"]), kind, permits, owner, ttl, int(kv.get("lease", 0)))

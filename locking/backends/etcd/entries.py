@@ -1,0 +1,89 @@
+"""The layout on etcd, as pure functions: keys, values, and the numbers of leases.
+
+<prefix><name>/<lease in hex>       value: JSON of owner, ttl, kind and permits
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+from locking.backends.etcd.lookout import decoded, encoded
+from locking.backends.lines import Contender
+
+SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Contender):
+    """A contender, and what its key's value says."""
+
+    owner: str = ""
+    ttl: float | None = None
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """All who have a lock or want it, at one revision of the cluster."""
+
+    entries: Sequence[Entry] = ()
+    revision: int = 0
+
+    def of(self, node: str) -> Entry | None:
+        """Return the contender of a key."""
+        return next((entry for entry in self.entries if entry.node == node), None)
+
+
+def lease_of(folder: str, owner: str) -> int:
+    """Return the number of an owner's lease: always the same, so that a request may be repeated."""
+    digest = hashlib.sha256(f"{folder}\0{owner}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") >> 1) or 1
+
+
+def new_lease() -> int:
+    """Return a number for a lease that replaces another."""
+    return secrets.randbits(62) + 1
+
+
+def escape(key: str) -> str:
+    """Keep a name within its folder: a slash in it must not look like the end of the name."""
+    return key.replace("%", "%25").replace("/", "%2F")
+
+
+def line_of(answer: dict[str, Any], found: dict[str, Any]) -> Line:
+    """Return the line of a range that was read, alone or as a part of a transaction's answer."""
+    return Line([_entry(kv) for kv in found.get("kvs", ())], int(answer["header"]["revision"]))
+
+
+def _entry(kv: dict[str, Any]) -> Entry:
+    node = decoded(kv["key"])
+    try:
+        fields = json.loads(decoded(kv.get("value", "")))
+        owner, ttl = str(fields["owner"]), float(fields["ttl"])
+        kind, permits = str(fields["kind"]), int(fields["permits"])
+    except (ValueError, TypeError, KeyError):  # another client's: etcdctl's, Go's
+        owner, ttl, kind, permits = node.rpartition("/")[2], None, "lock", 0
+    return Entry(node, int(kv["create_revision"]), kind, permits, owner, ttl, int(kv.get("lease", 0)))
+
+
+def name_of(folder: str) -> str:
+    """Return the key of a folder, whatever the kind; `escape` undone.
+
+    Example:
+        >>> name_of(escape("order:42/a") + "%rw")
+        'order:42/a'
+    """
+    for suffix in ("%rw", "%semaphore"):
+        folder = folder.removesuffix(suffix)
+    return unquote(folder)
+
+
+def value_of(owner: str, ttl: float, kind: str, permits: int) -> str:
+    """Return the value of a contender's key, as the gateway wants it."""
+    return encoded(json.dumps({"owner": owner, "ttl": ttl, "kind": kind, "permits": permits}))
