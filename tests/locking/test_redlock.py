@@ -297,6 +297,6 @@ def test_the_checks_tell_what_endangers_a_majority(three):
     with override_settings(LOCKING={"default": {"BACKEND": REDLOCK, "LOCATION": four}}):
         assert [message.id for message in locks["default"].check()] == ["locking.W004"]
     with on(three):
-        assert {message.id for message in locks["default"].check(live=True)} == {"locking.W102"}
+        assert {message.id for message in locks["default"].check(live=True)} == {"locking.W111"}
     with on(three, restart_delay=1.0):
         assert locks["default"].check(live=True) == []

@@ -184,7 +184,7 @@ class AdvisoryLockBackend(BaseLockBackend):
         try:
             self._pool.run(lambda cursor, _: _fetched(cursor, "SELECT 1", {}))
         except LockNotSupported as error:
-            return [Error(str(error), hint="See docs/backends/database.md.", id="locking.E103")]
+            return [Error(str(error), hint="See docs/backends/database.md.", id="locking.E111")]
         return []
 
     def close(self) -> None:
