@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.docs:
         _write_docs(records, load_before[0])
     if options.json:
-        found = {"cores": os.cpu_count(), "load_before": load_before, "records": records}
+        found: Record = {"cores": os.cpu_count(), "load_before": load_before, "records": records}
         found["minutes"] = (time.monotonic() - begun) / 60
         options.json.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
 
@@ -205,7 +205,7 @@ def _serve(entry: dict[str, Any], database: dict[str, Any] | None, pipe: Connect
     """The other process: take locks and say when."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure(entry, database)
-    tasks = {"take": _take, "keep": _keep, "crowd": _crowd}
+    tasks: dict[str, Any] = {"take": _take, "keep": _keep, "crowd": _crowd}
     pipe.send("ready")
     with suppress(EOFError):
         while True:
@@ -243,7 +243,7 @@ def _hand_over(running: Running) -> float:
                 other.ask("take", "baton")
                 time.sleep(SETTLED)
                 let_go = now()
-            delays.append((other.answer() - let_go) * 1000)
+            delays.append(float(other.answer() - let_go) * 1000)
     return median(delays)
 
 

@@ -91,9 +91,7 @@ def _sentinel(folder: Path) -> Iterator[Running]:
     with servers(folder / "servers") as start:
         service = Service(folder, start)
         try:
-            yield Running(
-                {"BACKEND": REDIS, "LOCATION": service.location}, kill=service.master.kill
-            )
+            yield Running({"BACKEND": REDIS, "LOCATION": service.location}, kill=service.master.kill)
         finally:
             service.stop()
 
@@ -112,9 +110,9 @@ def _redlock(folder: Path, number: int) -> Iterator[Running]:
 @contextmanager
 def _postgresql(folder: Path, backend: str) -> Iterator[Running]:
     database = dict(embedded.database())
-    address = {"host": database["HOST"], "user": database["USER"], "dbname": "postgres"}
+    server = f"host={database['HOST']} user={database['USER']} dbname=postgres"
     name = "holdfast_bench_locks"
-    with psycopg.connect(**address, autocommit=True) as admin:
+    with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
         admin.execute(f"CREATE DATABASE {name}")
         try:
@@ -171,7 +169,12 @@ ENGINES = [
     Engine(
         "database-advisory", "your PostgreSQL, a connection a hold", partial(_postgresql, backend=ADVISORY)
     ),
-    Engine("database-mariadb", "your MariaDB (here without flushing)", _mariadb, _unless(lambda: not programs(), MISSING_MARIADB)),
+    Engine(
+        "database-mariadb",
+        "your MariaDB (here without flushing)",
+        _mariadb,
+        _unless(lambda: not programs(), MISSING_MARIADB),
+    ),
     Engine("database-sqlite", "a file", _sqlite),
     Engine(
         "zookeeper-3",
