@@ -50,12 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parse(arguments)
     console, begun = Console(), time.monotonic()
     records, load_before = [], os.getloadavg()
-    with console.status("starting") as status:
+    # Interrupted, it shows what it has.
+    with suppress(KeyboardInterrupt), console.status("starting") as status:
         for engine in ENGINES:
             if options.only and engine.name not in options.only:
                 continue
             status.update(engine.name)
             records.append(measure(engine, options.seconds))
+            console.log(engine.name, "done")
     _show(console, records)
     if options.docs:
         _write_docs(records, load_before[0])
