@@ -10,7 +10,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import secrets
 import signal
 import threading
 import time
@@ -40,6 +39,9 @@ PATIENCE: Final = 40.0
 SETTLED: Final = 0.05
 """Seconds after which another process, asked to wait, surely stands in line."""
 
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "backends" / "index.md"
+BEGIN, END = "<!-- measured -->", "<!-- end -->"
+
 Record = dict[str, Any]
 
 
@@ -47,16 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table, and write what was asked for."""
     options = _parse(arguments)
     console, begun = Console(), time.monotonic()
-    records = []
-    with console.status("starting") as status:
+    records, load_before = [], os.getloadavg()
+    # Interrupted, it shows what it has.
+    with suppress(KeyboardInterrupt), console.status("starting") as status:
         for engine in ENGINES:
             if options.only and engine.name not in options.only:
                 continue
             status.update(engine.name)
             records.append(measure(engine, options.seconds))
+            console.log(engine.name, "done")
     _show(console, records)
+    if options.docs:
+        _write_docs(records, load_before[0])
     if options.json:
-        found = {"cores": os.cpu_count(), "load_before": os.getloadavg(), "records": records}
+        found: Record = {"cores": os.cpu_count(), "load_before": load_before, "records": records}
         found["minutes"] = (time.monotonic() - begun) / 60
         options.json.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
 
@@ -64,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.backends", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    parser.add_argument("--docs", action="store_true", help=f"write the table into {PAGE.name}")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each run (default 2)")
     names = [engine.name for engine in ENGINES]
     parser.add_argument("--only", action="append", choices=names, help="measure this engine; may be repeated")
@@ -200,7 +207,7 @@ def _serve(entry: dict[str, Any], database: dict[str, Any] | None, pipe: Connect
     """The other process: take locks and say when."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure(entry, database)
-    tasks = {"take": _take, "keep": _keep, "crowd": _crowd}
+    tasks: dict[str, Any] = {"take": _take, "keep": _keep, "crowd": _crowd}
     pipe.send("ready")
     with suppress(EOFError):
         while True:
@@ -238,7 +245,7 @@ def _hand_over(running: Running) -> float:
                 other.ask("take", "baton")
                 time.sleep(SETTLED)
                 let_go = now()
-            delays.append((other.answer() - let_go) * 1000)
+            delays.append(float(other.answer() - let_go) * 1000)
     return median(delays)
 
 
@@ -305,9 +312,9 @@ def _dead_server(running: Running) -> float | None:
 
     if running.kill is None:
         return None
-    name = f"after:{secrets.token_hex(4)}"
+    name = running.name
     get_lock(name, ttl=30).acquire(wait=PATIENCE).release()
-    running.kill(name)
+    running.kill()
     died = now()
     while now() - died < PATIENCE:
         with suppress(LockError):
@@ -337,13 +344,26 @@ def _show(console: Console, records: Sequence[Record]) -> None:
         if "skipped" in record:
             table.add_row(record["engine"], f"skipped: {record['skipped']}")
         else:
-            table.add_row(*(_shown(column, record.get(column)) for column in COLUMNS))
+            table.add_row(*(_shown(column, record) for column in COLUMNS))
     console.print(table)
 
 
-def _shown(column: str, figure: Any) -> str:
+def _write_docs(records: Sequence[Record], load: float) -> None:
+    """Put the table between the marks of the docs' page."""
+    rows = [list(COLUMNS.values()), ["---"] + ["---:"] * (len(COLUMNS) - 2) + ["---"]]
+    for record in records:
+        if "skipped" not in record:
+            rows.append([_shown(column, record) for column in COLUMNS])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    note = f"{os.cpu_count()} cores, load before the run {load:.1f}."
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table}\n\n{note}\n\n{END}{rest.partition(END)[2]}")
+
+
+def _shown(column: str, record: Record) -> str:
+    figure = record.get(column)
     if figure is None:
-        return "until it is back" if column == "dead_server_s" else "–"
+        return "until it is back" if column in record else "–"
     digits = {"pair_us": 0, "sections_per_second": 0, "hand_over_ms": 2, "jain": 2}.get(column, 1)
     return figure if isinstance(figure, str) else f"{figure:.{digits}f}"
 

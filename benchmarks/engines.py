@@ -40,12 +40,13 @@ class Running(NamedTuple):
 
     Attributes:
         entry: for LOCKING. database: for DATABASES, or None.
-        kill: ends the server that matters most to the lock of a name; None where there is only one, or none.
+        kill: ends the server that matters most to the lock `name`; None where there is only one, or none.
     """
 
     entry: dict[str, Any]
     database: dict[str, Any] | None = None
-    kill: Callable[[str], None] | None = None
+    kill: Callable[[], None] | None = None
+    name: str = "after"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def _cluster(folder: Path) -> Iterator[Running]:
         cluster = Cluster(start)
         yield Running(
             {"BACKEND": REDIS, "LOCATION": [f"redis://127.0.0.1:{node.port}" for node in cluster.nodes]},
-            kill=lambda name: cluster.masters[0].kill(),  # the one that has a replica
+            kill=cluster.masters[0].kill,  # the one that has a replica
+            name=cluster.name_in(cluster.masters[0], "after"),
         )
 
 
@@ -89,9 +91,7 @@ def _sentinel(folder: Path) -> Iterator[Running]:
     with servers(folder / "servers") as start:
         service = Service(folder, start)
         try:
-            yield Running(
-                {"BACKEND": REDIS, "LOCATION": service.location}, kill=lambda name: service.master.kill()
-            )
+            yield Running({"BACKEND": REDIS, "LOCATION": service.location}, kill=service.master.kill)
         finally:
             service.stop()
 
@@ -104,15 +104,15 @@ def _redlock(folder: Path, number: int) -> Iterator[Running]:
             "BACKEND": "locking.backends.redlock.RedlockBackend",
             "LOCATION": [node.url for node in nodes],
         }
-        yield Running(entry, kill=lambda name: nodes[0].kill())
+        yield Running(entry, kill=nodes[0].kill)
 
 
 @contextmanager
 def _postgresql(folder: Path, backend: str) -> Iterator[Running]:
     database = dict(embedded.database())
-    address = {"host": database["HOST"], "user": database["USER"], "dbname": "postgres"}
+    server = f"host={database['HOST']} user={database['USER']} dbname=postgres"
     name = "holdfast_bench_locks"
-    with psycopg.connect(**address, autocommit=True) as admin:
+    with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
         admin.execute(f"CREATE DATABASE {name}")
         try:
@@ -148,7 +148,7 @@ def _placed(backend: str) -> dict[str, Any]:
 def _ensemble(folder: Path, make: Callable[[Path, int], Ensemble], backend: str) -> Iterator[Running]:
     with running(partial(make, folder, 3)) as three:
         entry = {"BACKEND": backend, "LOCATION": three.location}  # type: ignore[attr-defined]
-        yield Running(entry, kill=lambda name: three.leader().kill())
+        yield Running(entry, kill=lambda: three.leader().kill())
 
 
 def _unless(missing: Callable[[], object], reason: str) -> Callable[[], str]:
@@ -169,7 +169,12 @@ ENGINES = [
     Engine(
         "database-advisory", "your PostgreSQL, a connection a hold", partial(_postgresql, backend=ADVISORY)
     ),
-    Engine("database-mariadb", "your MariaDB", _mariadb, _unless(lambda: not programs(), MISSING_MARIADB)),
+    Engine(
+        "database-mariadb",
+        "your MariaDB (here without flushing)",
+        _mariadb,
+        _unless(lambda: not programs(), MISSING_MARIADB),
+    ),
     Engine("database-sqlite", "a file", _sqlite),
     Engine(
         "zookeeper-3",

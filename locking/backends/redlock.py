@@ -192,7 +192,7 @@ class RedlockBackend(BaseLockBackend):
                 Warning(
                     f"A Redis server of LOCKING[{self.alias!r}] forgets its locks when it restarts.",
                     hint="Set OPTIONS['restart_delay'] to the longest ttl, or appendfsync to always.",
-                    id="locking.W102",
+                    id="locking.W111",
                 )
             )
         return found

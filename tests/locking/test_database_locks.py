@@ -311,7 +311,7 @@ def test_a_pooler_is_refused(advisory, postgresql_locks):
             with locking_on(ADVISORY, using="pooled") as backend:
                 with pytest.raises(LockNotSupported, match="connection pooler"):
                     get_lock("pooled", ttl=30).try_acquire()
-                assert [message.id for message in backend.check(live=True)] == ["locking.E103"]
+                assert [message.id for message in backend.check(live=True)] == ["locking.E111"]
             with locking_on(ADVISORY, using="pooled", session_pooling=True), get_lock("pooled", ttl=30):
                 assert get_lock("pooled").locked()
         finally:

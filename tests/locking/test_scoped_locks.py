@@ -168,7 +168,7 @@ def test_snapshots_are_refused(using):
         connection.close()
         connection.settings_dict["OPTIONS"] = before
         if connection.vendor == "postgresql":
-            connection.isolation_level = 2
+            vars(connection)["isolation_level"] = 2
 
 
 def test_no_wait_of_the_lock_stays_behind(using):

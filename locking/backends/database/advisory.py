@@ -109,11 +109,12 @@ class AdvisoryLockBackend(BaseLockBackend):
 
     def _try(self, key: str, owner: str, ttl: float) -> Outcome:
         connection, sent = self._pool.take(), now()
-        asked = {"number": number_of(key), "owner": owner, "ttl": as_milliseconds(ttl)}
+        number = number_of(key)
+        asked = {"number": number, "owner": owner, "ttl": as_milliseconds(ttl)}
         try:
             granted, pid = _row(connection, TRY, asked)
             if granted:
-                self._hold(key, Session(connection, pid, asked["number"], owner))
+                self._hold(key, Session(connection, pid, number, owner))
                 return Grant(0, sent)
             holder = _holders(connection, key)
         except BaseException:
@@ -143,7 +144,8 @@ class AdvisoryLockBackend(BaseLockBackend):
         self._holds[key, session.owner] = session
         if len(self._holds) % TIDY_AT == 0:
             for name, held in list(self._holds.items()):
-                if not held.is_alive() and self._holds.pop(name, None):
+                if not held.is_alive():
+                    self._holds.pop(name, None)
                     discard(held.connection)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
@@ -184,7 +186,7 @@ class AdvisoryLockBackend(BaseLockBackend):
         try:
             self._pool.run(lambda cursor, _: _fetched(cursor, "SELECT 1", {}))
         except LockNotSupported as error:
-            return [Error(str(error), hint="See docs/backends/database.md.", id="locking.E103")]
+            return [Error(str(error), hint="See docs/backends/database.md.", id="locking.E111")]
         return []
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ class Pool:
     """
 
     def __init__(
-        self, using: str, timeout: float, owner: str, ready: Callable[[BaseDatabaseWrapper], None] = bool
+        self, using: str, timeout: float, owner: str, ready: Callable[[BaseDatabaseWrapper], object] = bool
     ) -> None:
         self.using, self.owner = using, owner
         self._timeout, self._ready = timeout, ready

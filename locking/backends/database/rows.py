@@ -184,7 +184,7 @@ class DatabaseBackend(BaseLockBackend):
 
     def count_held(self, *, prefix: str = "") -> int:
         """See the base class."""
-        rows = self._pool.run(lambda cursor, _: _rows(cursor, self.sql.count, {"prefix": prefix}))
+        rows = self._pool.run(lambda cursor, _: _rows(cursor, self.sql.counted, {"prefix": prefix}))
         return int(rows[0][0])
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> int:

@@ -81,7 +81,7 @@ class Statements(NamedTuple):
     extend_many: str | None
     release: str
     held: str
-    count: str
+    counted: str
     sweep: str
     telling: bool = False
 
@@ -95,7 +95,7 @@ def _statements(now: str, greatest: str, prefixed: str, sweep: str, **parts: str
 
     texts = {
         "take": UPSERT, "update": UPDATE, "insert": INSERT, "seen": SEEN, "extend": EXTEND,
-        "shorten": EXTEND, "extend_many": EXTEND_MANY, "release": RELEASE, "held": HELD, "count": COUNT,
+        "shorten": EXTEND, "extend_many": EXTEND_MANY, "release": RELEASE, "held": HELD, "counted": COUNT,
         "sweep": sweep.replace("FORGOTTEN", FORGOTTEN),
     }  # fmt: skip
     ready: dict[str, str | None] = {name: written(text) for name, text in texts.items()}
