@@ -170,8 +170,8 @@ class Filter:
 
     @property
     def needs_search(self) -> bool:
-        """Whether every row must be looked at; a prefix the backend can find by itself."""
-        return bool(self.search or self.state or self.kind or self.host or self.older_than)
+        """Whether every row must be looked at; the backend finds a prefix, and the old come first."""
+        return bool(self.search or self.state or self.kind or self.host)
 
     def ends_before(self, hold: HeldLock) -> bool:
         """Whether neither this hold nor any that is younger can match."""
@@ -225,7 +225,7 @@ def held_locks(
     wanted = Filter(prefix=prefix, search=search, state=state, kind=kind, host=host, older_than=older_than)
     backends = [locks[alias]] if alias is not None else locks.all()
     if len(backends) == 1 and not wanted.needs_search:
-        return _direct(backends[0], prefix, offset, limit)
+        return _direct(backends[0], wanted, offset, limit)
     return _searched(backends, wanted, offset, limit)
 
 
@@ -234,14 +234,32 @@ def _check(value: str, known: Sequence[str], what: str) -> None:
         raise ValueError(f"{what} must be one of {', '.join(known)}, not {value!r}")
 
 
-def _direct(backend: BaseLockBackend, prefix: str, offset: int, limit: int) -> Page:
+def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -> Page:
     """The backend pages by itself."""
-    keys = backend.key(prefix)
+    keys = backend.key(wanted.prefix)
     try:
         rows = _joined(backend, backend.held(prefix=keys, offset=offset, limit=limit))
-        return Page(rows, max(backend.count_held(prefix=keys), offset + len(rows)))
+        total = max(backend.count_held(prefix=keys), offset + len(rows))
+        old = [hold for hold in rows if not wanted.ends_before(hold)]
+        if wanted.older_than:
+            whole_page = len(old) == limit > 0
+            total = _count_old(backend, wanted, offset + len(old), total) if whole_page else offset + len(old)
+        return Page(old, total)
     except LockError as error:
         return Page([], 0, problems=[_problem(backend, error)])
+
+
+def _count_old(backend: BaseLockBackend, wanted: Filter, least: int, most: int) -> int:
+    """Return how many are old enough, by halving: they come first."""
+    latest = time.time() - wanted.older_than
+    while least < most:
+        middle = (least + most) // 2
+        holds = backend.held(prefix=backend.key(wanted.prefix), offset=middle, limit=1)
+        if holds and (holds[0].since or latest + 1) <= latest:
+            least = middle + 1
+        else:
+            most = middle
+    return least
 
 
 def _searched(backends: Iterable[BaseLockBackend], wanted: Filter, offset: int, limit: int) -> Page:

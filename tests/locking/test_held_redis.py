@@ -144,6 +144,20 @@ def test_prefixes_have_indexes_of_their_own(room, settings):
             assert room.exists("holdfast_held:other:")
 
 
+def test_the_old_ones_are_counted_without_looking_at_all(room):
+    """A page of the holds of a minute and more knows how many there are, and has no younger ones."""
+    leases = [get_lock(f"n:{number:02}").acquire() for number in range(40)]
+    for number in range(25):  # as if they had been taken an hour ago
+        room.zadd(INDEX, {f"Ln:{number:02}": leases[number].fencing_token - 3_600_000_000})
+    first, last = held_locks(older_than=60, limit=10), held_locks(older_than=60, limit=10, offset=20)
+    assert [row.name for row in first.rows] == [f"n:{number:02}" for number in range(10)]
+    assert [row.name for row in last.rows] == [f"n:{number:02}" for number in range(20, 25)]
+    assert (first.total, last.total) == (25, 25)
+    assert held_locks(older_than=7200, limit=10).total == 0
+    for lease in leases:
+        lease.release()
+
+
 def test_a_prefix_is_found_among_many(room):
     """A prefix is looked for by the server, over more entries than it takes at a time."""
     backend = locks["default"]

@@ -41,7 +41,7 @@ def _release(server):
 
 
 def test_a_lock_is_written_as_redisson_reads_it(server):
-    """A hash of one field, `uuid:integer`, with the hold count and a ttl; the token and our index beside it, no more."""
+    """A hash of one field, `uuid:integer`, with hold count and ttl; beside it the token and our index."""
     with get_lock("a", ttl=30) as lease:
         assert server.hgetall("a") == {lease.owner.encode(): b"1"}
         identity, number = lease.owner.rsplit(":", 1)

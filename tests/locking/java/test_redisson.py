@@ -235,3 +235,24 @@ def test_python_leaves_nothing_behind_that_java_minds(site):
 
     left = [name for node in site.nodes for name in site.names_on(node)]
     assert [name for name in left if "redisson_unlock_latch" not in name] == ["redisson_lock_token:{shared}"]
+
+
+def test_a_java_holder_is_listed_and_can_be_broken(site):
+    """Once a Python process was refused its lock, Java's hold is listed; an operator breaks it."""
+    assert site.java.do("try", "shared") == "true"
+    assert get_lock("shared").try_acquire() is None
+    (hold,) = locks["default"].held(prefix="shared")
+    assert hold.owner.startswith(site.java.id)
+    assert (hold.kind, hold.token) == ("lock", 0)
+    assert hold.since is not None
+    assert locks["default"].force_release("shared", hold.owner)
+    assert locks["default"].held(prefix="shared") == []
+    assert get_lock("shared").try_acquire()
+
+
+def test_a_java_holder_that_nobody_met_is_found(site):
+    """A lock that only Java uses is listed when a listing passes its key, until Java lets it go."""
+    assert site.java.do("try", "alone") == "true"
+    until(lambda: [hold.key for hold in locks["default"].held()] == ["alone"], "the Java holder on the list")
+    site.java.do("unlock", "alone")
+    assert locks["default"].held() == []
