@@ -39,7 +39,7 @@ def _speeds(plt: Any, records: list[dict[str, Any]], folder: Path) -> Path:
 
 def _growth(plt: Any, records: list[dict[str, Any]], axis: str, folder: Path) -> Path:
     figure, (speed, cost) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
-    mine = [record for record in records if record["axis"] == axis]
+    mine = [record for record in records if record["axis"] == axis and "web_cpu_us" in record]
     for number, peer in enumerate(dict.fromkeys(record["peer"] for record in mine)):
         points = sorted((r for r in mine if r["peer"] == peer), key=lambda r: int(r["size"]))
         style = {"marker": "os^vD*"[number % 6], "linewidth": 1.2, "markersize": 4, "label": peer}

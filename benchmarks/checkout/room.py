@@ -14,8 +14,8 @@ import psycopg
 from benchmarks.checkout.clients import Burst, Crowd
 from benchmarks.checkout.subjects import Subject
 from benchmarks.server import Work
-from benchmarks.stats import spread
 from tests.load.delivery import deliver
+from tests.load.figures import percentile
 from tests.load.servers import Servers, private_servers
 from tests.load.shop import Shop, cpu_seconds, manage, serving
 from tests.load.wire import Wire, pack
@@ -141,21 +141,29 @@ class Room:
 
 
 def _figures(burst: Burst, begun: Meter, ended: Meter) -> dict[str, Any]:
-    answers = sum(burst.counted.values()) or 1
-    wait = spread(burst.latencies or [0.0])
-    redis = ended.redis.since(begun.redis)
     return {
         "answers_per_second": burst.per_second,
         "sold_per_second": burst.counted[201] / burst.seconds,
-        "median_ms": wait.median * 1000,
-        "p99_ms": sorted(burst.latencies or [0.0])[int(len(burst.latencies) * 0.99) - 1] * 1000,
+        "statuses": {str(status): n for status, n in sorted(burst.counted.items())},
+        "unanswered": burst.lost,
+    } | _by_answer(burst, begun, ended)
+
+
+def _by_answer(burst: Burst, begun: Meter, ended: Meter) -> dict[str, float]:
+    """Return latencies and costs; nothing for a window without an answer, of which there are none."""
+    answers = sum(burst.counted.values())
+    if not answers:
+        return {}
+    redis = ended.redis.since(begun.redis)
+    latencies = sorted(burst.latencies)
+    return {
+        "median_ms": percentile(latencies, 50) * 1000,
+        "p99_ms": percentile(latencies, 99) * 1000,
         "web_cpu_us": (ended.web - begun.web) / answers * 1e6,
         "postgres_cpu_us": (ended.postgres - begun.postgres) / answers * 1e6,
         "redis_cpu_us": redis.cpu / answers * 1e6,
         "redis_requests": max(0, redis.requests) / answers,
         "client_cpu_us": burst.cpu / answers * 1e6,
-        "statuses": {str(status): n for status, n in sorted(burst.counted.items())},
-        "unanswered": burst.lost,
     }
 
 

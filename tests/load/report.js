@@ -61,7 +61,7 @@
     const records = growth.filter((record) => record.axis === choice.value);
     const sizes = [...new Set(records.map((record) => record.size))].sort((a, b) => a - b);
     const peers = [...new Set(records.map((record) => record.peer))];
-    const value = (peer, size) => { const found = records.find((r) => r.peer === peer && r.size === size); return found ? figure(found) : null; };
+    const value = (peer, size) => { const found = records.find((r) => r.peer === peer && r.size === size); const y = found ? figure(found) : NaN; return Number.isFinite(y) ? y : null; };
     const series = peers.map((peer, i) => ({ ...line(peer, PALETTE[i % PALETTE.length], DASHES[Math.floor(i / PALETTE.length) % DASHES.length]), points: { show: true, size: 5 } }));
     draw(document.getElementById(id), {
       height: 380,

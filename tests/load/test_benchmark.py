@@ -2,6 +2,7 @@
 
 import io
 import itertools
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -9,11 +10,13 @@ import pytest
 from rich.console import Console
 
 from benchmarks.checkout.__main__ import _faults
-from benchmarks.checkout.clients import Crowd
+from benchmarks.checkout.clients import Burst, Crowd
+from benchmarks.checkout.room import Meter, _figures
 from benchmarks.checkout.rounds import CASES, HOT, MANY, SOLD_OUT
 from benchmarks.checkout.subjects import DECORATED, EMPTY, FOR_UPDATE, SELECT, UNLOCKED
 from benchmarks.checkout.tables import show
 from benchmarks.checkout.targets import judge
+from benchmarks.server import Work
 from tests.load.wire import Address, pack
 
 FIGURES = dict.fromkeys(
@@ -64,6 +67,23 @@ def test_the_crowd_counts_every_answer_once():
     assert 0 < sum(burst.counted.values()) <= answered
     assert len(burst.latencies) == sum(burst.counted.values())
     assert len(probes) == 2
+
+
+def test_a_window_without_an_answer_has_no_costs():
+    """Costs are by answer; of none there is none to tell, and the ratio of speeds is 0."""
+    idle = Meter(0.0, 0.0, Work(0, 0, 0.0))
+    busy = Meter(1.0, 2.0, Work(21, 30, 0.5))
+    empty = _figures(Burst(1.0), idle, busy)
+    assert empty["answers_per_second"] == 0
+    assert "web_cpu_us" not in empty
+    burst = Burst(2.0, counted=Counter({201: 10}), latencies=[0.01 * n for n in range(1, 11)])
+    figures = _figures(burst, idle, busy)
+    assert (figures["web_cpu_us"], figures["postgres_cpu_us"], figures["redis_requests"]) == (
+        100_000,
+        200_000,
+        2,
+    )
+    assert (figures["answers_per_second"], figures["p99_ms"]) == (5, 100)
 
 
 def records(**speeds):

@@ -311,6 +311,7 @@ class Shop(RuleBasedStateMachine):
             assert told == {order: (self.totals[order], self.states[order]) for order in self.totals}
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_the_shop_keeps_its_books_whatever_is_done():
     """Deliveries, counts, sales and failed sales by every sound strategy, in all sorts of orders."""
