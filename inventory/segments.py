@@ -52,7 +52,7 @@ def take_from_one(product: Product, wanted: int, first: int, width: int) -> bool
     with connection.cursor() as cursor:
         given = {"wanted": wanted, "product": product.pk, "first": first, "width": width}
         cursor.execute(_FROM_ONE, given)
-        return cursor.rowcount == 1
+        return bool(cursor.rowcount)
 
 
 def take_from_number(product: Product, wanted: int, number: int) -> bool:

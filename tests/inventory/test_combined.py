@@ -12,6 +12,7 @@ from django.db import IntegrityError, OperationalError
 from inventory import batch_sale as module
 from inventory.combiner import Combiner
 from inventory.domain import Busy, Line, SoldOut, UnknownProduct
+from inventory.rows import subtract_many
 from inventory.strategies import Sale
 from inventory.strategies.combined import Combined
 from orders.models import Order
@@ -95,7 +96,7 @@ def test_each_has_its_own_verdict(batches):
 def test_a_member_whose_rows_are_refused_does_not_fail_its_neighbours(batches, monkeypatch):
     """When the database refuses the batch for one member's sake, the others are sold to all the same."""
     sku, poisoned = ProductFactory.create().sku, ProductFactory.create().sku
-    write = module.subtract_many
+    write = subtract_many
 
     def refuse_the_poisoned(taken):
         taken = list(taken)
@@ -189,6 +190,9 @@ def test_a_batch_has_a_bound_and_the_lead_is_handed_on():
         leaders.append((threading.current_thread().name, len(batch)))
         gate.wait(10)
 
+    def queued(others):
+        return bool(leaders) and len(combiner._queue) == others
+
     combiner = Combiner(work, most=2)
     threads = []
     for number in range(5):
@@ -196,7 +200,7 @@ def test_a_batch_has_a_bound_and_the_lead_is_handed_on():
             threading.Thread(target=combiner.submit, args=(Sale((), print), 10), name=f"T{number}")
         )
         threads[-1].start()
-        eventually(lambda n=number: bool(leaders) and len(combiner._queue) == n, "it leads or waits")
+        eventually(partial(queued, number), "it leads or waits")
     gate.set()
     for thread in threads:
         thread.join(10)

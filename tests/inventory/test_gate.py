@@ -14,8 +14,10 @@ from django.db import OperationalError, transaction
 from inventory import stock_store
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, SoldOut
-from inventory.gate import Gate, Hold, Room
+from inventory.gate import Gate, Hold
 from inventory.models import Product, StockMovement
+from inventory.rooms import Room
+from inventory.rows import find_products
 from inventory.services import change_stock
 from inventory.strategies import Reconciled, get_strategy
 from inventory.strategies.redis_gate import RedisGate
@@ -119,7 +121,6 @@ def a_delivery_comes_while_the_stock_is_loaded(strategy: str, sku: str) -> int:
     """B has read the database, a delivery makes that old and is sold from, B puts in what it read."""
     find = "inventory.gate.find_products"
     with pytest.MonkeyPatch.context() as patch, buyers() as start:
-        from inventory.gate import find_products
 
         def slow(lines):
             found = find_products(lines)
