@@ -16,7 +16,6 @@ from orders.race.mischief import claim
 from orders.race.plan import Plan, Variant, share_out
 from orders.race.result import Result, judge
 
-
 CIRCLES_SHOW_WITHIN = 4.0  # seconds; PostgreSQL looks for a circle after one
 
 
