@@ -9,8 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -72,6 +71,7 @@ class PrivateRedis:
         server = subprocess.Popen(
             [program() or "redis-server", *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
+        self._guard = _guard_over(server.pid)
         deadline = time.monotonic() + START_WITHIN
         while not self._answers() and time.monotonic() < deadline and server.poll() is None:
             time.sleep(0.01)
@@ -87,21 +87,16 @@ class PrivateRedis:
 
     def _keep(self) -> None:
         while True:
-            with _ended_with_us(self._server.pid):
-                self._server.wait()
+            self._server.wait()
+            with suppress(OSError):
+                self._guard.communicate(b"it has ended\n")
             if self._over.wait(DOWN_FOR):
                 return
             self._server = self._start()
 
 
-@contextmanager
-def _ended_with_us(pid: int) -> Iterator[None]:
-    """Kill a process when this one is gone inside the block: a shell holds the other end of a pipe."""
-    shell = subprocess.Popen(
+def _guard_over(pid: int) -> subprocess.Popen[bytes]:
+    """A shell that kills a process when this one is gone: it holds the other end of a pipe."""
+    return subprocess.Popen(
         ["/bin/sh", "-c", f"read line || kill -9 {pid}"], stdin=subprocess.PIPE, start_new_session=True
     )
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            shell.communicate(b"it has ended\n")
