@@ -204,8 +204,8 @@ def test_products_are_listed_without_the_labs(client, mug, pen):
     LabProductFactory()
     assert client.get("/products/").json() == {
         "products": [
-            {"sku": "mug", "name": "Mug", "price": "7.50", "on_hand": 10},
-            {"sku": "pen", "name": "Pen", "price": "2.40", "on_hand": 3},
+            {"sku": "mug", "name": "Mug", "price": "7.50", "on_hand": 10, "available": 10},
+            {"sku": "pen", "name": "Pen", "price": "2.40", "on_hand": 3, "available": 3},
         ],
         "next": None,
     }
