@@ -139,7 +139,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
     def get_queryset(self, request: HttpRequest) -> QuerySet[Product]:
         """Return the products with what was sold of each."""
         value = ExpressionWrapper(F("on_hand") * F("price"), output_field=MONEY)
-        sold = Sum("order_items__quantity", default=0)
+        sold = Sum(F("order_items__quantity") - F("order_items__returned"), default=0)
         products: QuerySet[Product] = super().get_queryset(request)
         return products.annotate(_sold=sold, _value=value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from django.db import connection
 
@@ -33,7 +34,7 @@ def notice_low_stock(keys: Sequence[int] | None = None) -> int:
     Args:
         keys: of these products; None: of all.
     """
-    which = {"all": keys is None, "keys": list(keys or ())}
+    which: dict[str, Any] = {"all": keys is None, "keys": list(keys or ())}
     with connection.cursor() as cursor:
         cursor.execute(_UNMARK, which)
         cursor.execute(_MARK, which)

@@ -101,17 +101,23 @@ def read_products(lines: Sequence[Line]) -> dict[str, Product]:
     return products
 
 
-def lock_products(lines: Sequence[Line]) -> dict[str, Product]:
-    """Read the stock of a sale with the products' rows locked until the transaction ends.
+def locked_rows() -> QuerySet[Product]:
+    """Return products to be filtered, locked in primary-key order when read: the one way to lock them.
 
     `no_key`: inserting an order item takes FOR KEY SHARE on its product, which a plain FOR UPDATE would
     block.
+    """
+    return Product.objects.select_for_update(no_key=True, of=("self",)).order_by("pk")
+
+
+def lock_products(lines: Sequence[Line]) -> dict[str, Product]:
+    """Read the stock of a sale with the products' rows locked until the transaction ends.
 
     Raises:
         UnknownProduct: naming every SKU that there isn't.
     """
     checkpoint("waiting")
-    products = _by_sku(Product.objects.select_for_update(no_key=True, of=("self",)), lines)
+    products = _by_sku(locked_rows(), lines)
     checkpoint("locked")
     _tell_read(products)
     return products
@@ -152,7 +158,7 @@ FROM unnest(%s::bigint[], %s::integer[]) AS taken (id, units) WHERE product.id =
 
 def lock_those_there_are(skus: Iterable[str]) -> dict[str, Product]:
     """Lock the rows of `skus` until the transaction ends, and return those that there are."""
-    rows = Product.objects.select_for_update(no_key=True, of=("self",)).filter(sku__in=set(skus))
+    rows = locked_rows().filter(sku__in=set(skus))
     products = {product.sku: product for product in rows.order_by("pk")}
     checkpoint("locked")
     _tell_read(products)

@@ -14,6 +14,7 @@ from django.db.models import F, Sum
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, Shortage, SoldOut
 from inventory.models import Product, StockSegment
+from inventory.rows import locked_rows
 
 _FROM_ONE = """
 UPDATE inventory_stocksegment SET units = units - %(wanted)s WHERE id = (
@@ -99,6 +100,6 @@ def _locked(product: Product, width: int) -> int:
 
 def _drained(product: Product) -> int:
     """Take what the product's own row has available."""
-    own = Product.objects.select_for_update(no_key=True).get(pk=product.pk).available
+    own = locked_rows().get(pk=product.pk).available
     Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") - own, version=F("version") + 1)
     return own

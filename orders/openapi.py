@@ -119,15 +119,17 @@ def _parameter(name: str, where: str, schema: Schema) -> Schema:
 
 
 def _checkout() -> Schema:
-    kinds = (*_BODY, problems.KEY_MISSING, problems.NOT_FOUND, problems.SOLD_OUT, problems.LIMIT)
-    kinds += (problems.RESERVATION_GONE, problems.KEY_IN_PROGRESS, problems.KEY_REUSED, problems.BUSY)
+    refusals = (problems.SOLD_OUT, problems.LIMIT, problems.RESERVATION_GONE, problems.BUSY)
+    keys = (problems.KEY_MISSING, problems.KEY_IN_PROGRESS, problems.KEY_REUSED)
     key = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[!#-~]+$"}
     return {
         "operationId": "checkout",
         "summary": "Place an order. A repeated Idempotency-Key gets the first answer again.",
         "parameters": [_parameter("Idempotency-Key", "header", key)],
         "requestBody": _takes(_ref("Cart")),
-        "responses": _answers(201, "Order", kinds, Location="string"),
+        "responses": _answers(
+            201, "Order", (*_BODY, problems.NOT_FOUND, *refusals, *keys), Location="string"
+        ),
     }
 
 

@@ -7,11 +7,13 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from django.db.transaction import TransactionManagementError
 from django.utils import timezone
 
 from inventory.domain import InvalidCart, Line, SoldOut
-from inventory.models import Product, StockReservation
-from inventory.reservations import ReservationGone, expire_overdue, release, reserve
+from inventory.models import Product, StockMovement, StockReservation
+from inventory.reservations import ReservationGone, expire_overdue, lock_rows, release, reserve
+from inventory.services import change_stock
 from inventory.strategies import STRATEGIES
 from orders.models import Order
 from orders.services import checkout, checkout_reserved
@@ -210,3 +212,23 @@ def test_crossed_baskets_do_not_deadlock(mug):
         assert a.ends().error is None
         assert b.ends().error is None
     assert (stock(), stock("pen")) == ((10, 2), (10, 2))
+
+
+def test_rows_are_locked_inside_a_transaction_only(mug):
+    """Outside one the lock would end with the statement: it is refused instead of being worth nothing."""
+    with pytest.raises(TransactionManagementError):
+        lock_rows([mug.pk])
+
+
+@pytest.mark.parametrize("strategy", [name for name in SOUND if STRATEGIES[name].sound_across_processes])
+def test_a_delivery_beside_a_sale_is_not_lost(mug, strategy):
+    """It comes between the decision and the writing, from somebody who asks for no lock: both count."""
+    with buyers() as start:
+        buy = partial(checkout, [Line("mug", 1)], strategy)
+        a = start("A", buy, "decided").reaches("decided")
+        b = start("B", partial(change_stock, mug, StockMovement.Kind.RECEIVED, 5, "note:1"))
+        b.ends_or_waits()
+        assert a.ends().error is None
+        assert b.ends().error is None
+    assert books("mug").left == 14
+    assert books("mug").balanced

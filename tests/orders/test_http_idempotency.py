@@ -150,7 +150,7 @@ def test_the_same_key_in_the_same_process_is_in_progress():
         second = buy(key="k")
         assert kind(second) == (409, "key-in-progress")
         assert second.headers["Retry-After"] == "1"
-        first = a.ends().result
+        first: Any = a.ends().result
     assert buy(key="k").json() == first.json()
 
 
@@ -161,8 +161,8 @@ def test_the_same_key_in_another_process_waits_for_the_first(monkeypatch):
         a = start("A", partial(buy, key="k"), "recorded").reaches("recorded")
         b = start("B", partial(buy, key="k"))
         assert b.ends_or_waits() == "waits"
-        first, second = a.ends().result, b.ends().result
-    assert first.json() == second.json()
+        answers: list[Any] = [a.ends().result, b.ends().result]
+    assert answers[0].json() == answers[1].json()
     assert Order.objects.count() == 1
 
 

@@ -92,7 +92,7 @@ def test_old_keys_are_forgotten(mug):
 def test_every_strategy_is_reconciled(mug):
     """Those that keep books of their own are asked; nothing is left of a shop at rest."""
     checkout([Line("mug", 1)], "redis_gate")
-    settled = stock_tasks.reconcile()
+    settled = stock_tasks.reconcile() or {}
     assert "redis_gate" in settled
     assert set(settled.values()) == {0}
 
