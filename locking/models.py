@@ -1,4 +1,4 @@
-"""What `locking` keeps in the database: each name's highest fencing token, the audit, locks that live there."""
+"""What `locking` keeps in the database: the highest token of each name, the audit, locks that live there."""
 
 from __future__ import annotations
 
