@@ -1,6 +1,7 @@
 """The figures and the verdict of one race."""
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orders.race.audit import Books
-from orders.race.messages import Answer, Outcome
+from orders.race.messages import Answer, Mark, Outcome
 from orders.race.plan import Plan, Variant
 from orders.race.result import judge, percentile
 
@@ -131,3 +132,25 @@ def test_a_percentile_is_the_least_value_that_enough_do_not_exceed(values, perce
     found = percentile(values, percent)
     assert sum(v <= found for v in values) * 100 >= percent * len(values)
     assert sum(v < found for v in values) * 100 < percent * len(values)
+
+
+def deadlocked(sound):
+    """The verdict on a race in which everybody was served, one of them after a deadlock."""
+    answers = outcomes()
+    answers[0] = replace(answers[0], trace=(Mark("deadlocked", 1.5),))
+    return judge(PLAN, Variant("any", "any", sound, 1), books(), answers, tries=1, evidence="")
+
+
+def test_a_deadlock_shows_a_broken_strategy():
+    """Nothing was oversold, and yet the fault was seen: two buyers waited for each other."""
+    result = deadlocked(sound=False)
+    assert (result.oversold, result.unaccounted, result.deadlocks) == (0, 0, 1)
+    assert result.kept
+    assert "1 deadlock" in result.verdict
+
+
+def test_a_sound_strategy_that_deadlocks_is_not_exact():
+    """The rows are right, and the promise isn't kept."""
+    result = deadlocked(sound=True)
+    assert not result.kept
+    assert result.verdict == "NOT EXACT: 1 deadlock"
