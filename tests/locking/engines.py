@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,7 @@ def database(blocker: Any, alias: str, settings: dict[str, Any]) -> Iterator[Ent
 def postgresql_locks(django_db_blocker: Any, worker_id: str) -> Iterator[Entry]:
     """A database of its own on the tests' server: no test database, so connections to it are kept."""
     default = connections["default"].settings_dict
-    name = f"holdfast_locks_{worker_id}"
+    name = f"holdfast_locks_{worker_id}_{os.getpid()}"  # two runs of one checkout may overlap
     server = connections["default"].get_connection_params() | {"dbname": "postgres"}
     address = {key: server[key] for key in ("host", "port", "user", "password", "dbname") if key in server}
     with psycopg.connect(**address, autocommit=True) as admin:

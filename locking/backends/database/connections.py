@@ -225,9 +225,13 @@ def close_all(idle: deque[BaseDatabaseWrapper]) -> None:
 
 
 def discard(connection: BaseDatabaseWrapper) -> None:
-    """Close a connection, whatever state it is in."""
+    """Close a connection, whatever state it is in and whatever thread this is.
+
+    Not by Django's `close`: in an event loop's thread, where garbage may be collected too, it refuses.
+    """
+    raw, connection.connection = connection.connection, None
     with suppress(Exception):
-        connection.close()
+        raw.close()
 
 
 def detach(connection: BaseDatabaseWrapper) -> None:

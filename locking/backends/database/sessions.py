@@ -119,6 +119,8 @@ class Session:
     def _ask(self, statement: str, asked: dict[str, Any]) -> Any:
         """Return the row, or None when the session has ended: the lock has ended with it, that is sure."""
         with self._mutex:
+            if self.connection.connection is None:
+                return None
             try:
                 with self.connection.cursor() as cursor:
                     cursor.execute(statement, asked)
