@@ -54,9 +54,10 @@ class AsyncReserve(Strategy):
             commit_asynchronously()
             products = read_products(sale.lines)
             checkpoint("decided")
-            for product, quantity in in_key_order(sale.lines, products):
+            pairs = in_key_order(sale.lines, products)
+            for number, (product, quantity) in enumerate(pairs):
                 if not subtract(product, quantity):
-                    refuse(sale.lines)
+                    refuse(sale.lines, taken=pairs[:number])
             checkpoint("written")
             write_claims(sale, products)
         return products
