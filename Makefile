@@ -5,6 +5,7 @@ PORT ?= 8000
 LOAD ?= --json build/loadtest.json --html build/loadtest.html
 RACE ?= --strategy all --buyers 40 --stock 10 --gap 20ms --processes 4
 PYTEST ?=
+WORKERS ?= 2
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -25,7 +26,7 @@ serve: migrate ## run the shop at http://127.0.0.1:8000/
 	@$(RUN) -m config.serve $(PORT)
 
 test: check ## check, then run all tests (PYTEST="-k name" narrows them)
-	@$(RUN) -m pytest $(PYTEST)
+	@$(RUN) -m pytest -n $(WORKERS) $(PYTEST)
 
 check: $(READY) ## style, types, import rules, migrations, Django's own checks
 	@$(RUN) -m ruff check .

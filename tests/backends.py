@@ -93,9 +93,9 @@ BACKENDS = {
 
 
 def with_kind(kind: str) -> list[str]:
-    """Return the rows whose engine has this kind of lock; Sentinel's are the single server's."""
+    """Return the rows whose engine has this kind of lock; of Redis' topologies, the single server."""
     return [
         row
         for row, backend in BACKENDS.items()
-        if kind in import_string(backend.settings["BACKEND"]).kinds and row != "redis-sentinel"
+        if kind in import_string(backend.settings["BACKEND"]).kinds and not row.startswith("redis-")
     ]

@@ -90,7 +90,7 @@ def shorten_leases() -> None:
 
     from inventory.strategies.redis_spin_lock import RedisSpinLock
 
-    settings.LOCKING = {"default": {**settings.LOCKING["default"], "TTL": LEASE}}
+    settings.LOCKING = {alias: {**entry, "TTL": LEASE} for alias, entry in settings.LOCKING.items()}
     RedisSpinLock.expiry = LEASE
 
 

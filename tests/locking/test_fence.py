@@ -210,10 +210,11 @@ class NoTokens(MemoryBackend):
 
 def test_a_backend_without_tokens_is_refused(settings: Any) -> None:
     """Without a number nothing can be checked: told before the lock is asked for."""
-    settings.LOCKING = {"default": {"BACKEND": f"{__name__}.NoTokens"}}
-    with pytest.raises(LockNotSupported, match="fencing tokens"), locked_transaction("shop", fenced=True):
+    settings.LOCKING = {"bare": {"BACKEND": f"{__name__}.NoTokens"}}
+    locked = locked_transaction("shop", fenced=True, backend="bare")
+    with pytest.raises(LockNotSupported, match="fencing tokens"), locked:
         pytest.fail("the body ran")
-    assert STORES.get("default") is None
+    assert STORES.get("bare") is None
 
 
 def test_a_database_without_a_fence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,8 +182,9 @@ def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_room):
     assert running.process.returncode == 128 + number
     assert f"stopped by {number.name}" in errors
     assert not any(worker.is_running() for worker in running.workers)
-    # A lock's token counter is no lock: it has to outlive it, and ends by itself.
-    keys = {key for key in redis_room.scan_iter() if not key.startswith(b"redisson_lock_token:")}
+    # A lock's token counter is no lock, nor are figures: they have to outlive it, and end by themselves.
+    outliving = (b"redisson_lock_token:", b"holdfast_figures:", b"holdfast_swept:")
+    keys = {key for key in redis_room.scan_iter() if not key.startswith(outliving)}
     assert keys == {b"holdfast:tests"}
     assert not Product.objects.exists()
     assert not Order.objects.exists()

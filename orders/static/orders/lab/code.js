@@ -9,12 +9,17 @@ export class CodePane {
     this.name = "";
   }
 
-  async show(name) {
-    if (this.name === name) return this.parts;
-    this.name = name;
+  show(name) {
+    if (this.name !== name) {
+      this.name = name;
+      this.coming = this.#fetch(name);
+    }
+    return this.coming;
+  }
+
+  async #fetch(name) {
     const parts = await source(name);
     if (this.name !== name) return parts;
-    this.parts = parts;
     this.rows = new Map(parts.lines.map(([number, html]) => [number, row(number, html)]));
     this.place.replaceChildren(...this.rows.values());
     return parts;
