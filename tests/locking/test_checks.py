@@ -34,6 +34,12 @@ MEMORY = "locking.backends.memory.MemoryBackend"
 
 
 @pytest.fixture(autouse=True)
+def one_alias(settings: Any) -> None:
+    """Leave the alias on the database to the tests that may ask it."""
+    settings.LOCKING = {"default": settings.LOCKING["default"]}
+
+
+@pytest.fixture(autouse=True)
 def no_decorated_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what test modules have decorated on purpose with names that don't exist."""
     monkeypatch.setattr(checks, "DECORATED", WeakSet())
@@ -274,10 +280,9 @@ def test_the_server_s_own_words_are_understood(redis_room: redis.Redis) -> None:
 
 def test_every_id_is_in_the_reference() -> None:
     """An id is stable: it is explained in the docs, once, and nothing is explained that isn't there."""
-    sources = [Path(checks.__file__), Path(checks.__file__).parent / "backends" / "redis" / "health.py"]
-    used = {
-        found for source in sources for found in re.findall(r'id="(locking\.[EW]\d+)"', source.read_text())
-    }
+    room = Path(checks.__file__).parent
+    sources = [room / "checks.py", *(room / "backends").rglob("*.py")]
+    used = {found for source in sources for found in re.findall(r'"(locking\.[EW]\d+)"', source.read_text())}
     documented = re.findall(r"^### `(locking\.[EW]\d+)`", REFERENCE.read_text(), re.MULTILINE)
     assert sorted(documented) == sorted(used)
 

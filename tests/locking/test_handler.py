@@ -25,7 +25,7 @@ def test_without_the_setting_locks_are_on_the_default_cache():
 
 def test_an_unknown_alias_is_told_with_the_known_ones():
     """The message lists what there is."""
-    with pytest.raises(InvalidLockBackend, match="no alias 'fast'; it has default"):
+    with pytest.raises(InvalidLockBackend, match="no alias 'fast'; it has database, default"):
         get_lock("a", backend="fast")
 
 

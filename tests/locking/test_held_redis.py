@@ -19,6 +19,12 @@ JAVA = "11111111-1111-4111-8111-111111111111:57"
 INDEX = "holdfast_held:"
 
 
+@pytest.fixture(autouse=True)
+def one_alias(settings):
+    """Leave the alias on the database to the tests that may ask it."""
+    settings.LOCKING = {"default": settings.LOCKING["default"]}
+
+
 @pytest.fixture
 def room(redis_room):
     """The server's own view."""
