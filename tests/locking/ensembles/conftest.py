@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from locking import BackendUnavailable, get_lock
 from tests.backends import ETCD, ZOOKEEPER
 from tests.locking.ensembles.servers import (
     MISSING_ETCD,
@@ -15,6 +16,7 @@ from tests.locking.ensembles.servers import (
     no_etcd,
     no_zookeeper,
     running,
+    until,
 )
 
 KINDS = {
@@ -44,4 +46,14 @@ def ensemble(shared_ensemble, settings):
     settings.LOCKING = {
         "default": {"BACKEND": backend, "LOCATION": three.location, "TTL": 20, "WAIT": 60, "OPTIONS": options}
     }
+    until(serves, "the ensemble serves")  # a mended ensemble elects first
     return three
+
+
+def serves():
+    """Whether a lock can be taken."""
+    try:
+        get_lock("serves", ttl=5).acquire().release()
+    except BackendUnavailable:
+        return False
+    return True

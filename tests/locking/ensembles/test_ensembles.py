@@ -29,6 +29,15 @@ pytestmark = pytest.mark.slow
 PATIENCE = 40.0
 
 
+def serves():
+    """Whether a lock can be taken: a client needs a moment to come back."""
+    try:
+        get_lock("serves", ttl=5).acquire().release()
+    except BackendUnavailable:
+        return False
+    return True
+
+
 def victims(ensemble, who):
     """The server to kill."""
     return ensemble.leader() if who == "leader" else ensemble.follower()
@@ -95,16 +104,8 @@ def test_without_a_quorum_nobody_gets_a_lock_and_the_holder_is_told(ensemble):
     ensemble.mend()
     with pytest.raises(LockLost):
         lease.release()
-    until(serves_again, PATIENCE)
-
-
-def serves_again():
-    """Whether the lock can be taken: an ensemble needs a moment to elect, and a client one to come back."""
-    try:
-        get_lock("shared", ttl=5).acquire().release()
-    except BackendUnavailable:
-        return False
-    return True
+    until(serves, PATIENCE)
+    get_lock("shared", ttl=5).acquire().release()
 
 
 @pytest.mark.django_db(transaction=True)
