@@ -26,7 +26,7 @@ serve: migrate ## run the shop at http://127.0.0.1:8000/
 	@$(RUN) -m config.serve $(PORT)
 
 test: check ## check, then run all tests (PYTEST="-k name" narrows them)
-	@$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(PYTEST)
+	@$(RUN) -m pytest -n $(WORKERS) $(PYTEST)
 
 check: $(READY) ## style, types, import rules, migrations, Django's own checks
 	@$(RUN) -m ruff check .
