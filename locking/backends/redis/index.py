@@ -34,6 +34,8 @@ class Index:
         self.clustered = clustered
         self._prefix = prefix.encode()
         self._only = b"holdfast_held:" + self._prefix
+        if clustered:
+            tags()  # once, where the backend is built: threads that all met it first would each work it out
 
     def of(self, key: bytes) -> bytes:
         """Return the index in which the lock `key` is listed."""
