@@ -79,6 +79,12 @@ def take_from_all(product: Product, wanted: int, width: int) -> bool:
     return True
 
 
+def make(products: Iterable[Product], width: int) -> None:
+    """Make the segments beforehand, empty: buyers that all met none would make them against one another."""
+    for product in sorted(products, key=lambda product: product.pk):
+        _locked(product, width)
+
+
 def fold(products: Iterable[Product], width: int = 0) -> None:
     """Put the units of the segments back into the products' rows; inside a transaction."""
     for product in sorted(products, key=lambda product: product.pk):

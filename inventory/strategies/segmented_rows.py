@@ -12,7 +12,7 @@ from inventory.checkpoints import checkpoint
 from inventory.domain import Shortage, SoldOut
 from inventory.models import Product
 from inventory.rows import in_key_order, read_products, sale_transaction
-from inventory.segments import decide_by_level, fold, levels, take_from_all, take_from_one
+from inventory.segments import decide_by_level, fold, levels, make, take_from_all, take_from_one
 from inventory.strategies.base import Sale, Strategy
 
 
@@ -54,6 +54,11 @@ class SegmentedRows(Strategy):
             product, quantity, self.segments
         ):
             raise SoldOut([Shortage(product.sku, quantity, levels([product])[product.sku])])
+
+    @transaction.atomic
+    def prepare(self, products: Iterable[Product]) -> None:
+        """Make the segments; the first buyer who finds them empty fills them."""
+        make(products, self.segments)
 
     @transaction.atomic
     def forget(self, products: Iterable[Product]) -> None:
