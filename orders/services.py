@@ -18,7 +18,7 @@ from inventory.models import Product
 from inventory.rows import refuse
 from inventory.strategies import Sale, Strategy, get_strategy
 from orders.models import Order
-from orders.recording import ClientKey, Receipt, write_many
+from orders.recording import ClientKey, Receipt, sell_many, write_many
 
 logger = logging.getLogger(__name__)
 
@@ -77,13 +77,14 @@ def place(
         basket=basket,
         receipt=receipt,
         record_many=write_many,
+        sell_many=sell_many,
     )
     try:
         _sell(seller, sale)
-    except SoldOut:
+    except SoldOut as refused:
         # Reservations end in the moment of their expiry, whether somebody has swept them up or not. A
         # strategy whose copy of the stock refuses without asking the database relies on the sweep.
-        if seller.keeps_stock or not reservations.expire_overdue(line.sku for line in cart):
+        if seller.keeps_stock or not refused.promised or not reservations.expire_overdue(_skus(cart)):
             raise
         _sell(seller, sale)
     tell_low_stock(receipt)
@@ -139,6 +140,10 @@ class _Record:
         checkpoint("recorded", order=self._receipt.id)
 
 
+def _skus(cart: Iterable[Line]) -> list[str]:
+    return [line.sku for line in cart]
+
+
 def _strategy_of(cart: Iterable[Line]) -> str:
     """Return the strategy that every product of the cart asks for, or else the setting's.
 
@@ -146,8 +151,7 @@ def _strategy_of(cart: Iterable[Line]) -> str:
     """
     if not settings.PRODUCT_STRATEGIES:
         return str(settings.CHECKOUT_STRATEGY)
-    skus = [line.sku for line in cart]
-    wished = set(Product.objects.filter(sku__in=skus).values_list("strategy", flat=True))
+    wished = set(Product.objects.filter(sku__in=_skus(cart)).values_list("strategy", flat=True))
     only = wished.pop() if len(wished) == 1 else ""
     return only or str(settings.CHECKOUT_STRATEGY)
 

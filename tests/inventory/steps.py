@@ -21,6 +21,6 @@ STEPS = {
     "segmented": "decided read written recorded committed",
     "segmented_rows": "read decided written recorded committed",
     "segmented_locks": "waiting locked read decided written recorded committed unlocked",
-    "combined": "locked read decided recorded written committed",
+    "combined": "read decided committed",
     "async_reserve": "read decided written committed recorded committed",
 }
