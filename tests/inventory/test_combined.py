@@ -174,7 +174,8 @@ def test_what_changed_after_the_look_counts(change):
         Product.objects.filter(sku=sku).update(**change)
         outcome = a.ends()
     if "price" in change:
-        assert outcome.result.total == 14
+        assert outcome.result is not None
+        assert vars(outcome.result)["total"] == 14
     else:
         assert isinstance(outcome.error, LimitReached if "customer_limit" in change else SoldOut)
         assert not Order.objects.exists()
@@ -195,7 +196,7 @@ def test_units_of_customers_are_counted_together(way):
         a, _ = line_up(start, at=way)
         for name in ("ann", "bob", "ann"):
             start(name, partial(checkout, [Line(sku, 2)], "combined", customer=name))
-            eventually(lambda: waiting(), "it waits")
+            eventually(lambda: waiting() > 0, "it waits")
         eventually(lambda: waiting() == 3, "all wait")
         a.ends()
     assert dict(CustomerPurchase.objects.values_list("customer", "units")) == {"ann": 4, "bob": 2}
