@@ -9,6 +9,7 @@ ZOOKEEPER_HOSTS             zk1:2181,zk2:2181/locks: a lock alias `zookeeper`, a
 ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its strategy
 REDLOCK_URLS                redis://a,redis://b,redis://c: a lock alias `redlock`, and its strategy
 CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
+WATCHDOG_TTL                seconds for which a killed worker's distributed locks stay taken (default 5)
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
 DATABASE_POOL               connections kept by each process; 0 (the default) keeps none
 """
@@ -117,7 +118,7 @@ LOCKING: dict[str, dict[str, Any]] = {
     "default": {
         "BACKEND": "locking.backends.redis.RedisBackend",
         "CACHE": "default",
-        "TTL": None,  # 30 s, kept alive by the watchdog
+        "TTL": None,  # kept alive by the watchdog
         "WAIT": 5.0,
         "KEY_PREFIX": "",
         "ON_CONFLICT": "auto",
@@ -126,6 +127,10 @@ LOCKING: dict[str, dict[str, Any]] = {
     "database": {"BACKEND": "locking.backends.database.DatabaseBackend"},
     **lock_aliases(os.environ),
 }
+# A killed worker's product stays locked until its lease ends: let that be sooner than the buyers behind it
+# give up (`Strategy.wait`, 10 s). A worker frozen for longer loses its lock, and its sale is refused.
+for entry in LOCKING.values():
+    entry["WATCHDOG_TTL"] = env.float("WATCHDOG_TTL", default=5.0)
 
 REDIS_CLUSTER = env.bool("REDIS_CLUSTER", default=False)
 CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")

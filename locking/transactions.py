@@ -59,7 +59,7 @@ def locked_transaction(
     Args:
         names: what to lock; several are taken all or none.
         using: the database alias, or several. Several commit one after the other, not as one.
-        ttl: seconds of the lease; None = 30 s kept alive by the watchdog.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive by the watchdog.
         wait: seconds to wait for the lock; 0 = don't, None = without end.
         fenced: have each database check the fencing token before the body reads anything, so that a holder
             that was overtaken can't write; see `docs/how-to/fencing.md`.
