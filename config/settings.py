@@ -11,7 +11,7 @@ REDLOCK_URLS                redis://a,redis://b,redis://c: a lock alias `redlock
 CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
 WATCHDOG_TTL                seconds for which a killed worker's distributed locks stay taken (default 5)
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
-DATABASE_POOL               connections kept by each process; 0 (the default) keeps none
+CONN_MAX_AGE                seconds for which each thread keeps its connection to the database; default 0
 """
 
 import os
@@ -95,13 +95,9 @@ try:
 except embedded.EmbeddedError as error:
     raise SystemExit(f"holdfast: {error}") from None
 
-# psycopg's pool serves threads that come and go between requests (`make serve` sets it). It stays off for the
-# tests and the oversell race: there each buyer has one connection of its own, whose cost is part of what is
-# measured, and a pool must not be carried over a fork.
-DATABASE_POOL = env.int("DATABASE_POOL", default=0)
-if DATABASE_POOL:
-    DATABASE.setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": DATABASE_POOL, "timeout": 10}
-    DATABASE["CONN_MAX_AGE"] = 0  # Django refuses a pool beside connections that it keeps itself
+# `make serve` keeps the connections of gunicorn's threads. A pool would let requests stand in line for a
+# database that is down and ask it at ever longer intervals; a thread is refused at once, and back at once.
+DATABASE.setdefault("CONN_MAX_AGE", env.int("CONN_MAX_AGE", default=0))
 
 DATABASES = {"default": DATABASE}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
