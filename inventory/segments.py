@@ -37,6 +37,12 @@ def levels(products: Iterable[Product]) -> dict[str, int]:
 
 def decide_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> None:
     """Raise SoldOut, with every short line, unless row and segments have enough available for each line."""
+    refuse_by_level(lines, products)
+    checkpoint("decided")
+
+
+def refuse_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> None:
+    """`decide_by_level` before any lock is waited for: no step of a sale, it only spares the line."""
     level = levels(products.values())
     shortages = [
         Shortage(line.sku, line.quantity, max(0, level[line.sku]))
@@ -45,7 +51,6 @@ def decide_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> N
     ]
     if shortages:
         raise SoldOut(shortages)
-    checkpoint("decided")
 
 
 def take_from_one(product: Product, wanted: int, first: int, width: int) -> bool:

@@ -309,11 +309,18 @@ def _(error: LockLost) -> Problem:
 @problem_of.register(InterfaceError)
 def _(error: DatabaseError) -> Problem:
     logger.error("the database failed: %s", error)
+    if _unreachable(error):
+        return _try_again(UNAVAILABLE, "The database can't be reached.", RETRY_AFTER_OUTAGE)
     if _refused(error):
         return _try_again(
             UNAVAILABLE, "The database refused the work; nothing was changed.", RETRY_AFTER_OUTAGE
         )
     return _unknown("The connection to the database was lost.")
+
+
+def _unreachable(error: DatabaseError) -> bool:
+    """Return whether no connection could be opened: then nothing was asked of the database."""
+    return getattr(error.__cause__, "pgconn", None) is not None  # psycopg sets it for that case only
 
 
 def _refused(error: DatabaseError) -> bool:

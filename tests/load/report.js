@@ -24,6 +24,9 @@
     u.ctx.setLineDash([4, 4]);
     for (const fault of faults) {
       const x = u.valToPos(fault.at, "x", true);
+      u.ctx.globalAlpha = 0.12;
+      u.ctx.fillRect(x, u.bbox.top, u.valToPos(fault.until, "x", true) - x, u.bbox.height);
+      u.ctx.globalAlpha = 1;
       u.ctx.beginPath();
       u.ctx.moveTo(x, u.bbox.top);
       u.ctx.lineTo(x, u.bbox.top + u.bbox.height);

@@ -7,6 +7,7 @@ import uuid
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import OperationalError
 from django.test import Client
@@ -135,6 +136,25 @@ def test_an_answer_that_was_lost_after_the_commit_is_found(monkeypatch):
     answer = buy(key="k")
     assert answer.status_code == 201
     assert answer.json()["id"] == str(Order.objects.get().pk)
+
+
+def test_a_lost_commit_stays_unknown_while_nobody_can_be_asked(monkeypatch):
+    """The database went down after the COMMIT was sent: that it can't be reached now is not the answer."""
+
+    def refuse(*args: object) -> None:
+        try:
+            psycopg.connect(host="/nobody/listens/here")
+        except psycopg.OperationalError as error:
+            raise OperationalError("can't be reached") from error
+
+    def break_off(*args: object) -> None:
+        raise OperationalError("the connection is gone")
+
+    monkeypatch.setattr("orders.idempotency._answered", refuse)
+    monkeypatch.setattr(ConditionalUpdate, "sell", break_off)
+    assert kind(buy(key="k")) == (503, "outcome-unknown")
+    monkeypatch.setattr(ConditionalUpdate, "sell", refuse)
+    assert kind(buy(key="k")) == (503, "unavailable")
 
 
 def test_an_invalid_request_is_not_kept():
