@@ -20,7 +20,7 @@ from inventory.checkpoints import checkpoint
 from inventory.domain import Line, merge_lines
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockReservation
-from inventory.rows import decide, in_key_order, lock_products, locked_rows, sale_transaction
+from inventory.rows import decide, in_key_order, lock_products, lock_rows, sale_transaction
 from inventory.services import forget_copies
 
 State = StockReservation.State
@@ -194,11 +194,6 @@ def _end(rows: QuerySet[StockReservation], state: StockReservation.State) -> lis
     if state is not State.USED:
         transaction.on_commit(lambda: forget_copies({row.product for row in live}), robust=True)
     return live
-
-
-def lock_rows(product_ids: Iterable[int]) -> None:
-    """Lock products by primary key, in its order, until the transaction ends."""
-    list(locked_rows().filter(pk__in=set(product_ids)).values("pk"))
 
 
 def _expire_where_short(lines: Sequence[Line], products: dict[str, Product]) -> None:

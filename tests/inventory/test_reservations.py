@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from inventory.domain import InvalidCart, Line, SoldOut
 from inventory.models import Product, StockMovement, StockReservation
-from inventory.reservations import ReservationGone, expire_overdue, lock_rows, release, reserve
+from inventory.reservations import ReservationGone, expire_overdue, release, reserve
+from inventory.rows import lock_rows
 from inventory.services import change_stock
 from inventory.strategies import STRATEGIES
 from orders.models import Order
