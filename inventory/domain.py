@@ -158,14 +158,14 @@ class LimitReached(Exception):
     Args:
         sku: the limited product.
         limit: units that one customer may have in all.
-        bought: units that this one has already; 0 where nobody said who it is.
+        bought: units that this one has already, reserved ones included; 0 where nobody said who it is.
         requested: units of this order.
     """
 
     def __init__(self, sku: str, limit: int, bought: int, requested: int) -> None:
         self.sku, self.limit, self.bought, self.requested = sku, limit, bought, requested
         super().__init__(
-            f"{sku}: {requested} requested, {bought} bought before, and one customer may have {limit}"
+            f"{sku}: {requested} requested, {bought} bought or reserved, and one customer may have {limit}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:

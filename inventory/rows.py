@@ -110,6 +110,11 @@ def locked_rows() -> QuerySet[Product]:
     return Product.objects.select_for_update(no_key=True, of=("self",)).order_by("pk")
 
 
+def lock_rows(product_ids: Iterable[int]) -> None:
+    """Lock products by primary key, in its order, until the transaction ends."""
+    list(locked_rows().filter(pk__in=set(product_ids)).values("pk"))
+
+
 def lock_products(lines: Sequence[Line]) -> dict[str, Product]:
     """Read the stock of a sale with the products' rows locked until the transaction ends.
 

@@ -17,8 +17,10 @@ from typing import Any, Final
 from django.db import connection
 from django.utils import timezone
 
-from inventory.domain import LimitReached, Line
+from inventory.domain import Line
+from inventory.limits import count_units, uncount_units
 from inventory.models import Product
+from inventory.rows import in_key_order
 from orders.models import Order
 
 CREATED: Final = 201
@@ -78,24 +80,6 @@ bought AS (
 SELECT 1 / ((SELECT count(*) FROM stock) = (SELECT count(*) FROM taken)
             AND (SELECT count(*) FROM fresh) = (SELECT count(*) FROM wanted))::int
 """  # noqa: S608
-
-# Every customer's units are counted, of products without a limit too: one may be set later.
-_PURCHASE = """
-INSERT INTO inventory_customerpurchase AS had (customer, product_id, units)
-SELECT %(customer)s, product, units
-  FROM unnest(%(products)s::bigint[], %(units)s::int[], %(limits)s::int[]) AS t(product, units, most)
- WHERE units <= most ORDER BY product
-ON CONFLICT (customer, product_id) DO UPDATE SET units = had.units + excluded.units
- WHERE had.units + excluded.units <=
-       (%(limits)s::int[])[array_position(%(products)s::bigint[], excluded.product_id)]
-RETURNING product_id
-"""
-
-_BOUGHT = "SELECT units FROM inventory_customerpurchase WHERE customer = %s AND product_id = %s"
-_UNDO_PURCHASE = (
-    "UPDATE inventory_customerpurchase SET units = units - %s WHERE customer = %s AND product_id = %s"
-)
-_NO_LIMIT = 2**31 - 1
 
 
 class RepeatedKey(Exception):
@@ -191,14 +175,14 @@ def write_many(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> 
     refused: dict[uuid.UUID, Exception] = {}
     for receipt in receipts:
         receipt.price(products)
-        if error := _take_limits(receipt, products):
+        if error := count_units(receipt.customer, in_key_order(receipt.cart, products)):
             refused[receipt.id] = error
     wanted = [receipt for receipt in receipts if receipt.id not in refused]
     written = _insert(wanted, products) if wanted else set()
     for receipt in wanted:
         if receipt.id not in written:
             assert receipt.key is not None
-            return_purchases(receipt.customer, _units(receipt, products))
+            uncount_units(receipt.customer, in_key_order(receipt.cart, products))
             refused[receipt.id] = RepeatedKey(receipt.key.scope, receipt.key.key)
     return refused
 
@@ -264,59 +248,3 @@ def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[
         for line in r.cart
     ]
     return [json.dumps(rows, default=str) for rows in (orders, keys, lines)]
-
-
-# What one customer may have ---------------------------------------------------------------------------------
-
-
-def _units(receipt: Receipt, products: Mapping[str, Product]) -> list[tuple[Product, int]]:
-    pairs = [(products[line.sku], line.quantity) for line in receipt.cart]
-    return sorted(pairs, key=lambda pair: pair[0].pk)
-
-
-def _take_limits(receipt: Receipt, products: Mapping[str, Product]) -> LimitReached | None:
-    """Count the order's units for its customer, in the transaction that sells them; all or nothing."""
-    units = _units(receipt, products)
-    if not receipt.customer:  # nobody in particular can't be told from anybody else
-        limited = [(product, n) for product, n in units if product.customer_limit is not None]
-        return _limit_reached("", *limited[0]) if limited else None
-    counted = _count(receipt.customer, units)
-    refused = [pair for pair in units if pair[0].pk not in counted]
-    if not refused:
-        return None
-    return_purchases(receipt.customer, [pair for pair in units if pair[0].pk in counted])
-    return _limit_reached(receipt.customer, *refused[0])
-
-
-def _count(customer: str, units: Sequence[tuple[Product, int]]) -> set[int]:
-    """Count units for a customer where the limit allows it; return the keys of the products that were."""
-    limits = [product.customer_limit for product, _ in units]
-    values: dict[str, Any] = {
-        "customer": customer,
-        "products": [product.pk for product, _ in units],
-        "units": [quantity for _, quantity in units],
-        "limits": [_NO_LIMIT if limit is None else limit for limit in limits],
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(_PURCHASE, values)
-        return {row[0] for row in cursor.fetchall()}
-
-
-def _limit_reached(customer: str, product: Product, quantity: int) -> LimitReached:
-    return LimitReached(product.sku, product.customer_limit or 0, _bought(customer, product), quantity)
-
-
-def _bought(customer: str, product: Product) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(_BOUGHT, [customer, product.pk])
-        row = cursor.fetchone()
-    return int(row[0]) if row else 0
-
-
-def return_purchases(customer: str, units: Sequence[tuple[Product, int]]) -> None:
-    """Take `units` off what the customer has, in the current transaction; nobody in particular has none."""
-    if not customer:
-        return
-    with connection.cursor() as cursor:
-        for product, quantity in units:
-            cursor.execute(_UNDO_PURCHASE, [quantity, customer, product.pk])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.conf import settings
 from django.db import DatabaseError, IntegrityError
 
 from inventory import reservations
 from inventory.checkpoints import checkpoint
-from inventory.domain import Line, SoldOut, merge_in_order
+from inventory.domain import LimitReached, Line, SoldOut, merge_in_order
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product
 from inventory.rows import refuse
@@ -79,14 +80,9 @@ def place(
         record_many=write_many,
         sell_many=sell_many,
     )
-    try:
-        _sell(seller, sale)
-    except SoldOut as refused:
-        # Reservations end in the moment of their expiry, whether somebody has swept them up or not. A
-        # strategy whose copy of the stock refuses without asking the database relies on the sweep.
-        if seller.keeps_stock or not refused.promised or not reservations.expire_overdue(_skus(cart)):
-            raise
-        _sell(seller, sale)
+    # A strategy whose copy of the stock refuses without asking the database relies on the sweep.
+    refusals = (LimitReached,) if seller.keeps_stock else (SoldOut, LimitReached)
+    _despite_overdue(cart, partial(_sell, seller, sale), refusals)
     tell_low_stock(receipt)
     return receipt
 
@@ -112,9 +108,27 @@ def checkout_reserved(basket: uuid.UUID, *, customer: str = "", key: ClientKey |
     cart = reservations.lines_of(basket)
     receipt = Receipt(cart, "reservation", customer or reservations.customer_of(basket), key=key)
     receipt.pay_by = _end_of_payment(receipt)
-    reservations.use(basket, _Record(receipt), wait=Strategy.wait)
+    use = partial(reservations.use, basket, _Record(receipt), wait=Strategy.wait)
+    _despite_overdue(cart, use, (LimitReached,))
     tell_low_stock(receipt)
     return receipt
+
+
+def _despite_overdue(
+    cart: Iterable[Line], sell: Callable[[], None], refusals: tuple[type[Exception], ...]
+) -> None:
+    """Sell, and once more when overdue reservations of the cart's products stood in the way.
+
+    They end in the moment of their expiry, whether somebody has swept them up or not.
+    """
+    try:
+        sell()
+    except refusals as refused:
+        if isinstance(refused, SoldOut) and not refused.promised:
+            raise
+        if not reservations.expire_overdue(_skus(cart)):
+            raise
+        sell()
 
 
 def _sell(seller: Strategy, sale: Sale) -> None:
