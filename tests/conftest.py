@@ -16,6 +16,7 @@ from tests.coordination import (
     zookeeper_room,
 )
 from tests.emptying import deletes
+from tests.grouping import group
 from tests.serving import server
 
 __all__ = ["etcd_location", "etcd_room", "redlock_location", "server", "zookeeper_location", "zookeeper_room"]
@@ -33,6 +34,12 @@ MARK = "holdfast:tests"  # says that a Redis database is ours to empty
 hypothesis_settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 hypothesis_settings.register_profile("explore", max_examples=1000, deadline=None)
 hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Decide which tests stay together, and which come first."""
+    group(items)
 
 
 @pytest.fixture(scope="session")
