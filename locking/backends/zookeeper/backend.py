@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome
+from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome, Presence
 from locking.backends.holds import Hold, Holds
 from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admits, blockers_of, holders_of
 from locking.backends.zookeeper.health import examine
@@ -23,6 +23,7 @@ from locking.backends.zookeeper.nodes import (
     read_data,
     write_data,
 )
+from locking.backends.zookeeper.presence import FOLDER, PresenceBook
 from locking.backends.zookeeper.session import (
     Session,
     children,
@@ -61,6 +62,7 @@ class ZooKeeperBackend(LineBackend):
         )  # fmt: skip
         self._session = Session(settings.alias, hosts, session_timeout, timeout, options)
         self._holds = Holds(self._end, self._session.beat, self._session.pause)
+        self._presence = PresenceBook(self._session, self._root, settings.key_prefix)
         self._closing = False
         self._variants: dict[tuple[str, int], BaseLockBackend] = {}
 
@@ -268,7 +270,8 @@ class ZooKeeperBackend(LineBackend):
         _, names = self._session.patiently(
             lambda: self._session.ask(synced(self._root), children(self._root))
         )
-        folders = [name for name in names if decode(name).startswith(prefix)] if is_answer(names) else []
+        locks = [name for name in names if name != FOLDER] if is_answer(names) else []
+        folders = [name for name in locks if decode(name).startswith(prefix)]
         lines = self._ask_each([f"{self._root}/{name}" for name in folders], children)
         found = [
             (decode(name), holder, len(line) - len(holders_of(line)))
@@ -289,8 +292,25 @@ class ZooKeeperBackend(LineBackend):
         if not is_answer(found):
             return Held(key=key, owner=contender.node.rpartition("/")[2], kind=contender.kind)
         owner, left = _told(contender.node, *found)
-        token: int = found[1].czxid
-        return Held(key=key, owner=owner, kind=contender.kind, remaining=left, token=token, waiters=waiters)
+        return Held(
+            key=key,
+            owner=owner,
+            kind=contender.kind,
+            remaining=left,
+            token=found[1].czxid,
+            waiters=waiters,
+            since=found[1].ctime / 1000,
+        )
+
+    # what processes tell of themselves
+
+    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        """See the base class."""
+        self._presence.tell(records, forget)
+
+    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+        """See the base class."""
+        return self._presence.read(clients)
 
     # kinds and housekeeping
 

@@ -232,6 +232,11 @@ def created(path: str, value: bytes = b"", *, contender: bool = False) -> Reques
     )
 
 
+def marked(path: str, value: bytes) -> Request:
+    """Ask for a node that ends with the session."""
+    return lambda client: client.create_async(path, value, ephemeral=True)
+
+
 def ensured(path: str) -> Request:
     """Ask for a folder with all above it."""
     return lambda client: client.ensure_path_async(path)
