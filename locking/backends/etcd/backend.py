@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from django.core.checks import CheckMessage
-from django.core.exceptions import ImproperlyConfigured
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome, Presence
 from locking.backends.etcd.entries import (
@@ -31,6 +30,7 @@ from locking.backends.etcd.entries import (
 from locking.backends.etcd.health import examine
 from locking.backends.etcd.leases import Leases
 from locking.backends.etcd.lookout import Lookout, encoded, range_end
+from locking.backends.etcd.options import read_location, read_options
 from locking.backends.etcd.presence import FOLDER, PresenceBook
 from locking.backends.etcd.wire import NOT_FOUND, Refused, Wire
 from locking.backends.holds import Hold, Holds
@@ -39,8 +39,6 @@ from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
 
-PREFIX: Final = "locks/"
-TIMEOUT: Final = 3.0
 OUTAGE_PAUSE: Final = 0.25
 """Seconds until a waiter asks again while a cluster has no leader."""
 
@@ -50,15 +48,16 @@ _ASCENDING_BY_CREATION: Final = {"sort_order": "ASCEND", "sort_target": "CREATE"
 class EtcdBackend(LineBackend):
     """`"BACKEND": "locking.backends.etcd.EtcdBackend"`, with `"LOCATION": ["http://etcd1:2379", …]`.
 
-    OPTIONS: `prefix` of all keys ("locks/"), `timeout` (seconds a request may take, 3), and for TLS
-    `ca_cert`, `cert_cert`, `cert_key` (paths).
+    OPTIONS: `prefix` of all keys ("locks/"), `timeout` (seconds a request may take, 3), `user` and
+    `password`, and for TLS `ca_cert`, `cert_cert`, `cert_key` (paths).
     """
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
-        urls, options = read_location(settings), dict(settings.options)
-        self._prefix = str(options.pop("prefix", PREFIX))
-        self._wire = Wire(settings.alias, urls, options.pop("timeout", TIMEOUT), options)
+        urls = read_location(settings)
+        options = read_options(settings, urls)
+        self._prefix = options.prefix
+        self._wire = Wire(settings.alias, urls, options.timeout, options.tls, options.login)
         self._leases = Leases(self._wire)
         self._presence = PresenceBook(self._wire, self._leases, self._prefix, settings.key_prefix)
         self._lookout = Lookout(self._wire)
@@ -334,20 +333,3 @@ class EtcdVariant(Variant, EtcdBackend):
             main._prefix, main._wire, main._leases, main._lookout, main._holds
         )  # fmt: skip
         self._variants = {}
-
-
-def read_location(settings: AliasSettings) -> list[str]:
-    """Return the URLs of the members."""
-    location = settings.location
-    urls = [location] if isinstance(location, str) else list(location or ())
-    urls = [url.rstrip("/") for text in urls for url in text.split(",") if url]
-    if not urls:
-        raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}] needs LOCATION, such as ['http://etcd1:2379', 'http://etcd2:2379']"
-        )
-    for url in urls:
-        if not url.startswith(("http://", "https://")):
-            raise ImproperlyConfigured(
-                f"LOCKING[{settings.alias!r}]['LOCATION'] has {url!r}: write http://host:2379 or https://host:2379"
-            )
-    return urls

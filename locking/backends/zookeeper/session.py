@@ -92,8 +92,10 @@ class Session:
                 self._live = self._client.start_async()
             client, live = self._client, self._live
         if not live.wait(self.timeout):
+            hint = ", by TLS: kazoo's log tells whether a certificate was refused" * client.use_ssl
             raise BackendUnavailable(
-                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) isn't there within {self.timeout:g} s"
+                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) isn't there within"
+                f" {self.timeout:g} s{hint}"
             )
         return client
 
