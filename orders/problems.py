@@ -17,7 +17,6 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.translation import gettext_noop
-from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 
 from inventory.domain import Busy, InvalidCart, LimitReached, SoldOut
@@ -363,16 +362,17 @@ def json_api(*methods: str) -> Callable[[_View], _View]:
     def decorate(view: _View) -> _View:
         # ATOMIC_REQUESTS would commit after the strategy has let go of its lock: the transaction is its own.
         @transaction.non_atomic_requests
-        @never_cache
         @csrf_exempt
         @wraps(view)
         def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             try:
                 if request.method not in methods:
                     raise _wrong_method(request, methods)
-                return view(request, *args, **kwargs)
+                response = view(request, *args, **kwargs)
             except Exception as error:
-                return respond(_as_seen_by(request, problem_of(error)))
+                response = respond(_as_seen_by(request, problem_of(error)))
+            response.headers["Cache-Control"] = "no-store"
+            return response
 
         return answer
 
