@@ -12,6 +12,8 @@ CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategi
 WATCHDOG_TTL                seconds for which a killed worker's distributed locks stay taken (default 5)
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
 CONN_MAX_AGE                seconds for which each thread keeps its connection to the database; default 0
+PREPARE_THRESHOLD           runs on a connection after which PostgreSQL remembers a statement of the checkout;
+                            default 3; 0 = never, for poolers that share connections between transactions
 """
 
 import os
@@ -98,6 +100,11 @@ except embedded.EmbeddedError as error:
 # `make serve` keeps the connections of gunicorn's threads. A pool would let requests stand in line for a
 # database that is down and ask it at ever longer intervals; a thread is refused at once, and back at once.
 DATABASE.setdefault("CONN_MAX_AGE", env.int("CONN_MAX_AGE", default=0))
+
+# psycopg's own; Django turns it off unless it is named.
+DATABASE.setdefault("OPTIONS", {}).setdefault(
+    "prepare_threshold", env.int("PREPARE_THRESHOLD", default=3) or None
+)
 
 DATABASES = {"default": DATABASE}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -14,13 +14,13 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from django.db import connection
 from django.utils import timezone
 
 from inventory.domain import Line
 from inventory.limits import count_units, uncount_units
 from inventory.models import Product
 from inventory.rows import in_key_order
+from inventory.statements import prepared_cursor
 from orders.models import Order
 
 CREATED: Final = 201
@@ -201,13 +201,13 @@ def sell_many(receipts: Sequence[Receipt], products: Mapping[str, Product], wait
     """
     for receipt in receipts:
         receipt.price(products)
-    with connection.cursor() as cursor:
+    with prepared_cursor() as cursor:
         cursor.execute(_SALE, [*_rows(receipts, products), f"{max(1, round(wait * 1000))}ms"])
 
 
 def _insert(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> set[uuid.UUID]:
     """Write the orders and return the ids of those whose key was new."""
-    with connection.cursor() as cursor:
+    with prepared_cursor() as cursor:
         cursor.execute(_ORDERS, _rows(receipts, products))
         return {row[0] for row in cursor.fetchall()}
 

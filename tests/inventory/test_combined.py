@@ -8,6 +8,7 @@ from decimal import Decimal
 from functools import partial
 
 import pytest
+from django.conf import settings
 from django.db import IntegrityError, OperationalError, connection
 
 from inventory import batch_sale as module
@@ -321,3 +322,15 @@ def test_a_fork_starts_with_an_empty_queue():
     go.set()
     thread.join(10)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_the_server_remembers_the_statement():
+    """After a few sales on one connection PostgreSQL runs look and sale from their plans."""
+    sku = ProductFactory.create().sku
+    for _ in range(settings.DATABASES["default"]["OPTIONS"]["prepare_threshold"] + 1):
+        checkout([Line(sku, 1)], "combined")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements")
+        remembered = [row[0] for row in cursor.fetchall()]
+    assert any("INSERT INTO orders_order " in statement for statement in remembered)
+    assert any(statement.startswith("SELECT id, sku") for statement in remembered)
