@@ -337,7 +337,7 @@ def test_a_basket_over_one_limit_counts_for_none(limited):
     assert not CustomerPurchase.objects.exists()
 
 
-@pytest.mark.parametrize("strategy", ["row_lock"])
+@pytest.mark.parametrize("strategy", ["row_lock", "segmented_rows"])
 def test_a_purchase_and_a_reservation_at_once(limited, strategy):
     """Neither sees the other's units yet: the reservation waits for the purchase's count, and is refused."""
     with buyers() as start:
