@@ -221,7 +221,7 @@ def test_rows_are_locked_inside_a_transaction_only(mug):
         lock_rows([mug.pk])
 
 
-@pytest.mark.parametrize("strategy", [name for name in SOUND if STRATEGIES[name].sound_across_processes])
+@pytest.mark.parametrize("strategy", SOUND)
 def test_a_delivery_beside_a_sale_is_not_lost(mug, strategy):
     """It comes between the decision and the writing, from somebody who asks for no lock: both count."""
     with buyers() as start:
