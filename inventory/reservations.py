@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from inventory.checkpoints import checkpoint
@@ -23,6 +23,7 @@ from inventory.limits import Units, count_units, uncount_units
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockReservation
 from inventory.rows import decide, in_key_order, lock_products, lock_rows, sale_transaction
+from inventory.segments import fold
 from inventory.services import forget_copies
 
 State = StockReservation.State
@@ -73,7 +74,8 @@ def reserve(
     Raises:
         InvalidCart, UnknownProduct: see the checkout. ValueError: a ttl that can't be one.
         LimitReached: the customer may not have so many, what is bought and reserved already included.
-        SoldOut: too few are available; reservations that had run out were freed before it was said.
+        SoldOut: too few are available; before it is said, units in segments are put back into the product's
+            row, and reservations that have run out are freed.
         Busy: the rows stayed locked.
 
     Example:
@@ -86,7 +88,7 @@ def reserve(
     made = Reserved(uuid.uuid4(), cart, timezone.now() + ttl)
     with sale_transaction(wait):
         products = lock_products(cart)
-        _expire_where_short(cart, products)
+        _make_available(cart, products)
         decide(cart, products)
         units = in_key_order(cart, products)
         _count(customer, units)
@@ -114,10 +116,7 @@ def _count(customer: str, units: Units) -> None:
     """Count what is reserved for the customer; what has run out is ended first if it stands in the way."""
     if count_units(customer, units, reserved=True) is None:
         return
-    overdue = Q(customer=customer, expires_at__lte=timezone.now())
-    _end(
-        StockReservation.objects.filter(overdue, product__in=[product for product, _ in units]), State.EXPIRED
-    )
+    _expire([product for product, _ in units], customer=customer)
     if refused := count_units(customer, units, reserved=True):
         raise refused
 
@@ -217,15 +216,23 @@ def _end(rows: QuerySet[StockReservation], state: StockReservation.State) -> lis
     return live
 
 
-def _expire_where_short(lines: Sequence[Line], products: dict[str, Product]) -> None:
-    """Free what has run out on the locked rows of `products`, if a line would be refused without."""
-    short = [line.sku for line in lines if products[line.sku].available < line.quantity]
-    if not short:
-        return
-    overdue = Q(product__sku__in=short, expires_at__lte=timezone.now())
-    _end(StockReservation.objects.filter(overdue), State.EXPIRED)
-    for sku in short:
-        products[sku].refresh_from_db(fields=["reserved", "version"])
+def _make_available(lines: Sequence[Line], products: Mapping[str, Product]) -> None:
+    """Where a line would be refused, fetch what lies in segments, then free what has run out.
+
+    The rows of `products` are locked. In this order: who sells from a segment waits for customers' counts.
+    """
+    for fetch in (fold, _expire):
+        short = [products[line.sku] for line in lines if products[line.sku].available < line.quantity]
+        if short:
+            fetch(short)
+            for product in short:
+                product.refresh_from_db(fields=["on_hand", "reserved", "version"])
+
+
+def _expire(products: Iterable[Product], **whose: str) -> None:
+    """End what has run out of these products, of one customer if that is given."""
+    overdue = StockReservation.objects.filter(expires_at__lte=timezone.now(), **whose)
+    _end(overdue.filter(product__in=list(products)), State.EXPIRED)
 
 
 def _gone(basket: uuid.UUID) -> ReservationGone:

@@ -11,9 +11,11 @@ keeps the lock when it has not. Whoever then waits for the other rows may wait i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from django.db import connection
-from django.db.models import F, Sum
+from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, Shortage, SoldOut
@@ -32,11 +34,22 @@ SELECT %s, number, 0 FROM generate_series(0, %s - 1) AS number ON CONFLICT DO NO
 _SPREAD = "UPDATE inventory_stocksegment SET units = %s + (number < %s)::int WHERE product_id = %s"
 
 
+_INSIDE = StockSegment.objects.filter(product=OuterRef("pk")).order_by().values("product")
+_UNITS_INSIDE = Coalesce(Subquery(_INSIDE.annotate(total=Sum("units")).values("total")), 0)
+
+
+def in_all(products: QuerySet[Product]) -> QuerySet[Any]:
+    """Annotate `on_hand_in_all` and `available_in_all`: units in the product's row and in its segments."""
+    return products.annotate(
+        on_hand_in_all=F("on_hand") + _UNITS_INSIDE,
+        available_in_all=F("on_hand") - F("reserved") + _UNITS_INSIDE,
+    )
+
+
 def levels(products: Iterable[Product]) -> dict[str, int]:
-    """Return by SKU the units of each product, those in its segments included, as committed now."""
-    keys = [product.pk for product in products]
-    rows = Product.objects.filter(pk__in=keys).annotate(inside=Sum("segments__units"))
-    return {product.sku: product.available + (product.inside or 0) for product in rows}
+    """Return by SKU what is available of each product in all, as committed now."""
+    rows = in_all(Product.objects.filter(pk__in=[product.pk for product in products]))
+    return {product.sku: product.available_in_all for product in rows}
 
 
 def decide_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> None:

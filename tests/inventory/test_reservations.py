@@ -221,7 +221,7 @@ def test_rows_are_locked_inside_a_transaction_only(mug):
         lock_rows([mug.pk])
 
 
-@pytest.mark.parametrize("strategy", [name for name in SOUND if STRATEGIES[name].sound_across_processes])
+@pytest.mark.parametrize("strategy", SOUND)
 def test_a_delivery_beside_a_sale_is_not_lost(mug, strategy):
     """It comes between the decision and the writing, from somebody who asks for no lock: both count."""
     with buyers() as start:
@@ -337,7 +337,7 @@ def test_a_basket_over_one_limit_counts_for_none(limited):
     assert not CustomerPurchase.objects.exists()
 
 
-@pytest.mark.parametrize("strategy", ["row_lock"])
+@pytest.mark.parametrize("strategy", ["row_lock", "segmented_rows"])
 def test_a_purchase_and_a_reservation_at_once(limited, strategy):
     """Neither sees the other's units yet: the reservation waits for the purchase's count, and is refused."""
     with buyers() as start:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
+from django.urls import reverse
+from django.utils import timezone
 
 from inventory.domain import Line, SoldOut
-from inventory.models import Product, StockSegment
+from inventory.models import Product, StockMovement, StockReservation, StockSegment
+from inventory.reservations import reserve
 from inventory.segments import levels
+from inventory.services import change_stock
 from inventory.strategies import get_strategy
-from orders.selectors import product_data, products_for_sale
-from orders.services import checkout
+from orders.services import checkout, checkout_reserved
 from tests.factories import ProductFactory
 from tests.inventory.books import books
 from tests.inventory.interleaving import Buyer, buyers, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+MINUTE = timedelta(minutes=1)
 IN_ROWS = ["segmented_rows", "segmented_locks"]
 
 
@@ -178,10 +183,102 @@ def test_folding_brings_the_units_back(strategy):
     checkout([Line(product.sku, 4)], "row_lock")
 
 
-def test_units_in_segments_are_shown():
-    """The list of products and `levels` count what isn't in the product's own row."""
+def test_units_in_segments_are_shown(client):
+    """`levels`, the list of products and the shop page count what isn't in the product's own row."""
+    product = ProductFactory.create(sku="mug", on_hand=5)
+    reserve([Line("mug", 1)], MINUTE)
+    checkout([Line("mug", 2)], "segmented_rows")
+    assert levels([product]) == {"mug": 2}
+    (listed,) = client.get("/products/").json()["products"]
+    assert (Product.objects.get().on_hand, listed["on_hand"], listed["available"]) == (1, 3, 2)
+    assert 'data-stock="2"' in client.get("/shop/").content.decode()
+
+
+def test_units_in_segments_are_shown_in_the_admin(admin_client):
+    """In the list with their worth, by the filter, and on the product's page."""
     product = ProductFactory.create(on_hand=5)
     checkout([Line(product.sku, 2)], "segmented_rows")
-    assert levels([product]) == {product.sku: 3}
-    (listed,) = products_for_sale()
-    assert (listed.on_hand, product_data(listed)["on_hand"], product_data(listed)["available"]) == (0, 3, 3)
+    changelist = reverse("admin:inventory_product_changelist")
+    text = admin_client.get(f"{changelist}?stock=some").content.decode()
+    for cell in ('field-stock">3<', "● 3<", 'field-sold">2<', 'field-value">7.50<'):
+        assert cell in text
+    page = admin_client.get(reverse("admin:inventory_product_change", args=[product.pk])).content.decode()
+    assert "● 3<" in page
+
+
+@pytest.mark.parametrize("address", ["/products/", "/shop/"])
+def test_the_lists_ask_once_for_any_number_of_segments(client, address, django_assert_num_queries):
+    """Thirty products in segments cost one query, as one does."""
+    checkout([Line(ProductFactory.create().sku, 1) for _ in range(30)], "segmented_rows")
+    with django_assert_num_queries(1):
+        client.get(address)
+
+
+# Beside who looks at the product's own row.
+
+
+def test_units_in_segments_can_be_reserved():
+    """They are put back into the row where it is short, and sold from segments again after that."""
+    product = ProductFactory.create(on_hand=5)
+    checkout([Line(product.sku, 2)], "segmented_rows")
+    basket = reserve([Line(product.sku, 2)], MINUTE).basket
+    assert (Product.objects.get().on_hand, units(product.sku)) == (3, [])
+    with pytest.raises(SoldOut) as refused:
+        checkout([Line(product.sku, 2)], "segmented_rows")
+    assert refused.value.shortages[0].available == 1
+    checkout([Line(product.sku, 1)], "segmented_rows")
+    checkout_reserved(basket)
+    assert books(product.sku).balanced
+    assert books(product.sku).left == 0
+
+
+def test_a_reservation_that_is_refused_leaves_the_segments_alone():
+    """It tells what there is in all, and the sellers go on."""
+    product = ProductFactory.create(on_hand=5)
+    checkout([Line(product.sku, 2)], "segmented_rows")
+    with pytest.raises(SoldOut) as refused:
+        reserve([Line(product.sku, 4)], MINUTE)
+    assert refused.value.shortages[0].available == 3
+    assert sum(units(product.sku)) == 3
+
+
+@pytest.mark.parametrize("strategy", IN_ROWS)
+def test_a_reservation_beside_a_sale_from_segments(strategy):
+    """B wants what A leaves: it waits for A's row, and gets exactly that."""
+    sku = ProductFactory.create(on_hand=17).sku
+    checkout([Line(sku, 1)], strategy)
+    with buyers() as start:
+        a = start("A", partial(checkout, [Line(sku, 2)], strategy), "recorded").reaches("recorded")
+        b = start("B", partial(reserve, [Line(sku, 14)], MINUTE))
+        assert b.ends_or_waits() == "waits"
+        assert a.ends().error is None
+        assert b.ends().error is None
+        assert isinstance(start("C", partial(checkout, [Line(sku, 1)], strategy)).ends().error, SoldOut)
+    assert (books(sku).sold, books(sku).left) == (3, 14)
+
+
+def test_a_customers_sale_and_an_overdue_reservation_are_no_circle():
+    """A sells to ann from a row; B, who wants that row, ends ann's overdue basket only when it has it."""
+    product = ProductFactory.create(on_hand=17)
+    late = reserve([Line(product.sku, 1)], MINUTE, "ann").basket
+    checkout([Line(product.sku, 1)], "segmented_rows")
+    StockReservation.objects.filter(basket=late).update(expires_at=timezone.now() - MINUTE)
+    with buyers() as start:
+        buy = partial(checkout, [Line(product.sku, 1)], "segmented_rows", customer="ann")
+        a = start("A", buy, "written").reaches("written")
+        b = start("B", partial(reserve, [Line(product.sku, 15)], MINUTE, "bob"))
+        assert b.ends_or_waits() == "waits"
+        assert a.ends().error is None
+        assert b.ends().error is None
+    assert "deadlocked" not in {event.name for event in a.journal}
+
+
+def test_a_stocktaking_finds_units_in_segments():
+    """What is missing on the shelf is taken off, wherever the books have it, but no more."""
+    product = ProductFactory.create(on_hand=5)
+    checkout([Line(product.sku, 2)], "segmented_rows")
+    change_stock(product, StockMovement.Kind.ADJUSTED, -2, "count:1")
+    with pytest.raises(IntegrityError):
+        change_stock(product, StockMovement.Kind.ADJUSTED, -2, "count:2")
+    assert books(product.sku).balanced
+    assert books(product.sku).left == 1
