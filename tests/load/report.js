@@ -68,7 +68,7 @@
     const series = peers.map((peer, i) => ({ ...line(peer, PALETTE[i % PALETTE.length], DASHES[Math.floor(i / PALETTE.length) % DASHES.length]), points: { show: true, size: 5 } }));
     draw(document.getElementById(id), {
       height: 380,
-      scales: { x: { time: false, distr: 3, log: choice.value === "segments" ? 2 : 10 }, y: { range: (u, low, high) => [0, Math.max(1, high * 1.1)] } },
+      scales: { x: { time: false, distr: 3, log: choice.value.startsWith("segments") ? 2 : 10 }, y: { range: (u, low, high) => [0, Math.max(1, high * 1.1)] } },
       axes: [axis({ label: choice.value, labelSize: 20, splits: () => sizes, values: (u, at) => at.map(String), filter: (u, at) => at }), axis({ size: 56, label: unit, labelSize: 20 })],
       series: [{ label: choice.value }, ...series],
     }, [sizes, ...peers.map((peer) => sizes.map((size) => value(peer, size)))]);
