@@ -33,7 +33,7 @@ DEFAULT_FAULTS = "kill,flush,kill"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, report, and say by the exit status whether all was exact."""
     options = _parse(arguments)
-    console = Console() if sys.stdout.isatty() else Console(width=150)
+    console = Console() if sys.stdout.isatty() else Console(width=190)
     begun = time.monotonic()
     with open_servers() as servers:
         os.environ.update(servers.environment)

@@ -74,7 +74,7 @@
     }, [sizes, ...peers.map((peer) => sizes.map((size) => value(peer, size)))]);
   };
   const growths = () => {
-    grown("growth-speed", "orders/s", (r) => r.answers_per_second);
+    grown("growth-speed", "orders/s", (r) => r.answers_per_second || NaN); // none in so short a window says nothing
     grown("growth-cost", "ms", (r) => (r.web_cpu_us + r.postgres_cpu_us + r.redis_cpu_us) / 1000);
   };
 
