@@ -146,10 +146,11 @@ def _make_tables(running: Running) -> None:
         return
     from django.db import connections
 
-    from locking.models import LockRow
+    from locking.models import LockRow, ProcessRow
 
     with connections[PLACE].schema_editor() as editor:
         editor.create_model(LockRow)
+        editor.create_model(ProcessRow)
     connections[PLACE].close()
 
 

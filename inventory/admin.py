@@ -248,9 +248,9 @@ class StockReservationAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-ar
 
 @admin.register(CustomerPurchase)
 class CustomerPurchaseAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
-    """How many units each customer has."""
+    """How many units each customer has, bought and reserved."""
 
-    list_display = ("customer", "product", "units")
+    list_display = ("customer", "product", "units", "reserved")
     list_select_related = ("product",)
     search_fields = ("customer", "=product__sku")
     search_help_text = _("Customer or SKU")

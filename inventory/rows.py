@@ -110,6 +110,11 @@ def locked_rows() -> QuerySet[Product]:
     return Product.objects.select_for_update(no_key=True, of=("self",)).order_by("pk")
 
 
+def lock_rows(product_ids: Iterable[int]) -> None:
+    """Lock products by primary key, in its order, until the transaction ends."""
+    list(locked_rows().filter(pk__in=set(product_ids)).values("pk"))
+
+
 def lock_products(lines: Sequence[Line]) -> dict[str, Product]:
     """Read the stock of a sale with the products' rows locked until the transaction ends.
 
@@ -146,14 +151,31 @@ def decide(lines: Iterable[Line], products: Products) -> None:
     """Raise SoldOut, with every short line, unless `products` as read have enough for each line."""
     shortages = find_shortages(lines, products)
     if shortages:
-        raise SoldOut(shortages)
+        raise sold_out(shortages, products)
     checkpoint("decided")
+
+
+def sold_out(shortages: Sequence[Shortage], products: Products) -> SoldOut:
+    """Return the refusal for `shortages`, with what the products as read tell about reservations."""
+    return SoldOut(shortages, promised=any(products[short.sku].reserved for short in shortages))
 
 
 _SUBTRACT_MANY = """
 UPDATE inventory_product AS product SET on_hand = on_hand - taken.units, version = version + 1
 FROM unnest(%s::bigint[], %s::integer[]) AS taken (id, units) WHERE product.id = taken.id
 """
+
+
+# As it stands, because this is all that a refusal costs, and the ORM takes longer to write it than the server
+# to answer.
+_READ = "SELECT * FROM inventory_product WHERE sku = ANY(%s)"
+
+
+def read_those_there_are(skus: Iterable[str]) -> dict[str, Product]:
+    """Return the products of `skus` that there are, as they are now and unlocked."""
+    products = {product.sku: product for product in Product.objects.raw(_READ, [list(skus)])}
+    _tell_read(products)
+    return products
 
 
 def lock_those_there_are(skus: Iterable[str]) -> dict[str, Product]:
@@ -227,5 +249,5 @@ def refuse(lines: Sequence[Line], taken: Iterable[tuple[Product, int]] = ()) -> 
         products[product.sku].on_hand += quantity
     shortages = find_shortages(lines, products)
     if shortages:
-        raise SoldOut(shortages)
+        raise sold_out(shortages, products)
     raise Busy("stock came back while the order was refused", retry_after=0)

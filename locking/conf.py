@@ -53,14 +53,14 @@ class AliasSettings:
     alias: str
     backend: str
     cache: str | None = None
-    location: str | list[str] | None = None
+    location: str | list[str] | None = field(default=None, repr=False)  # may have passwords in it
     ttl: float | None = None
     watchdog_ttl: float | None = None
     wait: float | None = 5.0
     key_prefix: str = ""
     on_conflict: Any = "auto"
     fence_timeout: float | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # likewise
 
 
 def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:

@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final
 
 from locking.backends.base import BaseLockBackend, Held, Presence
@@ -66,7 +66,8 @@ class HeldLock:
         count: the hold count the backend keeps.
         remaining: seconds left of the lease; None when it has no end.
         waiters: how many stand in line.
-        since: Unix time of the grant, by the backend's clock.
+        since: Unix time of the grant, by the backend's clock; where that doesn't know it, by the holder's, or
+            when its place in the line was taken.
         held_for: seconds since then.
         ttl: seconds of the lease when it was taken or last extended.
         renewals: how often the watchdog has prolonged it.
@@ -77,7 +78,8 @@ class HeldLock:
         started: Unix time at which the process began to lock.
         doing: the request's path or the task's id.
         site: file, line and function where the lock was taken.
-        silent: seconds since the process's last sign of life.
+        silent: seconds since the process's last sign of life; None too where the engine ends what a dead
+            process holds.
     """
 
     backend: str
@@ -174,17 +176,17 @@ class Filter:
         """Whether every row must be looked at; the backend finds a prefix, and the old come first."""
         return bool(self.search or self.state or self.kind or self.host)
 
-    def ends_before(self, hold: HeldLock) -> bool:
-        """Whether neither this hold nor any that is younger can match."""
+    def is_too_young(self, hold: HeldLock) -> bool:
+        """Whether it hasn't been held for long enough, as far as anybody can tell."""
         return bool(self.older_than) and (hold.held_for or 0.0) < self.older_than
 
     def matches(self, hold: HeldLock) -> bool:
         """Whether the list shows this hold."""
         wanted = ((self.state, hold.state), (self.kind, hold.kind), (self.host, hold.host or ""))
         told = (hold.name, hold.owner, hold.holder, hold.doing or "", hold.site or "")
-        return all(value in ("", fact) for value, fact in wanted) and (
-            not self.search or any(self.search in text for text in told)
-        )
+        if self.is_too_young(hold) or not all(value in ("", fact) for value, fact in wanted):
+            return False
+        return not self.search or any(self.search in text for text in told)
 
 
 def held_locks(
@@ -225,7 +227,7 @@ def held_locks(
         raise ValueError(f"offset, limit and older_than can't be negative: {offset}, {limit}, {older_than}")
     wanted = Filter(prefix=prefix, search=search, state=state, kind=kind, host=host, older_than=older_than)
     backends = [locks[alias]] if alias is not None else locks.all()
-    if len(backends) == 1 and not wanted.needs_search:
+    if len(backends) == 1 and not wanted.needs_search and (backends[0].lists_by_age or not older_than):
         return _direct(backends[0], wanted, offset, limit)
     return _searched(backends, wanted, offset, limit)
 
@@ -241,7 +243,7 @@ def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -
     try:
         rows = _joined(backend, backend.held(prefix=keys, offset=offset, limit=limit))
         total = max(backend.count_held(prefix=keys), offset + len(rows))
-        old = [hold for hold in rows if not wanted.ends_before(hold)]
+        old = [hold for hold in rows if not wanted.is_too_young(hold)]
         if wanted.older_than:
             whole_page = len(old) == limit > 0
             total = _count_old(backend, wanted, offset + len(old), total) if whole_page else offset + len(old)
@@ -267,7 +269,7 @@ def _searched(backends: Iterable[BaseLockBackend], wanted: Filter, offset: int, 
     """Look at row after row of all backends, the oldest first."""
     problems: list[Problem] = []
     streams = [_stream(backend, wanted, problems) for backend in backends]
-    merged = heapq.merge(*streams, key=lambda hold: hold.since or 0.0)
+    merged = heapq.merge(*streams, key=_age)
     looked_at = list(islice(merged, MOST_SEARCHED + 1))
     matching = [hold for hold in looked_at[:MOST_SEARCHED] if wanted.matches(hold)]
     complete = len(looked_at) <= MOST_SEARCHED
@@ -275,17 +277,25 @@ def _searched(backends: Iterable[BaseLockBackend], wanted: Filter, offset: int, 
 
 
 def _stream(backend: BaseLockBackend, wanted: Filter, problems: list[Problem]) -> Iterator[HeldLock]:
-    """Yield the holds of one backend until they are too young."""
-    offset = 0
+    """Yield the holds of one backend, the oldest first, until they are too young."""
     try:
-        while holds := backend.held(prefix=backend.key(wanted.prefix), offset=offset, limit=STEP):
-            for hold in _joined(backend, holds):
-                if wanted.ends_before(hold):
-                    return
-                yield hold
-            offset += len(holds)
+        if backend.lists_by_age:
+            yield from takewhile(lambda hold: not wanted.is_too_young(hold), _all_of(backend, wanted))
+        else:
+            yield from sorted(islice(_all_of(backend, wanted), MOST_SEARCHED + 1), key=_age)
     except LockError as error:
         problems.append(_problem(backend, error))
+
+
+def _age(hold: HeldLock) -> float:
+    return hold.since or 0.0
+
+
+def _all_of(backend: BaseLockBackend, wanted: Filter) -> Iterator[HeldLock]:
+    offset = 0
+    while holds := backend.held(prefix=backend.key(wanted.prefix), offset=offset, limit=STEP):
+        yield from _joined(backend, holds)
+        offset += len(holds)
 
 
 def _problem(backend: BaseLockBackend, error: LockError) -> Problem:
@@ -331,7 +341,8 @@ def _read(presence: Presence) -> dict[str, Any]:
 
 def _row(backend: BaseLockBackend, hold: Held, presence: Presence | None, told: dict[str, Any]) -> HeldLock:
     details = told.get("holds", {}).get(hold.owner, {})
-    held_for = None if hold.since is None else max(0.0, time.time() - hold.since)
+    since = hold.since if backend.lists_by_age else details.get("since", hold.since)
+    held_for = None if since is None else max(0.0, time.time() - since)
     return HeldLock(
         backend=backend.alias,
         name=hold.key.removeprefix(backend.settings.key_prefix),
@@ -342,7 +353,7 @@ def _row(backend: BaseLockBackend, hold: Held, presence: Presence | None, told: 
         count=hold.count,
         remaining=hold.remaining,
         waiters=hold.waiters,
-        since=hold.since,
+        since=since,
         held_for=held_for,
         silent=None if presence is None else presence.silent,
         **{name: told.get(name) for name in ("host", "pid", "program", "started")},

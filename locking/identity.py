@@ -13,6 +13,8 @@ import threading
 import time
 from asyncio.events import _get_running_loop
 
+from locking.clock import now
+
 
 def _new_client_id() -> str:
     """Return a random UUID of version 8 (RFC 9562, "custom").
@@ -34,13 +36,19 @@ class _Process:
         self.client_id = _new_client_id()
         self.counter = itertools.count(1)
         self.generation = 0
-        self.started = time.time()
+        self.started, self.started_at = time.time(), now()
 
     def renew(self) -> None:
         self.client_id = _new_client_id()
         self.counter = itertools.count(1)
         self.generation += 1
-        self.started = time.time()
+        self.started, self.started_at = time.time(), now()
+
+    def date_of(self, moment: float) -> float:
+        """Return the Unix time of a `clock.now()`, by the clock as it stood when the process began to lock:
+        asked twice, it is the same.
+        """
+        return round(self.started + moment - self.started_at, 3)
 
 
 PROCESS = _Process()

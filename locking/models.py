@@ -177,6 +177,24 @@ class LockRow(models.Model):
         return self.name
 
 
+class ProcessRow(models.Model):
+    """A process that holds locks of `locking.backends.database`, and what it tells of itself and of them."""
+
+    id = models.CharField(primary_key=True, max_length=255)
+    text = models.TextField(_("what it tells"), help_text=_("JSON."))
+    seen = models.BigIntegerField(
+        _("last sign of life"), help_text=_("Microseconds since 1970, by the database's clock.")
+    )
+
+    class Meta:
+        db_table = "locking_process"
+        verbose_name = _("process that holds locks")
+        verbose_name_plural = _("processes that hold locks")
+
+    def __str__(self) -> str:
+        return self.id
+
+
 class FencedModel(models.Model):
     """A row that carries its own fence: for one protected row, where the shared table isn't wanted.
 

@@ -156,6 +156,7 @@ def _details(lease: SingleLease) -> dict[str, Any]:
         "site": lease.site.describe() if lease.site is not None else None,
         "renewals": lease.renewals,
         "ttl": lease.ttl,
+        "since": PROCESS.date_of(lease.taken_at),
     }
 
 

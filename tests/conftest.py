@@ -15,6 +15,8 @@ from tests.coordination import (
     zookeeper_location,
     zookeeper_room,
 )
+from tests.emptying import deletes
+from tests.grouping import group
 from tests.serving import server
 
 __all__ = ["etcd_location", "etcd_room", "redlock_location", "server", "zookeeper_location", "zookeeper_room"]
@@ -34,6 +36,12 @@ hypothesis_settings.register_profile("explore", max_examples=1000, deadline=None
 hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Decide which tests stay together, and which come first."""
+    group(items)
+
+
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
     """Tell processes that tests start which database is the tests'."""
@@ -41,6 +49,18 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 
     database = settings.DATABASES["default"]
     os.environ["HOLDFAST_TEST_DATABASE"] = database.get("TEST", {}).get("NAME") or f"test_{database['NAME']}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_emptying() -> Iterator[None]:
+    """Delete what a test committed; see `tests/emptying.py`."""
+    from django.core.management.commands import flush
+    from django.db.backends.postgresql.operations import DatabaseOperations
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatabaseOperations, "sql_flush", deletes)
+        patch.setattr(flush, "emit_post_migrate_signal", lambda *args, **kwargs: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

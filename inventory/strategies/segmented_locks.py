@@ -12,7 +12,14 @@ from django.db import transaction
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line
 from inventory.models import Product, StockSegment
-from inventory.rows import busy_when_locked_out, find_products, in_key_order, read_products, sale_transaction
+from inventory.rows import (
+    busy_when_locked_out,
+    find_products,
+    in_key_order,
+    lock_rows,
+    read_products,
+    sale_transaction,
+)
 from inventory.segments import decide_by_level, fold, refuse_by_level, take_from_all, take_from_number
 from inventory.strategies.base import Sale, Strategy
 from locking import Lock, LockError, get_lock
@@ -49,9 +56,9 @@ class SegmentedLocks(Strategy):
             with sale_transaction(self.wait):
                 products = read_products(sale.lines)
                 decide_by_level(sale.lines, products)
+                lock_rows(products[sku].pk for sku, number in chosen.items() if number is None)
                 for product, quantity in in_key_order(sale.lines, products):
-                    if not self._take(product, quantity, chosen[product.sku]):
-                        raise Busy(f"the segment of {product.sku} was sold under its lock", retry_after=0)
+                    self._take(product, quantity, chosen[product.sku])
                 checkpoint("written")
                 sale.record(products)
 
@@ -75,10 +82,11 @@ class SegmentedLocks(Strategy):
         locks.callback(_leave, every)
         return None
 
-    def _take(self, product: Product, quantity: int, number: int | None) -> bool:
+    def _take(self, product: Product, quantity: int, number: int | None) -> None:
         if number is None:
-            return take_from_all(product, quantity, self.segments)
-        return take_from_number(product, quantity, number)
+            take_from_all(product, quantity, self.segments)
+        elif not take_from_number(product, quantity, number):
+            raise Busy(f"the segment of {product.sku} was sold under its lock", retry_after=0)
 
     def _name(self, sku: str, number: int) -> str:
         return f"segment:{sku}:{number}"

@@ -84,7 +84,8 @@ class Held:
         remaining: seconds left of the lease; None when it has no end.
         token: its fencing token.
         waiters: how many stand in line for it.
-        since: Unix time of the grant, by the backend's clock.
+        since: Unix time of the grant, by the backend's clock; without `lists_by_age` it may be that of the
+            place in line.
     """
 
     key: str
@@ -103,11 +104,11 @@ class Presence:
 
     Attributes:
         text: JSON, see `locking.presence`.
-        silent: seconds since its last sign of life.
+        silent: seconds since its last sign of life; None where the engine would have ended its holds with it.
     """
 
     text: str
-    silent: float
+    silent: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,8 @@ class BaseLockBackend(ABC):
     """Every grant carries a token that strictly rises for its name."""
     supports_listing: ClassVar[bool] = False
     """`held()` pages through the locks that are held."""
+    lists_by_age: ClassVar[bool] = True
+    """`held()` is in the order of the grants, whose time it tells."""
     supports_force_release: ClassVar[bool] = False
     """`force_release()` breaks another's hold."""
     supports_fairness: bool = False

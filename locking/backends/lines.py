@@ -110,6 +110,7 @@ class LineBackend(BaseLockBackend):
 
     supports_fencing = True
     supports_listing = True
+    lists_by_age = False  # the engines know who came first, not when each was granted
     supports_force_release = True
     supports_fairness = True
     kinds = frozenset({"read", "write", "semaphore", "fair"})

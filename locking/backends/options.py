@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -27,16 +29,49 @@ def own_options(settings: AliasSettings, **defaults: Any) -> dict[str, Any]:
 
 def checked_options(settings: AliasSettings, defaults: dict[str, Any]) -> dict[str, Any]:
     """Return `OPTIONS` over their defaults; a float as default says that the option is in seconds."""
-    unknown = sorted(set(settings.options) - set(defaults))
-    if unknown:
-        raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}]['OPTIONS'] has {unknown[0]!r}, which {settings.backend} doesn't"
-            f" know; it knows {', '.join(sorted(defaults))}"
-        )
+    refuse_unknown(settings, defaults)
     for name, default in defaults.items():
         if isinstance(default, float):
             own_number(settings, settings.options.get(name, default), name)
     return {**defaults, **settings.options}
+
+
+def refuse_unknown(settings: AliasSettings, known: Collection[str]) -> None:
+    """Raise ImproperlyConfigured for an option that the backend doesn't have."""
+    unknown = sorted(set(settings.options) - set(known))
+    if unknown:
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}]['OPTIONS'] has {unknown[0]!r}, which {settings.backend} doesn't"
+            f" know; it knows {', '.join(sorted(known))}"
+        )
+
+
+def own_pair(settings: AliasSettings, first: str, second: str) -> None:
+    """Raise ImproperlyConfigured when only one of two options is given."""
+    for given, missing in ((first, second), (second, first)):
+        if settings.options.get(given) is not None and settings.options.get(missing) is None:
+            raise misplaced(settings, given, f"needs {missing!r} beside it")
+
+
+def own_text(settings: AliasSettings, name: str) -> str:
+    """Return an option that is a text; a wrong one isn't shown, for it may be a password."""
+    value = settings.options.get(name)
+    if not isinstance(value, str) or not value:
+        raise misplaced(settings, name, f"must be a text that isn't empty, not {type(value).__name__}")
+    return value
+
+
+def readable_file(settings: AliasSettings, name: str) -> str:
+    """Return an option that is the path of a file, if this process may read it."""
+    path = settings.options[name]
+    if not isinstance(path, str | os.PathLike) or not os.path.isfile(path) or not os.access(path, os.R_OK):
+        raise misplaced(settings, name, f"must be a file that this process can read, not {str(path)!r}")
+    return os.fspath(path)
+
+
+def misplaced(settings: AliasSettings, name: str, why: str) -> ImproperlyConfigured:
+    """Return the error for an option that can't be meant."""
+    return ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] {why}")
 
 
 def own_number(settings: AliasSettings, value: object, name: str) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
+from django.db import connection, transaction
 
 from inventory.domain import Line, SoldOut
 from inventory.models import Product, StockSegment
@@ -14,7 +17,7 @@ from orders.selectors import product_data, products_for_sale
 from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.inventory.books import books
-from tests.inventory.interleaving import buyers
+from tests.inventory.interleaving import Buyer, buyers, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -53,6 +56,116 @@ def test_a_locked_row_is_skipped():
         assert b.outcome.error is None
         a.ends()
     assert (books(sku).sold, books(sku).left) == (3, 14)
+
+
+# Waiting, and never in a circle.
+
+
+HOLD_UPDATES = """
+CREATE FUNCTION hold_the_late_ones() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('application_name') = 'late' THEN PERFORM pg_advisory_xact_lock(77); END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER hold BEFORE UPDATE ON inventory_stocksegment EXECUTE FUNCTION hold_the_late_ones();
+SELECT pg_advisory_lock(77)
+"""
+
+
+@contextmanager
+def late_updates_held() -> Iterator[None]:
+    """Hold each UPDATE of segments by somebody `late` after it has seen the rows and before it locks one."""
+    with connection.cursor() as cursor:
+        cursor.execute(HOLD_UPDATES)
+        try:
+            yield
+        finally:
+            cursor.execute("SELECT pg_advisory_unlock_all()")
+            cursor.execute("DROP FUNCTION hold_the_late_ones CASCADE")
+
+
+def let_go() -> None:
+    """Let those who were held go on."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_unlock(77)")
+
+
+def late(work):
+    """Return `work`, to be held in its first UPDATE of segments."""
+
+    def doing_so():
+        with connection.cursor() as cursor:
+            cursor.execute("SET application_name = 'late'")
+        return work()
+
+    return doing_so
+
+
+def waits_for(waiting: Buyer, holder: int | None) -> bool:
+    """Return whether a buyer waits for a row of the connection whose server process is `holder`."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s = ANY(pg_blocking_pids(%s))", [holder, waiting.pid])
+        return bool(cursor.fetchone()[0])
+
+
+def test_a_row_that_was_emptied_meanwhile_is_let_go(monkeypatch):
+    """N saw a unit in row 2; by the time it locks the row the unit is sold. N mustn't wait with that lock.
+
+    1, 1, 1 are left. G, who wants two, gathers: it has row 0 and waits for X, who has row 1. N finds rows 0
+    and 1 locked and row 2 empty, and so gathers too. If it kept row 2 it would wait for G, and G for it.
+    """
+    sku = ProductFactory.create(on_hand=4).sku
+    checkout([Line(sku, 1)], "segmented_rows")
+    first = iter([1, 2, 2, 0])
+    monkeypatch.setattr("inventory.strategies.segmented_rows.random.randrange", lambda _: next(first))
+    buy = partial(checkout, [Line(sku, 1)], "segmented_rows")
+    with late_updates_held(), buyers() as start:
+        x = start("X", buy, "recorded").reaches("recorded")
+        n = start("N", late(buy))
+        assert n.ends_or_waits() == "waits"
+        buy()
+        assert units(sku) == [1, 1, 0, 0, 0, 0, 0, 0]
+        g = start("G", partial(checkout, [Line(sku, 2)], "segmented_rows"))
+        eventually(lambda: waits_for(g, x.pid), "G waits for X's row")
+        let_go()
+        eventually(lambda: waits_for(n, g.pid), "N waits for G")
+        assert x.ends().error is None
+        assert isinstance(g.ends().error, SoldOut)
+        assert n.ends().error is None
+        assert "deadlocked" not in {event.name for event in n.journal}
+    assert (books(sku).sold, books(sku).left) == (4, 0)
+
+
+@pytest.mark.parametrize("strategy", IN_ROWS)
+def test_the_first_buyers_stand_in_line(strategy):
+    """No segment is there: A makes them and isn't committed, B, C and a folding wait, and all are served."""
+    product = ProductFactory.create(on_hand=3)
+    buy = partial(checkout, [Line(product.sku, 1)], strategy)
+    with buyers() as start:
+        a = start("A", buy, "recorded").reaches("recorded")
+        fold = partial(get_strategy(strategy).forget, [product])
+        others = [start("B", buy), start("C", buy), start("F", fold)]
+        assert [other.ends_or_waits() for other in others] == ["waits"] * 3
+        assert [buyer.ends().error for buyer in (a, *others)] == [None] * 4
+        assert "deadlocked" not in {event.name for event in a.journal}
+    assert (books(product.sku).sold, books(product.sku).left) == (3, 0)
+
+
+@pytest.mark.parametrize("strategy", IN_ROWS)
+def test_all_products_rows_are_locked_before_any_segment(strategy):
+    """Kept out of the second product's row, who gathers both has locked no segment of the first."""
+    pen, mug = ProductFactory.create(on_hand=2), ProductFactory.create(on_hand=2)
+    checkout([Line(pen.sku, 1), Line(mug.sku, 1)], strategy)
+    StockSegment.objects.update(units=0)
+    Product.objects.update(on_hand=1)
+    ours = connection.connection.info.backend_pid
+    with buyers() as start, transaction.atomic():
+        Product.objects.select_for_update().get(pk=mug.pk)
+        b = start("B", partial(checkout, [Line(pen.sku, 1), Line(mug.sku, 1)], strategy))
+        eventually(lambda: waits_for(b, ours), "B waits for the mug's row")
+        assert StockSegment.objects.filter(product=pen).select_for_update(nowait=True).exists()
+        transaction.set_rollback(True)
+    assert b.outcome.error is None
 
 
 @pytest.mark.parametrize("strategy", IN_ROWS)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from django.db import connections
 
-from locking.models import Fence, LockRow
+from locking.models import Fence, LockRow, ProcessRow
 from tests.locking.mariadb import MISSING, programs
 from tests.locking.topologies.servers import Cluster, Service, needs_redis_server, servers
 
@@ -27,6 +27,7 @@ def database(blocker: Any, alias: str, settings: dict[str, Any]) -> Iterator[Ent
     connections.settings[alias] = {**connections.settings["default"], **settings}
     with blocker.unblock(), connections[alias].schema_editor() as editor:
         editor.create_model(LockRow)
+        editor.create_model(ProcessRow)
         editor.create_model(Fence)
     connections[alias].close()
     try:
@@ -68,7 +69,7 @@ def mariadb_locks(django_db_blocker: Any, request: pytest.FixtureRequest) -> Ite
     with database(django_db_blocker, "mariadb_locks", settings) as entry:
         yield entry
         with django_db_blocker.unblock(), connections["mariadb_locks"].cursor() as cursor:
-            cursor.execute("DROP TABLE locking_row, locking_fence")
+            cursor.execute("DROP TABLE locking_row, locking_process, locking_fence")
         connections["mariadb_locks"].close()
 
 

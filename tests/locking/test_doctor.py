@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from io import StringIO
 from weakref import WeakSet
@@ -101,6 +102,40 @@ def test_a_user_who_may_not_ask_is_told_so(own_redis, locks_on):
     assert found["permissions"].verdict == "unknown"
     assert "info" in found["permissions"].text
     assert found["latency"].verdict == "ok"
+    own_redis.client.acl_deluser("app")
+
+
+def test_counters_that_never_end_are_counted(patient, monkeypatch):
+    """Each name that was ever fenced has one; a plain lock's ends by itself and isn't counted."""
+    monkeypatch.setattr("locking.backends.redis.diagnosis.MANY", 3)
+    with get_lock("plain"), get_lock("a", fenced=True), get_lock("b", fenced=True):
+        finding = findings()["token counters"]
+        assert (finding.verdict, finding.text) == ("ok", "2 without a ttl")
+        patient.set("redisson_lock_token:{java}", 7)
+        finding = findings()["token counters"]
+    assert finding.verdict == "warning"
+    assert finding.text.startswith("3 without a ttl")
+
+
+def test_the_counters_of_a_large_server_are_estimated(patient, monkeypatch):
+    """It isn't read to its end: what was found stands for the rest, and the report says so."""
+    monkeypatch.setattr("locking.backends.redis.diagnosis.LOOKED_AT", 2000)
+    patient.mset({f"redisson_lock_token:{{{number}}}": 7 for number in range(6000)})
+    finding = findings()["token counters"]
+    assert re.match(r"about [56]\d\d\d \((19|20)\d\d among 2000 keys\)", finding.text), finding.text
+    patient.flushdb()
+
+
+def test_a_user_without_scan_is_told_so(own_redis, locks_on):
+    """Counting needs SCAN; all else that this user may look at is there."""
+    own_redis.client.acl_setuser(
+        "app", enabled=True, nopass=True, keys="*", channels="*", commands=["+@all", "-scan"]
+    )
+    locks_on(own_redis.url, username="app", password="any")
+    found = findings()
+    assert found["permissions"].verdict == "unknown"
+    assert "SCAN" in found["permissions"].hint
+    assert found["version"].verdict == "ok"
     own_redis.client.acl_deluser("app")
 
 

@@ -7,10 +7,10 @@ from django.core.exceptions import ImproperlyConfigured
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locking.backends.etcd.backend import read_location as etcd_location_of
+from locking.backends.etcd.options import read_location as etcd_location_of
 from locking.backends.lines import Contender, admits, blockers_of, holders_of
-from locking.backends.zookeeper.backend import read_location
 from locking.backends.zookeeper.nodes import decode, encode, guid, node_name, parse, read_data, write_data
+from locking.backends.zookeeper.options import read_location
 from locking.backends.zookeeper.session import Session
 from locking.conf import read_alias
 from locking.names import check_name

@@ -225,6 +225,16 @@ def test_reserve_then_check_out():
     assert (kind(gone), gone.json()["state"]) == ((409, "reservation-gone"), "used")
 
 
+def test_a_reservation_beyond_the_limit():
+    """What ann has reserved already is told; a final answer."""
+    Product.objects.update(customer_limit=2)
+    wish = {"lines": [{"sku": "mug", "quantity": 1}], "customer": "ann"}
+    assert [post("/reservations/", wish).status_code for _ in range(2)] == [201, 201]
+    Product.objects.update(on_hand=9)
+    refused = post("/reservations/", wish)
+    assert (kind(refused), refused.json()["bought"]) == ((409, "customer-limit"), 2)
+
+
 def test_a_reservation_is_given_back():
     """204, then it is gone; one that never was is 404."""
     address = post("/reservations/", {"lines": [{"sku": "mug", "quantity": 2}]}).headers["Location"]

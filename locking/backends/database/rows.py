@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -23,9 +23,11 @@ from locking.backends.base import (
     Outcome,
     Place,
     PollingPlace,
+    Presence,
 )
 from locking.backends.database.bell import Bell, Waiter
 from locking.backends.database.connections import Pool, in_memory, is_conflict, require_alias
+from locking.backends.database.presence import PresenceBook
 from locking.backends.database.sql import BY_VENDOR, Statements
 from locking.backends.options import own_options
 from locking.backoff import jittered
@@ -63,6 +65,7 @@ class DatabaseBackend(BaseLockBackend):
         self._using = require_alias(options["using"], settings.alias)
         self._pool = Pool(self._using, options["timeout"], settings.alias)
         self._bell = Bell(self._pool)
+        self._presence = PresenceBook(self._pool, settings.key_prefix)
         self._next_sweep = now() + SWEEP_EVERY
 
     @property
@@ -207,6 +210,20 @@ class DatabaseBackend(BaseLockBackend):
         with suppress(BackendError):  # housekeeping spoils nobody's acquisition
             if self.sweep() == SWEEP_LIMIT:
                 self._next_sweep = now()
+
+    # what processes tell of themselves
+
+    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        """See the base class."""
+        self._presence.tell(records, forget)
+
+    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+        """See the base class."""
+        return self._presence.read(clients)
+
+    def tidy(self) -> None:
+        """See the base class."""
+        self._presence.tidy()
 
     # waiting
 

@@ -62,6 +62,43 @@ SELECT name, owner, token, expires - {now}, since FROM locking_row
 COUNT: Final = "SELECT COUNT(*) FROM locking_row WHERE expires > {now} AND {prefixed}"
 FORGOTTEN: Final = "expires < {now} - 86400000000 AND since < {now} - 86400000000 AND NOT kept"
 
+TELL: Final = """
+INSERT INTO locking_process (id, text, seen) VALUES (%(id)s, %(text)s, {now})
+ON CONFLICT (id) DO UPDATE SET text = excluded.text, seen = excluded.seen
+"""
+TELL_MYSQL: Final = """
+INSERT INTO locking_process (id, text, seen) VALUES (%(id)s, %(text)s, {now})
+ON DUPLICATE KEY UPDATE text = VALUES(text), seen = VALUES(seen)
+"""
+
+
+class Telling(NamedTuple):
+    """What is sent about the processes that hold locks.
+
+    Attributes:
+        tell: notes a sign of life and what the process tells.
+        same: notes a sign of life of one that tells the same as before.
+        read: what is known of some; `CLIENTS` stands for their parameters.
+        forget: deletes a record.
+        tidy: deletes those that are older than `kept`.
+    """
+
+    tell: str
+    same: str
+    read: str
+    forget: str
+    tidy: str
+
+
+def _told(tell: str, now: str) -> Telling:
+    return Telling(
+        tell=tell.format(now=now),
+        same=f"UPDATE locking_process SET seen = {now} WHERE id = %(id)s",  # noqa: S608 - a constant
+        read=f"SELECT id, text, {now} - seen FROM locking_process WHERE id IN (CLIENTS)",  # noqa: S608
+        forget="DELETE FROM locking_process WHERE id = %(id)s",
+        tidy=f"DELETE FROM locking_process WHERE seen < {now} - %(kept)s",  # noqa: S608
+    )
+
 
 class Statements(NamedTuple):
     """What is sent to one engine.
@@ -69,6 +106,7 @@ class Statements(NamedTuple):
     Attributes:
         take: takes the lock, or refuses, in one statement; None where that takes `update` and `insert`.
         extend_many: for a batch of leases; None where they are extended one by one.
+        presence: about the processes that hold locks.
         telling: `release` and `extend` return a row when something was done, and wake waiters.
     """
 
@@ -83,10 +121,13 @@ class Statements(NamedTuple):
     held: str
     counted: str
     sweep: str
+    presence: Telling
     telling: bool = False
 
 
-def _statements(now: str, greatest: str, prefixed: str, sweep: str, **parts: str | None) -> Statements:
+def _statements(
+    now: str, greatest: str, prefixed: str, sweep: str, tell: str = TELL, **parts: str | None
+) -> Statements:
     over = "locking_row.expires <= excluded.since"
     mine = "(locking_row.owner = excluded.owner AND locking_row.expires > excluded.since)"
 
@@ -99,7 +140,7 @@ def _statements(now: str, greatest: str, prefixed: str, sweep: str, **parts: str
         "sweep": sweep.replace("FORGOTTEN", FORGOTTEN),
     }  # fmt: skip
     ready: dict[str, str | None] = {name: written(text) for name, text in texts.items()}
-    return Statements(**{**ready, **parts})  # type: ignore[arg-type]
+    return Statements(**{**ready, **parts}, presence=_told(tell, now))  # type: ignore[arg-type]
 
 
 def _telling(statement: str, now: str) -> str:
@@ -123,6 +164,7 @@ MYSQL: Final = _statements(
     "GREATEST",
     "CAST(LEFT(name, CHAR_LENGTH(%(prefix)s)) AS BINARY) = CAST(%(prefix)s AS BINARY)",
     "DELETE FROM locking_row WHERE FORGOTTEN LIMIT %(limit)s",
+    TELL_MYSQL,
     take=None,
     extend_many=None,
 )

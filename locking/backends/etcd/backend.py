@@ -10,13 +10,12 @@ again.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from django.core.checks import CheckMessage
-from django.core.exceptions import ImproperlyConfigured
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome
+from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome, Presence
 from locking.backends.etcd.entries import (
     SUFFIXES,
     Entry,
@@ -29,7 +28,10 @@ from locking.backends.etcd.entries import (
     value_of,
 )
 from locking.backends.etcd.health import examine
+from locking.backends.etcd.leases import Leases
 from locking.backends.etcd.lookout import Lookout, encoded, range_end
+from locking.backends.etcd.options import read_location, read_options
+from locking.backends.etcd.presence import FOLDER, PresenceBook
 from locking.backends.etcd.wire import NOT_FOUND, Refused, Wire
 from locking.backends.holds import Hold, Holds
 from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admits, blockers_of, holders_of
@@ -37,8 +39,6 @@ from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
 
-PREFIX: Final = "locks/"
-TIMEOUT: Final = 3.0
 OUTAGE_PAUSE: Final = 0.25
 """Seconds until a waiter asks again while a cluster has no leader."""
 
@@ -48,15 +48,18 @@ _ASCENDING_BY_CREATION: Final = {"sort_order": "ASCEND", "sort_target": "CREATE"
 class EtcdBackend(LineBackend):
     """`"BACKEND": "locking.backends.etcd.EtcdBackend"`, with `"LOCATION": ["http://etcd1:2379", …]`.
 
-    OPTIONS: `prefix` of all keys ("locks/"), `timeout` (seconds a request may take, 3), and for TLS
-    `ca_cert`, `cert_cert`, `cert_key` (paths).
+    OPTIONS: `prefix` of all keys ("locks/"), `timeout` (seconds a request may take, 3), `user` and
+    `password`, and for TLS `ca_cert`, `cert_cert`, `cert_key` (paths).
     """
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
-        urls, options = read_location(settings), dict(settings.options)
-        self._prefix = str(options.pop("prefix", PREFIX))
-        self._wire = Wire(settings.alias, urls, options.pop("timeout", TIMEOUT), options)
+        urls = read_location(settings)
+        options = read_options(settings, urls)
+        self._prefix = options.prefix
+        self._wire = Wire(settings.alias, urls, options.timeout, options.tls, options.login)
+        self._leases = Leases(self._wire)
+        self._presence = PresenceBook(self._wire, self._leases, self._prefix, settings.key_prefix)
         self._lookout = Lookout(self._wire)
         self._holds = Holds(self._end)
         self._variants: dict[tuple[str, int], BaseLockBackend] = {}
@@ -103,7 +106,7 @@ class EtcdBackend(LineBackend):
                 self._lookout.forget(folder, ticket)
                 return self._grant(ticket, mine, sent)
             if not queue:
-                self._revoke(mine.lease)
+                self._leases.revoke(mine.lease)
             else:
                 nodes = frozenset(blocker.node for blocker in blockers)
                 self._lookout.register(folder, ticket, nodes, line.revision)
@@ -120,7 +123,7 @@ class EtcdBackend(LineBackend):
             line = self._read(folder)
             if line.of(node) is None and not admits(line.entries, self.kind, self.permits):
                 return line
-        if ticket.node is not None and self._renew(lease_of(folder, ticket.owner)):
+        if ticket.node is not None and self._leases.renew(lease_of(folder, ticket.owner)):
             line = self._read(folder)
             if line.of(node) is not None:
                 return line
@@ -130,7 +133,7 @@ class EtcdBackend(LineBackend):
     def _stand(self, ticket: Ticket, folder: str, node: str) -> Line:
         """Put a key down, bound to its lease, unless it is there already; return the line."""
         lease = lease_of(folder, ticket.owner)
-        self._granted_lease(lease, ticket.ttl)
+        self._leases.grant(lease, ticket.ttl)
         read = {
             "request_range": {
                 "key": encoded(folder),
@@ -153,19 +156,6 @@ class EtcdBackend(LineBackend):
                 return Line()
             raise
         return line_of(answer, answer["responses"][-1]["response_range"])
-
-    def _granted_lease(self, lease: int, ttl: float) -> None:
-        """Have the lease, new or as a former try left it: then it must be renewed."""
-        try:
-            self._wire.ask("/lease/grant", TTL=str(math.ceil(ttl)), ID=str(lease))
-        except Refused as error:
-            if "already exists" not in error.text:
-                raise
-            self._renew(lease)
-
-    def _renew(self, lease: int) -> bool:
-        answer = self._wire.ask("/lease/keepalive", ID=str(lease))
-        return int(answer.get("result", {}).get("TTL", 0)) > 0
 
     def _grant(self, ticket: Ticket, mine: Entry, sent: float) -> Grant:
         hold = Hold(mine.node, mine.order, sent + ticket.ttl, mine.lease, length=math.ceil(ticket.ttl))
@@ -206,18 +196,18 @@ class EtcdBackend(LineBackend):
 
         The key must be the very one that was granted; a living lease alone doesn't tell that.
         """
-        if not self._renew(hold.session):
+        if not self._leases.renew(hold.session):
             return False
         length = math.ceil(ttl)
         if length <= hold.length:
             return self._rewritten(hold, owner, ttl, hold.session)
         lease, former = new_lease(), hold.session
-        self._granted_lease(lease, ttl)
+        self._leases.grant(lease, ttl)
         if not self._rewritten(hold, owner, ttl, lease):
-            self._revoke(lease)
+            self._leases.revoke(lease)
             return False
         hold.session, hold.length = lease, length
-        self._revoke(former)
+        self._leases.revoke(former)
         return True
 
     def _rewritten(self, hold: Hold, owner: str, ttl: float, lease: int) -> bool:
@@ -239,7 +229,7 @@ class EtcdBackend(LineBackend):
         hold = self._holds.get(key, owner)
         if hold is None:
             return self._release_unknown(self._folder(key), owner)
-        held = self._revoke(hold.session)
+        held = self._leases.revoke(hold.session)
         self._holds.pop(key, owner)
         return held
 
@@ -247,21 +237,11 @@ class EtcdBackend(LineBackend):
         """Release what this process doesn't know that it holds: a late request, or another process's work."""
         lease = lease_of(folder, owner)
         mine = self._read(folder).of(f"{folder}{lease:x}")
-        return self._revoke(lease if mine is None else mine.lease)
-
-    def _revoke(self, lease: int) -> bool:
-        """End a lease, which deletes its key; False when it had ended already."""
-        try:
-            self._wire.ask("/lease/revoke", ID=str(lease))
-        except Refused as error:
-            if error.code == NOT_FOUND:
-                return False
-            raise
-        return True
+        return self._leases.revoke(lease if mine is None else mine.lease)
 
     def _end(self, key: str, hold: Hold) -> None:
         """End what has outlived its ttl, to the fraction of a second, which etcd's own leases don't know."""
-        self._revoke(hold.session)
+        self._leases.revoke(hold.session)
 
     def force_release(self, key: str, expected: str) -> bool:
         """See the base class."""
@@ -270,7 +250,7 @@ class EtcdBackend(LineBackend):
             entry = line.of(contender.node)
             if entry is not None and entry.owner == expected:
                 self._holds.pop(key, expected)
-                return self._revoke(entry.lease) if entry.lease else self._deleted(entry.node)
+                return self._leases.revoke(entry.lease) if entry.lease else self._deleted(entry.node)
         return False
 
     def _deleted(self, node: str) -> bool:
@@ -283,6 +263,7 @@ class EtcdBackend(LineBackend):
         lines: dict[str, list[Entry]] = {}
         for entry in self._read(self._prefix).entries:
             lines.setdefault(entry.node.rpartition("/")[0], []).append(entry)
+        lines.pop(self._prefix + FOLDER, None)
         found = [
             (name_of(folder.removeprefix(self._prefix)), holder, len(line) - len(holders_of(line)))
             for folder, line in lines.items()
@@ -305,8 +286,18 @@ class EtcdBackend(LineBackend):
         """Return the seconds left at most: etcd tells whole ones, rounded down."""
         if not entry.lease:
             return None
-        left = int(self._wire.ask("/lease/timetolive", ID=str(entry.lease)).get("TTL", 0)) + 1
+        left = self._leases.left(entry.lease) + 1
         return float(left if entry.ttl is None else min(left, entry.ttl))
+
+    # what processes tell of themselves
+
+    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        """See the base class."""
+        self._presence.tell(records, forget)
+
+    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+        """See the base class."""
+        return self._presence.read(clients)
 
     # kinds and housekeeping
 
@@ -338,24 +329,7 @@ class EtcdVariant(Variant, EtcdBackend):
         LineBackend.__init__(self, main.settings)
         self.alias = f"{main.settings.alias}/{kind}"
         self.kind, self.permits, self.exclusive = kind, permits, kind != "semaphore"
-        self._prefix, self._wire, self._lookout, self._holds = (
-            main._prefix, main._wire, main._lookout, main._holds
+        self._prefix, self._wire, self._leases, self._lookout, self._holds = (
+            main._prefix, main._wire, main._leases, main._lookout, main._holds
         )  # fmt: skip
         self._variants = {}
-
-
-def read_location(settings: AliasSettings) -> list[str]:
-    """Return the URLs of the members."""
-    location = settings.location
-    urls = [location] if isinstance(location, str) else list(location or ())
-    urls = [url.rstrip("/") for text in urls for url in text.split(",") if url]
-    if not urls:
-        raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}] needs LOCATION, such as ['http://etcd1:2379', 'http://etcd2:2379']"
-        )
-    for url in urls:
-        if not url.startswith(("http://", "https://")):
-            raise ImproperlyConfigured(
-                f"LOCKING[{settings.alias!r}]['LOCATION'] has {url!r}: write http://host:2379 or https://host:2379"
-            )
-    return urls

@@ -29,6 +29,9 @@ API: Final = "/v3/"
 NOT_FOUND: Final = 5
 """gRPC's code for a lease that is over."""
 
+UNAUTHENTICATED: Final = 16
+"""gRPC's code for a token that has ended, or that a restarted member has forgotten."""
+
 PAUSE: Final = 0.05
 """Seconds between two rounds over all members, as long as none has a leader."""
 
@@ -57,10 +60,18 @@ class Wire:
         urls: one for each member, `http://host:2379`.
         timeout: seconds that a request may take, shared out between the members, any of which may hang.
         tls: etcd3gw's `ca_cert`, `cert_cert` and `cert_key`.
+        login: user and password, where the cluster has users.
     """
 
-    def __init__(self, alias: str, urls: Sequence[str], timeout: float, tls: dict[str, Any]) -> None:
-        self.alias, self.urls, self.timeout, self._tls = alias, list(urls), timeout, tls
+    def __init__(
+        self,
+        alias: str,
+        urls: Sequence[str],
+        timeout: float,
+        tls: dict[str, Any],
+        login: tuple[str, str] | None = None,
+    ) -> None:
+        self.alias, self.urls, self.timeout, self._tls, self._login = alias, list(urls), timeout, tls, login
         self.reset()
         _EVERY.add(self)
 
@@ -68,6 +79,7 @@ class Wire:
         """Forget all connections: they are the parent's."""
         self._mutex = threading.Lock()
         self._members: dict[str, Etcd3Client] = {}
+        self._token: str | None = None
         self._preferred = self.urls[0]
 
     def close(self) -> None:
@@ -81,7 +93,7 @@ class Wire:
         """Return the client of one member."""
         with self._mutex:
             if url not in self._members:
-                self._members[url] = _client(url, self.timeout / len(self.urls), self._tls)
+                self._members[url] = _client(url, self.timeout / len(self.urls), self._tls, self._token)
             return self._members[url]
 
     def preferred(self) -> Etcd3Client:
@@ -94,7 +106,29 @@ class Wire:
         Raises:
             Refused: the cluster says no. BackendUnavailable: none answered within the time.
         """
-        return self._from_any(lambda member: member.post(member.get_url(path), json=body))
+        return self._from_any(lambda member: self._post(member, path, body))
+
+    def _post(self, member: Etcd3Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a request as the user, if there is one; a token that no longer counts is replaced once."""
+        if self._login is None:
+            return _posted(member, path, body)
+        if self._token is None:
+            self._log_in(member, *self._login)
+        try:
+            return _posted(member, path, body)
+        except Etcd3Exception as error:
+            if _code_of(error) != UNAUTHENTICATED and "auth store is old" not in _text_of(error):
+                raise
+        self._log_in(member, *self._login)
+        return _posted(member, path, body)
+
+    def _log_in(self, member: Etcd3Client, user: str, password: str) -> None:
+        """Have a token from one member; the others know it too."""
+        token = _posted(member, "/auth/authenticate", {"name": user, "password": password})["token"]
+        with self._mutex:
+            self._token = token
+            for each in self._members.values():
+                each.session.headers["Authorization"] = token
 
     def _from_any(self, request: Callable[[Etcd3Client], T]) -> T:
         until = now() + self.timeout
@@ -131,7 +165,12 @@ class Wire:
         return Refused(f"etcd at {url} (LOCKING[{self.alias!r}]) refused: {text}", _code_of(error), text)
 
 
-def _client(url: str, timeout: float, tls: dict[str, Any]) -> Etcd3Client:
+def _posted(member: Etcd3Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = member.post(member.get_url(path), json=body)
+    return answer
+
+
+def _client(url: str, timeout: float, tls: dict[str, Any], token: str | None) -> Etcd3Client:
     parts = urlsplit(url)
     client = Etcd3Client(
         host=parts.hostname or "",
@@ -141,6 +180,10 @@ def _client(url: str, timeout: float, tls: dict[str, Any]) -> Etcd3Client:
         api_path=API,
         **tls,
     )
+    # A proxy, a bundle of CAs or a .netrc of the environment would take the place of what is set here.
+    client.session.trust_env = False
+    if token is not None:
+        client.session.headers["Authorization"] = token
     adapter = HTTPAdapter(pool_maxsize=CONNECTIONS)
     client.session.mount(f"{parts.scheme}://", adapter)
     return client

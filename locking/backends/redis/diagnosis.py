@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
 from django.core.checks import CheckMessage
 
 from locking.backends.base import Finding
 from locking.backends.redis.health import judge_eviction, judge_version, parse_info
+from locking.backends.redis.scripts import command
 from locking.backends.redis.wire import Copies, Wire
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -19,17 +20,38 @@ CLOCKS_APART: Final = 1.0
 NEARLY_FULL: Final = 0.9
 """Share of maxmemory; at the whole a server that evicts nothing refuses every acquisition."""
 
+LOOKED_AT: Final = 20_000
+"""Keys of a server among which counters are looked for, a stretch at a time."""
+
+STRETCH: Final = 1000
+
+MANY: Final = 10_000
+"""Counters without a ttl that are worth a word."""
+
+COUNTERS: Final = "redisson_lock_token:*"
+
 Verdict = Literal["ok", "warning", "error", "unknown"]
 
 
 def diagnose_server(wire: Wire, alias: str, copies: Copies | None) -> list[Finding]:
     """Return what one server shows; BackendUnavailable where it doesn't answer."""
+    return [
+        *_permitted(
+            lambda: [*_by_info(parse_info(wire.command("INFO")), alias, copies), _clock(wire)],
+            "INFO and TIME",
+        ),
+        *_permitted(lambda: [_counters(wire)], "SCAN, DBSIZE and TTL"),
+    ]
+
+
+def _permitted(look: Callable[[], list[Finding]], needed: str) -> list[Finding]:
+    """What `look` found, or that this user may not look."""
     try:
-        return [*_by_info(parse_info(wire.command("INFO")), alias, copies), _clock(wire)]
+        return look()
     except BackendUnavailable:
         raise
     except BackendError as error:
-        hint = "Let this user run INFO and TIME; see docs/how-to/acl.md."
+        hint = f"Let this user run {needed}; see docs/how-to/acl.md."
         return [Finding("permissions", "unknown", str(error), hint)]
 
 
@@ -128,6 +150,32 @@ def _clock(wire: Wire) -> Finding:
         return Finding("clock", "ok", text)
     hint = "Synchronise both by NTP: leases keep their length, but times in lists and the log are wrong."
     return Finding("clock", "warning", text, hint)
+
+
+def _counters(wire: Wire) -> Finding:
+    """Count the fencing counters that stay for ever: one for each name that was ever fenced."""
+    endless, looked_at, cursor = 0, 0, b"0"
+    while looked_at < LOOKED_AT:
+        cursor, keys = wire.command("SCAN", cursor, "MATCH", COUNTERS, "COUNT", STRETCH)
+        lefts = wire.call_many([command("TTL", key) for key in keys])
+        endless, looked_at = endless + lefts.count(-1), looked_at + STRETCH
+        if cursor == b"0":
+            return _counted(str(endless), endless)
+    estimate = endless * int(wire.command("DBSIZE")) // looked_at  # SCAN goes through them in no order
+    return _counted(f"about {estimate} ({endless} among {looked_at} keys)", estimate)
+
+
+def _counted(text: str, number: int) -> Finding:
+    if number < MANY:
+        return Finding("token counters", "ok", f"{text} without a ttl")
+    return Finding(
+        "token counters",
+        "warning",
+        f"{text} without a ttl: every name that was locked with fenced=True, or by Redisson's fenced lock,"
+        " keeps one for ever",
+        "Give those a ttl whose names are never locked again, such as an order's number. Ours begin anew from"
+        " the server's clock; Redisson's from 1, which a database that remembers more refuses.",
+    )
 
 
 def named(server: str, findings: list[Finding]) -> list[Finding]:

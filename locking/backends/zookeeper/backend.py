@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from django.core.checks import CheckMessage
-from django.core.exceptions import ImproperlyConfigured
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome
+from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome, Presence
 from locking.backends.holds import Hold, Holds
 from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admits, blockers_of, holders_of
 from locking.backends.zookeeper.health import examine
@@ -23,6 +22,8 @@ from locking.backends.zookeeper.nodes import (
     read_data,
     write_data,
 )
+from locking.backends.zookeeper.options import read_location, read_options
+from locking.backends.zookeeper.presence import FOLDER, PresenceBook
 from locking.backends.zookeeper.session import (
     Session,
     children,
@@ -38,9 +39,6 @@ from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
 
-ROOT: Final = "/locks"
-SESSION_TIMEOUT: Final = 10.0
-TIMEOUT: Final = 3.0
 OUTAGE_PAUSE: Final = 0.25
 """Seconds until a waiter asks again while an ensemble has no leader."""
 
@@ -48,19 +46,17 @@ OUTAGE_PAUSE: Final = 0.25
 class ZooKeeperBackend(LineBackend):
     """`"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend"`, `"LOCATION": "zk1:2181,zk2:2181/locks"`.
 
-    OPTIONS: `session_timeout` (seconds, 10), `timeout` (seconds a request may take, 3); all others go to
-    KazooClient.
+    OPTIONS: `session_timeout` (seconds, 10), `timeout` (seconds a request may take, 3), `user` and `password`
+    (a digest, whose nodes nobody else may touch); all others go to KazooClient, with `use_ssl` and the files
+    `ca`, `certfile` and `keyfile` for TLS.
     """
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         hosts, self._root = read_location(settings)
-        options = dict(settings.options)
-        session_timeout, timeout = (
-            options.pop("session_timeout", SESSION_TIMEOUT), options.pop("timeout", TIMEOUT)
-        )  # fmt: skip
-        self._session = Session(settings.alias, hosts, session_timeout, timeout, options)
+        self._session = Session(settings.alias, hosts, *read_options(settings))
         self._holds = Holds(self._end, self._session.beat, self._session.pause)
+        self._presence = PresenceBook(self._session, self._root, settings.key_prefix)
         self._closing = False
         self._variants: dict[tuple[str, int], BaseLockBackend] = {}
 
@@ -268,7 +264,8 @@ class ZooKeeperBackend(LineBackend):
         _, names = self._session.patiently(
             lambda: self._session.ask(synced(self._root), children(self._root))
         )
-        folders = [name for name in names if decode(name).startswith(prefix)] if is_answer(names) else []
+        locks = [name for name in names if name != FOLDER] if is_answer(names) else []
+        folders = [name for name in locks if decode(name).startswith(prefix)]
         lines = self._ask_each([f"{self._root}/{name}" for name in folders], children)
         found = [
             (decode(name), holder, len(line) - len(holders_of(line)))
@@ -289,8 +286,25 @@ class ZooKeeperBackend(LineBackend):
         if not is_answer(found):
             return Held(key=key, owner=contender.node.rpartition("/")[2], kind=contender.kind)
         owner, left = _told(contender.node, *found)
-        token: int = found[1].czxid
-        return Held(key=key, owner=owner, kind=contender.kind, remaining=left, token=token, waiters=waiters)
+        return Held(
+            key=key,
+            owner=owner,
+            kind=contender.kind,
+            remaining=left,
+            token=found[1].czxid,
+            waiters=waiters,
+            since=found[1].ctime / 1000,
+        )
+
+    # what processes tell of themselves
+
+    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        """See the base class."""
+        self._presence.tell(records, forget)
+
+    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+        """See the base class."""
+        return self._presence.read(clients)
 
     # kinds and housekeeping
 
@@ -334,20 +348,6 @@ class ZooKeeperVariant(Variant, ZooKeeperBackend):
         self.kind, self.permits, self.exclusive = kind, permits, kind != "semaphore"
         self._root, self._session, self._holds = main._root, main._session, main._holds
         self._closing, self._variants = False, {}
-
-
-def read_location(settings: AliasSettings) -> tuple[str, str]:
-    """Return the servers, as kazoo wants them, and the folder of all locks."""
-    location = settings.location
-    if not location:
-        raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}] needs LOCATION, such as 'zk1:2181,zk2:2181,zk3:2181/locks'"
-        )
-    text = location if isinstance(location, str) else ",".join(location)
-    hosts, _, root = text.removeprefix("zk://").partition("/")
-    if not hosts:
-        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['LOCATION'] names no server: {text!r}")
-    return hosts, f"/{root.strip('/')}" if root.strip("/") else ROOT
 
 
 def _mine(line: Sequence[Contender], owner: str) -> Contender | None:

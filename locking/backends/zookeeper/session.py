@@ -92,8 +92,10 @@ class Session:
                 self._live = self._client.start_async()
             client, live = self._client, self._live
         if not live.wait(self.timeout):
+            hint = ", by TLS: kazoo's log tells whether a certificate was refused" * client.use_ssl
             raise BackendUnavailable(
-                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) isn't there within {self.timeout:g} s"
+                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) isn't there within"
+                f" {self.timeout:g} s{hint}"
             )
         return client
 
@@ -230,6 +232,11 @@ def created(path: str, value: bytes = b"", *, contender: bool = False) -> Reques
     return lambda client: client.create_async(
         path, value, ephemeral=contender, sequence=contender, include_data=contender
     )
+
+
+def marked(path: str, value: bytes) -> Request:
+    """Ask for a node that ends with the session."""
+    return lambda client: client.create_async(path, value, ephemeral=True)
 
 
 def ensured(path: str) -> Request:

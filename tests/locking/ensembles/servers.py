@@ -16,11 +16,15 @@ import pytest
 import requests
 
 from locking.backends.zookeeper.health import four_letters
+from tests.locking.ensembles.certificates import Certificates
 
 PATIENCE = 40.0
 """Seconds after which a condition that never comes fails its test; three JVMs start slowly."""
 
 JAR = Path("/usr/share/java/zookeeper.jar")
+NETTY = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar"
+"""What its port for TLS needs, and Debian's jar doesn't name."""
+
 MISSING_ZOOKEEPER = "no java on PATH, or no zookeeper.jar in /usr/share/java (Debian: zookeeper)"
 MISSING_ETCD = "no etcd on PATH (Debian: etcd-server)"
 
@@ -148,12 +152,22 @@ maxClientCnxns=0
 """
 
 
-class ZooKeeper(Ensemble):
-    """One server, or several that hold an election."""
+SECURE = """
+secureClientPort={port}
+secureClientPortAddress=127.0.0.1
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+ssl.keyStore.location={certificates.folder}/store.pem
+ssl.trustStore.location={certificates.folder}/ca.pem
+"""
 
-    def __init__(self, folder: Path, number: int = 1) -> None:
-        ports = free_ports(3 * number)
-        self._ports = [ports[i : i + 3] for i in range(0, len(ports), 3)]
+
+class ZooKeeper(Ensemble):
+    """One server, or several that hold an election; with certificates it listens by TLS too."""
+
+    def __init__(self, folder: Path, number: int = 1, certificates: Certificates | None = None) -> None:
+        ports = free_ports(4 * number)
+        self._ports = [ports[i : i + 4] for i in range(0, len(ports), 4)]
+        self._certificates = certificates
         self.servers = [self._server(folder / str(i), i) for i in range(number)]
         self.await_start()
 
@@ -164,6 +178,8 @@ class ZooKeeper(Ensemble):
         if len(self._ports) > 1:
             lines = (f"server.{i + 1}=127.0.0.1:{p[1]}:{p[2]}\n" for i, p in enumerate(self._ports))
             config += "".join(lines)
+        if self._certificates is not None:
+            config += SECURE.format(port=self._ports[number][3], certificates=self._certificates)
         (folder / "zoo.cfg").write_text(config)
         command = [
             "java",
@@ -173,7 +189,7 @@ class ZooKeeper(Ensemble):
             "-Xshare:auto",
             "-Dzookeeper.forceSync=no",
             "-cp",
-            str(JAR),
+            f"{JAR}:{NETTY}",
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(folder / "zoo.cfg"),
         ]
@@ -197,21 +213,35 @@ class ZooKeeper(Ensemble):
         """How LOCKING names it."""
         return ",".join(server.address for server in self.servers) + "/holdfast/tests"
 
+    @property
+    def secure_location(self) -> str:
+        """The same by TLS."""
+        return ",".join(f"127.0.0.1:{ports[3]}" for ports in self._ports) + "/holdfast/secure"
+
 
 # etcd
 
 
 class Etcd(Ensemble):
-    """One member, or several that hold an election."""
+    """One member, or several that hold an election; with certificates it speaks only TLS, to its friends."""
 
-    def __init__(self, folder: Path, number: int = 1) -> None:
+    def __init__(self, folder: Path, number: int = 1, certificates: Certificates | None = None) -> None:
+        self._scheme, self._certificates = "https" if certificates else "http", certificates
+        self.session = requests.Session()
+        self.session.trust_env = False
+        if certificates is not None:
+            self.session.verify = str(certificates.of("ca"))
+            self.session.cert = (str(certificates.of("client")), str(certificates.key("client")))
         ports = free_ports(2 * number)
         self._ports = [ports[i : i + 2] for i in range(0, len(ports), 2)]
         self.servers = [self._server(folder / str(i), i) for i in range(number)]
         self.await_start()
 
     def _server(self, folder: Path, number: int) -> Server:
-        client, peer = (f"http://127.0.0.1:{port}" for port in self._ports[number])
+        client, peer = (
+            f"{self._scheme}://127.0.0.1:{self._ports[number][0]}",
+            f"http://127.0.0.1:{self._ports[number][1]}",
+        )
         members = ",".join(f"m{i}=http://127.0.0.1:{p[1]}" for i, p in enumerate(self._ports))
         heartbeat, election = (50, 500) if len(self._ports) == 1 else (100, 1000)
         options = {
@@ -225,14 +255,30 @@ class Etcd(Ensemble):
             "heartbeat-interval": heartbeat,
             "election-timeout": election,
             "log-level": "error",
+            **self._tls(),
         }
         command = ["etcd", *(f"--{name}={value}" for name, value in options.items())]
         return Server(folder, command, self._ports[number][0])
 
+    def _tls(self) -> dict[str, Any]:
+        if self._certificates is None:
+            return {}
+        return {
+            "cert-file": self._certificates.of("server"),
+            "key-file": self._certificates.key("server"),
+            "trusted-ca-file": self._certificates.of("ca"),
+            "client-cert-auth": "true",
+        }
+
+    def ask(self, server: Server, path: str, **body: Any) -> dict[str, Any]:
+        """Send a request past the backend."""
+        answer = self.session.post(f"{self._scheme}://{server.address}/v3{path}", json=body, timeout=5)
+        answer.raise_for_status()
+        return dict(answer.json())
+
     def _status(self, server: Server) -> dict[str, Any]:
         with contextlib.suppress(requests.RequestException):
-            answer = requests.post(f"http://{server.address}/v3/maintenance/status", json={}, timeout=2)
-            return dict(answer.json())
+            return self.ask(server, "/maintenance/status")
         return {}
 
     def is_whole(self) -> bool:
@@ -251,7 +297,7 @@ class Etcd(Ensemble):
     @property
     def location(self) -> list[str]:
         """How LOCKING names it."""
-        return [f"http://{server.address}" for server in self.servers]
+        return [f"{self._scheme}://{server.address}" for server in self.servers]
 
 
 E = TypeVar("E", bound=Ensemble)

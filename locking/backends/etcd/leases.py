@@ -1,0 +1,42 @@
+"""Leases of etcd, in whole seconds: a key that is bound to one ends with it."""
+
+from __future__ import annotations
+
+import math
+
+from locking.backends.etcd.wire import NOT_FOUND, Refused, Wire
+
+
+class Leases:
+    """The four requests about leases."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def grant(self, lease: int, ttl: float) -> None:
+        """Have the lease, new or as a former try left it: then it must be renewed."""
+        try:
+            self._wire.ask("/lease/grant", TTL=str(math.ceil(ttl)), ID=str(lease))
+        except Refused as error:
+            if "already exists" not in error.text:
+                raise
+            self.renew(lease)
+
+    def renew(self, lease: int) -> bool:
+        """Give the lease its full length again; False when it has ended."""
+        answer = self._wire.ask("/lease/keepalive", ID=str(lease))
+        return int(answer.get("result", {}).get("TTL", 0)) > 0
+
+    def revoke(self, lease: int) -> bool:
+        """End a lease, which deletes its keys; False when it had ended already."""
+        try:
+            self._wire.ask("/lease/revoke", ID=str(lease))
+        except Refused as error:
+            if error.code == NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def left(self, lease: int) -> int:
+        """Return the whole seconds that are left of a lease, rounded down; 0 or less when it has ended."""
+        return int(self._wire.ask("/lease/timetolive", ID=str(lease)).get("TTL", 0))

@@ -1,0 +1,89 @@
+"""What `LOCKING` says about an etcd cluster, checked before anything is asked of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+from locking.backends.options import checked_options, misplaced, own_pair, own_text, readable_file
+from locking.conf import AliasSettings
+
+PREFIX: Final = "locks/"
+TIMEOUT: Final = 3.0
+TLS: Final = ("ca_cert", "cert_cert", "cert_key")
+
+DEFAULTS: Final[dict[str, Any]] = {
+    "prefix": PREFIX,
+    "timeout": TIMEOUT,
+    "user": None,
+    "password": None,
+    **dict.fromkeys(TLS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdOptions:
+    """One alias' options.
+
+    Attributes:
+        prefix: of all keys.
+        timeout: seconds that a request may take.
+        login: user and password, or None.
+        tls: etcd3gw's `ca_cert`, `cert_cert` and `cert_key`, as far as they are given.
+    """
+
+    prefix: str
+    timeout: float
+    login: tuple[str, str] | None = field(repr=False)
+    tls: dict[str, Any]
+
+
+def read_options(settings: AliasSettings, urls: list[str]) -> EtcdOptions:
+    """Return the options of an alias.
+
+    Raises:
+        ImproperlyConfigured: one that there isn't, half of a pair, a file that can't be read, or TLS' without
+            https.
+    """
+    options = checked_options(settings, DEFAULTS)
+    own_pair(settings, "user", "password")
+    own_pair(settings, "cert_cert", "cert_key")
+    tls = {name: readable_file(settings, name) for name in TLS if options[name] is not None}
+    plain = [url for url in urls if not url.startswith("https://")]
+    if tls and plain:
+        raise misplaced(settings, min(tls), f"is for https, but LOCATION has {plain[0]!r}")
+    login = None if options["user"] is None else (own_text(settings, "user"), own_text(settings, "password"))
+    return EtcdOptions(str(options["prefix"]), float(options["timeout"]), login, tls)
+
+
+def read_location(settings: AliasSettings) -> list[str]:
+    """Return the URLs of the members.
+
+    Raises:
+        ImproperlyConfigured: there is none, or one that isn't a plain address.
+    """
+    location = settings.location
+    urls = [location] if isinstance(location, str) else list(location or ())
+    urls = [url.strip().rstrip("/") for text in urls for url in text.split(",") if url.strip()]
+    if not urls:
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}] needs LOCATION, such as ['http://etcd1:2379', 'http://etcd2:2379']"
+        )
+    for url in urls:
+        _check_url(settings.alias, url)
+    return urls
+
+
+def _check_url(alias: str, url: str) -> None:
+    parts = urlsplit(url)
+    if parts.username is not None:  # not shown: it has a password in it
+        raise ImproperlyConfigured(
+            f"LOCKING[{alias!r}]['LOCATION'] names a user: say OPTIONS={{'user': …, 'password': …}}"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ImproperlyConfigured(
+            f"LOCKING[{alias!r}]['LOCATION'] has {url!r}: write http://host:2379 or https://host:2379"
+        )
