@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import singledispatch, wraps
 from http import HTTPStatus
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, Error, InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.translation import gettext_noop
 from django.views.decorators.csrf import csrf_exempt
@@ -308,21 +308,33 @@ def _(error: LockLost) -> Problem:
 @problem_of.register(InterfaceError)
 def _(error: DatabaseError) -> Problem:
     logger.error("the database failed: %s", error)
-    if _unreachable(error):
+    failures = list(_failures(error))
+    if all(map(_unreachable, failures)):
         return _try_again(UNAVAILABLE, "The database can't be reached.", RETRY_AFTER_OUTAGE)
-    if _refused(error):
+    if all(_unreachable(failure) or _refused(failure) for failure in failures):
         return _try_again(
             UNAVAILABLE, "The database refused the work; nothing was changed.", RETRY_AFTER_OUTAGE
         )
     return _unknown("The connection to the database was lost.")
 
 
-def _unreachable(error: DatabaseError) -> bool:
+def _failures(error: BaseException | None) -> Iterator[Error]:
+    """Give the database's errors from this one back to the first.
+
+    After a COMMIT without an answer Django connects anew: where that is refused, the refusal hides the loss.
+    """
+    while error is not None:
+        if isinstance(error, Error):
+            yield error
+        error = error.__context__
+
+
+def _unreachable(error: Error) -> bool:
     """Return whether no connection could be opened: then nothing was asked of the database."""
     return getattr(error.__cause__, "pgconn", None) is not None  # psycopg sets it for that case only
 
 
-def _refused(error: DatabaseError) -> bool:
+def _refused(error: Error) -> bool:
     """Return whether the server itself said no: conflict or deadlock (40), resources (53), lock (55).
 
     Anything else, a lost connection above all, may have come after the commit.
