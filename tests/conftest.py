@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -16,7 +17,7 @@ from tests.coordination import (
     zookeeper_room,
 )
 from tests.emptying import deletes
-from tests.grouping import group
+from tests.grouping import Scheduling, place
 from tests.serving import server
 
 __all__ = ["etcd_location", "etcd_room", "redlock_location", "server", "zookeeper_location", "zookeeper_room"]
@@ -38,8 +39,17 @@ hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatabl
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Decide which tests stay together, and which come first."""
-    group(items)
+    """Put the tests of one group together, in whatever order others have put them."""
+    items.sort(key=lambda item: place(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    """Have one worker run a group, in the order of the table; another way to deal may be named by --dist."""
+    if config.getvalue("dist") != "load":
+        return None
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
