@@ -10,4 +10,4 @@ COPY . .
 RUN useradd --system holdfast && DEBUG=false SECRET_KEY=while-building DATABASE_URL=sqlite://:memory: \
     REDIS_URL=redis://unused python manage.py collectstatic --noinput
 USER holdfast
-CMD ["gunicorn", "config.wsgi", "--worker-class", "gthread", "--workers", "2", "--threads", "8", "--bind", "0.0.0.0:8000"]
+CMD ["gunicorn", "config.wsgi", "--config", "python:config.workers", "--worker-class", "gthread", "--workers", "2", "--threads", "8", "--bind", "0.0.0.0:8000"]

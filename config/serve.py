@@ -6,6 +6,7 @@ python -m config.serve [PORT]
 import os
 import socket
 import sys
+import tempfile
 
 import django
 from django.conf import settings
@@ -68,6 +69,8 @@ def gunicorn(port: int, workers: int = WORKERS, threads: int = THREADS) -> list[
         "-k",
         "gthread",
         *sizes,
+        "--config",
+        "python:config.workers",
         "--no-control-socket",  # it would lie in the home directory, where all checkouts of a user meet
         "--bind",
         f"{HOST}:{port}",
@@ -82,6 +85,12 @@ def collect_static() -> None:
         call_command("collectstatic", interactive=False, verbosity=0)
 
 
+def share_metrics() -> None:
+    """With METRICS each worker answers for all: their figures lie in one folder, empty at the start."""
+    if settings.METRICS and "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp(prefix="holdfast-metrics-")
+
+
 def main(arguments: list[str]) -> None:
     """Check the port, say the addresses, become gunicorn."""
     try:
@@ -90,6 +99,7 @@ def main(arguments: list[str]) -> None:
     except ValueError as error:
         sys.exit(f"holdfast: {error}")
     collect_static()
+    share_metrics()
     print(greeting(port), flush=True)
     os.environ.setdefault("CONN_MAX_AGE", KEEP_CONNECTIONS)
     os.execv(sys.executable, gunicorn(port))  # noqa: S606  Ctrl-C and signals must reach gunicorn itself

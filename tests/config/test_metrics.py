@@ -1,11 +1,20 @@
 """The demo project's page of metrics: there when it is asked for, and not otherwise."""
 
 import os
+import signal
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from config.serve import gunicorn, share_metrics
+from locking.testing.contract.base import until
+from tests.config.test_serve import answer, free_port
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -35,3 +44,103 @@ def test_metrics_are_there_when_they_are_asked_for(tmp_path, metrics, answer):
     command = [sys.executable, "-c", ASK]
     said = subprocess.check_output(command, cwd=ROOT, env=os.environ | wanted, text=True)
     assert said.strip() == answer
+
+
+HOLD = """
+import os
+from pathlib import Path
+from django.http import HttpResponse
+from django.urls import path
+from config.urls import urlpatterns
+from locking import get_lock
+
+FOLDER = Path(os.environ["HOLDFAST_TEST_FOLDER"])
+
+def hold(request, name):
+    with get_lock(f"order:{name}", template="order:<id>"):
+        (FOLDER / f"{name}.pid").write_text(str(os.getpid()))
+        (FOLDER / name).read_text()
+    return HttpResponse()
+
+urlpatterns = [*urlpatterns, path("hold/<name>", hold)]
+"""
+HELD = 'locking_held{backend="default",lock="order:<id>"}'
+ACQUIRED = 'locking_acquisitions_total{backend="default",lock="order:<id>",outcome="acquired"}'
+PATIENCE = 30.0
+
+
+@contextmanager
+def two_workers(folder: Path, port: int) -> Iterator[None]:
+    """Serve the project by two workers that do one request at a time, and a view that holds a lock."""
+    (folder / "held_urls.py").write_text(HOLD)
+    (folder / "served.py").write_text('from tests.settings import *\nROOT_URLCONF = "held_urls"\n')
+    (folder / "figures").mkdir()
+    wanted = {
+        "METRICS": "true",
+        "DEBUG": "true",
+        "DJANGO_SETTINGS_MODULE": "served",
+        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+        "HOLDFAST_TEST_FOLDER": str(folder),
+        "PROMETHEUS_MULTIPROC_DIR": str(folder / "figures"),
+    }
+    command = [*gunicorn(port, threads=1), "-k", "sync", "--timeout", "120"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | wanted, stderr=log)
+    try:
+        assert answer(f"http://127.0.0.1:{port}/livez") == 200
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def scraped(port: int) -> dict[str, float]:
+    """Return what a scrape tells."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as page:
+        lines = (line.rpartition(" ") for line in page.read().decode().splitlines() if line[0] != "#")
+        return {name: float(value) for name, _, value in lines}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_worker_answers_for_all_and_the_dead_hold_nothing(tmp_path):
+    """Each of two workers takes a lock; the one that is free tells both's sums, and forgets a killed one."""
+
+    def hold(name: str) -> None:
+        with suppress(OSError):  # the second one's worker is killed
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/hold/{name}", timeout=PATIENCE).close()
+
+    def pid_of(name: str) -> str:
+        path = tmp_path / f"{name}.pid"
+        return path.read_text() if path.exists() else ""
+
+    port = free_port()
+    for name in ("1", "2"):
+        os.mkfifo(tmp_path / name)
+    with two_workers(tmp_path, port), ThreadPoolExecutor(2) as callers:
+        first, second = callers.submit(hold, "1"), callers.submit(hold, "2")
+        until(lambda: all(pid_of(name) for name in ("1", "2")), PATIENCE)
+        (tmp_path / "1").write_text("go on")
+        first.result(timeout=PATIENCE)
+        told = scraped(port)
+        assert (told[ACQUIRED], told[HELD]) == (2.0, 1.0)
+        os.kill(int(pid_of("2")), signal.SIGKILL)
+        second.result(timeout=PATIENCE)
+        until(lambda: scraped(port)[HELD] == 0.0, PATIENCE)
+        assert scraped(port)[ACQUIRED] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "shared"), [(True, "", True), (True, "/there", True), (False, "", False)]
+)
+def test_make_serve_shares_the_figures_of_its_workers(settings, monkeypatch, tmp_path, wanted, given, shared):
+    """With METRICS they get a new folder, unless one is named; without, none."""
+    settings.METRICS = wanted
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", given)
+    if not given:
+        monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR")
+    share_metrics()
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    assert (folder is not None) is shared
+    assert folder in (None, given) or list(Path(folder).iterdir()) == []
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from locking.backends.redis.index import Index, read_entry, tags
 from locking.handler import locks
 from locking.held import GONE, held_locks, holds_of
 from locking.identity import new_owner
-from locking.operating import force_release
+from locking.operating import extend_held, force_release
 from tests.locking.support import elsewhere
 from tests.locking.topologies.servers import Cluster, needs_redis_server, servers, until
 
@@ -206,6 +207,59 @@ def test_java_holders_are_found_by_looking_around(room, fields, kind):
         room.set(f"{{a}}:{JAVA}:rwlock_timeout:1", 1, px=30_000)
     until(lambda: names() == ["a"], "the Java holder on the list")
     assert rows()[0].kind == kind
+
+
+FOR_EVER = 92233720368547758
+"""When a permit ends that Redisson's client took without a lease: epoch ms."""
+
+
+def java_permit(room, name, ends, permit=bytes(range(16)), until_ms=None):
+    """Take a permit as Redisson does: 16 raw bytes, which may be anything, even a blank."""
+    room.set(name, 1)
+    room.zadd(ends, {permit: until_ms or time.time() * 1000 + 30_000})
+    return permit.hex()
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"), [("a", "{a}:timeout"), ("{a}", "{a}:timeout"), ("shop:{a}:b", "shop:{a}:b:timeout")]
+)
+def test_java_permits_are_found_by_looking_around(room, name, ends):
+    """Redisson's semaphore is listed with each of its permits, beside ours; other sorted sets are not."""
+    first = java_permit(room, name, ends)
+    second = java_permit(room, name, ends, b"    0123456789ab", FOR_EVER)
+    room.zadd("{other}:timeout", {"x": time.time() * 1000 + 30_000})
+    with get_semaphore(name, 3) as ours:
+        until(lambda: len(rows()) == 3, "the Java permits on the list")
+        found = {row.owner: row for row in rows()}
+    assert set(found) == {ours.owner, first, second}
+    assert {row.kind for row in found.values()} == {"semaphore"}
+    assert {row.name for row in found.values()} == {name}
+    assert found[first].token == 0
+    assert 0 < (found[first].remaining or 0) <= 30
+    assert found[second].remaining is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_java_permit_can_be_extended_and_broken(room):
+    """An operator acts on Redisson's permit by the name that the list shows."""
+    permit = java_permit(room, "a", "{a}:timeout")
+    until(lambda: names() == ["a"], "the Java permit on the list")
+    (hold,) = holds_of("a")
+    assert hold.owner == permit
+    assert extend_held(hold, 600).done
+    (hold,) = holds_of("a")
+    assert (hold.remaining or 0) > 500
+    assert force_release(hold, reason="the JVM is gone").done
+    assert names() == []
+    assert (room.zcard("{a}:timeout"), room.get("a")) == (0, b"2")
+
+
+def test_a_java_permit_of_another_prefix_is_not_ours(room, settings):
+    """Only semaphores of this alias' names are looked at."""
+    settings.LOCKING = {"default": {**settings.LOCKING["default"], "KEY_PREFIX": "shop:"}}
+    java_permit(room, "other:a", "{other:a}:timeout")
+    java_permit(room, "shop:a", "{shop:a}:timeout")
+    until(lambda: names() == ["a"], "the Java permit on the list")
 
 
 def test_a_java_holder_after_one_of_ours_has_its_own_beginning(room):

@@ -12,3 +12,9 @@ local function shown(permit)
     if #permit ~= 16 then return permit end
     return (string.gsub(permit, '.', function(byte) return string.format('%02x', string.byte(byte)) end))
 end
+
+-- Returns a permit as this server keeps it, whichever way it was shown.
+local function stored(permit)
+    if #permit ~= 32 or string.find(permit, '%X') then return permit end
+    return (string.gsub(permit, '%x%x', function(digits) return string.char(tonumber(digits, 16)) end))
+end

@@ -98,6 +98,7 @@ EXTEND_FAIR: Final = Script("announce", "extend_fair")
 LIST_READ: Final = Script("foreign", "readers", "list_read")
 LIST_WRITE: Final = Script("foreign", "list_write")
 LIST_PERMIT: Final = Script("permits", "list_permit")
+ADOPT_PERMITS: Final = Script("foreign", "permits", "adopt_permits")
 HOLDER_FIELDS: Final = Script("readers", "holder_fields")
 
 
@@ -273,6 +274,22 @@ class Fair(Kind):
         """See the base class."""
         told = bulk(member), bulk(self._channels(key))
         return _call(LIST_LOCK, [*self._keys(key)[:3], self.index.of(key.encode())], *told)
+
+
+def semaphores_of(ends: bytes) -> list[bytes]:
+    """Return the semaphores whose permits' ends may lie in this key: `{a}:timeout` is `a`'s and `{a}`'s.
+
+    Example:
+        >>> semaphores_of(b"{a}:timeout")
+        [b'{a}', b'a']
+    """
+    name = ends.removesuffix(b":timeout")
+    return [name, name[1:-1]] if name.startswith(b"{") and name.endswith(b"}") else [name]
+
+
+def adopt_permits_request(key: bytes, ends: bytes, *, index: Index) -> Request:
+    """Return the call of adopt_permits.lua; `ends` is where the ends of its permits are kept."""
+    return _call(ADOPT_PERMITS, [key, derived(b"redisson_lock_token", key), ends, index.of(key)])
 
 
 def _epoch_ms() -> bytes:

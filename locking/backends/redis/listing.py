@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from locking.backends.base import Held
 from locking.backends.redis.index import KINDS, SHARED, Entry, read_entry
-from locking.backends.redis.kinds import Kind
+from locking.backends.redis.kinds import Kind, adopt_permits_request, semaphores_of
 from locking.backends.redis.scripts import (
     Command,
     Request,
@@ -57,7 +57,7 @@ class Listing:
     def __init__(self, wire: Calls, key_prefix: str, kind: Callable[[str], Kind]) -> None:
         self._wire, self._index, self._kind = wire, wire.index, kind
         self._key_prefix = key_prefix
-        self._cursors: dict[Any, bytes] = {}
+        self._cursors: dict[tuple[int, str], bytes] = {}
 
     def held(self, prefix: str, offset: int, limit: int) -> list[Held]:
         """Return a page of the live holds, the oldest first."""
@@ -157,13 +157,25 @@ class Listing:
         self._ask("EXPIRE", index, arguments=(FORGOTTEN,))
 
     def adopt(self, count: int = NEAR) -> None:
-        """Look on through the next `count` keys of each server for locks that Redisson's clients hold."""
-        pattern = _escaped(self._key_prefix) + "*"
+        """Look on through the next `count` keys of each server for what Redisson's clients hold."""
         for place, wire in enumerate(self._wire.servers()):
-            cursor = self._cursors.get(place, b"0")
-            cursor, keys = wire.command("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", "hash")
-            self._cursors[place] = cursor
-            self._wire.call_many([adopt_request(key, index=self._index) for key in keys])
+            found = self._look_on(place, wire, count, "hash", _escaped(self._key_prefix) + "*")
+            self._wire.call_many([adopt_request(key, index=self._index) for key in found])
+            ends = self._look_on(place, wire, count, "zset", "*:timeout")
+            self._wire.call_many([request for key in ends for request in self._permits_of(key)])
+
+    def _look_on(self, place: int, wire: Any, count: int, sort: str, pattern: str) -> list[bytes]:
+        """Return those of a server's next `count` keys that are of this sort and match."""
+        cursor = self._cursors.get((place, sort), b"0")
+        cursor, keys = wire.command("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", sort)
+        self._cursors[place, sort] = cursor
+        return list(keys)
+
+    def _permits_of(self, ends: bytes) -> Iterator[Request]:
+        prefix = self._key_prefix.encode()
+        for key in semaphores_of(ends):
+            if key.startswith(prefix):
+                yield adopt_permits_request(key, ends, index=self._index)
 
 
 def _entries(pairs: list[Any]) -> list[Entry]:

@@ -10,6 +10,7 @@ import pytest
 
 from locking import Lock, get_fair_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.handler import locks
+from locking.held import held_locks
 from tests.locking.java.harness import missing
 from tests.locking.java.sites import Site
 from tests.locking.topologies.servers import Server, needs_redis_server, until
@@ -159,6 +160,17 @@ def test_both_sides_draw_from_the_same_permits(site):
     for _ in range(2):
         assert site.java.do("unlock", "shared", kind="semaphore") == "done"
     assert site.java.do("left", "shared", kind="semaphore") == "3"
+
+
+def test_java_s_permits_are_listed_and_can_be_broken(site):
+    """The list finds the permit that a Java client took, and an operator gives it back."""
+    _taken_by_java(site, "semaphore")
+    until(lambda: [row.kind for row in held_locks().rows] == ["semaphore"], "the permit on the list")
+    (row,) = held_locks().rows
+    assert row.name == "shared"
+    assert locks["default"].variant("semaphore", permits=1).force_release(row.key, row.owner)
+    with get_semaphore("shared", 1, wait=0):
+        pass
 
 
 def test_the_fair_queue_is_served_in_order_across_both(site):
