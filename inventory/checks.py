@@ -15,25 +15,22 @@ def check_checkout_strategy(app_configs: Any, **kwargs: Any) -> list[CheckMessag
     """Refuse a CHECKOUT_STRATEGY that doesn't exist; outside DEBUG, one that isn't sound."""
     name = getattr(settings, "CHECKOUT_STRATEGY", None)
     strategy = STRATEGIES.get(name) if isinstance(name, str) else None
-    sound = ", ".join(
-        other.name
-        for other in STRATEGIES.values()
-        if other.sound and other.sound_across_processes and not other.unconfigured()
-    )
     if strategy is None:
-        return [
-            Error(f"CHECKOUT_STRATEGY is {name!r}: unknown.", hint=f"Choose of {sound}.", id="inventory.E001")
-        ]
+        return [_message("E001", f"{name!r}: unknown.", "Choose of {sound}.")]
     if lack := strategy.unconfigured():
-        return [
-            Error(
-                f"CHECKOUT_STRATEGY is {name!r}: {lack}.", hint=f"Or choose of {sound}.", id="inventory.E003"
-            )
-        ]
+        return [_message("E003", f"{name!r}: {lack}.", "Or choose of {sound}.")]
     if not strategy.sound and not settings.DEBUG:
-        message = f"CHECKOUT_STRATEGY is {name!r}, which sells more than there is."
-        return [Error(message, hint=f"Choose of {sound}.", id="inventory.E002")]
+        return [_message("E002", f"{name!r}, which sells more than there is.", "Choose of {sound}.")]
     if not strategy.sound_across_processes and not settings.DEBUG:
-        message = f"CHECKOUT_STRATEGY is {name!r}, which is sound within one process only."
-        return [Warning(message, hint=f"Choose of {sound}, or serve with one process.", id="inventory.W001")]
+        what, hint = "which is sound within one process only", "Choose of {sound}, or serve with one process."
+        return [_message("W001", f"{name!r}, {what}.", hint, Warning)]
     return []
+
+
+def _message(number: str, what: str, hint: str, kind: type[Error | Warning] = Error) -> CheckMessage:
+    sound = ", ".join(
+        strategy.name
+        for strategy in STRATEGIES.values()
+        if strategy.sound and strategy.sound_across_processes and not strategy.unconfigured()
+    )
+    return kind(f"CHECKOUT_STRATEGY is {what}", hint=hint.format(sound=sound), id=f"inventory.{number}")

@@ -10,22 +10,26 @@ from django.db import connection
 from inventory.models import Product
 from inventory.signals import low_stock
 
-# Who sets the mark tells; of two who notice together the second finds it set. Units in segments are on hand.
+# Units in segments are on hand, too.
 _AVAILABLE = """
 (on_hand - reserved +
  coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0))
 """
+# Who sets the mark tells; of two who notice together the second finds it set. Rows are locked in the order of
+# their keys, as carts lock them.
+_ROWS = """
+SELECT id FROM inventory_product AS product
+ WHERE (%(all)s OR id = ANY(%(keys)s::bigint[])) AND {} ORDER BY id FOR NO KEY UPDATE
+"""
+_LOW = f"low_stock_since IS NULL AND low_stock_threshold IS NOT NULL AND {_AVAILABLE} <= low_stock_threshold"
+_NOT_LOW = (
+    f"low_stock_since IS NOT NULL AND (low_stock_threshold IS NULL OR {_AVAILABLE} > low_stock_threshold)"
+)
 _MARK = f"""
 UPDATE inventory_product AS product SET low_stock_since = statement_timestamp()
- WHERE low_stock_since IS NULL AND low_stock_threshold IS NOT NULL AND {_AVAILABLE} <= low_stock_threshold
-   AND (%(all)s OR id = ANY(%(keys)s::bigint[]))
-RETURNING id, {_AVAILABLE}
+ WHERE id IN ({_ROWS.format(_LOW)}) RETURNING id, {_AVAILABLE}
 """  # noqa: S608
-_UNMARK = f"""
-UPDATE inventory_product AS product SET low_stock_since = NULL
- WHERE low_stock_since IS NOT NULL AND (low_stock_threshold IS NULL OR {_AVAILABLE} > low_stock_threshold)
-   AND (%(all)s OR id = ANY(%(keys)s::bigint[]))
-"""  # noqa: S608
+_UNMARK = f"UPDATE inventory_product SET low_stock_since = NULL WHERE id IN ({_ROWS.format(_NOT_LOW)})"  # noqa: S608
 
 
 def notice_low_stock(keys: Sequence[int] | None = None) -> int:

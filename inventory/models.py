@@ -17,11 +17,13 @@ from inventory.strategy_models import NamedLock, StockClaim, StockSegment
 
 __all__ = [
     "LAB_PREFIX",
+    "CustomerPurchase",
     "ImmutableRow",
     "NamedLock",
     "Product",
     "StockClaim",
     "StockMovement",
+    "StockReservation",
     "StockSegment",
 ]
 

@@ -92,24 +92,28 @@ def reserve(
         decide(cart, products)
         units = in_key_order(cart, products)
         _count(customer, units)
-        for product, quantity in units:
-            Product.objects.filter(pk=product.pk).update(
-                reserved=F("reserved") + quantity, version=F("version") + 1
-            )
-        StockReservation.objects.bulk_create(
-            StockReservation(
-                basket=made.basket,
-                product=products[line.sku],
-                quantity=line.quantity,
-                customer=customer,
-                expires_at=made.expires_at,
-            )
-            for line in cart
-        )
+        _write(made, customer, units)
         checkpoint("written")
         transaction.on_commit(lambda: forget_copies(products.values()), robust=True)
         transaction.on_commit(lambda: _notice(products.values()), robust=True)
     return made
+
+
+def _write(made: Reserved, customer: str, units: Units) -> None:
+    for product, quantity in units:
+        Product.objects.filter(pk=product.pk).update(
+            reserved=F("reserved") + quantity, version=F("version") + 1
+        )
+    StockReservation.objects.bulk_create(
+        StockReservation(
+            basket=made.basket,
+            product=product,
+            quantity=quantity,
+            customer=customer,
+            expires_at=made.expires_at,
+        )
+        for product, quantity in units
+    )
 
 
 def _count(customer: str, units: Units) -> None:

@@ -134,12 +134,15 @@ def _tell_read(products: Products) -> None:
 
 
 def _by_sku(products: QuerySet[Product], lines: Sequence[Line]) -> dict[str, Product]:
-    wanted = [line.sku for line in lines]
-    found = {product.sku: product for product in products.filter(sku__in=wanted).order_by("pk")}
-    missing = [sku for sku in wanted if sku not in found]
+    found = _found(products, (line.sku for line in lines))
+    missing = [line.sku for line in lines if line.sku not in found]
     if missing:
         raise UnknownProduct(missing)
     return found
+
+
+def _found(products: QuerySet[Product], skus: Iterable[str]) -> dict[str, Product]:
+    return {product.sku: product for product in products.filter(sku__in=set(skus)).order_by("pk")}
 
 
 def in_key_order(lines: Iterable[Line], products: Products) -> list[tuple[Product, int]]:
@@ -184,8 +187,7 @@ def read_those_there_are(skus: Iterable[str]) -> dict[str, Product]:
 
 def lock_those_there_are(skus: Iterable[str]) -> dict[str, Product]:
     """Lock the rows of `skus` until the transaction ends, and return those that there are."""
-    rows = locked_rows().filter(sku__in=set(skus))
-    products = {product.sku: product for product in rows.order_by("pk")}
+    products = _found(locked_rows(), skus)
     checkpoint("locked")
     _tell_read(products)
     return products
@@ -213,7 +215,8 @@ def save_all(lines: Sequence[Line], products: Products) -> None:
     """Write back what was computed in memory: right under a lock that holds, else a lost update."""
     for product, quantity in in_key_order(lines, products):
         product.on_hand -= quantity
-        product.save(update_fields=["on_hand"])
+        product.version = F("version") + 1
+        product.save(update_fields=["on_hand", "version"])
     checkpoint("written")
 
 

@@ -13,6 +13,7 @@ from django.db import transaction
 
 from inventory.domain import InvalidCart, Line
 from inventory.models import LAB_PREFIX, Product, StockMovement
+from inventory.rows import lock_rows
 from inventory.services import change_stock, create_product
 
 COLUMNS: Final = ("sku", "quantity", "cause")
@@ -96,8 +97,11 @@ def import_deliveries(deliveries: Iterable[Delivery], *, dry_run: bool = False) 
     """
     errors: list[str] = []
     booked = repeated = created = received = 0
+    lines = sorted(deliveries, key=lambda line: (line.sku, line.number))
     with transaction.atomic():
-        for line in sorted(deliveries, key=lambda line: (line.sku, line.number)):
+        # In the order in which a cart locks them, not in that of the file.
+        lock_rows(Product.objects.filter(sku__in={line.sku for line in lines}).values_list("pk", flat=True))
+        for line in lines:
             if StockMovement.objects.filter(cause=_cause(line)).exists():
                 repeated += 1
                 continue

@@ -27,6 +27,7 @@ _CUSTOMER: Schema = {
     "description": "Who buys, for limits a customer and as the scope of keys. The shop in front checks it.",
 }
 _SERVER = (problems.UNAVAILABLE, problems.OUTCOME_UNKNOWN)
+_RUSH = (problems.TOO_MANY, problems.BUSY)
 _BODY = (problems.INVALID, problems.TOO_LARGE, problems.MEDIA_TYPE)
 
 
@@ -119,7 +120,7 @@ def _parameter(name: str, where: str, schema: Schema) -> Schema:
 
 
 def _checkout() -> Schema:
-    refusals = (problems.SOLD_OUT, problems.LIMIT, problems.RESERVATION_GONE, problems.BUSY)
+    refusals = (problems.SOLD_OUT, problems.LIMIT, problems.RESERVATION_GONE, *_RUSH)
     keys = (problems.KEY_MISSING, problems.KEY_IN_PROGRESS, problems.KEY_REUSED)
     key = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[!#-~]+$"}
     return {
@@ -134,7 +135,7 @@ def _checkout() -> Schema:
 
 
 def _reserve() -> Schema:
-    kinds = (*_BODY, problems.SOLD_OUT, problems.LIMIT, problems.BUSY)
+    kinds = (*_BODY, problems.SOLD_OUT, problems.LIMIT, *_RUSH)
     return {
         "operationId": "reserve",
         "summary": "Keep units for a while; checkout takes the reservation's id.",

@@ -108,6 +108,12 @@ KEY_MISSING = ProblemType(
     gettext_noop("An Idempotency-Key is required"),
     gettext_noop("Nothing was done. Send the header with a value of your own, such as a UUID."),
 )
+TOO_MANY = ProblemType(
+    "too-many-requests",
+    HTTPStatus.TOO_MANY_REQUESTS,
+    gettext_noop("Too many requests"),
+    gettext_noop("Nothing was done. Try again after the seconds in Retry-After."),
+)
 BUSY = ProblemType(
     "busy",
     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -171,6 +177,7 @@ PROBLEM_TYPES = (
     TOO_LARGE,
     MEDIA_TYPE,
     KEY_REUSED,
+    TOO_MANY,
     BUSY,
     UNAVAILABLE,
     OUTCOME_UNKNOWN,

@@ -71,15 +71,7 @@ def place(
     seller = get_strategy(_strategy_of(cart) if strategy is None else strategy)
     receipt = Receipt(cart, seller.name, customer, key=key)
     receipt.pay_by = _end_of_payment(receipt)
-    sale = Sale(
-        lines=cart,
-        record=_Record(receipt),
-        id=receipt.id,
-        basket=basket,
-        receipt=receipt,
-        record_many=write_many,
-        sell_many=sell_many,
-    )
+    sale = _sale(receipt, basket)
     # A strategy whose copy of the stock refuses without asking the database relies on the sweep.
     refusals = (LimitReached,) if seller.keeps_stock else (SoldOut, LimitReached)
     _despite_overdue(cart, partial(_sell, seller, sale), refusals)
@@ -112,6 +104,18 @@ def checkout_reserved(basket: uuid.UUID, *, customer: str = "", key: ClientKey |
     _despite_overdue(cart, use, (LimitReached,))
     tell_low_stock(receipt)
     return receipt
+
+
+def _sale(receipt: Receipt, basket: tuple[Line, ...]) -> Sale:
+    return Sale(
+        lines=receipt.cart,
+        record=_Record(receipt),
+        id=receipt.id,
+        basket=basket,
+        receipt=receipt,
+        record_many=write_many,
+        sell_many=sell_many,
+    )
 
 
 def _despite_overdue(

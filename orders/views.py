@@ -31,6 +31,7 @@ from orders.parsing import (
     unknown_products,
 )
 from orders.problems import MEDIA_TYPE, NOT_FOUND, PROBLEM_TYPES, TOO_LARGE, Problem, json_api
+from orders.rate import limit_rate
 from orders.recording import ClientKey, Receipt
 from orders.services import checkout_reserved, place
 
@@ -43,6 +44,7 @@ def checkout_view(request: HttpRequest) -> HttpResponse:
     _require_small_json(request)
     names = [choice.name for choice in selectors.strategy_choices()]
     wanted = parse_checkout(request.body, strategies=names)
+    limit_rate(request, wanted.customer)
     key = client_key(request, wanted.customer)
     return once(key, lambda: _created(_place(wanted, key)))
 
@@ -73,6 +75,7 @@ def reservations_view(request: HttpRequest) -> HttpResponse:
     """Keep units for a while: 201 with the reservation's id and its end."""
     _require_small_json(request)
     wanted = parse_reservation(request.body)
+    limit_rate(request, wanted.customer)
     with _naming_unknown(wanted.lines):
         made = reserve(wanted.lines, timedelta(seconds=wanted.ttl), wanted.customer)
     location = reverse("orders:reservation", args=[made.basket])

@@ -40,7 +40,7 @@ class AdvisoryLock(Strategy):
     sound: ClassVar[bool] = True
 
     def sell(self, sale: Sale) -> None:
-        """Lock the numbers, lowest first, then read, compute and save."""
+        """Lock the numbers, lowest first, then read, decide and subtract."""
         with sale_transaction(self.wait):
             checkpoint("waiting")
             with connection.cursor() as cursor:

@@ -39,7 +39,7 @@ class LockTable(Strategy):
     sound: ClassVar[bool] = True
 
     def sell(self, sale: Sale) -> None:
-        """See that the rows are there, lock them by name, then read, compute and save."""
+        """See that the rows are there, lock them by name, then read, decide and subtract."""
         with connection.cursor() as cursor:
             cursor.execute(_CREATE, [[line.sku for line in sale.lines]])
         with sale_transaction(self.wait):

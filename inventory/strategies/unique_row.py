@@ -31,7 +31,7 @@ class UniqueRow(Strategy):
     sound: ClassVar[bool] = True
 
     def sell(self, sale: Sale) -> None:
-        """Insert, in one order for everybody; read, compute and save; delete; COMMIT."""
+        """Insert, in one order for everybody; read, decide and subtract; delete; COMMIT."""
         names = [f"held:{line.sku}" for line in sale.lines]
         with sale_transaction(self.wait):
             checkpoint("waiting")

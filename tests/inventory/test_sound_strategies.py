@@ -357,6 +357,18 @@ def test_version_cas_tries_again_when_it_was_overtaken():
     assert (books(sku).sold, books(sku).orders) == (2, 2)
 
 
+@pytest.mark.parametrize("strategy", ["row_lock", "ordered_locks", "local_lock", "conditional_update"])
+def test_version_cas_notices_a_sale_of_another_strategy(strategy):
+    """Products of one shop may be sold in several ways: each raises the version of the row that it writes."""
+    sku = ProductFactory.create(on_hand=2).sku
+    with buyers() as start:
+        a = start("A", buying("version_cas", Line(sku, 1)), "decided").reaches("decided")
+        checkout([Line(sku, 2)], strategy)
+        assert isinstance(a.ends().error, SoldOut)
+    assert [event.name for event in a.journal].count("overtaken") == 1
+    assert books(sku).balanced
+
+
 # The spin lock, and what stands behind it.
 
 

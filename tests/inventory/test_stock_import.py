@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 
 from inventory.models import Product, StockMovement
 from inventory.stock_import import ImportRefused, import_deliveries, read_deliveries
 from tests.factories import ProductFactory
+from tests.inventory.interleaving import buyers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 HEADING = "sku,quantity,cause,name,price"
@@ -113,3 +116,16 @@ def test_a_file_that_is_not_there(tmp_path):
     """It is named."""
     with pytest.raises(CommandError, match="can't be read"):
         call_command("import_stock", str(tmp_path / "none.csv"))
+
+
+def test_rows_are_locked_in_primary_key_order():
+    """Kept out of the row with the lowest key, an import holds none of the others."""
+    first, second = ProductFactory.create(sku="zebra"), ProductFactory.create(sku="ant")
+    lines = read_deliveries([HEADING, "ant,1,note-1,,", "zebra,1,note-1,,"])
+    with buyers() as start, transaction.atomic():
+        Product.objects.select_for_update().get(pk=first.pk)
+        b = start("B", partial(import_deliveries, lines))
+        assert b.ends_or_waits() == "waits"
+        assert Product.objects.select_for_update(nowait=True).get(pk=second.pk)
+        transaction.set_rollback(True)
+    assert b.outcome.error is None

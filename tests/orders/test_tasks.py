@@ -7,10 +7,12 @@ from importlib import import_module
 
 import pytest
 from django.conf import settings
+from django.db import transaction
 from django.utils import timezone
 
 from inventory import tasks as stock_tasks
 from inventory.domain import Line
+from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockMovement, StockReservation
 from inventory.reservations import reserve
 from inventory.services import change_stock
@@ -21,6 +23,7 @@ from orders.models import IdempotencyKey, Order
 from orders.recording import ClientKey
 from orders.services import checkout
 from tests.factories import ProductFactory
+from tests.inventory.interleaving import buyers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -135,3 +138,19 @@ def test_an_ear_that_fails_harms_no_order(mug, told):
     finally:
         low_stock.disconnect(fail)
     assert told == [("mug", 4)]
+
+
+def test_low_stock_is_marked_in_primary_key_order(mug):
+    """Kept out of the row with the lowest key, wherever it lies, the look holds none of the others."""
+    second = ProductFactory.create(sku="ant", on_hand=1)
+    Product.objects.filter(pk=second.pk).update(low_stock_threshold=5)
+    change_stock(mug, StockMovement.Kind.ADJUSTED, -9, "count:1")
+    Product.objects.update(low_stock_since=None)
+    Product.objects.filter(pk=mug.pk).update(name="Moved to the end")
+    with buyers() as start, transaction.atomic():
+        Product.objects.select_for_update().get(pk=mug.pk)
+        b = start("B", notice_low_stock)
+        assert b.ends_or_waits() == "waits"
+        assert Product.objects.select_for_update(nowait=True).get(pk=second.pk)
+        transaction.set_rollback(True)
+    assert b.outcome.result == 2

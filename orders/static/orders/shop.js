@@ -139,6 +139,8 @@ function refused(answer, problem) {
   switch ((problem.type ?? "").split("#")[1]) {
     case "sold-out":
       return ["soldout", gettext("Not enough in stock; nothing was ordered"), problem.shortages.map(shortage)];
+    case "too-many-requests":
+      return ["busy", gettext("Too many requests; nothing was ordered"), again];
     case "busy":
       return ["busy", gettext("Too busy right now; nothing was ordered"), again];
     case "unavailable":

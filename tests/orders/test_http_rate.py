@@ -1,0 +1,95 @@
+"""One buyer asks too often: 429 with Retry-After, and nobody else notices."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from orders.models import IdempotencyKey, Order
+from tests.factories import ProductFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of the counter, 45 seconds into a minute."""
+    times = [60_045.0]
+    monkeypatch.setattr("orders.rate.time.time", lambda: times[0])
+    return times
+
+
+@pytest.fixture(autouse=True)
+def two_a_minute(clock, settings):
+    """A shop with mugs enough, of which one buyer may ask for some twice a minute."""
+    settings.CHECKOUT_RATE = 2
+    settings.CHECKOUT_STRATEGY = "row_lock"
+    ProductFactory.create(sku="mug")
+
+
+def post(address: str = "/checkout/", customer: str = "", **options: Any):
+    """Ask for a mug."""
+    wish = {"lines": [{"sku": "mug", "quantity": 1}]} | ({"customer": customer} if customer else {})
+    return Client().post(address, json.dumps(wish), content_type="application/json", **options)
+
+
+def statuses(*answers) -> list[int]:
+    """Return what was answered."""
+    return [answer.status_code for answer in answers]
+
+
+def test_the_third_in_a_minute_is_refused():
+    """With the seconds to wait, and without an order; another customer is served."""
+    assert statuses(post(customer="ann"), post(customer="ann")) == [201, 201]
+    refused = post(customer="ann")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "15")
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert refused.json()["type"] == "/problems/#too-many-requests"
+    assert statuses(post(customer="bob")) == [201]
+    assert Order.objects.count() == 3
+
+
+def test_the_next_minute_begins_anew(clock):
+    """After the seconds of Retry-After the same buyer is served."""
+    answers = [post(customer="ann") for _ in range(3)]
+    clock[0] += int(answers[-1].headers["Retry-After"])
+    assert statuses(*answers, post(customer="ann")) == [201, 201, 429, 201]
+
+
+def test_reservations_count_too():
+    """One of each is two."""
+    assert statuses(post(customer="ann"), post("/reservations/", "ann")) == [201, 201]
+    assert statuses(post("/reservations/", "ann"), post(customer="ann")) == [429, 429]
+
+
+def test_nobody_in_particular_is_counted_by_address():
+    """Two addresses have two counters; a customer at the same address has one of its own."""
+    assert statuses(post(), post(), post()) == [201, 201, 429]
+    assert statuses(post(REMOTE_ADDR="192.0.2.7"), post(customer="ann")) == [201, 201]
+
+
+def test_a_refusal_is_not_kept_under_the_key(clock):
+    """The same Idempotency-Key is tried anew after the wait, as it is after *busy*."""
+    post(customer="ann"), post(customer="ann")
+    assert statuses(post(customer="ann", HTTP_IDEMPOTENCY_KEY="k")) == [429]
+    assert not IdempotencyKey.objects.exists()
+    clock[0] += 60
+    assert statuses(post(customer="ann", HTTP_IDEMPOTENCY_KEY="k")) == [201]
+
+
+def test_without_a_rate_nothing_is_counted(settings, redis_room):
+    """0, the default: no limit, and no request to the cache."""
+    settings.CHECKOUT_RATE = 0
+    assert statuses(*(post(customer="ann") for _ in range(5))) == [201] * 5
+    assert not list(redis_room.scan_iter("*rate:*"))
+
+
+def test_a_counter_that_is_down_stops_nobody(settings, caplog):
+    """The cache doesn't answer: everybody is served, and the log says so."""
+    backend = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "default": backend}
+    assert statuses(*(post(customer="ann") for _ in range(3))) == [201] * 3
+    assert "couldn't be counted" in caplog.text
