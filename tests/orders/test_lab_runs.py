@@ -14,6 +14,8 @@ import pytest
 
 from inventory.models import Product
 from locking import LockNotAcquired, get_lock
+from locking.held import holds_of
+from locking.lock import force_release
 from orders.lab import supervisor
 from orders.lab.models import LabEvent, LabRun
 from orders.models import Order
@@ -128,6 +130,31 @@ def test_a_killed_run_is_told_of():
     the_process(run).kill()
     assert ended(run)["why"] == "died"
     assert not get_lock(supervisor.RACE_LOCK).locked()
+
+
+def test_a_race_keeps_a_short_lease_and_doesn_t_go_on_without_it():
+    """The supervisor prolongs the lease, which is short for the sake of those who come after a crash; a race
+    whose lock was broken is ended.
+    """
+    run = supervisor.start(RACE_KIND, RACE | {"gap": 300, "stock": 100, "buyers": 40})
+
+    def left() -> float:
+        (hold,) = holds_of(supervisor.RACE_LOCK)
+        return hold.remaining or 0.0
+
+    lowest = [left()]
+    assert lowest[0] <= supervisor.LEASE
+
+    def rose() -> bool:
+        now = left()
+        lowest.append(min(lowest[-1], now))
+        return now > lowest[-1] + 1.0
+
+    until(rose, "the lease is prolonged")
+    (hold,) = holds_of(supervisor.RACE_LOCK)
+    assert force_release(hold.name, owner=hold.owner)
+    ended(run)
+    assert nothing_is_left()
 
 
 def test_a_run_ends_when_its_web_server_is_gone():
