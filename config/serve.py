@@ -13,6 +13,7 @@ from django.conf import settings
 from django.core.management import call_command
 
 HOST = "127.0.0.1"
+KEEP_CONNECTIONS = "600"  # seconds
 THREADS = 8
 WORKERS = 2
 
@@ -100,7 +101,7 @@ def main(arguments: list[str]) -> None:
     collect_static()
     share_metrics()
     print(greeting(port), flush=True)
-    os.environ.setdefault("DATABASE_POOL", str(THREADS))
+    os.environ.setdefault("CONN_MAX_AGE", KEEP_CONNECTIONS)
     os.execv(sys.executable, gunicorn(port))  # noqa: S606  Ctrl-C and signals must reach gunicorn itself
 
 

@@ -9,8 +9,11 @@ ZOOKEEPER_HOSTS             zk1:2181,zk2:2181/locks: a lock alias `zookeeper`, a
 ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its strategy
 REDLOCK_URLS                redis://a,redis://b,redis://c: a lock alias `redlock`, and its strategy
 CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
+WATCHDOG_TTL                seconds for which a killed worker's distributed locks stay taken (default 5)
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
-DATABASE_POOL               connections kept by each process; 0 (the default) keeps none
+CONN_MAX_AGE                seconds for which each thread keeps its connection to the database; default 0
+PREPARE_THRESHOLD           runs on a connection after which PostgreSQL remembers a statement of the checkout;
+                            default 3; 0 = never, for poolers that share connections between transactions
 """
 
 import os
@@ -94,13 +97,14 @@ try:
 except embedded.EmbeddedError as error:
     raise SystemExit(f"holdfast: {error}") from None
 
-# psycopg's pool serves threads that come and go between requests (`make serve` sets it). It stays off for the
-# tests and the oversell race: there each buyer has one connection of its own, whose cost is part of what is
-# measured, and a pool must not be carried over a fork.
-DATABASE_POOL = env.int("DATABASE_POOL", default=0)
-if DATABASE_POOL:
-    DATABASE.setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": DATABASE_POOL, "timeout": 10}
-    DATABASE["CONN_MAX_AGE"] = 0  # Django refuses a pool beside connections that it keeps itself
+# `make serve` keeps the connections of gunicorn's threads. A pool would let requests stand in line for a
+# database that is down and ask it at ever longer intervals; a thread is refused at once, and back at once.
+DATABASE.setdefault("CONN_MAX_AGE", env.int("CONN_MAX_AGE", default=0))
+
+# psycopg's own; Django turns it off unless it is named.
+DATABASE.setdefault("OPTIONS", {}).setdefault(
+    "prepare_threshold", env.int("PREPARE_THRESHOLD", default=3) or None
+)
 
 DATABASES = {"default": DATABASE}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -117,7 +121,7 @@ LOCKING: dict[str, dict[str, Any]] = {
     "default": {
         "BACKEND": "locking.backends.redis.RedisBackend",
         "CACHE": "default",
-        "TTL": None,  # 30 s, kept alive by the watchdog
+        "TTL": None,  # kept alive by the watchdog
         "WAIT": 5.0,
         "KEY_PREFIX": "",
         "ON_CONFLICT": "auto",
@@ -126,6 +130,10 @@ LOCKING: dict[str, dict[str, Any]] = {
     "database": {"BACKEND": "locking.backends.database.DatabaseBackend"},
     **lock_aliases(os.environ),
 }
+# A killed worker's product stays locked until its lease ends: let that be sooner than the buyers behind it
+# give up (`Strategy.wait`, 10 s). A worker frozen for longer loses its lock, and its sale is refused.
+for entry in LOCKING.values():
+    entry["WATCHDOG_TTL"] = env.float("WATCHDOG_TTL", default=5.0)
 
 REDIS_CLUSTER = env.bool("REDIS_CLUSTER", default=False)
 CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from inventory import reservations
 from inventory.admin_parts import STYLES, ReadOnly, ReasonForm, badge, reason
 from inventory.models import LAB_PREFIX, CustomerPurchase, Product, StockMovement, StockReservation
+from inventory.segments import in_all, levels
 from inventory.services import change_stock, create_product
 from inventory.strategies import STRATEGIES
 
@@ -35,7 +36,11 @@ class StockFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Product]) -> QuerySet[Product]:
         """Return the products of the choice."""
-        conditions = {"none": Q(on_hand=0), "below": Q(on_hand__lt=0), "some": Q(on_hand__gt=0)}
+        conditions = {
+            "none": Q(on_hand_in_all=0),
+            "below": Q(on_hand_in_all__lt=0),
+            "some": Q(on_hand_in_all__gt=0),
+        }
         return queryset.filter(conditions.get(self.value() or "", Q()))
 
 
@@ -86,8 +91,8 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
         change = data.get("change_by") or 0
         if change and self.instance.pk and not data.get("cause"):
             self.add_error("cause", _("Say what changed the stock: the ledger keeps it."))
-        if self.instance.available + change < 0:
-            left = self.instance.available
+        left = levels([self.instance])[self.instance.sku] if self.instance.pk else 0
+        if left + change < 0:
             self.add_error("change_by", _("There are only %(left)s.") % {"left": left})
         return data
 
@@ -125,33 +130,38 @@ class MovementInline(admin.TabularInline):  # type: ignore[type-arg]  # not subs
 class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Products with what is on hand, what was sold, and what the shelf is worth."""
 
-    KNOWN = ("sku", "on_hand", "reserved", "availability", "sold", "value", "version", "guarded")
+    KNOWN = ("sku", "stock", "reserved", "availability", "sold", "value", "version", "guarded")
     RULES = ("low_stock_threshold", "customer_limit", "strategy")
 
     form = ProductForm
-    list_display = ("sku", "name", "price", "on_hand", "reserved", "availability", "sold", "value", "guarded")
+    list_display = ("sku", "name", "price", "stock", "reserved", "availability", "sold", "value", "guarded")
     list_filter = (StockFilter, LabFilter)
     search_fields = ("sku", "name")
     search_help_text = _("SKU or name")
     list_per_page = 50
     ordering = ("sku",)
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Product]:
-        """Return the products with what was sold of each."""
-        value = ExpressionWrapper(F("on_hand") * F("price"), output_field=MONEY)
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the products with what there is in all and what was sold of each."""
+        value = ExpressionWrapper(F("on_hand_in_all") * F("price"), output_field=MONEY)
         sold = Sum(F("order_items__quantity") - F("order_items__returned"), default=0)
-        products: QuerySet[Product] = super().get_queryset(request)
-        return products.annotate(_sold=sold, _value=value)
+        products: QuerySet[Any] = in_all(super().get_queryset(request)).annotate(_sold=sold, _value=value)
+        return products
 
     class Media:
         css = STYLES
 
-    @admin.display(description=_("available"), ordering=F("on_hand") - F("reserved"))
-    def availability(self, product: Product) -> str:
+    @admin.display(description=_("on hand"), ordering="on_hand_in_all")
+    def stock(self, product: Any) -> int:
+        """Return the units there are, in segments too."""
+        return int(product.on_hand_in_all)
+
+    @admin.display(description=_("available"), ordering="available_in_all")
+    def availability(self, product: Any) -> str:
         """Return the units that may be sold, marked where they are few or none."""
-        low = product.low_stock_threshold is not None and product.available <= product.low_stock_threshold
-        tone = "ended" if product.available <= 0 else "warn" if low else "good"
-        return badge(tone, product.available)
+        left, threshold = product.available_in_all, product.low_stock_threshold
+        low = threshold is not None and left <= threshold
+        return badge("ended" if left <= 0 else "warn" if low else "good", left)
 
     @admin.display(description=_("sold"), ordering="_sold")
     def sold(self, product: Any) -> int:
@@ -248,9 +258,9 @@ class StockReservationAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-ar
 
 @admin.register(CustomerPurchase)
 class CustomerPurchaseAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
-    """How many units each customer has."""
+    """How many units each customer has, bought and reserved."""
 
-    list_display = ("customer", "product", "units")
+    list_display = ("customer", "product", "units", "reserved")
     list_select_related = ("product",)
     search_fields = ("customer", "=product__sku")
     search_help_text = _("Customer or SKU")

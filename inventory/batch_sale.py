@@ -12,18 +12,49 @@ from inventory.checkpoints import checkpoint
 from inventory.combiner import Ticket
 from inventory.domain import Shortage, SoldOut, UnknownProduct
 from inventory.models import Product
-from inventory.rows import lock_those_there_are, sale_transaction, subtract_many
+from inventory.rows import (
+    busy_when_locked_out,
+    lock_those_there_are,
+    read_those_there_are,
+    sale_transaction,
+    sold_out,
+    subtract_many,
+)
 from inventory.strategies.base import Sale, Strategy
 
 
 def sell_together(batch: list[Ticket]) -> None:
-    """Sell to each of `batch`, or say why not in its `error`; one transaction for all, committed on return.
+    """Sell to each of `batch`, or say why not in its `error`; committed on return.
 
-    When the database refuses the rows of one of them, each is tried alone.
+    A look at the stock, which refuses without a transaction, and one statement for all who can be served.
+    When that fails, because the stock isn't as it was or one of them can't be, nothing is done yet: then the
+    rows are locked first, and each is decided about; and when the database refuses even that for the sake of
+    one of them, each is tried alone.
 
     Raises:
         Busy: the rows stayed locked; nobody was sold to. DatabaseError: perhaps nobody knows who was.
     """
+    try:
+        _sell_at_once(batch)
+    except (IntegrityError, DataError):
+        _sell_carefully(batch)
+
+
+def _sell_at_once(batch: list[Ticket]) -> None:
+    products = read_those_there_are(_skus(batch))
+    served = _decide(batch, products, _left(products))
+    if served:
+        checkpoint("decided")
+        sell = served[0].sale.sell_many
+        if sell is None:
+            raise TypeError("`combined` needs sales with `sell_many`; orders.services makes them")
+        with busy_when_locked_out():
+            sell([ticket.sale.receipt for ticket in served], products, Strategy.wait)
+    _settle(batch)
+    checkpoint("committed")
+
+
+def _sell_carefully(batch: list[Ticket]) -> None:
     try:
         _sell(batch)
     except (IntegrityError, DataError):
@@ -43,8 +74,8 @@ def _sell_alone(ticket: Ticket) -> None:
 def _sell(batch: list[Ticket]) -> None:
     with sale_transaction(Strategy.wait):
         transaction.on_commit(partial(_settle, batch))
-        products = lock_those_there_are(line.sku for ticket in batch for line in ticket.sale.lines)
-        left = {sku: product.available for sku, product in products.items()}
+        products = lock_those_there_are(_skus(batch))
+        left = _left(products)
         undecided = batch
         while undecided:
             undecided = _record(undecided, products, left)
@@ -58,9 +89,7 @@ def _record(batch: list[Ticket], products: Mapping[str, Product], left: dict[str
     Who was sold out may be served after all when another one's order can't be written, because of its
     customer's limit or its repeated key, and its units are free again.
     """
-    for ticket in batch:
-        ticket.error = _refusal(ticket.sale, left)
-    sold = [ticket for ticket in batch if ticket.error is None]
+    sold = _decide(batch, products, left)
     refused = _written(sold, products)
     for ticket in sold:
         ticket.error = refused.get(ticket.sale.id)
@@ -81,19 +110,35 @@ def _written(sold: list[Ticket], products: Mapping[str, Product]) -> Mapping[UUI
     return refused
 
 
+def _skus(batch: list[Ticket]) -> set[str]:
+    return {line.sku for ticket in batch for line in ticket.sale.lines}
+
+
+def _left(products: Mapping[str, Product]) -> dict[str, int]:
+    return {sku: product.available for sku, product in products.items()}
+
+
+def _decide(batch: list[Ticket], products: Mapping[str, Product], left: dict[str, int]) -> list[Ticket]:
+    """Give each of `batch`, in turn, its units of `left` or its refusal; return who is served."""
+    for ticket in batch:
+        ticket.error = _refusal(ticket.sale, products, left)
+    return [ticket for ticket in batch if ticket.error is None]
+
+
 def _settle(batch: list[Ticket]) -> None:
     for ticket in batch:
         ticket.settled = True
 
 
-def _refusal(sale: Sale, left: dict[str, int]) -> Exception | None:
+def _refusal(sale: Sale, products: Mapping[str, Product], left: dict[str, int]) -> Exception | None:
     """Take the sale's lines from `left`, or say why not."""
     missing = [line.sku for line in sale.lines if line.sku not in left]
     if missing:
         return UnknownProduct(missing)
     short = [line for line in sale.lines if left[line.sku] < line.quantity]
     if short:
-        return SoldOut(Shortage(line.sku, line.quantity, max(0, left[line.sku])) for line in short)
+        shortages = [Shortage(line.sku, line.quantity, max(0, left[line.sku])) for line in short]
+        return sold_out(shortages, products)
     for line in sale.lines:
         left[line.sku] -= line.quantity
     return None

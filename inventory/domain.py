@@ -133,16 +133,23 @@ class Shortage:
 
 
 class SoldOut(Exception):
-    """There isn't enough: a final answer. `shortages` has every line that is short."""
+    """There isn't enough: a final answer.
 
-    def __init__(self, shortages: Iterable[Shortage]) -> None:
+    Args:
+        shortages: every line that is short.
+        promised: whether some of the missing units are kept for baskets, or that isn't known; their time may
+            have run out. False only where somebody has looked.
+    """
+
+    def __init__(self, shortages: Iterable[Shortage], promised: bool = True) -> None:
         self.shortages = tuple(shortages)
+        self.promised = promised
         wanted = ", ".join(f"{s.sku} ({s.available} of {s.requested})" for s in self.shortages)
         super().__init__(f"not enough stock: {wanted}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with the shortages: a race sends its outcomes between processes."""
-        return SoldOut, (self.shortages,)
+        """Pickle with both: a race sends its outcomes between processes."""
+        return SoldOut, (self.shortages, self.promised)
 
 
 class LimitReached(Exception):
@@ -151,14 +158,14 @@ class LimitReached(Exception):
     Args:
         sku: the limited product.
         limit: units that one customer may have in all.
-        bought: units that this one has already; 0 where nobody said who it is.
+        bought: units that this one has already, reserved ones included; 0 where nobody said who it is.
         requested: units of this order.
     """
 
     def __init__(self, sku: str, limit: int, bought: int, requested: int) -> None:
         self.sku, self.limit, self.bought, self.requested = sku, limit, bought, requested
         super().__init__(
-            f"{sku}: {requested} requested, {bought} bought before, and one customer may have {limit}"
+            f"{sku}: {requested} requested, {bought} bought or reserved, and one customer may have {limit}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:

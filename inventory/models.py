@@ -229,13 +229,16 @@ class StockReservation(models.Model):
 
 
 class CustomerPurchase(models.Model):
-    """How many units of a limited product one customer has, cancelled orders taken off."""
+    """How many units of a product one customer has: bought, returns taken off, and reserved."""
 
     customer = models.CharField(_("customer"), max_length=100)
     product = models.ForeignKey(
         Product, on_delete=models.PROTECT, related_name="purchases", verbose_name=_("product")
     )
     units = models.PositiveIntegerField(_("units"))
+    reserved = models.PositiveIntegerField(
+        _("reserved"), default=0, db_default=0, help_text=_("Units of live reservations.")
+    )
 
     class Meta:
         ordering = ("customer", "pk")
@@ -247,4 +250,4 @@ class CustomerPurchase(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.customer}: {self.units} × {self.product_id}"
+        return f"{self.customer}: {self.units}+{self.reserved} × {self.product_id}"

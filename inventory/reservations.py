@@ -1,7 +1,8 @@
 """Stock promised for a while: reserved by a basket, then used by its order, released, or expired.
 
-A reservation changes `reserved` and nothing else: the units are still on hand. Rows are locked in one order,
-products first (by primary key), then their reservations, so two baskets can't wait for each other.
+A reservation changes what is `reserved`, of the product and by the customer, and nothing else: the units are
+still on hand. Rows are locked in one order, products first (by primary key), then their reservations, then
+the customers' counts, so two baskets can't wait for each other.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, merge_lines
+from inventory.limits import Units, count_units, uncount_units
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockReservation
-from inventory.rows import decide, in_key_order, lock_products, locked_rows, sale_transaction
+from inventory.rows import decide, in_key_order, lock_products, lock_rows, sale_transaction
+from inventory.segments import fold
 from inventory.services import forget_copies
 
 State = StockReservation.State
@@ -65,12 +68,14 @@ def reserve(
     Args:
         lines: the basket; duplicates are merged, a generator is consumed once.
         ttl: how long the promise holds, more than nothing and at most `MAX_TTL`.
-        customer: whose basket it is.
+        customer: whose basket it is; needed for products with a limit a customer.
         wait: seconds to wait for a row that others have locked.
 
     Raises:
         InvalidCart, UnknownProduct: see the checkout. ValueError: a ttl that can't be one.
-        SoldOut: too few are available; reservations that had run out were freed before it was said.
+        LimitReached: the customer may not have so many, what is bought and reserved already included.
+        SoldOut: too few are available; before it is said, units in segments are put back into the product's
+            row, and reservations that have run out are freed.
         Busy: the rows stayed locked.
 
     Example:
@@ -83,9 +88,11 @@ def reserve(
     made = Reserved(uuid.uuid4(), cart, timezone.now() + ttl)
     with sale_transaction(wait):
         products = lock_products(cart)
-        _expire_where_short(cart, products)
+        _make_available(cart, products)
         decide(cart, products)
-        for product, quantity in in_key_order(cart, products):
+        units = in_key_order(cart, products)
+        _count(customer, units)
+        for product, quantity in units:
             Product.objects.filter(pk=product.pk).update(
                 reserved=F("reserved") + quantity, version=F("version") + 1
             )
@@ -103,6 +110,15 @@ def reserve(
         transaction.on_commit(lambda: forget_copies(products.values()), robust=True)
         transaction.on_commit(lambda: _notice(products.values()), robust=True)
     return made
+
+
+def _count(customer: str, units: Units) -> None:
+    """Count what is reserved for the customer; what has run out is ended first if it stands in the way."""
+    if count_units(customer, units, reserved=True) is None:
+        return
+    _expire([product for product, _ in units], customer=customer)
+    if refused := count_units(customer, units, reserved=True):
+        raise refused
 
 
 def _notice(products: Iterable[Product]) -> None:
@@ -182,7 +198,9 @@ def customer_of(basket: uuid.UUID) -> str:
 
 
 def _end(rows: QuerySet[StockReservation], state: StockReservation.State) -> list[StockReservation]:
-    """End those of `rows` that are live, and take their units off `reserved`; products are locked first."""
+    """End those of `rows` that are live, and take their units off what is reserved of the product and by the
+    customer; products are locked first.
+    """
     lock_rows(rows.filter(state=State.LIVE).values_list("product_id", flat=True))
     live = list(rows.filter(state=State.LIVE).select_related("product").select_for_update(of=("self",)))
     StockReservation.objects.filter(pk__in=[row.pk for row in live]).update(state=state)
@@ -191,25 +209,30 @@ def _end(rows: QuerySet[StockReservation], state: StockReservation.State) -> lis
         freed[row.product_id] += row.quantity
     for pk in sorted(freed):
         Product.objects.filter(pk=pk).update(reserved=F("reserved") - freed[pk], version=F("version") + 1)
+    for row in sorted(live, key=lambda row: (row.customer, row.product_id)):
+        uncount_units(row.customer, [(row.product, row.quantity)], reserved=True)
     if state is not State.USED:
         transaction.on_commit(lambda: forget_copies({row.product for row in live}), robust=True)
     return live
 
 
-def lock_rows(product_ids: Iterable[int]) -> None:
-    """Lock products by primary key, in its order, until the transaction ends."""
-    list(locked_rows().filter(pk__in=set(product_ids)).values("pk"))
+def _make_available(lines: Sequence[Line], products: Mapping[str, Product]) -> None:
+    """Where a line would be refused, fetch what lies in segments, then free what has run out.
+
+    The rows of `products` are locked. In this order: who sells from a segment waits for customers' counts.
+    """
+    for fetch in (fold, _expire):
+        short = [products[line.sku] for line in lines if products[line.sku].available < line.quantity]
+        if short:
+            fetch(short)
+            for product in short:
+                product.refresh_from_db(fields=["on_hand", "reserved", "version"])
 
 
-def _expire_where_short(lines: Sequence[Line], products: dict[str, Product]) -> None:
-    """Free what has run out on the locked rows of `products`, if a line would be refused without."""
-    short = [line.sku for line in lines if products[line.sku].available < line.quantity]
-    if not short:
-        return
-    overdue = Q(product__sku__in=short, expires_at__lte=timezone.now())
-    _end(StockReservation.objects.filter(overdue), State.EXPIRED)
-    for sku in short:
-        products[sku].refresh_from_db(fields=["reserved", "version"])
+def _expire(products: Iterable[Product], **whose: str) -> None:
+    """End what has run out of these products, of one customer if that is given."""
+    overdue = StockReservation.objects.filter(expires_at__lte=timezone.now(), **whose)
+    _end(overdue.filter(product__in=list(products)), State.EXPIRED)
 
 
 def _gone(basket: uuid.UUID) -> ReservationGone:

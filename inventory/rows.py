@@ -16,6 +16,7 @@ from django.db.models import F, QuerySet
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line, Shortage, SoldOut, UnknownProduct
 from inventory.models import Product
+from inventory.statements import prepared_cursor
 from locking import LockLost, LockNotAcquired, StaleFencingToken
 
 Products = Mapping[str, Product]
@@ -110,6 +111,11 @@ def locked_rows() -> QuerySet[Product]:
     return Product.objects.select_for_update(no_key=True, of=("self",)).order_by("pk")
 
 
+def lock_rows(product_ids: Iterable[int]) -> None:
+    """Lock products by primary key, in its order, until the transaction ends."""
+    list(locked_rows().filter(pk__in=set(product_ids)).values("pk"))
+
+
 def lock_products(lines: Sequence[Line]) -> dict[str, Product]:
     """Read the stock of a sale with the products' rows locked until the transaction ends.
 
@@ -146,14 +152,34 @@ def decide(lines: Iterable[Line], products: Products) -> None:
     """Raise SoldOut, with every short line, unless `products` as read have enough for each line."""
     shortages = find_shortages(lines, products)
     if shortages:
-        raise SoldOut(shortages)
+        raise sold_out(shortages, products)
     checkpoint("decided")
+
+
+def sold_out(shortages: Sequence[Shortage], products: Products) -> SoldOut:
+    """Return the refusal for `shortages`, with what the products as read tell about reservations."""
+    return SoldOut(shortages, promised=any(products[short.sku].reserved for short in shortages))
 
 
 _SUBTRACT_MANY = """
 UPDATE inventory_product AS product SET on_hand = on_hand - taken.units, version = version + 1
 FROM unnest(%s::bigint[], %s::integer[]) AS taken (id, units) WHERE product.id = taken.id
 """
+
+
+# This is all that a refusal costs, and the ORM takes longer to write it than the server to answer.
+_COLUMNS = [field.attname for field in Product._meta.concrete_fields]
+_READ = f"SELECT {', '.join(_COLUMNS)} FROM inventory_product WHERE sku = ANY(%s)"  # noqa: S608
+
+
+def read_those_there_are(skus: Iterable[str]) -> dict[str, Product]:
+    """Return the products of `skus` that there are, as they are now and unlocked."""
+    with prepared_cursor() as cursor:
+        cursor.execute(_READ, [list(skus)])
+        found = [Product.from_db(connection.alias, _COLUMNS, row) for row in cursor.fetchall()]
+    products = {product.sku: product for product in found}
+    _tell_read(products)
+    return products
 
 
 def lock_those_there_are(skus: Iterable[str]) -> dict[str, Product]:
@@ -227,5 +253,5 @@ def refuse(lines: Sequence[Line], taken: Iterable[tuple[Product, int]] = ()) -> 
         products[product.sku].on_hand += quantity
     shortages = find_shortages(lines, products)
     if shortages:
-        raise SoldOut(shortages)
+        raise sold_out(shortages, products)
     raise Busy("stock came back while the order was refused", retry_after=0)

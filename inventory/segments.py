@@ -1,25 +1,31 @@
 """Stock in several rows of a product: what is in them is no longer in `Product.on_hand`.
 
-Locks are taken in one order: of the products by key, and of one product first its segments by number, then
-its own row.
+Locks are taken in one order: first the products' own rows by key, then their segments by product and number.
+Only who has locked a product's row makes its segments, takes them away, or waits for all of them.
+
+Who takes from a single segment has no place in that line and doesn't wait. Having found none, it must not
+even go on in the same transaction: PostgreSQL locks a row before it looks whether that still has enough, and
+keeps the lock when it has not. Whoever then waits for the other rows may wait in a circle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from django.db import connection
-from django.db.models import F, Sum
+from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, Shortage, SoldOut
 from inventory.models import Product, StockSegment
-from inventory.rows import locked_rows
+from inventory.rows import lock_rows, locked_rows
 
 _FROM_ONE = """
 UPDATE inventory_stocksegment SET units = units - %(wanted)s WHERE id = (
     SELECT id FROM inventory_stocksegment WHERE product_id = %(product)s AND units >= %(wanted)s
-    ORDER BY (number + %(first)s) %% %(width)s LIMIT 1 FOR UPDATE SKIP LOCKED)
+    ORDER BY (number - %(first)s + %(width)s) %% %(width)s LIMIT 1 FOR UPDATE SKIP LOCKED)
 """
 _CREATE = """
 INSERT INTO inventory_stocksegment (product_id, number, units)
@@ -28,15 +34,32 @@ SELECT %s, number, 0 FROM generate_series(0, %s - 1) AS number ON CONFLICT DO NO
 _SPREAD = "UPDATE inventory_stocksegment SET units = %s + (number < %s)::int WHERE product_id = %s"
 
 
+_INSIDE = StockSegment.objects.filter(product=OuterRef("pk")).order_by().values("product")
+_UNITS_INSIDE = Coalesce(Subquery(_INSIDE.annotate(total=Sum("units")).values("total")), 0)
+
+
+def in_all(products: QuerySet[Product]) -> QuerySet[Any]:
+    """Annotate `on_hand_in_all` and `available_in_all`: units in the product's row and in its segments."""
+    return products.annotate(
+        on_hand_in_all=F("on_hand") + _UNITS_INSIDE,
+        available_in_all=F("on_hand") - F("reserved") + _UNITS_INSIDE,
+    )
+
+
 def levels(products: Iterable[Product]) -> dict[str, int]:
-    """Return by SKU the units of each product, those in its segments included, as committed now."""
-    keys = [product.pk for product in products]
-    rows = Product.objects.filter(pk__in=keys).annotate(inside=Sum("segments__units"))
-    return {product.sku: product.available + (product.inside or 0) for product in rows}
+    """Return by SKU what is available of each product in all, as committed now."""
+    rows = in_all(Product.objects.filter(pk__in=[product.pk for product in products]))
+    return {product.sku: product.available_in_all for product in rows}
 
 
 def decide_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> None:
     """Raise SoldOut, with every short line, unless row and segments have enough available for each line."""
+    refuse_by_level(lines, products)
+    checkpoint("decided")
+
+
+def refuse_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> None:
+    """`decide_by_level` before any lock is waited for: no step of a sale, it only spares the line."""
     level = levels(products.values())
     shortages = [
         Shortage(line.sku, line.quantity, max(0, level[line.sku]))
@@ -45,11 +68,14 @@ def decide_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> N
     ]
     if shortages:
         raise SoldOut(shortages)
-    checkpoint("decided")
 
 
 def take_from_one(product: Product, wanted: int, first: int, width: int) -> bool:
-    """Take from one segment that has enough and that nobody has locked, from `first` on; never wait."""
+    """Take from one segment that has enough and that nobody has locked, from `first` on; never wait.
+
+    Returns:
+        False when there is none. End the transaction before waiting for anything: see the top of this module.
+    """
     with connection.cursor() as cursor:
         given = {"wanted": wanted, "product": product.pk, "first": first, "width": width}
         cursor.execute(_FROM_ONE, given)
@@ -62,50 +88,42 @@ def take_from_number(product: Product, wanted: int, number: int) -> bool:
     return enough.update(units=F("units") - wanted) == 1
 
 
-def take_from_all(product: Product, wanted: int, width: int) -> bool:
-    """Lock all segments, take from all of them and from the product's own row, and spread what is left.
+def take_from_all(product: Product, wanted: int, width: int) -> None:
+    """Lock the product's row and all its segments, take from all of them, and spread what is left.
 
-    Returns:
-        False, and nothing changed, when all together have too little.
+    Args:
+        product: of a cart with several, all have been locked beforehand: see `inventory.rows.lock_rows`.
+        wanted: units. width: segments that there are to be; missing ones are made.
+
+    Raises:
+        SoldOut: all together have too little.
     """
-    units = _locked(product, width)
-    if units < wanted:
-        units += _drained(product)
-    if units < wanted:
-        return False
-    each, rest = divmod(units - wanted, width)
+    own = locked_rows().get(pk=product.pk).available
+    there = own + _locked(product.pk, width)
+    if there < wanted:
+        raise SoldOut([Shortage(product.sku, wanted, max(0, there))])
+    if own:
+        Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") - own, version=F("version") + 1)
+    each, rest = divmod(there - wanted, width)
     with connection.cursor() as cursor:
         cursor.execute(_SPREAD, [each, rest, product.pk])
-    return True
 
 
-def make(products: Iterable[Product], width: int) -> None:
-    """Make the segments beforehand, empty: buyers that all met none would make them against one another."""
-    for product in sorted(products, key=lambda product: product.pk):
-        _locked(product, width)
-
-
-def fold(products: Iterable[Product], width: int = 0) -> None:
+def fold(products: Iterable[Product]) -> None:
     """Put the units of the segments back into the products' rows; inside a transaction."""
-    for product in sorted(products, key=lambda product: product.pk):
-        units = _locked(product, width)
-        Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") + units, version=F("version") + 1)
-        StockSegment.objects.filter(product=product).delete()
+    keys = sorted(product.pk for product in products)
+    lock_rows(keys)
+    for key in keys:
+        if units := _locked(key):
+            Product.objects.filter(pk=key).update(on_hand=F("on_hand") + units, version=F("version") + 1)
+    StockSegment.objects.filter(product__in=keys).delete()
 
 
-def _locked(product: Product, width: int) -> int:
-    """Return the units of all segments, locked; those that aren't there yet are made."""
-    segments = StockSegment.objects.filter(product=product).order_by("number").select_for_update()
+def _locked(product_id: int, width: int = 0) -> int:
+    """Return the units of all segments of a product whose row is locked; lock them, make missing ones."""
+    segments = StockSegment.objects.filter(product=product_id).order_by("number").select_for_update()
     found = list(segments)
     if len(found) < width:
         with connection.cursor() as cursor:
-            cursor.execute(_CREATE, [product.pk, width])
-        found = list(segments.all())
+            cursor.execute(_CREATE, [product_id, width])
     return sum(segment.units for segment in found)
-
-
-def _drained(product: Product) -> int:
-    """Take what the product's own row has available."""
-    own = locked_rows().get(pk=product.pk).available
-    Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") - own, version=F("version") + 1)
-    return own

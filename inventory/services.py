@@ -10,6 +10,7 @@ from django.db.models import F
 
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockMovement
+from inventory.segments import fold
 from inventory.strategies import STRATEGIES
 
 Kind = StockMovement.Kind
@@ -54,6 +55,8 @@ def change_stock(product: Product, kind: StockMovement.Kind, quantity: int, caus
         raise ValueError(
             "kind 'sold' is written by orders.services.checkout; use 'adjusted' to correct a stock"
         )
+    if quantity < 0:
+        fold([product])  # what lies in segments can be taken, too
     Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") + quantity, version=F("version") + 1)
     movement = _write(product, kind, quantity, cause)
     product.refresh_from_db(fields=["on_hand", "version"])

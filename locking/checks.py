@@ -44,12 +44,13 @@ def check_setting(**_: Any) -> list[CheckMessage]:
 
 def _check_alias(alias: str, raw: Any) -> Iterator[CheckMessage]:
     """Tell the first thing that is wrong with an alias, or else what its backend has to say."""
-    ttl = raw.get("TTL") if isinstance(raw, Mapping) else None
+    given = raw if isinstance(raw, Mapping) else {}
     try:
-        if ttl is not None:
-            check_ttl(ttl, source="TTL")
+        for key in ("TTL", "WATCHDOG_TTL"):
+            if given.get(key) is not None:
+                check_ttl(given[key], source=key)
     except ValueError as error:
-        hint = "Give seconds above 0, or None for 30 s kept alive by the watchdog."
+        hint = "Give seconds above 0, or None: a TTL of 30 s kept alive by the watchdog."
         yield Error(f"LOCKING[{alias!r}]: {error}.", hint=hint, id="locking.E003")
         return
     try:

@@ -11,19 +11,23 @@ from django.core.exceptions import ImproperlyConfigured
 from locking.names import check_ttl, check_wait
 
 DEFAULT_LEASE: Final = 30.0
-"""Seconds of a lease that the watchdog keeps alive (`ttl=None`); Redisson's default too."""
+"""Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set; Redisson's default too."""
 
 DEFAULTS: Final[dict[str, Any]] = {
     "BACKEND": "locking.backends.redis.RedisBackend",
     "CACHE": None,
     "LOCATION": None,
     "TTL": None,
+    "WATCHDOG_TTL": None,
     "WAIT": 5.0,
     "KEY_PREFIX": "",
     "ON_CONFLICT": "auto",
     "FENCE_TIMEOUT": None,
     "OPTIONS": {},
 }
+
+LENGTHS: Final = ("TTL", "WATCHDOG_TTL", "FENCE_TIMEOUT")
+"""Keys whose value is seconds above 0, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,9 @@ class AliasSettings:
         backend: dotted path of the backend's class.
         cache: alias in `CACHES` whose Redis connection is shared, or None.
         location: URL, or list of URLs, of the backend's own servers, or None.
-        ttl: default seconds of a lease; None = 30 s kept alive by the watchdog.
+        ttl: default seconds of a lease; None = kept alive by the watchdog.
+        watchdog_ttl: seconds of a lease that the watchdog keeps alive; a killed holder's lock stays taken for
+            so long. None = 30.
         wait: default seconds that `acquire` waits; None = without end.
         key_prefix: put before every name.
         on_conflict: what `@distributed_lock` does when the lock is busy.
@@ -49,6 +55,7 @@ class AliasSettings:
     cache: str | None = None
     location: str | list[str] | None = field(default=None, repr=False)  # may have passwords in it
     ttl: float | None = None
+    watchdog_ttl: float | None = None
     wait: float | None = 5.0
     key_prefix: str = ""
     on_conflict: Any = "auto"
@@ -71,9 +78,8 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
         )
     values = {**DEFAULTS, **raw}
     try:
-        ttl = None if values["TTL"] is None else check_ttl(values["TTL"], source="TTL")
         wait = check_wait(values["WAIT"], source="WAIT")
-        fence_timeout = _fence_timeout(values["FENCE_TIMEOUT"])
+        ttl, watchdog_ttl, fence_timeout = (_seconds(values, key) for key in LENGTHS)
     except ValueError as error:
         raise ImproperlyConfigured(f"LOCKING[{alias!r}]: {error}") from None
     if not isinstance(values["OPTIONS"], Mapping):
@@ -84,6 +90,7 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
         cache=values["CACHE"],
         location=values["LOCATION"],
         ttl=ttl,
+        watchdog_ttl=watchdog_ttl,
         wait=wait,
         key_prefix=str(values["KEY_PREFIX"]),
         on_conflict=values["ON_CONFLICT"],
@@ -92,5 +99,5 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
     )
 
 
-def _fence_timeout(seconds: object) -> float | None:
-    return None if seconds is None else check_ttl(seconds, source="FENCE_TIMEOUT")
+def _seconds(values: Mapping[str, Any], key: str) -> float | None:
+    return None if values[key] is None else check_ttl(values[key], source=key)

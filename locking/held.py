@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ STATES: Final = (HELD, EXPIRING, OVER_AGE, GONE)
 KINDS: Final = ("lock", "read", "write", "semaphore", "fair")
 
 EXPIRING_WITHIN: Final = 5.0
-"""Seconds left of a lease that count as *expiring*; one that is renewed has more."""
+"""Seconds left of a lease that count as *expiring*, or half of a shorter lease; a renewed one has more."""
 
 OLD: Final = 600.0
 """Seconds held that count as *over-age*."""
@@ -110,7 +111,7 @@ class HeldLock:
             return GONE
         if self.held_for is not None and self.held_for >= OLD:
             return OVER_AGE
-        if self.remaining is not None and self.remaining <= EXPIRING_WITHIN:
+        if self.remaining is not None and self.remaining <= min(EXPIRING_WITHIN, (self.ttl or math.inf) / 2):
             return EXPIRING
         return HELD
 

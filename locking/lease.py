@@ -137,7 +137,7 @@ class SingleLease(Lease):
     __slots__ = (
         "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline",
         "depth", "key", "min_hold", "name", "owner", "renew_at", "renewals", "renewed", "shared_name", "site",
-        "taken_at", "template", "token", "ttl",
+        "taken_at", "template", "token", "ttl", "unreleased",
     )  # fmt: skip
 
     def __init__(
@@ -167,6 +167,7 @@ class SingleLease(Lease):
         self.renew_at = since + ttl / 3
         self.depth = 1
         self.renewals = 0
+        self.unreleased = False  # its release has begun, and nobody has answered it
         self.site = site  # where in the code it was taken
         self.shared_name = shared_name  # another process may act for the same client, and take the lock over
         self.template = template
@@ -352,6 +353,7 @@ class SingleLease(Lease):
             self.depth -= 1
             return False
         self.renewed = False  # before the request, so that no renewal can follow the release
+        self.unreleased = True
         return True
 
     def _rest_of_min_hold(self) -> float:
@@ -360,6 +362,7 @@ class SingleLease(Lease):
         return rest if rest >= 0.001 else 0.0
 
     def _ended(self, was_held: bool, outcome: Outcome) -> None:
+        self.unreleased = False
         HOLDS.pop(self._hold_key, None)
         if not was_held:
             self.lose()

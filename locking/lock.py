@@ -65,7 +65,7 @@ def get_lock(
 
     Args:
         names: what to lock. Several are taken all or none, sorted, duplicates merged.
-        ttl: seconds of the lease; None = 30 s kept alive by the watchdog. Default: the alias's `TTL`.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
         wait: seconds that `acquire` waits; 0 = don't, None = without end. Default: the alias's `WAIT`.
         fenced: the database will check the fencing token, so its counter is kept for ever.
         backend: alias in `LOCKING`.
@@ -107,7 +107,7 @@ class Options:
         lease = settings.ttl if isinstance(ttl, Unset) else ttl
         self.backend = backend
         self.renewed = lease is None
-        self.ttl = DEFAULT_LEASE if lease is None else check_ttl(lease)
+        self.ttl = (settings.watchdog_ttl or DEFAULT_LEASE) if lease is None else check_ttl(lease)
         self.wait = settings.wait if isinstance(wait, Unset) else check_wait(wait)
         self.fenced = fenced
         self.min_hold = NO_HOLD if min_hold is NO_HOLD else check_wait(min_hold, source="min_hold") or 0.0
@@ -321,7 +321,8 @@ def _settled(lease: Lease, failure: LockError, body_error: BaseException | None)
     ends with its ttl. One that was lost is an error of its own, unless the body raised already.
     """
     if isinstance(failure, BackendError):
-        logger.warning("releasing %r failed (%s); it ends by itself", lease, failure)
+        logger.warning("releasing %r failed (%s); the watchdog goes on trying", lease, failure)
+        watchdog.let_go_later(lease)
         if lease.state is State.LOST and body_error is None:
             lease.ensure_held()
         return True

@@ -2,7 +2,8 @@
 
 It never re-creates a lock: a lease that the backend doesn't know any more is lost, and one whose backend
 doesn't answer is unknown until its local deadline, then lost. It also buries ghosts: an acquisition whose
-reply never came may still take effect later, on a server that was only paused.
+reply never came may still take effect later, on a server that was only paused. A release that found nobody
+is made up for in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from locking.backends.base import BaseLockBackend
 from locking.clock import now
 from locking.exceptions import LockError
-from locking.lease import HOLDS, SingleLease, State
+from locking.lease import HOLDS, Lease, SingleLease, State
 from locking.signals import Renewal, inform
 
 logger = logging.getLogger("locking")
@@ -73,6 +74,13 @@ class Watchdog:
         with self._changed:
             self._ghosts.append(ghost)
         self._wake(now())
+
+    def let_go_later(self, lease: Lease) -> None:
+        """Release what its user has given up and an outage kept taken, once the backend answers again."""
+        for single in lease.leases:
+            # Under a shared name it may be another's by then, and a min_hold isn't over yet.
+            if single.unreleased and not single.shared_name and not single.min_hold:
+                self.bury(single.backend, single.key, single.owner, single.ttl)
 
     def _wake(self, at: float) -> None:
         with self._changed:

@@ -28,6 +28,7 @@ from locking.lease import Lease
 from locking.lock import Lock, get_lock
 from locking.names import UNSET, Unset, check_names
 from locking.open_transactions import OnOpenTransaction, check_on_open_transaction, held_over
+from locking.renewal import watchdog
 from locking.witness import Witness, settle
 
 logger = logging.getLogger("locking")
@@ -59,7 +60,7 @@ def locked_transaction(
     Args:
         names: what to lock; several are taken all or none.
         using: the database alias, or several. Several commit one after the other, not as one.
-        ttl: seconds of the lease; None = 30 s kept alive by the watchdog.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive by the watchdog.
         wait: seconds to wait for the lock; 0 = don't, None = without end.
         fenced: have each database check the fencing token before the body reads anything, so that a holder
             that was overtaken can't write; see `docs/how-to/fencing.md`.
@@ -310,6 +311,7 @@ def _let_go(lease: Lease, *, release: bool) -> None:
         lease.release() if release else lease.keep()
     except LockError as error:
         logger.warning("after its transaction was settled, %r could not be released: %s", lease, error)
+        watchdog.let_go_later(lease)
 
 
 @contextmanager

@@ -32,14 +32,19 @@ SELECT p.id, p.sku, p.on_hand, p.reserved,
   FROM inventory_product p WHERE p.sku NOT LIKE 'lab-%%'
 """
 _COUNTED = """
-SELECT coalesce(c.customer, b.customer) AS customer, p.id, p.sku,
-       coalesce(b.units, 0) AS bought, coalesce(c.units, 0) AS counted
+SELECT coalesce(c.customer, had.customer) AS customer, p.id, p.sku,
+       coalesce(had.bought, 0) AS bought, coalesce(c.units, 0) AS counted,
+       coalesce(had.promised, 0) AS promised, coalesce(c.reserved, 0) AS reserved
   FROM inventory_customerpurchase c
-  FULL JOIN (SELECT o.customer, i.product_id, sum(i.quantity - i.returned) AS units
-               FROM orders_order o JOIN orders_orderitem i ON i.order_id = o.id
-              WHERE o.customer <> '' GROUP BY o.customer, i.product_id) b
-         ON b.customer = c.customer AND b.product_id = c.product_id
-  JOIN inventory_product p ON p.id = coalesce(c.product_id, b.product_id)
+  FULL JOIN (SELECT customer, product_id, sum(bought) AS bought, sum(promised) AS promised FROM (
+               SELECT o.customer, i.product_id, i.quantity - i.returned AS bought, 0 AS promised
+                 FROM orders_order o JOIN orders_orderitem i ON i.order_id = o.id
+                UNION ALL
+               SELECT customer, product_id, 0, quantity FROM inventory_stockreservation
+                WHERE state = 'live') AS each
+              WHERE customer <> '' GROUP BY customer, product_id) AS had
+         ON had.customer = c.customer AND had.product_id = c.product_id
+  JOIN inventory_product p ON p.id = coalesce(c.product_id, had.product_id)
  WHERE p.sku NOT LIKE 'lab-%%'
 """
 
@@ -57,6 +62,9 @@ LAWS: Final[dict[str, str]] = {
     "stock_is_not_negative": f"SELECT sku, 0, on_hand FROM ({_LEVEL}) AS level WHERE on_hand < 0",  # noqa: S608
     "purchases_are_order_items": f"""
         SELECT customer || ':' || sku, bought, counted FROM ({_COUNTED}) AS c WHERE bought <> counted""",  # noqa: S608
+    "customers_reserved_is_the_sum_of_live_reservations": f"""
+        SELECT customer || ':' || sku, promised, reserved FROM ({_COUNTED}) AS c
+         WHERE promised <> reserved""",  # noqa: S608
     "totals_are_the_sum_of_items": """
         SELECT o.id::text, coalesce(sum(i.quantity * i.unit_price), 0), o.total
           FROM orders_order o LEFT JOIN orders_orderitem i ON i.order_id = o.id
@@ -77,6 +85,7 @@ REPAIRABLE: Final = (
     "stock_is_the_sum_of_movements",
     "reserved_is_the_sum_of_live_reservations",
     "purchases_are_order_items",
+    "customers_reserved_is_the_sum_of_live_reservations",
 )
 """What a repair can mend without guessing: the others say that rows are missing or were made up."""
 
@@ -89,9 +98,11 @@ _REPAIRS = (
     UPDATE inventory_product AS product SET reserved = promised, version = version + 1
       FROM ({_LEVEL}) AS level WHERE level.id = product.id AND product.reserved <> promised""",  # noqa: S608
     f"""
-    INSERT INTO inventory_customerpurchase AS had (customer, product_id, units)
-    SELECT customer, id, bought FROM ({_COUNTED}) AS c WHERE bought <> counted
-    ON CONFLICT (customer, product_id) DO UPDATE SET units = excluded.units""",  # noqa: S608
+    INSERT INTO inventory_customerpurchase (customer, product_id, units, reserved)
+    SELECT customer, id, bought, promised FROM ({_COUNTED}) AS c
+     WHERE bought <> counted OR promised <> reserved
+    ON CONFLICT (customer, product_id) DO UPDATE
+       SET units = excluded.units, reserved = excluded.reserved""",  # noqa: S608
 )
 
 

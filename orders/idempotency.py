@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -77,7 +78,7 @@ def once(key: ClientKey | None, work: Callable[[], HttpResponse]) -> HttpRespons
                 raise
             return answer
         except Exception as error:
-            return _answered(key) or _kept(key, error)
+            return _settled(key, error)
 
 
 @contextmanager
@@ -113,6 +114,17 @@ def _answered(key: ClientKey) -> HttpResponse | None:
     if row.order_id:
         headers["Location"] = reverse("orders:order", args=[row.order_id])
     return JsonResponse(row.body, status=row.status, content_type=media, headers=headers)
+
+
+def _settled(key: ClientKey, error: Exception) -> HttpResponse:
+    """Return the key's answer, or keep a final refusal; raise what can be neither."""
+    try:
+        return _answered(key) or _kept(key, error)
+    except (OperationalError, InterfaceError):
+        if isinstance(error, _FINAL):
+            raise
+        # A database that can't be asked says nothing of the sale; what ended it does.
+        raise error from error.__cause__
 
 
 def _kept(key: ClientKey, error: Exception) -> HttpResponse:

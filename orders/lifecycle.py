@@ -17,10 +17,10 @@ from django.db.models.functions import Now
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import InvalidCart, Line, merge_lines
+from inventory.limits import uncount_units
 from inventory.models import StockMovement
 from inventory.services import change_stock
 from orders.models import Order, OrderItem
-from orders.recording import return_purchases
 
 State = Order.State
 
@@ -203,4 +203,4 @@ def _restock(order: Order, units: Sequence[tuple[OrderItem, int]], cause: str) -
     for item, quantity in units:
         change_stock(item.product, StockMovement.Kind.RESTOCKED, quantity, cause + item.product.sku)
         OrderItem.objects.filter(pk=item.pk).update(returned=F("returned") + quantity)
-    return_purchases(order.customer, [(item.product, quantity) for item, quantity in units])
+    uncount_units(order.customer, [(item.product, quantity) for item, quantity in units])

@@ -134,7 +134,7 @@ def _checkout() -> Schema:
 
 
 def _reserve() -> Schema:
-    kinds = (*_BODY, problems.SOLD_OUT, problems.BUSY)
+    kinds = (*_BODY, problems.SOLD_OUT, problems.LIMIT, problems.BUSY)
     return {
         "operationId": "reserve",
         "summary": "Keep units for a while; checkout takes the reservation's id.",

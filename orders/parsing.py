@@ -21,7 +21,7 @@ MAX_FAULTS = 20  # enough to mend a client, too few to make a small request a la
 
 DEFAULT_TTL = 600  # seconds of a reservation
 _FIELDS = ("lines", "reservation", "customer", "strategy")
-_CUSTOMER = re.compile(r"[^\x00-\x1f\x7f]{1,100}\Z")
+_CUSTOMER = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,100}\Z")
 _MAX_TTL = int(MAX_TTL.total_seconds())
 _GOOD_LINE: dict[str, Any] = {"sku": "mug", "quantity": 1}
 _KINDS: dict[type, str] = {dict: "an object", list: "an array"}

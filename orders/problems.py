@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import singledispatch, wraps
 from http import HTTPStatus
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, Error, InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.translation import gettext_noop
-from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 
 from inventory.domain import Busy, InvalidCart, LimitReached, SoldOut
@@ -309,14 +308,33 @@ def _(error: LockLost) -> Problem:
 @problem_of.register(InterfaceError)
 def _(error: DatabaseError) -> Problem:
     logger.error("the database failed: %s", error)
-    if _refused(error):
+    failures = list(_failures(error))
+    if all(map(_unreachable, failures)):
+        return _try_again(UNAVAILABLE, "The database can't be reached.", RETRY_AFTER_OUTAGE)
+    if all(_unreachable(failure) or _refused(failure) for failure in failures):
         return _try_again(
             UNAVAILABLE, "The database refused the work; nothing was changed.", RETRY_AFTER_OUTAGE
         )
     return _unknown("The connection to the database was lost.")
 
 
-def _refused(error: DatabaseError) -> bool:
+def _failures(error: BaseException | None) -> Iterator[Error]:
+    """Give the database's errors from this one back to the first.
+
+    After a COMMIT without an answer Django connects anew: where that is refused, the refusal hides the loss.
+    """
+    while error is not None:
+        if isinstance(error, Error):
+            yield error
+        error = error.__context__
+
+
+def _unreachable(error: Error) -> bool:
+    """Return whether no connection could be opened: then nothing was asked of the database."""
+    return getattr(error.__cause__, "pgconn", None) is not None  # psycopg sets it for that case only
+
+
+def _refused(error: Error) -> bool:
     """Return whether the server itself said no: conflict or deadlock (40), resources (53), lock (55).
 
     Anything else, a lost connection above all, may have come after the commit.
@@ -356,16 +374,17 @@ def json_api(*methods: str) -> Callable[[_View], _View]:
     def decorate(view: _View) -> _View:
         # ATOMIC_REQUESTS would commit after the strategy has let go of its lock: the transaction is its own.
         @transaction.non_atomic_requests
-        @never_cache
         @csrf_exempt
         @wraps(view)
         def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             try:
                 if request.method not in methods:
                     raise _wrong_method(request, methods)
-                return view(request, *args, **kwargs)
+                response = view(request, *args, **kwargs)
             except Exception as error:
-                return respond(_as_seen_by(request, problem_of(error)))
+                response = respond(_as_seen_by(request, problem_of(error)))
+            response.headers["Cache-Control"] = "no-store"
+            return response
 
         return answer
 

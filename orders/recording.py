@@ -14,60 +14,72 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from django.db import connection
 from django.utils import timezone
 
-from inventory.domain import LimitReached, Line
+from inventory.domain import Line
+from inventory.limits import count_units, uncount_units
 from inventory.models import Product
+from inventory.rows import in_key_order
+from inventory.statements import prepared_cursor
 from orders.models import Order
 
 CREATED: Final = 201
 
-_ORDERS = """
-WITH wanted AS (
-    SELECT * FROM unnest(%s::uuid[], %s::numeric[], %s::text[], %s::text[], %s::timestamptz[],
-                         %s::timestamptz[]) AS t(id, total, strategy, customer, pay_by, created_at)),
+# The rows come as JSON: one parameter each however many they are, and read by the server, not by Python.
+_WANTED = """
+wanted AS (
+    SELECT * FROM json_to_recordset(%s) AS t(id uuid, total numeric, strategy text, customer text,
+                                             pay_by timestamptz, created_at timestamptz)),
 given AS (
-    SELECT * FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::text[], %s::text[])
-        AS t(id, scope, key, fingerprint, body)),
+    SELECT * FROM json_to_recordset(%s) AS t(id uuid, scope text, key text, fingerprint text, body jsonb)),
+wish AS (
+    SELECT * FROM json_to_recordset(%s) AS t(id uuid, product_id bigint, sku text, quantity int,
+                                             unit_price numeric))"""
+
+_WRITTEN = """
 kept AS (
     INSERT INTO orders_idempotencykey (scope, key, fingerprint, status, body, order_id, created_at)
-    SELECT scope, key, fingerprint, 201, body::jsonb, id, now() FROM given
+    SELECT scope, key, fingerprint, 201, body, id, now() FROM given
     ON CONFLICT (scope, key) DO NOTHING RETURNING order_id),
 fresh AS (
     SELECT id FROM wanted WHERE id NOT IN (SELECT id FROM given) OR id IN (SELECT order_id FROM kept)),
 placed AS (
     INSERT INTO orders_order (id, state, total, strategy, customer, pay_by, created_at)
     SELECT id, 'placed', total, strategy, customer, pay_by, created_at FROM wanted JOIN fresh USING (id)),
-line AS (
-    SELECT t.* FROM unnest(%s::uuid[], %s::bigint[], %s::text[], %s::int[], %s::numeric[])
-        AS t(id, product_id, sku, quantity, unit_price) JOIN fresh USING (id)),
+line AS (SELECT * FROM wish JOIN fresh USING (id)),
 item AS (
     INSERT INTO orders_orderitem (order_id, product_id, quantity, unit_price)
     SELECT id, product_id, quantity, unit_price FROM line),
 moved AS (
     INSERT INTO inventory_stockmovement (product_id, kind, quantity, cause, created_at)
-    SELECT product_id, 'sold', -quantity, 'order:' || id || ':' || sku, now() FROM line)
-SELECT id FROM fresh
-"""
+    SELECT product_id, 'sold', -quantity, 'order:' || id || ':' || sku, now() FROM line)"""
 
-# Every customer's units are counted, of products without a limit too: one may be set later.
-_PURCHASE = """
-INSERT INTO inventory_customerpurchase AS had (customer, product_id, units)
-SELECT %(customer)s, product, units
-  FROM unnest(%(products)s::bigint[], %(units)s::int[], %(limits)s::int[]) AS t(product, units, most)
- WHERE units <= most ORDER BY product
-ON CONFLICT (customer, product_id) DO UPDATE SET units = had.units + excluded.units
- WHERE had.units + excluded.units <=
-       (%(limits)s::int[])[array_position(%(products)s::bigint[], excluded.product_id)]
-RETURNING product_id
-"""
+_ORDERS = f"WITH {_WANTED}, {_WRITTEN} SELECT id FROM fresh"  # noqa: S608
 
-_BOUGHT = "SELECT units FROM inventory_customerpurchase WHERE customer = %s AND product_id = %s"
-_UNDO_PURCHASE = (
-    "UPDATE inventory_customerpurchase SET units = units - %s WHERE customer = %s AND product_id = %s"
-)
-_NO_LIMIT = 2**31 - 1
+# Rows are locked in primary-key order before one is changed. `lock_timeout` ends with this statement: it is
+# a transaction of its own. If a product has too little by now, costs something else, or has got a limit, the
+# guard divides by zero: an error is the only way for a statement to undo what it has written.
+_SALE = f"""
+WITH {_WANTED}, {_WRITTEN},
+taken AS (SELECT product_id, sum(quantity)::int AS units, min(unit_price) AS price FROM wish GROUP BY 1),
+locked AS MATERIALIZED (
+    SELECT id FROM inventory_product
+     WHERE id IN (SELECT product_id FROM taken) AND (SELECT set_config('lock_timeout', %s, true)) IS NOT NULL
+     ORDER BY id FOR NO KEY UPDATE),
+stock AS (
+    UPDATE inventory_product AS product SET on_hand = on_hand - units, version = version + 1
+      FROM taken JOIN locked ON locked.id = product_id
+     WHERE product.id = locked.id AND on_hand - reserved >= units AND product.price = taken.price
+       AND customer_limit IS NULL
+    RETURNING product.id),
+bought AS (
+    INSERT INTO inventory_customerpurchase AS had (customer, product_id, units)
+    SELECT customer, product_id, sum(quantity) FROM wish JOIN wanted USING (id)
+     WHERE customer <> '' GROUP BY 1, 2 ORDER BY 1, 2
+    ON CONFLICT (customer, product_id) DO UPDATE SET units = had.units + excluded.units)
+SELECT 1 / ((SELECT count(*) FROM stock) = (SELECT count(*) FROM taken)
+            AND (SELECT count(*) FROM fresh) = (SELECT count(*) FROM wanted))::int
+"""  # noqa: S608
 
 
 class RepeatedKey(Exception):
@@ -163,87 +175,76 @@ def write_many(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> 
     refused: dict[uuid.UUID, Exception] = {}
     for receipt in receipts:
         receipt.price(products)
-        if error := _take_limits(receipt, products):
+        if error := count_units(receipt.customer, in_key_order(receipt.cart, products)):
             refused[receipt.id] = error
     wanted = [receipt for receipt in receipts if receipt.id not in refused]
     written = _insert(wanted, products) if wanted else set()
     for receipt in wanted:
         if receipt.id not in written:
             assert receipt.key is not None
-            return_purchases(receipt.customer, _units(receipt, products))
+            uncount_units(receipt.customer, in_key_order(receipt.cart, products))
             refused[receipt.id] = RepeatedKey(receipt.key.scope, receipt.key.key)
     return refused
 
 
+def sell_many(receipts: Sequence[Receipt], products: Mapping[str, Product], wait: float) -> None:
+    """Take the units of `receipts` and write the orders: one statement, which is its own transaction.
+
+    Args:
+        receipts: of the orders.
+        products: all that they name, by SKU, as read a moment ago; their prices are the orders'.
+        wait: seconds to wait for a product's row.
+
+    Raises:
+        IntegrityError, DataError: something isn't as it was read, or one of the orders can't be; nothing was
+            sold to anybody. OperationalError: the rows stayed locked, or nobody knows what was sold.
+    """
+    for receipt in receipts:
+        receipt.price(products)
+    with prepared_cursor() as cursor:
+        cursor.execute(_SALE, [*_rows(receipts, products), f"{max(1, round(wait * 1000))}ms"])
+
+
 def _insert(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> set[uuid.UUID]:
-    """Run the one statement and return the ids of the orders that were written."""
-    orders = [(r.id, r.total, r.strategy, r.customer, r.pay_by, r.created_at) for r in receipts]
-    keys = [(r.id, r.key.scope, r.key.key, r.key.fingerprint, json.dumps(r.body)) for r in receipts if r.key]
+    """Write the orders and return the ids of those whose key was new."""
+    with prepared_cursor() as cursor:
+        cursor.execute(_ORDERS, _rows(receipts, products))
+        return {row[0] for row in cursor.fetchall()}
+
+
+def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[str]:
+    """Return orders, keys and lines as the statements take them."""
+    keys = [
+        {
+            "id": r.id,
+            "scope": r.key.scope,
+            "key": r.key.key,
+            "fingerprint": r.key.fingerprint,
+            "body": r.body,
+        }
+        for r in receipts
+        if r.key
+    ]
+    orders = [
+        {
+            "id": r.id,
+            "total": r.total,
+            "strategy": r.strategy,
+            "customer": r.customer,
+            "pay_by": r.pay_by,
+            "created_at": r.created_at,
+        }
+        for r in receipts
+    ]
     lines = [
-        (r.id, products[line.sku].pk, line.sku, line.quantity, products[line.sku].price)
+        {
+            "id": r.id,
+            "product_id": products[line.sku].pk,
+            "sku": line.sku,
+            "quantity": line.quantity,
+            "unit_price": products[line.sku].price,
+        }
         for r in receipts
         for line in r.cart
     ]
-    with connection.cursor() as cursor:
-        cursor.execute(_ORDERS, [*_columns(orders, 6), *_columns(keys, 5), *_columns(lines, 5)])
-        return {row[0] for row in cursor.fetchall()}
-
-
-def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    return [[row[i] for row in rows] for i in range(width)]
-
-
-# What one customer may have ---------------------------------------------------------------------------------
-
-
-def _units(receipt: Receipt, products: Mapping[str, Product]) -> list[tuple[Product, int]]:
-    pairs = [(products[line.sku], line.quantity) for line in receipt.cart]
-    return sorted(pairs, key=lambda pair: pair[0].pk)
-
-
-def _take_limits(receipt: Receipt, products: Mapping[str, Product]) -> LimitReached | None:
-    """Count the order's units for its customer, in the transaction that sells them; all or nothing."""
-    units = _units(receipt, products)
-    if not receipt.customer:  # nobody in particular can't be told from anybody else
-        limited = [(product, n) for product, n in units if product.customer_limit is not None]
-        return _limit_reached("", *limited[0]) if limited else None
-    counted = _count(receipt.customer, units)
-    refused = [pair for pair in units if pair[0].pk not in counted]
-    if not refused:
-        return None
-    return_purchases(receipt.customer, [pair for pair in units if pair[0].pk in counted])
-    return _limit_reached(receipt.customer, *refused[0])
-
-
-def _count(customer: str, units: Sequence[tuple[Product, int]]) -> set[int]:
-    """Count units for a customer where the limit allows it; return the keys of the products that were."""
-    limits = [product.customer_limit for product, _ in units]
-    values: dict[str, Any] = {
-        "customer": customer,
-        "products": [product.pk for product, _ in units],
-        "units": [quantity for _, quantity in units],
-        "limits": [_NO_LIMIT if limit is None else limit for limit in limits],
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(_PURCHASE, values)
-        return {row[0] for row in cursor.fetchall()}
-
-
-def _limit_reached(customer: str, product: Product, quantity: int) -> LimitReached:
-    return LimitReached(product.sku, product.customer_limit or 0, _bought(customer, product), quantity)
-
-
-def _bought(customer: str, product: Product) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(_BOUGHT, [customer, product.pk])
-        row = cursor.fetchone()
-    return int(row[0]) if row else 0
-
-
-def return_purchases(customer: str, units: Sequence[tuple[Product, int]]) -> None:
-    """Take `units` off what the customer has, in the current transaction; nobody in particular has none."""
-    if not customer:
-        return
-    with connection.cursor() as cursor:
-        for product, quantity in units:
-            cursor.execute(_UNDO_PURCHASE, [quantity, customer, product.pk])
+    return [json.dumps(rows, default=str) for rows in (orders, keys, lines)]

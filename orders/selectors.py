@@ -7,25 +7,28 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import QuerySet, Sum
+from django.db.models import QuerySet
 
 from inventory.models import LAB_PREFIX, Product
 from inventory.reservations import Reserved
+from inventory.segments import in_all
 from inventory.strategies import STRATEGIES, Strategy
 from orders.models import Order, OrderItem
 
 PAGE = 100
 
 
-def products_for_sale(after: str = "") -> QuerySet[Product]:
+def products_for_sale(after: str = "") -> QuerySet[Any]:
     """Return a page of products in the order of their SKUs, without those of the oversell lab.
+
+    Each has `on_hand_in_all` and `available_in_all`, which count the units in segments.
 
     Args:
         after: the last SKU of the page before; empty for the first page.
     """
     # Filtered by SKU rather than cut by offset: a page stays the same while products come and go before it.
     products = Product.objects.filter(sku__gt=after).exclude(sku__startswith=LAB_PREFIX)
-    return products.annotate(in_segments=Sum("segments__units")).order_by("sku")[:PAGE]
+    return in_all(products).order_by("sku")[:PAGE]
 
 
 def find_order(order_id: str) -> Order | None:
@@ -36,15 +39,14 @@ def find_order(order_id: str) -> Order | None:
         return None
 
 
-def product_data(product: Product) -> dict[str, Any]:
-    """Return a product as JSON data; money is a string, because a JSON number would be read as a float."""
-    in_segments = getattr(product, "in_segments", None) or 0
+def product_data(product: Any) -> dict[str, Any]:
+    """Return a product for sale as JSON data; money is a string: a JSON number would be read as a float."""
     return {
         "sku": product.sku,
         "name": product.name,
         "price": str(product.price),
-        "on_hand": product.on_hand + in_segments,
-        "available": product.available + in_segments,
+        "on_hand": product.on_hand_in_all,
+        "available": product.available_in_all,
     }
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.conf import settings
 from django.db import DatabaseError, IntegrityError
 
 from inventory import reservations
 from inventory.checkpoints import checkpoint
-from inventory.domain import Line, SoldOut, merge_in_order
+from inventory.domain import LimitReached, Line, SoldOut, merge_in_order
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product
 from inventory.rows import refuse
 from inventory.strategies import Sale, Strategy, get_strategy
 from orders.models import Order
-from orders.recording import ClientKey, Receipt, write_many
+from orders.recording import ClientKey, Receipt, sell_many, write_many
 
 logger = logging.getLogger(__name__)
 
@@ -77,15 +78,11 @@ def place(
         basket=basket,
         receipt=receipt,
         record_many=write_many,
+        sell_many=sell_many,
     )
-    try:
-        _sell(seller, sale)
-    except SoldOut:
-        # Reservations end in the moment of their expiry, whether somebody has swept them up or not. A
-        # strategy whose copy of the stock refuses without asking the database relies on the sweep.
-        if seller.keeps_stock or not reservations.expire_overdue(line.sku for line in cart):
-            raise
-        _sell(seller, sale)
+    # A strategy whose copy of the stock refuses without asking the database relies on the sweep.
+    refusals = (LimitReached,) if seller.keeps_stock else (SoldOut, LimitReached)
+    _despite_overdue(cart, partial(_sell, seller, sale), refusals)
     tell_low_stock(receipt)
     return receipt
 
@@ -111,9 +108,27 @@ def checkout_reserved(basket: uuid.UUID, *, customer: str = "", key: ClientKey |
     cart = reservations.lines_of(basket)
     receipt = Receipt(cart, "reservation", customer or reservations.customer_of(basket), key=key)
     receipt.pay_by = _end_of_payment(receipt)
-    reservations.use(basket, _Record(receipt), wait=Strategy.wait)
+    use = partial(reservations.use, basket, _Record(receipt), wait=Strategy.wait)
+    _despite_overdue(cart, use, (LimitReached,))
     tell_low_stock(receipt)
     return receipt
+
+
+def _despite_overdue(
+    cart: Iterable[Line], sell: Callable[[], None], refusals: tuple[type[Exception], ...]
+) -> None:
+    """Sell, and once more when overdue reservations of the cart's products stood in the way.
+
+    They end in the moment of their expiry, whether somebody has swept them up or not.
+    """
+    try:
+        sell()
+    except refusals as refused:
+        if isinstance(refused, SoldOut) and not refused.promised:
+            raise
+        if not reservations.expire_overdue(_skus(cart)):
+            raise
+        sell()
 
 
 def _sell(seller: Strategy, sale: Sale) -> None:
@@ -139,6 +154,10 @@ class _Record:
         checkpoint("recorded", order=self._receipt.id)
 
 
+def _skus(cart: Iterable[Line]) -> list[str]:
+    return [line.sku for line in cart]
+
+
 def _strategy_of(cart: Iterable[Line]) -> str:
     """Return the strategy that every product of the cart asks for, or else the setting's.
 
@@ -146,8 +165,7 @@ def _strategy_of(cart: Iterable[Line]) -> str:
     """
     if not settings.PRODUCT_STRATEGIES:
         return str(settings.CHECKOUT_STRATEGY)
-    skus = [line.sku for line in cart]
-    wished = set(Product.objects.filter(sku__in=skus).values_list("strategy", flat=True))
+    wished = set(Product.objects.filter(sku__in=_skus(cart)).values_list("strategy", flat=True))
     only = wished.pop() if len(wished) == 1 else ""
     return only or str(settings.CHECKOUT_STRATEGY)
 

@@ -8,11 +8,11 @@ from orders import views
 app_name = "orders"
 
 urlpatterns = [
+    path("checkout/", views.checkout_view, name="checkout"),  # first: it is asked for most
     path("", views.start, name="start"),
     path("shop/", views.shop, name="shop"),
     path("lab/", include("orders.lab.urls")),
     path("problems/", views.problems, name="problems"),
-    path("checkout/", views.checkout_view, name="checkout"),
     path("orders/<str:order_id>/", views.order_view, name="order"),
     path("orders/<str:order_id>/pay/", views.pay_view, name="pay"),
     path("orders/<str:order_id>/cancel/", views.cancel_view, name="cancel"),

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -15,6 +16,8 @@ from tests.coordination import (
     zookeeper_location,
     zookeeper_room,
 )
+from tests.emptying import deletes
+from tests.grouping import Scheduling, place
 from tests.serving import server
 
 __all__ = ["etcd_location", "etcd_room", "redlock_location", "server", "zookeeper_location", "zookeeper_room"]
@@ -34,6 +37,21 @@ hypothesis_settings.register_profile("explore", max_examples=1000, deadline=None
 hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of one group together, in whatever order others have put them."""
+    items.sort(key=lambda item: place(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    """Have one worker run a group, in the order of the table; another way to deal may be named by --dist."""
+    if config.getvalue("dist") != "load":
+        return None
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
     """Tell processes that tests start which database is the tests'."""
@@ -41,6 +59,18 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 
     database = settings.DATABASES["default"]
     os.environ["HOLDFAST_TEST_DATABASE"] = database.get("TEST", {}).get("NAME") or f"test_{database['NAME']}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_emptying() -> Iterator[None]:
+    """Delete what a test committed; see `tests/emptying.py`."""
+    from django.core.management.commands import flush
+    from django.db.backends.postgresql.operations import DatabaseOperations
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatabaseOperations, "sql_flush", deletes)
+        patch.setattr(flush, "emit_post_migrate_signal", lambda *args, **kwargs: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -42,8 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 servers, rounds.effort(options.quick), options.strategy, status.update
             )
         if "growth" in options.only:
-            seconds = 0.6 if options.quick else 1.5
-            results["growth"] = growth.measure(servers, seconds, options.strategy, status.update)
+            seconds, number = (0.6, 1) if options.quick else (1.0, options.rounds)
+            results["growth"] = growth.measure(
+                servers, seconds, options.strategy, status.update, axes=options.axis, rounds=number
+            )
     results["minutes"] = (time.monotonic() - begun) / 60
     results["targets"] = [{**asdict(target), "verdict": target.verdict} for target in judge(results)]
     results["faults"] = _faults(results)
@@ -59,6 +61,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkout", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about three minutes")
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="measure these parts")
+    parser.add_argument(
+        "--axis", choices=growth.AXES, nargs="+", default=growth.AXES, help="what grows (default: all)"
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="how often growth is measured (default 2)")
     parser.add_argument(
         "--strategy", nargs="+", metavar="NAME", help="these strategies (default: every sound one)"
     )

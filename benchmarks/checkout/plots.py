@@ -9,6 +9,7 @@ from benchmarks.checkout.rounds import HOT
 from benchmarks.checkout.subjects import FOR_UPDATE, VIEWS
 from benchmarks.figures import Table
 from benchmarks.plots import OTHERS, OURS, _bars, _pyplot, _save
+from benchmarks.stats import Spread
 
 VIEW_NAMES = frozenset(view.name for view in VIEWS)
 
@@ -39,22 +40,33 @@ def _speeds(plt: Any, records: list[dict[str, Any]], folder: Path) -> Path:
 
 def _growth(plt: Any, records: list[dict[str, Any]], axis: str, folder: Path) -> Path:
     figure, (speed, cost) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
-    mine = [record for record in records if record["axis"] == axis and "web_cpu_us" in record]
-    for number, peer in enumerate(dict.fromkeys(record["peer"] for record in mine)):
-        points = sorted((r for r in mine if r["peer"] == peer), key=lambda r: int(r["size"]))
+    mine = [record | _cost(record) for record in records if record["axis"] == axis]
+    table = Table(mine, "case")
+    sizes = sorted({int(record["size"]) for record in mine})
+    for number, peer in enumerate(table.peers()):
         style = {"marker": "os^vD*"[number % 6], "linewidth": 1.2, "markersize": 4, "label": peer}
-        sizes = [r["size"] for r in points]
-        speed.plot(sizes, [r["answers_per_second"] for r in points], **style)
-        cost.plot(
-            sizes,
-            [(r["web_cpu_us"] + r["postgres_cpu_us"] + r["redis_cpu_us"]) / 1000 for r in points],
-            **style,
-        )
+        for plot, figures in ((speed, "answers_per_second"), (cost, "cpu_ms")):
+            spreads = {size: table.figure(peer, f"{size} {axis}", figures) for size in sizes}
+            _line(plot, {size: spread for size, spread in spreads.items() if spread}, style)
     for plot, title in ((speed, "orders a second"), (cost, "processor ms an order, all servers")):
-        plot.set_xscale("log", base=2 if axis == "segments" else 10)
+        plot.set_xscale("log", base=10 if axis in ("buyers", "products") else 2)
+        plot.set_xticks(sizes, [str(size) for size in sizes])
+        plot.minorticks_off()
         plot.set_xlabel(axis)
         plot.set_title(title, fontsize=9)
         plot.set_ylim(bottom=0)
         plot.spines[["top", "right"]].set_visible(False)
     cost.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    return _save(plt, figure, folder / f"checkout-{axis}.svg")
+    return _save(plt, figure, folder / f"checkout-{axis.replace(', ', '-').replace(' ', '-')}.svg")
+
+
+def _cost(record: dict[str, Any]) -> dict[str, float]:
+    parts = [record.get(f"{server}_cpu_us") for server in ("web", "postgres", "redis")]
+    return {} if None in parts else {"cpu_ms": sum(part for part in parts if part) / 1000}
+
+
+def _line(plot: Any, spreads: dict[int, Spread], style: dict[str, Any]) -> None:
+    """Draw the medians, and the quartiles around them."""
+    (drawn,) = plot.plot(list(spreads), [spread.median for spread in spreads.values()], **style)
+    low, high = ([spread[end] for spread in spreads.values()] for end in (0, 2))
+    plot.fill_between(list(spreads), low, high, color=drawn.get_color(), alpha=0.12, linewidth=0)

@@ -80,7 +80,7 @@ class Room:
     def statements(self, subject: Subject) -> float:
         """Return how many statements of one checkout PostgreSQL's log has, BEGIN and COMMIT included."""
         request = self._requests(subject, self._stock_up(1, 1_000_000))[0]
-        with Wire(self.shop.address, timeout=20) as wire, self._logged():
+        with Wire(self.shop.address, timeout=20) as wire, self._set(log_min_duration_statement=0):
             for _ in range(3 * COUNTED):  # every connection of the pool has heard of the setting by then
                 wire.ask(request)
             before = self._log_lines()
@@ -124,16 +124,22 @@ class Room:
         }
 
     @contextmanager
-    def _logged(self) -> Iterator[None]:
-        self._set_log("0")
+    def slow_flushes(self, milliseconds: int) -> Iterator[None]:
+        """Let each flush of a commit take so much longer, as on a slower disk; commits still share one."""
+        with self._set(commit_delay=milliseconds * 1000, commit_siblings=0):
+            yield
+
+    @contextmanager
+    def _set(self, **settings: int) -> Iterator[None]:
+        for name, value in settings.items():
+            self.database.execute(f"ALTER SYSTEM SET {name} = {value}")
+        self.database.execute("SELECT pg_reload_conf()")
         try:
             yield
         finally:
-            self._set_log("-1")
-
-    def _set_log(self, threshold: str) -> None:
-        self.database.execute(f"ALTER SYSTEM SET log_min_duration_statement = {threshold}")
-        self.database.execute("SELECT pg_reload_conf()")
+            for name in settings:
+                self.database.execute(f"ALTER SYSTEM RESET {name}")
+            self.database.execute("SELECT pg_reload_conf()")
 
     def _log_lines(self) -> int:
         text = self.servers.postgres.log.read_text(errors="replace")

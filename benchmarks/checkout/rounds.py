@@ -46,6 +46,7 @@ def measure(
     statements: dict[str, float] = {}
     for shape in effort.shapes:
         with open_room(servers, *shape) as room:
+            _warm_up(room, subjects, progress)
             for number in range(effort.rounds):
                 for record in _round(room, subjects, effort.seconds, progress):
                     records.append(record | {"round": number, "shape": name_of(shape)})
@@ -53,6 +54,13 @@ def measure(
                 progress("statements of a checkout")
                 statements = {subject.name: room.statements(subject) for subject in subjects}
     return {"records": records, "statements": statements}
+
+
+def _warm_up(room: Room, subjects: Sequence[Subject], progress: Callable[[str], None]) -> None:
+    """Let each thread open its connections, to Redis' wake-ups too: a shop is asked more than once."""
+    for subject in subjects:
+        progress(f"{subject.name}, warming up")
+        room.run(subject, buyers=BUYERS, seconds=0.5)
 
 
 def _round(

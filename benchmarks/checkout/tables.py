@@ -8,14 +8,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from benchmarks.checkout.growth import BUYERS, PRODUCTS
+from benchmarks.checkout.growth import SIZES
 from benchmarks.checkout.rounds import HOT, MANY, SOLD_OUT
-from benchmarks.checkout.subjects import EMPTY, FOR_UPDATE, SEGMENTS
+from benchmarks.checkout.subjects import EMPTY, FOR_UPDATE
 from benchmarks.figures import Table
 from benchmarks.stats import Spread
 
 COLOURS = {"reached": "green", "missed": "red", "not measured": "dim"}
-SIZES = {"buyers": BUYERS, "products": PRODUCTS, "segments": SEGMENTS}
 
 
 def show(console: Console, results: dict[str, Any]) -> None:
@@ -111,9 +110,10 @@ def _costs(rounds: dict[str, Any], shape: str) -> RichTable:
 def _growth(records: list[dict[str, Any]], axis: str) -> RichTable:
     sizes = SIZES[axis]
     shown = _table(f"Answers a second by {axis}", "", *map(str, sizes))
-    for peer in dict.fromkeys(record["peer"] for record in records):
-        rates = {r["size"]: r["answers_per_second"] for r in records if r["peer"] == peer}
-        shown.add_row(peer, *(f"{rates[size]:.0f}" if size in rates else "–" for size in sizes))
+    table = Table(records, "case")
+    for peer in table.peers():
+        rates = (table.figure(peer, f"{size} {axis}", "answers_per_second") for size in sizes)
+        shown.add_row(peer, *(_text(rate, "{:.0f}") for rate in rates))
     return shown
 
 

@@ -8,11 +8,14 @@ from benchmarks.checkout import subjects, views
 
 subjects.offer()
 
+bench = [
+    path("empty/", views.empty),
+    path("select/", views.select),
+    path("unlocked/", views.unlocked),
+    path("select_for_update/", views.select_for_update),
+    path("distributed_lock/", views.locked),
+]
 urlpatterns = [
-    path("bench/empty/", views.empty),
-    path("bench/select/", views.select),
-    path("bench/unlocked/", views.unlocked),
-    path("bench/select_for_update/", views.select_for_update),
-    path("bench/distributed_lock/", views.locked),
+    path("bench/", include(bench)),
     path("", include("orders.urls")),
 ]

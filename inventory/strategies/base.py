@@ -31,6 +31,10 @@ class Sale:
             batch lives or dies as one. A sale that can't be (its customer's limit, a repeated idempotency
             key) is left out, neighbours unharmed; the answer has its error by the sale's id, and the strategy
             must give its units back in the same transaction. It makes no checkpoint.
+        sell_many: takes the units and writes the orders of many sales at once, in one statement outside any
+            transaction, the same function for all: given their receipts, the products of all by SKU as they
+            were read, and the seconds to wait for a row. It raises IntegrityError or DataError, with nothing
+            done, when anything isn't as it was read or one of the sales can't be.
     """
 
     lines: tuple[Line, ...]
@@ -39,6 +43,7 @@ class Sale:
     basket: tuple[Line, ...] = ()
     receipt: Any = None
     record_many: Callable[[Sequence[Any], Mapping[str, Product]], dict[UUID, Exception]] | None = None
+    sell_many: Callable[[Sequence[Any], Mapping[str, Product], float], None] | None = None
 
 
 class Strategy(ABC):

@@ -14,20 +14,21 @@ from inventory.strategies.base import Sale, Strategy
 class Combined(Strategy):
     """Idea:
         The hot row is free again only after its commit is on the disk. So let one buyer sell for all who wait
-        in its process: lock the rows once, decide each cart in turn, write all orders in one statement,
-        COMMIT once, and only then answer each.
+        in its process: look at the stock once, decide each cart in turn, take the units and write the orders
+        of all in one statement, which is its own transaction, and only then answer each.
 
     Interleaving:
         A leads. B and C come while A commits, and wait. A hands the lead to B, which sells for C as well: two
         units are left, B wants one and C two, so C alone is told that there is one.
 
     Verdict:
-        Exact: the rows are locked while they are decided about, also against other processes. Each cart has
-        its own verdict. When the batch fails, nobody was sold anything; when one member's rows were to
-        blame, each is tried alone.
+        Exact: the statement takes nothing unless there is enough for the whole batch, also against other
+        processes. When there isn't, or one member can't be served, nobody was sold anything: the rows are
+        locked, and each cart is decided about under the lock.
 
     Cost:
-        A handful of statements for up to 64 checkouts. A sale that comes alone costs what `row_lock` costs.
+        Two statements for up to 64 checkouts, one for a batch of refusals. Products with a limit a customer
+        are always sold the careful way.
     """
 
     name: ClassVar[str] = "combined"

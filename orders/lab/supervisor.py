@@ -85,7 +85,6 @@ def _spawn(run: LabRun) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "orders.lab.runner", run.pk],
         cwd=Path(settings.BASE_DIR),
-        env=os.environ | {"DATABASE_POOL": "0"},  # each buyer has a connection of its own
         stdin=subprocess.PIPE,
         start_new_session=True,
     )

@@ -203,11 +203,8 @@ class Crew:
 def shared_settings() -> dict[str, object]:
     """The settings that a worker must share with this process, which may be a test with databases of its own.
 
-    Each buyer has a connection of its own, as each request of a busy shop has: no pool. DEBUG is off, because
-    it would keep every SQL statement in memory and slow the buyers down.
+    DEBUG is off, because it would keep every SQL statement in memory and slow the buyers down.
     """
     databases = {alias: dict(connections[alias].settings_dict) for alias in connections}
-    for database in databases.values():
-        database["OPTIONS"] = {k: v for k, v in database["OPTIONS"].items() if k != "pool"}
     shared = {name: getattr(settings, name) for name in ("CACHES", "LOCKING", "REDIS_URL")}
     return shared | {"DATABASES": databases, "DEBUG": False}

@@ -19,8 +19,8 @@ STEPS = {
     "redis_script": "decided read written recorded committed",
     "redis_gate": "decided read written recorded committed",
     "segmented": "decided read written recorded committed",
-    "segmented_rows": "read decided written recorded committed",
+    "segmented_rows": "read decided waiting locked read decided written recorded committed",  # alone
     "segmented_locks": "waiting locked read decided written recorded committed unlocked",
-    "combined": "locked read decided recorded written committed",
+    "combined": "read decided committed",
     "async_reserve": "read decided written committed recorded committed",
 }

@@ -32,7 +32,7 @@ def test_the_list_shows_stock_sales_and_value(admin_client):
     sku = ProductFactory.create(on_hand=10).sku
     checkout([Line(sku, 3)], "row_lock")
     text = admin_client.get(LIST).content.decode()
-    for cell in ('field-on_hand">7<', 'field-sold">3<', 'field-value">17.50<'):
+    for cell in ('field-stock">7<', 'field-sold">3<', 'field-value">17.50<'):
         assert cell in text
 
 

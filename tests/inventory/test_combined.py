@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
+from decimal import Decimal
 from functools import partial
 
 import pytest
-from django.db import IntegrityError, OperationalError
+from django.conf import settings
+from django.db import IntegrityError, OperationalError, connection
 
 from inventory import batch_sale as module
 from inventory.combiner import Combiner
-from inventory.domain import Busy, Line, SoldOut, UnknownProduct
+from inventory.domain import Busy, LimitReached, Line, SoldOut, UnknownProduct
+from inventory.models import CustomerPurchase, Product
 from inventory.rows import subtract_many
-from inventory.strategies import Sale
+from inventory.strategies import Sale, Strategy
 from inventory.strategies.combined import Combined
 from orders.models import Order
+from orders.recording import ClientKey, RepeatedKey
 from orders.services import checkout
-from tests.factories import ProductFactory
+from tests.factories import LabProductFactory, ProductFactory
 from tests.inventory.books import books
 from tests.inventory.interleaving import Killed, buyers, eventually
 
@@ -38,17 +42,30 @@ def waiting() -> int:
 def batches(monkeypatch):
     """The sizes of the batches that are sold, as they come."""
     sizes = []
-    sell = module._sell
+    sell = module._sell_at_once
 
     def counted(batch):
         sizes.append(len(batch))
         sell(batch)
 
-    monkeypatch.setattr(module, "_sell", counted)
+    monkeypatch.setattr(module, "_sell_at_once", counted)
     return sizes
 
 
-def line_up(start, *carts, at="recorded"):
+@pytest.fixture(params=["at once", "carefully"])
+def way(request, monkeypatch):
+    """Both ways to sell to a batch, and where a leader can be stopped before its commit."""
+    if request.param == "at once":
+        return "decided"
+
+    def refuse(batch):
+        raise IntegrityError("as if the stock had changed")
+
+    monkeypatch.setattr(module, "_sell_at_once", refuse)
+    return "recorded"
+
+
+def line_up(start, *carts, at="decided"):
     """Let A lead and stop at `at`, and a buyer for each cart wait behind it, in order."""
     first = ProductFactory.create().sku
     a = start("A", buying(Line(first, 1)), at).reaches(at)
@@ -70,7 +87,7 @@ def test_who_waits_is_sold_to_in_one_commit(batches):
     assert books(sku).balanced
 
 
-def test_each_has_its_own_verdict(batches):
+def test_each_has_its_own_verdict(way):
     """In one batch: served, sold out with what is left, unknown, a cart of two lines, and the last unit."""
     pen, mug = ProductFactory.create(on_hand=3).sku, ProductFactory.create(on_hand=2).sku
     carts = [
@@ -81,10 +98,9 @@ def test_each_has_its_own_verdict(batches):
         [Line(mug, 1)],
     ]
     with buyers() as start:
-        a, others = line_up(start, *carts)
+        a, others = line_up(start, *carts, at=way)
         a.ends()
         errors = [buyer.ends().error for buyer in others]
-    assert batches == [1, 5]
     assert [type(error) for error in errors] == [type(None), SoldOut, UnknownProduct, type(None), type(None)]
     assert [(s.sku, s.requested, s.available) for s in errors[1].shortages] == [(pen, 2, 1)]
     assert errors[2].skus == ("ghost",)
@@ -93,7 +109,8 @@ def test_each_has_its_own_verdict(batches):
     assert books(mug).balanced
 
 
-def test_a_member_whose_rows_are_refused_does_not_fail_its_neighbours(batches, monkeypatch):
+@pytest.mark.parametrize("way", ["carefully"], indirect=True)
+def test_a_member_whose_rows_are_refused_does_not_fail_its_neighbours(way, monkeypatch):
     """When the database refuses the batch for one member's sake, the others are sold to all the same."""
     sku, poisoned = ProductFactory.create().sku, ProductFactory.create().sku
     write = subtract_many
@@ -105,7 +122,7 @@ def test_a_member_whose_rows_are_refused_does_not_fail_its_neighbours(batches, m
         write(taken)
 
     with buyers() as start:
-        a, others = line_up(start, [Line(sku, 1)], [Line(poisoned, 3)], [Line(sku, 1)])
+        a, others = line_up(start, [Line(sku, 1)], [Line(poisoned, 3)], [Line(sku, 1)], at=way)
         monkeypatch.setattr(module, "subtract_many", refuse_the_poisoned)
         a.ends()
         errors = [type(buyer.ends().error) for buyer in others]
@@ -113,14 +130,14 @@ def test_a_member_whose_rows_are_refused_does_not_fail_its_neighbours(batches, m
     assert (books(sku).sold, books(poisoned).sold) == (2, 0)
 
 
-def test_a_leader_that_is_stopped_before_its_commit_makes_the_others_busy(batches):
+def test_a_leader_that_is_stopped_before_its_commit_makes_the_others_busy(way):
     """B leads for C and is ended before the commit: nothing is sold, C is told to try again, D goes on."""
     sku = ProductFactory.create().sku
     with buyers() as start:
-        a, (b, c) = line_up(start, [Line(sku, 1)], [Line(sku, 1)])
-        b.stops.append("recorded")
+        a, (b, c) = line_up(start, [Line(sku, 1)], [Line(sku, 1)], at=way)
+        b.stops.append(way)
         a.ends()
-        b.reaches("recorded")
+        b.reaches(way)
         d = start("D", buying(Line(sku, 1)))
         eventually(lambda: waiting() == 1, "D waits")
         assert isinstance(b.dies().error, Killed)
@@ -129,16 +146,94 @@ def test_a_leader_that_is_stopped_before_its_commit_makes_the_others_busy(batche
     assert (books(sku).sold, books(sku).orders) == (1, 1)
 
 
-def test_a_leader_that_is_stopped_after_its_commit_has_sold_for_the_others(batches):
+def test_a_leader_that_is_stopped_after_its_commit_has_sold_for_the_others(way):
     """What is committed is committed: C gets its order, whatever becomes of B."""
     sku = ProductFactory.create().sku
     with buyers() as start:
-        a, (b, c) = line_up(start, [Line(sku, 1)], [Line(sku, 1)])
+        a, (b, c) = line_up(start, [Line(sku, 1)], [Line(sku, 1)], at=way)
         b.stops.append("committed")
         a.ends()
         assert isinstance(b.reaches("committed").dies().error, Killed)
         assert Order.objects.filter(pk=c.ends().result.pk).exists()
     assert books(sku).sold == 2
+
+
+CHANGES = {
+    "sold to others": {"on_hand": 1},
+    "promised to a basket": {"reserved": 4},
+    "another price": {"price": Decimal(7)},
+    "a limit": {"customer_limit": 1},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_changed_after_the_look_counts(change):
+    """A has looked and decided; before its statement the product changes: nothing is sold as it was."""
+    sku = LabProductFactory.create(on_hand=5, price=Decimal(5), guarded=False).sku
+    with buyers() as start:
+        a = start("A", buying(Line(sku, 2)), "decided").reaches("decided")
+        Product.objects.filter(sku=sku).update(**change)
+        outcome = a.ends()
+    if "price" in change:
+        assert outcome.result is not None
+        assert vars(outcome.result)["total"] == 14
+    else:
+        assert isinstance(outcome.error, LimitReached if "customer_limit" in change else SoldOut)
+        assert not Order.objects.exists()
+    assert Product.objects.get(sku=sku).on_hand == change.get("on_hand", 3 if outcome.result else 5)
+
+
+def test_refusals_cost_no_transaction(django_assert_num_queries):
+    """Who comes too late costs a look, and no second one for reservations where there are none."""
+    sku = ProductFactory.create(on_hand=0).sku
+    with django_assert_num_queries(1), pytest.raises(SoldOut):
+        checkout([Line(sku, 1)], "combined")
+
+
+def test_units_of_customers_are_counted_together(way):
+    """Two orders of one customer and one of another in a batch: each counter has its sum."""
+    sku = ProductFactory.create().sku
+    with buyers() as start:
+        a, _ = line_up(start, at=way)
+        for name in ("ann", "bob", "ann"):
+            start(name, partial(checkout, [Line(sku, 2)], "combined", customer=name))
+            eventually(lambda: waiting() > 0, "it waits")
+        eventually(lambda: waiting() == 3, "all wait")
+        a.ends()
+    assert dict(CustomerPurchase.objects.values_list("customer", "units")) == {"ann": 4, "bob": 2}
+
+
+def test_a_key_that_was_used_sells_to_the_neighbours_only(batches):
+    """B repeats a key that has its answer: B hears of that, C behind it is served."""
+    sku = ProductFactory.create().sku
+    key = ClientKey("", "k", "print")
+    checkout([Line(sku, 1)], "combined", key=key)
+    with buyers() as start:
+        a, _ = line_up(start)
+        b = start("B", partial(checkout, [Line(sku, 1)], "combined", key=key))
+        eventually(lambda: waiting() == 1, "B waits")
+        c = start("C", buying(Line(sku, 1)))
+        eventually(lambda: waiting() == 2, "C waits")
+        a.ends()
+        assert isinstance(b.ends().error, RepeatedKey)
+        assert c.ends().error is None
+    assert batches == [1, 1, 2]
+    assert books(sku).sold == 2
+
+
+def test_a_row_that_stays_locked_is_busy(monkeypatch):
+    """Somebody keeps the product's row: the statement gives up after the wait, and nothing is sold."""
+    sku = ProductFactory.create().sku
+    monkeypatch.setattr(Strategy, "wait", 0.05)
+    with buyers() as start:
+        a = start("A", partial(checkout, [Line(sku, 1)], "row_lock"), "locked").reaches("locked")
+        with pytest.raises(Busy):
+            checkout([Line(sku, 1)], "combined")
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW lock_timeout")
+            assert cursor.fetchone() == ("0",)
+        a.ends()
+    assert books(sku).sold == 1
 
 
 def test_a_lost_connection_is_everybodys_answer(monkeypatch):
@@ -150,7 +245,7 @@ def test_a_lost_connection_is_everybodys_answer(monkeypatch):
 
     with buyers() as start:
         a, others = line_up(start, [Line(sku, 1)], [Line(sku, 1)])
-        monkeypatch.setattr(module, "_sell", lose)
+        monkeypatch.setattr(module, "_sell_at_once", lose)
         a.ends()
         assert all(isinstance(buyer.ends().error, OperationalError) for buyer in others)
 
@@ -227,3 +322,15 @@ def test_a_fork_starts_with_an_empty_queue():
     go.set()
     thread.join(10)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_the_server_remembers_the_statement():
+    """After a few sales on one connection PostgreSQL runs look and sale from their plans."""
+    sku = ProductFactory.create().sku
+    for _ in range(settings.DATABASES["default"]["OPTIONS"]["prepare_threshold"] + 1):
+        checkout([Line(sku, 1)], "combined")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements")
+        remembered = [row[0] for row in cursor.fetchall()]
+    assert any("INSERT INTO orders_order " in statement for statement in remembered)
+    assert any(statement.startswith("SELECT id, sku") for statement in remembered)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from django.conf import settings
 from django.db import connection
 
 from inventory.domain import Line, SoldOut
@@ -83,6 +84,13 @@ def is_committed(strategy: str, stop: str, nth: int) -> bool:
     last_commit = max(i for i, name in enumerate(steps) if name == "committed")
     here = [i for i, name in enumerate(steps) if name == stop][nth - 1]
     return here >= last_commit
+
+
+def test_a_dead_holders_lock_ends_before_those_behind_it_give_up():
+    """In the shop as shipped a killed worker makes buyers wait, and none of them is sent away for it."""
+    for strategy in STRATEGIES.values():
+        if strategy.sound and not strategy.unconfigured():
+            assert settings.LOCKING[strategy.lock_alias]["WATCHDOG_TTL"] <= strategy.wait / 2, strategy.name
 
 
 def test_every_sound_strategy_dies_here():

@@ -10,9 +10,10 @@ import pytest
 from django.db.transaction import TransactionManagementError
 from django.utils import timezone
 
-from inventory.domain import InvalidCart, Line, SoldOut
-from inventory.models import Product, StockMovement, StockReservation
-from inventory.reservations import ReservationGone, expire_overdue, lock_rows, release, reserve
+from inventory.domain import InvalidCart, LimitReached, Line, SoldOut
+from inventory.models import CustomerPurchase, Product, StockMovement, StockReservation
+from inventory.reservations import ReservationGone, expire_overdue, release, reserve
+from inventory.rows import lock_rows
 from inventory.services import change_stock
 from inventory.strategies import STRATEGIES
 from orders.models import Order
@@ -44,11 +45,11 @@ def end_of(basket: uuid.UUID) -> None:
 
 
 def stock(sku: str = "mug") -> tuple[int, int]:
-    """Return the units on hand and reserved, after a look at the live reservations."""
+    """Return the units on hand, in segments too, and reserved, after a look at the live reservations."""
     product = Product.objects.get(sku=sku)
     live = StockReservation.objects.filter(product=product, state="live").values_list("quantity", flat=True)
     assert product.reserved == sum(live)
-    return product.on_hand, product.reserved
+    return books(sku).left, product.reserved
 
 
 @pytest.mark.parametrize("strategy", SOUND)
@@ -220,7 +221,7 @@ def test_rows_are_locked_inside_a_transaction_only(mug):
         lock_rows([mug.pk])
 
 
-@pytest.mark.parametrize("strategy", [name for name in SOUND if STRATEGIES[name].sound_across_processes])
+@pytest.mark.parametrize("strategy", SOUND)
 def test_a_delivery_beside_a_sale_is_not_lost(mug, strategy):
     """It comes between the decision and the writing, from somebody who asks for no lock: both count."""
     with buyers() as start:
@@ -232,3 +233,118 @@ def test_a_delivery_beside_a_sale_is_not_lost(mug, strategy):
         assert b.ends().error is None
     assert books("mug").left == 14
     assert books("mug").balanced
+
+
+# What one customer may have.
+
+
+@pytest.fixture
+def limited(mug):
+    """Of the mug one customer may have two."""
+    Product.objects.update(customer_limit=2)
+
+
+def counts(customer: str) -> tuple[int, int]:
+    """Return what a customer has bought and has reserved."""
+    return CustomerPurchase.objects.values_list("units", "reserved").get(customer=customer)
+
+
+def test_what_is_reserved_counts_for_the_limit(limited):
+    """Two are reserved: neither another reservation nor a checkout gets a third; another customer does."""
+    reserve([Line("mug", 2)], MINUTE, "ann")
+    for more in (partial(reserve, ttl=MINUTE), partial(checkout, strategy="row_lock")):
+        with pytest.raises(LimitReached) as refused:
+            more([Line("mug", 1)], customer="ann")
+        assert (refused.value.bought, refused.value.limit, refused.value.requested) == (2, 2, 1)
+    reserve([Line("mug", 2)], MINUTE, "bob")
+    assert stock() == (10, 4)
+    assert counts("ann") == (0, 2)
+
+
+def test_what_is_bought_counts_for_the_limit_of_a_reservation(limited):
+    """One is bought: one more may be reserved, two may not."""
+    checkout([Line("mug", 1)], "row_lock", customer="ann")
+    with pytest.raises(LimitReached):
+        reserve([Line("mug", 2)], MINUTE, "ann")
+    reserve([Line("mug", 1)], MINUTE, "ann")
+    assert counts("ann") == (1, 1)
+
+
+def test_a_reservation_that_is_bought_is_not_counted_twice(limited):
+    """Both units become bought ones, and are all that the customer gets."""
+    checkout_reserved(reserve([Line("mug", 2)], MINUTE, "ann").basket)
+    assert counts("ann") == (2, 0)
+    with pytest.raises(LimitReached):
+        reserve([Line("mug", 1)], MINUTE, "ann")
+
+
+def test_a_reservation_may_be_bought_by_another(limited):
+    """Then it is the buyer's limit that counts, and a refusal leaves the reservation alive."""
+    checkout([Line("mug", 1)], "row_lock", customer="bob")
+    basket = reserve([Line("mug", 2)], MINUTE, "ann").basket
+    with pytest.raises(LimitReached):
+        checkout_reserved(basket, customer="bob")
+    assert (counts("ann"), stock()) == ((0, 2), (9, 2))
+    checkout_reserved(basket, customer="eve")
+    assert (counts("ann"), counts("eve")) == ((0, 0), (2, 0))
+
+
+def test_a_released_reservation_does_not_count(limited):
+    """Its units may be reserved again at once."""
+    release(reserve([Line("mug", 2)], MINUTE, "ann").basket)
+    reserve([Line("mug", 2)], MINUTE, "ann")
+    assert counts("ann") == (0, 2)
+
+
+def test_an_overdue_reservation_does_not_count_when_reserving(limited):
+    """Nobody has swept: the customer's own next basket ends it."""
+    end_of(reserve([Line("mug", 2)], MINUTE, "ann").basket)
+    reserve([Line("mug", 2)], MINUTE, "ann")
+    assert (counts("ann"), stock()) == ((0, 2), (10, 2))
+
+
+@pytest.mark.parametrize("strategy", SOUND)
+def test_an_overdue_reservation_does_not_count_when_buying(limited, strategy):
+    """The same for a checkout, whichever way it sells."""
+    end_of(reserve([Line("mug", 2)], MINUTE, "ann").basket)
+    checkout([Line("mug", 2)], strategy, customer="ann")
+    assert (counts("ann"), stock()) == ((2, 0), (8, 0))
+
+
+def test_an_overdue_reservation_does_not_count_when_another_is_bought(limited):
+    """Nor when the limit was lowered to what a second basket has, and that is bought."""
+    Product.objects.update(customer_limit=4)
+    end_of(reserve([Line("mug", 2)], MINUTE, "ann").basket)
+    basket = reserve([Line("mug", 2)], MINUTE, "ann").basket
+    Product.objects.update(customer_limit=2)
+    checkout_reserved(basket)
+    assert counts("ann") == (2, 0)
+
+
+def test_nobody_in_particular_reserves_nothing_limited(limited):
+    """As with a checkout: one nobody can't be told from another."""
+    with pytest.raises(LimitReached):
+        reserve([Line("mug", 1)], MINUTE)
+    assert stock() == (10, 0)
+
+
+def test_a_basket_over_one_limit_counts_for_none(limited):
+    """All lines or none: the pen of a refused basket is neither reserved nor counted."""
+    ProductFactory.create(sku="pen")
+    with pytest.raises(LimitReached):
+        reserve([Line("mug", 3), Line("pen", 1)], MINUTE, "ann")
+    assert (stock(), stock("pen")) == ((10, 0), (10, 0))
+    assert not CustomerPurchase.objects.exists()
+
+
+@pytest.mark.parametrize("strategy", ["row_lock", "segmented_rows"])
+def test_a_purchase_and_a_reservation_at_once(limited, strategy):
+    """Neither sees the other's units yet: the reservation waits for the purchase's count, and is refused."""
+    with buyers() as start:
+        buy = partial(checkout, [Line("mug", 2)], strategy, customer="ann")
+        a = start("A", buy, "recorded").reaches("recorded")
+        b = start("B", partial(reserve, [Line("mug", 1)], MINUTE, "ann"))
+        assert b.ends_or_waits() == "waits"
+        assert a.ends().error is None
+        assert isinstance(b.ends().error, LimitReached)
+    assert counts("ann") == (2, 0)

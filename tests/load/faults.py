@@ -74,7 +74,7 @@ def parse(text: str) -> list[Fault]:
 def strike(
     faults: Sequence[Fault], shop: Shop, servers: Servers, *, start: float, seconds: float, seed: int
 ) -> list[dict[str, object]]:
-    """Let each fault happen at its moment; return what happened when.
+    """Let each fault happen at its moment; return what happened when, and until when.
 
     Args:
         faults: in the order of their moments.
@@ -89,5 +89,6 @@ def strike(
         time.sleep(max(0.0, start + fault.at * seconds - time.monotonic()))
         at = time.monotonic() - start
         FAULTS[fault.name][1](shop, servers, chance)
-        struck.append({"at": round(at, 3), "name": fault.name, "text": fault.text})
+        until = time.monotonic() - start
+        struck.append({"at": round(at, 3), "until": round(until, 3), "name": fault.name, "text": fault.text})
     return struck

@@ -24,6 +24,9 @@
     u.ctx.setLineDash([4, 4]);
     for (const fault of faults) {
       const x = u.valToPos(fault.at, "x", true);
+      u.ctx.globalAlpha = 0.12;
+      u.ctx.fillRect(x, u.bbox.top, u.valToPos(fault.until, "x", true) - x, u.bbox.height);
+      u.ctx.globalAlpha = 1;
       u.ctx.beginPath();
       u.ctx.moveTo(x, u.bbox.top);
       u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
@@ -65,13 +68,13 @@
     const series = peers.map((peer, i) => ({ ...line(peer, PALETTE[i % PALETTE.length], DASHES[Math.floor(i / PALETTE.length) % DASHES.length]), points: { show: true, size: 5 } }));
     draw(document.getElementById(id), {
       height: 380,
-      scales: { x: { time: false, distr: 3, log: choice.value === "segments" ? 2 : 10 }, y: { range: (u, low, high) => [0, Math.max(1, high * 1.1)] } },
+      scales: { x: { time: false, distr: 3, log: choice.value.startsWith("segments") ? 2 : 10 }, y: { range: (u, low, high) => [0, Math.max(1, high * 1.1)] } },
       axes: [axis({ label: choice.value, labelSize: 20, splits: () => sizes, values: (u, at) => at.map(String), filter: (u, at) => at }), axis({ size: 56, label: unit, labelSize: 20 })],
       series: [{ label: choice.value }, ...series],
     }, [sizes, ...peers.map((peer) => sizes.map((size) => value(peer, size)))]);
   };
   const growths = () => {
-    grown("growth-speed", "orders/s", (r) => r.answers_per_second);
+    grown("growth-speed", "orders/s", (r) => r.answers_per_second || NaN); // none in so short a window says nothing
     grown("growth-cost", "ms", (r) => (r.web_cpu_us + r.postgres_cpu_us + r.redis_cpu_us) / 1000);
   };
 

@@ -101,7 +101,7 @@ def _row(run: dict[str, Any]) -> str:
 
 def _article(run: dict[str, Any]) -> str:
     name = html.escape(run["name"])
-    struck = "; ".join(f"{fault['at']:.1f} s {fault['text']}" for fault in run["faults"]) or "no faults"
+    struck = "; ".join(map(_said, run["faults"])) or "no faults"
     wrong = "".join(f'<p class="bad">{html.escape(detail)}</p>' for detail in run["verdict"]["details"])
     keyed = "asked again with its key" if run["keyed"] else "not asked again: the shop knows no keys"
     plots = "".join(
@@ -113,6 +113,12 @@ def _article(run: dict[str, Any]) -> str:
         f" {run['unknown']} never answered; a buyer without an answer {keyed}."
     )
     return f'<article><h3>{name}</h3>{plots}<p class="note">{html.escape(note)}</p>{wrong}</article>'
+
+
+def _said(fault: dict[str, Any]) -> str:
+    down = fault["until"] - fault["at"]
+    back = f", back after {down:.1f} s" if down >= 0.1 else ""
+    return f"{fault['at']:.1f} s {fault['text']}{back}"
 
 
 def _inlined(paths: Iterable[Path]) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
 import psycopg
 
 from config import embedded
@@ -35,16 +36,18 @@ class Servers:
 
     def crash(self, server: embedded.Server) -> None:
         """Kill a server in its tracks, with all that it had not written, and start it again."""
-        process = server.process()
-        if process is not None:
-            for victim in (*process.children(recursive=True), process):
-                victim.kill()
-            process.wait(30)
+        if process := server.process():
+            # The parent first: PostgreSQL's would tell the others to go when it sees one of them die.
+            victims = [process, *process.children(recursive=True)]
+            for victim in victims:
+                with suppress(psutil.NoSuchProcess):
+                    victim.kill()
+            psutil.wait_procs(victims, timeout=30)
         server.start()
 
 
 class RoomyPostgres(embedded.Postgres):
-    """One with room for the pools of several shops."""
+    """One with room for the connections of several shops."""
 
     settings = embedded.Postgres.settings | {"max_connections": "600"}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from config.serve import gunicorn
+from config.serve import KEEP_CONNECTIONS, gunicorn
 from tests.load.wire import Address, Wire
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -71,7 +71,7 @@ def serving(environment: Mapping[str, str], *, workers: int = 2, threads: int = 
     process = subprocess.Popen(
         gunicorn(address.port, workers, threads),
         cwd=ROOT,
-        env=os.environ | PRODUCTION | {"DATABASE_POOL": str(threads)} | dict(environment),
+        env=os.environ | PRODUCTION | {"CONN_MAX_AGE": KEEP_CONNECTIONS} | dict(environment),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

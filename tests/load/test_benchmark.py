@@ -9,6 +9,7 @@ from threading import Thread
 import pytest
 from rich.console import Console
 
+from benchmarks.checkout import growth
 from benchmarks.checkout.__main__ import _faults
 from benchmarks.checkout.clients import Burst, Crowd
 from benchmarks.checkout.room import Meter, _figures
@@ -116,6 +117,20 @@ def test_books_that_are_not_exact_are_told(fault):
         record[fault] = 1 if record["peer"] in (UNLOCKED, "quick") and record["case"] == HOT else 0
     assert _faults({"rounds": {"records": wrong}}) == [f"quick, {HOT}: {fault} 1"]
     assert [target.verdict for target in judge({"rounds": {"records": wrong}})][-1] == "missed"
+
+
+@pytest.mark.parametrize("axis", growth.AXES)
+def test_whatever_grows_is_measured_at_every_size(axis):
+    """Each strategy has a figure at each size, one without segments the same for all numbers of them."""
+    wanted = ["row_lock", "segmented_rows", "combined"]
+    steps = list(growth._steps(axis, wanted))
+    sizes = {
+        peer: sorted(n for s in steps if s.peer == peer for n in s.sizes) for peer in {s.peer for s in steps}
+    }
+    segmented = axis.startswith("segments")
+    assert set(sizes) == ({"row_lock", "segmented_rows"} if segmented else {growth.BASE.name, *wanted})
+    assert all(tuple(found) == growth.SIZES[axis] for found in sizes.values())
+    assert sum(step.peer == "row_lock" for step in steps) == (1 if segmented else len(growth.SIZES[axis]))
 
 
 def test_everything_measured_is_printed():

@@ -204,7 +204,7 @@ def test_the_report_is_one_file_that_needs_no_network(tmp_path):
     run = {
         "name": "row_lock",
         "keyed": True,
-        "faults": [{"at": 0.5, "name": "kill", "text": "</script>"}],
+        "faults": [{"at": 0.5, "until": 1.7, "name": "kill", "text": "</script>"}],
         "locust": None,
         "acknowledged": 2,
         "orders": 2,
@@ -227,4 +227,5 @@ def test_the_report_is_one_file_that_needs_no_network(tmp_path):
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert page.count("</script>") == 2
     assert "&lt;lost&gt;" in page
+    assert "back after 1.2 s" in page
     assert "NOT every strategy was exact" in page

@@ -70,6 +70,7 @@ def test_a_sound_project_hears_nothing() -> None:
         ({"default": {"TTL": 0}}, ["locking.E003"]),
         ({"default": {"TTL": -5}}, ["locking.E003"]),
         ({"default": {"TTL": "10"}}, ["locking.E003"]),
+        ({"default": {"WATCHDOG_TTL": 0}}, ["locking.E003"]),
         ({"default": {"BACKEND": "nowhere.Backend"}}, ["locking.E004"]),
         ({"default": {"CACHE": "nowhere"}}, ["locking.E004"]),
         ({"default": {"BACKEND": REDIS, "LOCATION": "http://redis"}}, ["locking.E004"]),

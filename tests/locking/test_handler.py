@@ -45,6 +45,15 @@ def test_a_changed_setting_is_honoured():
     assert locks["default"] is not before
 
 
+def test_the_watchdog_keeps_leases_of_the_length_that_its_alias_says():
+    """`WATCHDOG_TTL` is the length of a renewed lease only: a ttl given is neither renewed nor changed."""
+    with override_settings(LOCKING={"default": {"BACKEND": MEMORY, "WATCHDOG_TTL": 4}}):
+        with get_lock("a") as lease:
+            assert (lease.ttl, lease.leases[0].renewed) == (4, True)
+        with get_lock("a", ttl=9) as lease:
+            assert (lease.ttl, lease.leases[0].renewed) == (9, False)
+
+
 def test_a_forked_child_builds_its_own_backends():
     """Sockets are never shared between processes."""
     before = id(locks["default"])
@@ -93,6 +102,7 @@ def test_a_handler_may_be_given_its_settings():
         ({"TIMEOUT": 3}, r"LOCKING\['x'\] has the unknown key 'TIMEOUT'; known are BACKEND, CACHE"),
         ({"TTL": 0}, r"LOCKING\['x'\]: TTL must be between 0.001 and 604800 seconds, not 0"),
         ({"TTL": "30"}, r"TTL must be a number of seconds, not '30' \(str\)"),
+        ({"WATCHDOG_TTL": 0}, r"WATCHDOG_TTL must be between 0.001 and 604800 seconds, not 0"),
         ({"WAIT": -1}, r"WAIT must be 0"),
         ({"OPTIONS": ["a"]}, r"\['OPTIONS'\] must be a dict, not \['a'\]"),
         ("redis://", r"LOCKING\['x'\] must be a dict, not 'redis://'"),

@@ -4,7 +4,7 @@ import pytest
 
 from locking import get_fair_lock, get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.handler import locks
-from locking.held import find_hold, held_locks, holds_of
+from locking.held import HeldLock, find_hold, held_locks, holds_of
 from locking.models import Fence, LockEvent
 from locking.operating import extend_held, force_release
 from tests.backends import BACKENDS
@@ -27,6 +27,24 @@ def each_backend(request, settings):
     if not locks["default"].supports_listing:
         pytest.skip("this backend can't list")
     return locks["default"]
+
+
+@pytest.mark.parametrize(
+    ("length", "left", "state"),
+    [
+        (30.0, 5.1, "held"),
+        (30.0, 5.0, "expiring"),
+        (None, 5.0, "expiring"),
+        (3.0, 2.0, "held"),
+        (3.0, 1.5, "expiring"),
+    ],
+)
+def test_a_lease_expires_in_its_last_seconds_or_in_the_half_of_a_short_one(length, left, state):
+    """A lease of 3 s that is renewed in time never has less than 2: nobody is to be alarmed by it."""
+    assert (
+        HeldLock(backend="x", name="a", key="a", kind="lock", owner="me", remaining=left, ttl=length).state
+        == state
+    )
 
 
 def test_every_kind_is_listed_by_name_oldest_first(each_backend):

@@ -19,6 +19,7 @@ from locking.handler import locks
 from locking.lease import HOLDS
 from locking.renewal import watchdog
 from locking.testing import held_locks, simulate_contention, simulate_loss
+from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
@@ -77,8 +78,7 @@ def test_a_cancelled_task_rolls_back_its_names():
     async def scenario():
         with simulate_contention("b"), counted_waiters(locks["default"]) as waiters:
             task = asyncio.create_task(get_lock("a", "b", wait=60).aacquire())
-            while not waiters.number():
-                await asyncio.sleep(0)
+            await auntil(waiters.number, PATIENCE)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

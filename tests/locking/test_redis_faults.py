@@ -15,6 +15,7 @@ from locking.clock import now
 from locking.handler import locks
 from locking.lease import State
 from locking.renewal import watchdog
+from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
 from locking.testing.contract.processes import child
 
@@ -321,8 +322,7 @@ def test_killed_connections_cost_waiting_tasks_nothing_but_their_places(own_redi
         with counted_waiters(locks["default"]) as waiters:
             async with get_lock("a", ttl=60):
                 crowd = [asyncio.create_task(_once_waiting("a")) for _ in range(3)]
-                while waiters.number() < 3:
-                    await asyncio.sleep(0.002)
+                await auntil(lambda: waiters.are(3), PATIENCE)
                 own_redis.client.client_kill_filter(_type="normal", skipme=True)
                 own_redis.client.client_kill_filter(_type="pubsub")
             async with asyncio.timeout(PATIENCE):
@@ -345,8 +345,7 @@ def test_a_task_that_cannot_leave_does_not_deafen_the_others(through_proxy, own_
             async with get_lock("a", ttl=60):
                 doomed = asyncio.create_task(_once_waiting("a"))
                 patient = asyncio.create_task(_once_waiting("a"))
-                while waiters.number() < 2:
-                    await asyncio.sleep(0.002)
+                await auntil(lambda: waiters.are(2), PATIENCE)
                 through_proxy.lose_reply_to(RELEASE, times=2)
                 doomed.cancel()
                 with pytest.raises(asyncio.CancelledError):

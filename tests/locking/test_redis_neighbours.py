@@ -10,6 +10,7 @@ from locking import BackendError, LockLost, LockNotAcquired, get_lock
 from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import derived, keys_of, pack
 from locking.handler import locks
+from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
 
 CHANNEL = "redisson_lock__channel:{a}"
@@ -110,8 +111,7 @@ def test_a_java_release_wakes_a_task(server, java):
     async def scenario():
         with counted_waiters(locks["default"]) as waiters:
             task = asyncio.create_task(get_lock("a", ttl=60, wait=60).aacquire())
-            while not waiters.number():
-                await asyncio.sleep(0.002)
+            await auntil(waiters.number, PATIENCE)
             _release(server)
             async with asyncio.timeout(PATIENCE):
                 await (await task).arelease()

@@ -41,6 +41,9 @@ BREAKS = {
     ),
     "reserved_is_the_sum_of_live_reservations": "UPDATE inventory_product SET reserved = 0 WHERE sku = 'mug'",
     "purchases_are_order_items": "UPDATE inventory_customerpurchase SET units = 9 WHERE customer = 'ann'",
+    "customers_reserved_is_the_sum_of_live_reservations": (
+        "DELETE FROM inventory_customerpurchase WHERE customer = 'eve'"
+    ),
     "totals_are_the_sum_of_items": "UPDATE orders_order SET total = total + 1 WHERE customer = 'ann'",
     "ended_orders_gave_everything_back": "UPDATE orders_order SET state = 'expired' WHERE customer = 'ann'",
     "keys_lead_to_their_orders": "UPDATE orders_idempotencykey SET order_id = NULL",
@@ -56,7 +59,7 @@ def shop():
     cancel(checkout([Line("mug", 3)], "redis_script", customer="bob").pk)
     paid = pay(checkout([Line("pen", 3)], "conditional_update").pk)
     take_back(paid.pk, [Line("pen", 1)], "parcel")
-    reserve([Line("mug", 4)], timedelta(minutes=5))
+    reserve([Line("mug", 4)], timedelta(minutes=5), "eve")
     checkout_reserved(reserve([Line("pen", 2)], timedelta(minutes=5), "ann").basket)
 
 

@@ -3,8 +3,9 @@ from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection, connections
 from django.test import Client, override_settings
 
 from inventory.models import Product
@@ -140,6 +141,30 @@ def test_a_database_connection_that_dies_has_an_unknown_outcome(client, mug, mon
     connection.close()
     assert (lost.status_code, lost.json()["type"]) == (503, "/problems/#outcome-unknown")
     assert not Order.objects.exists()
+
+
+@pytest.mark.parametrize("strategy", ["conditional_update", "redis_lock", "fenced_lock"])
+def test_a_commit_without_an_answer_is_not_hidden_by_what_fails_after_it(client, mug, settings, strategy):
+    """The server commits and dies, and a new connection is refused: whether there is an order isn't known."""
+    settings.CHECKOUT_STRATEGY = strategy
+    mine = connections["default"]
+
+    def commit_and_die() -> None:
+        mine.connection.commit()
+        mine.connection.close()
+        raise OperationalError("the connection is lost")
+
+    def refuse(*_: object) -> None:
+        psycopg.connect(host="/nobody/listens/here")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("locking.witness.TRIES", 1)
+        patch.setattr(mine, "_commit", commit_and_die)
+        patch.setattr(type(mine), "get_new_connection", refuse)
+        lost = post(client, cart(("mug", 1)))
+    connection.close()
+    assert (lost.status_code, lost.json()["type"]) == (503, "/problems/#outcome-unknown")
+    assert Order.objects.count() == 1
 
 
 def test_atomic_requests_does_not_wrap_the_checkout(client, mug, monkeypatch):

@@ -7,6 +7,7 @@ import uuid
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import OperationalError
 from django.test import Client
@@ -137,6 +138,25 @@ def test_an_answer_that_was_lost_after_the_commit_is_found(monkeypatch):
     assert answer.json()["id"] == str(Order.objects.get().pk)
 
 
+def test_a_lost_commit_stays_unknown_while_nobody_can_be_asked(monkeypatch):
+    """The database went down after the COMMIT was sent: that it can't be reached now is not the answer."""
+
+    def refuse(*args: object) -> None:
+        try:
+            psycopg.connect(host="/nobody/listens/here")
+        except psycopg.OperationalError as error:
+            raise OperationalError("can't be reached") from error
+
+    def break_off(*args: object) -> None:
+        raise OperationalError("the connection is gone")
+
+    monkeypatch.setattr("orders.idempotency._answered", refuse)
+    monkeypatch.setattr(ConditionalUpdate, "sell", break_off)
+    assert kind(buy(key="k")) == (503, "outcome-unknown")
+    monkeypatch.setattr(ConditionalUpdate, "sell", refuse)
+    assert kind(buy(key="k")) == (503, "unavailable")
+
+
 def test_an_invalid_request_is_not_kept():
     """A body that can't be understood uses no key."""
     assert kind(post("/checkout/", {"lines": []}, "k")) == (400, "invalid-request")
@@ -203,6 +223,16 @@ def test_reserve_then_check_out():
     assert (order.status_code, order.json()["customer"]) == (201, "ann")
     gone = post("/checkout/", {"reservation": made.json()["reservation"]})
     assert (kind(gone), gone.json()["state"]) == ((409, "reservation-gone"), "used")
+
+
+def test_a_reservation_beyond_the_limit():
+    """What ann has reserved already is told; a final answer."""
+    Product.objects.update(customer_limit=2)
+    wish = {"lines": [{"sku": "mug", "quantity": 1}], "customer": "ann"}
+    assert [post("/reservations/", wish).status_code for _ in range(2)] == [201, 201]
+    Product.objects.update(on_hand=9)
+    refused = post("/reservations/", wish)
+    assert (kind(refused), refused.json()["bought"]) == ((409, "customer-limit"), 2)
 
 
 def test_a_reservation_is_given_back():

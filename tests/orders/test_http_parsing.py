@@ -90,6 +90,8 @@ def test_a_body_that_is_no_object_is_refused(body, reason):
         ({"lines": "mug"}, "/lines", 'not "mug"'),
         ({"lines": []}, "/lines", "has 0 lines"),
         ({"lines": [GOOD] * (MAX_LINES + 1)}, "/lines", f"has {MAX_LINES + 1} lines"),
+        ({"lines": [GOOD], "customer": "a\0b"}, "/customer", "can be printed"),
+        ({"lines": [GOOD], "customer": "half a pair: \ud800"}, "/customer", "can be printed"),
         ({"lines": [GOOD], "extra": 1}, "/extra", "not a known field"),
         ({"lines": [GOOD], "a/b~c": 1}, "/a~1b~0c", "not a known field"),
         ({"lines": ["mug"]}, "/lines/0", 'not "mug"'),

@@ -23,6 +23,13 @@ def database_error(cause: Exception | None) -> OperationalError:
     return error
 
 
+def unreachable() -> OperationalError:
+    """Return what a server that is down leads to."""
+    with pytest.raises(psycopg.OperationalError) as told:
+        psycopg.connect(host="/nobody/listens/here")
+    return database_error(told.value)
+
+
 def answer(error: Exception, method: str = "POST") -> HttpResponse:
     """Return what a view that raises `error` answers."""
 
@@ -49,6 +56,7 @@ def answer(error: Exception, method: str = "POST") -> HttpResponse:
         (LockLost("gone"), 503, "outcome-unknown", "5"),
         (database_error(DEADLOCK), 503, "unavailable", "5"),
         (database_error(TOO_MANY), 503, "unavailable", "5"),
+        (unreachable(), 503, "unavailable", "5"),
         (database_error(ADMIN_SHUTDOWN), 503, "outcome-unknown", "5"),
         (database_error(None), 503, "outcome-unknown", "5"),
     ],

@@ -164,7 +164,6 @@ def test_a_run_ends_when_its_web_server_is_gone():
         [sys.executable, "-m", "orders.lab.runner", run.pk],
         cwd=ROOT,
         stdin=subprocess.PIPE,
-        env=os.environ | {"DATABASE_POOL": "0"},
     )
     until(lambda: said(run, "heat"), "the race has begun")
     assert process.stdin is not None

@@ -119,7 +119,7 @@ class ProcessContract(ContractBase):
             from locking.handler import locks
 
             place = locks["default"].place(
-                locks["default"].key(name), "00000000-0000-8000-a000-000000000000:1", self.patience
+                locks["default"].key(name), "00000000-0000-8000-a000-000000000000:1", self.shortest_ttl * 4
             )
             place.try_acquire(queue=True)
             pipe.send("stands in line")

@@ -48,25 +48,25 @@ function selectAll(event) {
 
 // The shelf --------------------------------------------------------------------------------------------------
 
-function stockText(onHand) {
-  if (onHand < 0) return interpolate(gettext("%s: oversold"), [onHand]);
-  if (onHand === 0) return gettext("sold out");
-  return interpolate(ngettext("%s in stock", "%s in stock", onHand), [onHand]);
+function stockText(available) {
+  if (available < 0) return interpolate(gettext("%s: oversold"), [available]);
+  if (available === 0) return gettext("sold out");
+  return interpolate(ngettext("%s in stock", "%s in stock", available), [available]);
 }
 
-function showStock(row, onHand) {
+function showStock(row, available) {
   const stock = row.querySelector(".stock");
-  stock.textContent = stockText(onHand);
-  stock.dataset.stock = onHand;
-  stock.dataset.level = onHand < 0 ? "below" : onHand === 0 ? "none" : onHand <= 5 ? "low" : "good";
+  stock.textContent = stockText(available);
+  stock.dataset.stock = available;
+  stock.dataset.level = available < 0 ? "below" : available === 0 ? "none" : available <= 5 ? "low" : "good";
 }
 
 async function refresh() {
   try {
     const answer = await fetch(form.dataset.products, { credentials: "omit" });
     const { products } = await answer.json();
-    const onHand = new Map(products.map((product) => [product.sku, product.on_hand]));
-    rows.filter((row) => onHand.has(row.dataset.sku)).forEach((row) => showStock(row, onHand.get(row.dataset.sku)));
+    const available = new Map(products.map((product) => [product.sku, product.available]));
+    rows.filter((row) => available.has(row.dataset.sku)).forEach((row) => showStock(row, available.get(row.dataset.sku)));
   } catch {
     say(gettext("The stock can't be read: the shop doesn't answer."));
   }

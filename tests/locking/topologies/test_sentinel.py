@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from locking import BackendUnavailable, get_lock
-from tests.locking.topologies.servers import needs_redis_server, until
+from tests.locking.topologies.servers import PATIENCE, needs_redis_server, until
 from tests.locking.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
 pytestmark = needs_redis_server
@@ -32,6 +32,14 @@ def _releases(lease):
     return True
 
 
+async def _areleases(lease):
+    try:
+        await lease.arelease()
+    except BackendUnavailable:
+        return False
+    return True
+
+
 async def test_a_failover_is_followed_by_tasks(service):
     """A task that waits when the master dies gets the lock from the replica that takes over."""
     held = await get_lock("watched").aacquire()
@@ -40,11 +48,8 @@ async def test_a_failover_is_followed_by_tasks(service):
 
     service.master.kill()
     await asyncio.to_thread(until, lambda: service.replica.ask("ROLE")[0] == b"master", "a failover")
-    while True:
-        try:
-            await held.arelease()
-            break
-        except BackendUnavailable:
+    async with asyncio.timeout(PATIENCE):
+        while not await _areleases(held):
             await asyncio.sleep(0.05)
 
     assert (await asyncio.wait_for(waiter, 15)).fencing_token > held.fencing_token

@@ -1,0 +1,38 @@
+"""Tests of the same servers stay together: one worker starts them, once, and the longest work is begun first.
+
+All other tests are dealt out one by one. A group that is missing here, or has a test too many, costs time and
+nothing else. (`--dist loadgroup` and its marks do nothing under pytest 9.2: pytest-xdist's issue 1386.)
+"""
+
+import re
+
+from xdist.scheduler import LoadScopeScheduling
+
+# The longest first. A test belongs to the first that is found in its address.
+GROUPS = [
+    r"\[.*etcd",
+    r"\[.*zookeeper|/test_curator",
+    r"\[.*mariadb",
+    r"/locking/java/",
+    r"/browser/|/test_http_rush",
+    r"/locking/worker/",
+    r"/scratch/",
+    r"\[.*redis-cluster|/test_cluster",
+    r"\[.*redis-sentinel|/test_sentinel",
+    r"/test_deaths",
+    r"/test_segments_in_a_cluster",
+    r"/test_wheel",
+    r"\[.*redlock",
+]
+
+
+def place(test: str) -> int:
+    """Return the place of a test's group in the table; tests of none come last."""
+    return next((i for i, pattern in enumerate(GROUPS) if re.search(pattern, test)), len(GROUPS))
+
+
+class Scheduling(LoadScopeScheduling):
+    """Deals out whole groups, then single tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return [*GROUPS, nodeid][place(nodeid)]
