@@ -21,14 +21,13 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
-from locking import BackendUnavailable, Lease, Lock, LockLost, get_lock, get_semaphore
+from locking import Lease, Lock, LockLost, get_lock, get_semaphore
 from orders.lab.limits import STEP_SESSIONS
 from orders.lab.models import LabEvent, LabRun, forget_old_runs
 
 RACE_LOCK = "lab:race"
 STEPS_LOCK = "lab:steps"
 LOOK_EVERY = 0.25
-LEASE = 10.0  # seconds for which the lab stays taken when the web server is killed under a race
 LEAVE_WITHIN = 30.0
 ENDING = 3.0  # seconds that a run which has said its last word may take to be gone
 
@@ -57,8 +56,8 @@ def start(kind: LabRun.Kind, parameters: dict[str, Any]) -> LabRun:
 def lock_of(kind: str) -> Lock:
     """One race at a time, and a few sessions of steps."""
     if kind == LabRun.Kind.RACE:
-        return get_lock(RACE_LOCK, ttl=LEASE, wait=ENDING)
-    return get_semaphore(STEPS_LOCK, STEP_SESSIONS, ttl=LEASE, wait=ENDING)
+        return get_lock(RACE_LOCK, wait=ENDING)
+    return get_semaphore(STEPS_LOCK, STEP_SESSIONS, wait=ENDING)
 
 
 def running_race() -> LabRun | None:
@@ -95,7 +94,7 @@ def _see_out(process: subprocess.Popen[bytes], lease: Lease) -> None:
     while process.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_EVERY)
-        if not _kept(lease):
+        if not _is_held(lease):
             process.terminate()
             break
     try:
@@ -106,14 +105,10 @@ def _see_out(process: subprocess.Popen[bytes], lease: Lease) -> None:
         process.communicate()
 
 
-def _kept(lease: Lease) -> bool:
-    """Prolong the lease when a third of it is over; False when it is lost."""
+def _is_held(lease: Lease) -> bool:
+    """Whether the watchdog could renew it so far."""
     try:
         lease.ensure_held()
-        if lease.remaining() < LEASE * 2 / 3:
-            lease.extend(LEASE)
-    except BackendUnavailable:
-        return True  # it lasts for a while yet: the next look tries again
     except LockLost:
         return False
     return True
