@@ -21,7 +21,7 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
-from locking import Lease, Lock, get_lock, get_semaphore
+from locking import Lease, Lock, LockLost, get_lock, get_semaphore
 from orders.lab.limits import STEP_SESSIONS
 from orders.lab.models import LabEvent, LabRun, forget_old_runs
 
@@ -94,7 +94,7 @@ def _see_out(process: subprocess.Popen[bytes], lease: Lease) -> None:
     while process.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_EVERY)
-        if not lease:
+        if not _is_held(lease):
             process.terminate()
             break
     try:
@@ -103,6 +103,15 @@ def _see_out(process: subprocess.Popen[bytes], lease: Lease) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     finally:
         process.communicate()
+
+
+def _is_held(lease: Lease) -> bool:
+    """Whether the watchdog could renew it so far."""
+    try:
+        lease.ensure_held()
+    except LockLost:
+        return False
+    return True
 
 
 def _close(run: LabRun) -> None:

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from django.conf import settings
 
 from inventory.models import Product
 from locking import LockNotAcquired, get_lock
+from locking.held import holds_of
+from locking.lock import force_release
 from orders.lab import supervisor
 from orders.lab.models import LabEvent, LabRun
 from orders.models import Order
@@ -128,6 +131,19 @@ def test_a_killed_run_is_told_of():
     the_process(run).kill()
     assert ended(run)["why"] == "died"
     assert not get_lock(supervisor.RACE_LOCK).locked()
+
+
+def test_a_race_does_not_go_on_without_its_lock():
+    """Its lease is the shop's short one, so that a killed server closes the lab for seconds; when an operator
+    breaks it, the race is ended.
+    """
+    run = supervisor.start(RACE_KIND, RACE | {"gap": 300, "stock": 100, "buyers": 40})
+    (hold,) = holds_of(supervisor.RACE_LOCK)
+    assert 0 < (hold.remaining or 0) <= settings.LOCKING["default"]["WATCHDOG_TTL"]
+    assert force_release(hold.name, owner=hold.owner)
+    ended(run)
+    assert not said(run, "result")
+    assert nothing_is_left()
 
 
 def test_a_run_ends_when_its_web_server_is_gone():
