@@ -98,8 +98,11 @@ except embedded.EmbeddedError as error:
     raise SystemExit(f"holdfast: {error}") from None
 
 # `make serve` keeps the connections of gunicorn's threads. A pool would let requests stand in line for a
-# database that is down and ask it at ever longer intervals; a thread is refused at once, and back at once.
+# database that is down and ask it at ever longer intervals; a thread is refused at once, and back at once. A
+# connection that died while its thread slept is found out before a request uses it: after that nobody could
+# say what came of the order.
 DATABASE.setdefault("CONN_MAX_AGE", env.int("CONN_MAX_AGE", default=0))
+DATABASE.setdefault("CONN_HEALTH_CHECKS", True)
 
 # psycopg's own; Django turns it off unless it is named.
 DATABASE.setdefault("OPTIONS", {}).setdefault(
