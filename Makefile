@@ -25,6 +25,9 @@ serve: migrate ## run the shop at http://127.0.0.1:8000/
 	@$(RUN) manage.py seed_demo
 	@$(RUN) -m config.serve $(PORT)
 
+# Somebody's wish that Python write no bytecode would have every process of the tests compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 test: check ## check, then run all tests (PYTEST="-k name" narrows them)
 	@$(RUN) -m pytest -n $(WORKERS) $(PYTEST)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -67,7 +68,6 @@ def mariadb_socket() -> Iterator[str]:
     """The socket of a private MariaDB."""
     if programs() is None:
         pytest.skip(MISSING)
-    pymysql = pytest.importorskip("pymysql")
     pymysql.install_as_MySQLdb()
     with running_mariadb() as socket:
         yield socket

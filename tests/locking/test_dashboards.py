@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 
 from locking.contrib.prometheus import Meter
@@ -35,7 +36,6 @@ def dashboard():
 @pytest.fixture(scope="module")
 def rules():
     """The rules as Prometheus reads them."""
-    yaml = pytest.importorskip("yaml")
     (group,) = yaml.safe_load((OPS / "prometheus" / "alerts.yml").read_text())["groups"]
     return group["rules"]
 

@@ -1,6 +1,9 @@
 """Traces: one span for the wait and one for the hold, in the trace of whoever took the lock."""
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import get_tracer
 
 from locking import BackendUnavailable, LockLost, get_lock
@@ -9,22 +12,18 @@ from locking.contrib.opentelemetry import Spans
 from locking.testing import simulate_contention, simulate_loss
 from tests.locking.observing import observed_by
 
-sdk = pytest.importorskip("opentelemetry.sdk.trace")
-exporting = pytest.importorskip("opentelemetry.sdk.trace.export")
-memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
-
 
 @pytest.fixture
 def tracer():
     """A tracer whose finished spans lie in `spans`."""
-    return sdk.TracerProvider()
+    return TracerProvider()
 
 
 @pytest.fixture
 def spans(tracer, memory_locks):
     """What was traced so far, oldest first."""
-    exporter = memory.InMemorySpanExporter()
-    tracer.add_span_processor(exporting.SimpleSpanProcessor(exporter))
+    exporter = InMemorySpanExporter()
+    tracer.add_span_processor(SimpleSpanProcessor(exporter))
     with observed_by(Spans(tracer.get_tracer("tests"))):
         yield exporter.get_finished_spans
 
