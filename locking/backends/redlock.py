@@ -11,14 +11,16 @@ given: any later majority shares a server with it, which then mints a higher one
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from django.core.checks import CheckMessage, Warning
 from django.core.exceptions import ImproperlyConfigured
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome
+from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Presence
 from locking.backends.options import own_number
+from locking.backends.redis.census import Census
 from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.index import Index
 from locking.backends.redis.nodes import Node, Silence, ask_all
@@ -55,6 +57,7 @@ class RedlockBackend(BaseLockBackend):
     """
 
     supports_fencing = True
+    supports_listing = True
     supports_force_release = True
 
     def __init__(self, settings: AliasSettings) -> None:
@@ -65,10 +68,13 @@ class RedlockBackend(BaseLockBackend):
         )
         delay = options.pop("restart_delay", 0)
         self._restart_delay = own_number(settings, delay, "restart_delay") if delay else 0.0
-        redis = AliasSettings(alias=settings.alias, backend=settings.backend, options=options)
+        redis = AliasSettings(
+            alias=settings.alias, backend=settings.backend, key_prefix=settings.key_prefix, options=options
+        )
         self.nodes = [Node(redis, url, self._timeout, self._restart_delay) for url in _urls(settings)]
         self._index = Index(settings.key_prefix)
         self.quorum = len(self.nodes) // 2 + 1
+        self._census = Census([node.wire for node in self.nodes], settings.key_prefix, self.quorum)
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
@@ -169,6 +175,41 @@ class RedlockBackend(BaseLockBackend):
                 left = sorted((left for name, left in seen if name == owner), reverse=True)
                 return Holder(owner, 1, bare(left[self.quorum - 1] / 1000))
         return None
+
+    # what is held, and by whom
+
+    def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
+        """See the base class: what a majority lists."""
+        return [self._agreed(holds) for holds in self._census.held(prefix)[offset : offset + limit]]
+
+    def _agreed(self, holds: Sequence[Held]) -> Held:
+        """Return what several servers say of one hold, which ends when no majority has it any more."""
+        left = sorted((hold.remaining for hold in holds if hold.remaining is not None), reverse=True)
+        return replace(
+            holds[0],
+            remaining=bare(left[self.quorum - 1]) if len(left) >= self.quorum else None,
+            token=max(hold.token for hold in holds),
+            since=min(hold.since or 0.0 for hold in holds) or None,
+            waiters=None,  # they poll, and stand nowhere
+        )
+
+    def count_held(self, *, prefix: str = "") -> int:
+        """See the base class."""
+        return len(self._census.held(prefix))
+
+    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        """See the base class."""
+        self._census.tell(records, forget)
+
+    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+        """See the base class."""
+        return self._census.read(clients)
+
+    def tidy(self) -> None:
+        """See the base class."""
+        self._census.tidy()
+
+    # housekeeping
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class; live, every server is asked."""

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, connections
 from django.test.utils import override_settings
 
 from locking import get_lock
@@ -30,6 +30,12 @@ def findings(alias="default"):
     """What the doctor finds on one backend, by subject; the last word where there are several."""
     sections = {section.title: section.findings for section in doctor.examine(alias)}
     return {finding.subject: finding for finding in sections[f"backend {alias}"]}
+
+
+@pytest.fixture(autouse=True)
+def no_database_of_other_tests(monkeypatch):
+    """Leave out those that other modules registered for the whole run: this one may not ask them."""
+    monkeypatch.setattr(connections, "settings", {"default": connections.settings["default"]})
 
 
 @pytest.fixture(autouse=True)

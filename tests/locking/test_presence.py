@@ -26,7 +26,7 @@ LINES = ("zookeeper", "etcd")
 TABLES = ("database-postgresql", "database-mariadb", "database-sqlite")
 
 
-@pytest.fixture(params=["redis", "memory", *TABLES, *LINES])
+@pytest.fixture(params=["redis", "memory", "redlock", *TABLES, *LINES])
 def each_backend(request, settings, django_db_blocker):
     """The backends where processes can tell of themselves, one after the other."""
     row = BACKENDS[request.param]

@@ -14,6 +14,7 @@ from django.test.utils import override_settings
 from locking import BackendUnavailable, get_lock, locked_transaction
 from locking.backends.base import Grant
 from locking.handler import locks
+from locking.held import held_locks
 from locking.identity import new_owner
 from locking.testing.contract.base import begin
 from tests.backends import REDLOCK
@@ -90,6 +91,24 @@ def test_a_split_vote_leaves_nothing(three):
     assert get_lock("split", ttl=TTL).try_acquire() is None
     assert not three[0].knows("split")
     assert locks["default"].holder("split") is None
+
+
+def test_what_a_majority_lists_is_listed(three):
+    """A hold that only one server has left is none; one server that is gone hides nothing, two hide all."""
+    lease, lost = get_lock("listed", ttl=TTL).acquire(), get_lock("forgotten", ttl=TTL).acquire()
+    for node in three[:2]:
+        client(node.place).delete("forgotten")
+    locks["default"].tell_presence({"me": "{}"})
+    three[0].kill()
+    (row,) = held_locks().rows
+    assert (row.name, row.owner, row.token) == ("listed", lease.owner, lease.fencing_token)
+    assert 0 < (row.remaining or 0.0) <= TTL
+    assert locks["default"].presence(["me"])["me"].text == "{}"
+    three[1].kill()
+    page = held_locks()
+    assert (page.rows, [problem.unsupported for problem in page.problems]) == ([], [False])
+    lease.keep()
+    lost.keep()
 
 
 def test_a_holder_goes_on_without_a_minority(three):

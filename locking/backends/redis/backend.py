@@ -32,8 +32,6 @@ from locking.exceptions import BackendError, BackendUnavailable
 
 logger = logging.getLogger("locking")
 
-SWEEP_EVERY = 55
-"""Seconds for which one sweep is enough."""
 
 BATCH = 100
 """Leases a renewal script handles: Redis serves nobody else meanwhile."""
@@ -155,11 +153,8 @@ class RedisBackend(BaseLockBackend):
         return self._book.figures(minutes)
 
     def tidy(self) -> None:
-        """Sweep the index, unless another process has done so within the last minute."""
-        if self._wire.command(
-            "SET", f"holdfast_swept:{self.settings.key_prefix}", 1, "NX", "EX", SWEEP_EVERY
-        ):
-            self._listing.sweep()
+        """See the base class."""
+        self._listing.tidy()
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class."""

@@ -40,6 +40,9 @@ SWEEPS: Final = 200
 FORGOTTEN: Final = 8 * 24 * 3600
 """Seconds after which an index goes that no sweep has seen: the longest lease is shorter."""
 
+SWEEP_EVERY: Final = 55
+"""Seconds for which one sweep is enough."""
+
 NEAR: Final = 20
 FAR: Final = 1000
 """Keys among which a listing and a sweep look for locks of other clients."""
@@ -141,6 +144,11 @@ class Listing:
         return self._kind(entry.kind).look(key, owner, entry.member)
 
     # keeping it true
+
+    def tidy(self) -> None:
+        """Sweep, unless another process has done so within the last minute."""
+        if self._wire.command("SET", f"holdfast_swept:{self._key_prefix}", 1, "NX", "EX", SWEEP_EVERY):
+            self.sweep()
 
     def sweep(self) -> None:
         """Take out stale entries, and put in locks of clients that don't list theirs."""

@@ -176,6 +176,8 @@ class Node:
         """Close the idle sockets."""
         while self._idle:
             self._idle.pop().disconnect()
+        if isinstance(self.wire, Wire):
+            self.wire.close()
 
 
 def _reply(connection: AbstractConnection, deadline: float) -> Any:
