@@ -14,7 +14,7 @@ from tests.load.servers import Servers
 BUYERS = (1, 4, 16, 64, 256)
 PRODUCTS = (1, 10, 100, 1000)
 CROWD = 32
-FLUSH_MS = 10
+FLUSH_MS = 50
 SLOW_DISK = f"segments, {FLUSH_MS} ms a flush"
 SIZES = {"buyers": BUYERS, "products": PRODUCTS, "segments": SEGMENTS, SLOW_DISK: SEGMENTS}
 AXES = tuple(SIZES)

@@ -43,7 +43,7 @@ def _growth(plt: Any, records: list[dict[str, Any]], axis: str, folder: Path) ->
     mine = [record | _cost(record) for record in records if record["axis"] == axis]
     table = Table(mine, "case")
     sizes = sorted({int(record["size"]) for record in mine})
-    for number, peer in enumerate(table.peers()):
+    for number, peer in enumerate(sorted(table.peers())):  # measured in a random order
         style = {"marker": "os^vD*"[number % 6], "linewidth": 1.2, "markersize": 4, "label": peer}
         for plot, figures in ((speed, "answers_per_second"), (cost, "cpu_ms")):
             spreads = {size: table.figure(peer, f"{size} {axis}", figures) for size in sizes}

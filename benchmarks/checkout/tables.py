@@ -111,7 +111,7 @@ def _growth(records: list[dict[str, Any]], axis: str) -> RichTable:
     sizes = SIZES[axis]
     shown = _table(f"Answers a second by {axis}", "", *map(str, sizes))
     table = Table(records, "case")
-    for peer in table.peers():
+    for peer in sorted(table.peers()):
         rates = (table.figure(peer, f"{size} {axis}", "answers_per_second") for size in sizes)
         shown.add_row(peer, *(_text(rate, "{:.0f}") for rate in rates))
     return shown
