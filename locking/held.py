@@ -36,8 +36,9 @@ STATES: Final = (HELD, EXPIRING, OVER_AGE, GONE)
 
 KINDS: Final = ("lock", "read", "write", "semaphore", "fair")
 
-EXPIRING_WITHIN: Final = 5.0
-"""Seconds left of a lease that count as *expiring*, or half of a shorter lease; a renewed one has more."""
+EXPIRING_WITHIN: Final = 3.0
+"""Seconds left of a lease that count as *expiring*, or half of a shorter lease. A renewed one has more: it is
+renewed when a third is over, and may be as short as 5 s."""
 
 OLD: Final = 600.0
 """Seconds held that count as *over-age*."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import redis
 
 from config.embedded.redis import program
+from orders.race.guard import guard_over, relieve
 
 
 class PrivateRedis:
@@ -32,6 +33,7 @@ class PrivateRedis:
             str(folder),
         ]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self._guard = guard_over(self.process.pid)
         self.client = redis.Redis(unix_socket_path=self.path)
         self._await_answer()
 
@@ -60,6 +62,7 @@ class PrivateRedis:
         self.resume()
         self.process.kill()
         self.process.wait()
+        relieve(self._guard)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from orders.race.guard import guarded
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -22,11 +24,12 @@ def server(django_db_setup: None) -> Iterator[str]:
     command = [sys.executable, "-m", "config.serve", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    try:
-        # gunicorn's own word that a worker is up; an end of the stream means that it never will be.
-        log = iter(process.stderr.readline, "")
-        assert any("Booting worker" in line for line in log), "gunicorn did not start"
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
+    with guarded(process):
+        try:
+            # gunicorn's own word that a worker is up; an end of the stream means that it never will be.
+            log = iter(process.stderr.readline, "")
+            assert any("Booting worker" in line for line in log), "gunicorn did not start"
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)

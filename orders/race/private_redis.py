@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from orders.race.guard import guard_over, relieve
+
 START_WITHIN = 10.0
 DOWN_FOR = 0.3
 
@@ -71,7 +73,7 @@ class PrivateRedis:
         server = subprocess.Popen(
             [program() or "redis-server", *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
-        self._guard = _guard_over(server.pid)
+        self._guard = guard_over(server.pid)
         deadline = time.monotonic() + START_WITHIN
         while not self._answers() and time.monotonic() < deadline and server.poll() is None:
             time.sleep(0.01)
@@ -88,15 +90,7 @@ class PrivateRedis:
     def _keep(self) -> None:
         while True:
             self._server.wait()
-            with suppress(OSError):
-                self._guard.communicate(b"it has ended\n")
+            relieve(self._guard)
             if self._over.wait(DOWN_FOR):
                 return
             self._server = self._start()
-
-
-def _guard_over(pid: int) -> subprocess.Popen[bytes]:
-    """A shell that kills a process when this one is gone: it holds the other end of a pipe."""
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f"read line || kill -9 {pid}"], stdin=subprocess.PIPE, start_new_session=True
-    )

@@ -20,7 +20,7 @@ def name_of(page: Path) -> str:
 @pytest.mark.parametrize("page", [page for page in PAGES if PYTHON.search(page.read_text())], ids=name_of)
 def test_the_examples_of_a_page_run(page):
     """The Python of a page runs from top to bottom, as a reader would type it."""
-    names = {"__name__": "example", "INSTALLED_APPS": list(INSTALLED_APPS)}
+    names = {"__name__": f"examples of {name_of(page)}", "INSTALLED_APPS": list(INSTALLED_APPS)}
     for block in PYTHON.findall(page.read_text()):
         exec(compile(block, name_of(page), "exec"), names)  # noqa: S102 - our own pages
 

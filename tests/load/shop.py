@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from config.serve import KEEP_CONNECTIONS, gunicorn
+from orders.race.guard import guarded
 from tests.load.wire import Address, Wire
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -76,12 +77,13 @@ def serving(environment: Mapping[str, str], *, workers: int = 2, threads: int = 
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    try:
-        shop = Shop(address, process)
-        _await_answer(shop, process)
-        yield shop
-    finally:
-        _end(process)
+    with guarded(process):
+        try:
+            shop = Shop(address, process)
+            _await_answer(shop, process)
+            yield shop
+        finally:
+            _end(process)
 
 
 def manage(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -38,10 +38,11 @@ def test_a_crashed_server_is_another_process_with_what_was_acknowledged(own_serv
 @pytest.mark.slow
 def test_a_connection_that_died_in_its_sleep_is_found_out_before_it_is_used(own_servers):
     """PostgreSQL is killed and comes back while the only thread sleeps: its next order is simply placed."""
-    assert manage(own_servers.environment, "migrate", "--verbosity", "0").returncode == 0
+    environment = own_servers.environment | {"DJANGO_SETTINGS_MODULE": "config.settings"}
+    assert manage(environment, "migrate", "--verbosity", "0").returncode == 0
     with own_servers.connect() as database:
         deliver(database, {"mug": 5})
-    with serving(own_servers.environment, workers=1, threads=1) as shop, Wire(shop.address, 20) as wire:
+    with serving(environment, workers=1, threads=1) as shop, Wire(shop.address, 20) as wire:
         order = pack(shop.address, "/checkout/", {"lines": [{"sku": "mug", "quantity": 1}]}, {})
         assert wire.ask(order).status == 201
         own_servers.crash(own_servers.postgres)

@@ -82,7 +82,7 @@ def sqlite_locks(django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactor
         yield entry
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def nowhere() -> Iterator[None]:
     """An alias of a server that isn't there."""
     connections.settings["nowhere"] = {**connections.settings["default"], **NOWHERE}

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from orders.race.guard import guarded
+
 READY_WITHIN = 60.0
 
 MISSING = "needs MariaDB: apt-get install mariadb-server (no running service is used)"
@@ -55,12 +57,13 @@ def running_mariadb() -> Iterator[str]:
                 stdout=log,
                 stderr=log,
             )
-        try:
-            _wait_until_ready(process, home)
-            yield str(home / "socket")
-        finally:
-            process.terminate()
-            process.wait()
+        with guarded(process):
+            try:
+                _wait_until_ready(process, home)
+                yield str(home / "socket")
+            finally:
+                process.terminate()
+                process.wait()
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], home: Path) -> None:

@@ -33,8 +33,8 @@ def each_backend(request, settings):
     ("length", "left", "state"),
     [
         (30.0, 5.1, "held"),
-        (30.0, 5.0, "expiring"),
-        (None, 5.0, "expiring"),
+        (30.0, 3.0, "expiring"),
+        (None, 3.0, "expiring"),
         (3.0, 2.0, "held"),
         (3.0, 1.5, "expiring"),
     ],

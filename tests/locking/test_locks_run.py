@@ -227,6 +227,12 @@ def test_a_signal_ends_the_wait_for_the_lock():
     assert '"message": "stopped while waiting for the lock"' in err
 
 
+def as_in_a_terminal():
+    """Have the terminal as one's own, and Ctrl-C heard even where these tests run in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_the_terminal_is_the_commands():
     """It reads from it, and Ctrl-C reaches it once."""
     ours, theirs = pty.openpty()
@@ -234,13 +240,14 @@ def test_the_terminal_is_the_commands():
     with started(
         "a", "--", "sh", "-c", text,
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=as_in_a_terminal,
     ) as process:  # fmt: skip
         os.close(theirs)
         os.write(ours, b"hello\n")
         read_until(ours, b"got hello")
         os.write(ours, b"\x03")
         read_until(ours, b"interrupted")
+        os.write(ours, b"\n")  # it may have been interrupted just before it began to read
         assert process.wait(PATIENCE) == 5
     os.close(ours)
 

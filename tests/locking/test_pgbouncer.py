@@ -90,17 +90,17 @@ def pooled(request, postgresql_locks, django_db_blocker):
     """Return what makes `LOCKING` on a backend, through a pooler of the test's mode."""
     using = postgresql_locks["OPTIONS"]["using"]
     with django_db_blocker.unblock(), pgbouncer(connections[using].settings_dict, request.param) as entry:
-        connections.settings["pooled"] = entry
+        connections.settings["bounced"] = entry
 
         def on(backend: str, **options: Any) -> override_settings:
             return override_settings(
-                LOCKING={"default": {"BACKEND": backend, "OPTIONS": {"using": "pooled", **options}}}
+                LOCKING={"default": {"BACKEND": backend, "OPTIONS": {"using": "bounced", **options}}}
             )
 
         yield on
-        connections["pooled"].close()
-        del connections["pooled"]
-        del connections.settings["pooled"]
+        connections["bounced"].close()
+        del connections["bounced"]
+        del connections.settings["bounced"]
 
 
 by_transaction = pytest.mark.parametrize("pooled", ["transaction"], indirect=True)
@@ -135,14 +135,14 @@ def test_locks_of_the_transaction_exclude_through_it(pooled):
 
     def try_it() -> None:
         try:
-            with locked_transaction("a", using="pooled", wait=0):
+            with locked_transaction("a", using="bounced", wait=0):
                 pass
         finally:
-            connections["pooled"].close()
+            connections["bounced"].close()
 
     with pooled(TRANSACTION):
         with (
-            locked_transaction("a", using="pooled"),
+            locked_transaction("a", using="bounced"),
             pytest.raises(LockNotAcquired),
         ):
             begin(try_it).result(timeout=PATIENCE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -32,14 +34,20 @@ PASSWORD = "s3cret of the shop"
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
     """An authority, a server's and a client's."""
-    return Certificates(tmp_path_factory.mktemp("certificates"))
+    yield Certificates(tmp_path_factory.mktemp("certificates"))
+    gc.collect()  # what refused handshakes left behind, while their warnings are passed over
 
 
-def lock_on(backend: str, location: Any, **options: Any) -> override_settings:
-    """Return `LOCKING` with these options, as a context manager."""
-    return override_settings(
-        LOCKING={"default": {"BACKEND": backend, "LOCATION": location, "OPTIONS": options}}
-    )
+@contextmanager
+def lock_on(backend: str, location: Any, **options: Any) -> Iterator[None]:
+    """Have `LOCKING` with these options; the connections are closed with it."""
+    entry = {"BACKEND": backend, "LOCATION": location, "OPTIONS": options}
+    with override_settings(LOCKING={"default": entry}):
+        try:
+            yield
+        finally:
+            with suppress(ImproperlyConfigured):
+                locks["default"].close()
 
 
 def use_everything() -> None:
@@ -89,7 +97,7 @@ def _encoded(text: str) -> str:
 @pytest.fixture
 def etcd_options(certificates):
     """What is right for that member."""
-    return {
+    yield {
         "prefix": "shop/",
         "ca_cert": certificates.of("ca"),
         "cert_cert": str(certificates.of("client")),
@@ -97,6 +105,7 @@ def etcd_options(certificates):
         "user": "shop",
         "password": PASSWORD,
     }
+    gc.collect()  # connections that a refused handshake left behind
 
 
 @needs_etcd
@@ -177,12 +186,10 @@ def test_zookeeper_with_a_user_and_tls(zookeeper, zookeeper_options):
         use_everything()
         lease = get_lock("a", ttl=60).acquire()
         stranger = {**zookeeper_options, "user": "stranger", "password": "another"}
-        with lock_on(ZOOKEEPER, zookeeper.secure_location, **stranger):
-            with pytest.raises(BackendError, match="NoAuthError"):
-                ask_once()
-            locks["default"].close()
+        refusal = pytest.raises(BackendError, match="NoAuthError")
+        with lock_on(ZOOKEEPER, zookeeper.secure_location, **stranger), refusal:
+            ask_once()
         lease.release()
-        locks["default"].close()
 
 
 @needs_zookeeper
@@ -190,10 +197,9 @@ def test_zookeeper_with_a_user_and_tls(zookeeper, zookeeper_options):
 def test_zookeeper_refuses_an_unknown_certificate(zookeeper, zookeeper_options, certificates):
     """A server that another authority vouches for isn't spoken to, and the error hints at TLS."""
     options = {**zookeeper_options, "ca": certificates.of("stranger"), "timeout": 1.0}
-    with lock_on(ZOOKEEPER, zookeeper.secure_location, **options):
-        with pytest.raises(BackendUnavailable, match="certificate"):
-            ask_once()
-        locks["default"].close()
+    refusal = pytest.raises(BackendUnavailable, match="certificate")
+    with lock_on(ZOOKEEPER, zookeeper.secure_location, **options), refusal:
+        ask_once()
 
 
 @needs_zookeeper
@@ -201,13 +207,11 @@ def test_zookeeper_refuses_an_unknown_certificate(zookeeper, zookeeper_options, 
 def test_zookeeper_s_name_must_be_the_certificate_s(zookeeper, zookeeper_options, tmp_path):
     """A certificate for another name is refused, unless the check is switched off by hand."""
     location = zookeeper.secure_location.replace("127.0.0.1", "localhost")
-    with lock_on(ZOOKEEPER, location, **{**zookeeper_options, "timeout": 1.0}):
-        with pytest.raises(BackendUnavailable, match="certificate"):
-            ask_once()
-        locks["default"].close()
+    refusal = pytest.raises(BackendUnavailable, match="certificate")
+    with lock_on(ZOOKEEPER, location, **{**zookeeper_options, "timeout": 1.0}), refusal:
+        ask_once()
     with lock_on(ZOOKEEPER, location, **{**zookeeper_options, "check_hostname": False}):
         get_lock("a", ttl=5).acquire().release()
-        locks["default"].close()
 
 
 # what is refused before anything is asked

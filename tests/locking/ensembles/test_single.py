@@ -146,13 +146,13 @@ def test_a_session_in_doubt_is_unknown_and_then_lost(tmp_path):
 def test_a_short_break_of_the_connection_costs_no_hold(tmp_path):
     """A server that is gone for less than the session leaves the lease unknown, and then held again."""
     with running(partial(ZooKeeper, tmp_path)) as server:
-        options = {"session_timeout": 30.0}
+        options = {"session_timeout": 60.0}
         entry = {"BACKEND": ZOOKEEPER, "LOCATION": server.location, "OPTIONS": options}
         with override_settings(LOCKING={"default": entry}), get_lock("a", ttl=600) as lease:
             server.servers[0].kill()
             until(lambda: lease.state is State.UNKNOWN, PATIENCE)
             server.mend()
-            until(lambda: lease.state is State.HELD, PATIENCE)
+            until(lambda: lease.state is State.HELD, 2 * PATIENCE)
             lease.extend(600)
 
 

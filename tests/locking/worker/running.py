@@ -14,6 +14,7 @@ import redis
 from django.conf import settings
 from kombu import pools
 
+from orders.race.guard import guard_over, relieve
 from tests.locking.worker.app import app
 
 ROOT = Path(__file__).parents[3]
@@ -71,11 +72,13 @@ def worker(
         )
     before = app.conf.broker_url
     send_to(broker)
+    guard = guard_over(process.pid)
     try:
         until(lambda: " ready." in log.read_text() or process.poll() is not None, "the worker is ready")
         assert process.poll() is None, log.read_text()
         yield process
     finally:
+        relieve(guard)
         process.terminate()
         try:
             process.wait(20)
