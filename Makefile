@@ -5,7 +5,7 @@ PORT ?= 8000
 LOAD ?= --json build/loadtest.json --html build/loadtest.html
 RACE ?= --strategy all --buyers 40 --stock 10 --gap 20ms --processes 4
 PYTEST ?=
-WORKERS ?= 3
+WORKERS ?= 2
 
 VENV := .venv
 RUN := $(VENV)/bin/python

@@ -27,7 +27,7 @@ def held(monkeypatch):
     monkeypatch.setattr("locking.presence.WORTH_TELLING", 0.0)
     leases = [
         get_lock("order:42", fenced=True, ttl=600).acquire(),
-        get_lock("order:43").acquire(),
+        get_lock("order:43", ttl=60).acquire(),
         get_read_lock("catalogue", ttl=60).acquire(),
         get_semaphore("mail-gateway", 5, ttl=600).acquire(),
     ]

@@ -31,6 +31,9 @@ from locking.testing.contract.base import begin, counted_waiters, until
 from tests.backends import BACKENDS, ZOOKEEPER
 from tests.locking.ensembles.servers import ZooKeeper, needs_etcd, needs_zookeeper, running
 
+# The sockets of handshakes that test_security.py had refused may be found here, if it ran just before.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 PATIENCE = 30.0
 
 
