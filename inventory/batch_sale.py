@@ -1,9 +1,10 @@
-"""Selling to many in one transaction: their rows are locked once, decided about in turn, written together."""
+"""Selling to many in one commit: refused by a look, sold by one statement; failing that, under row locks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 from django.db import DataError, IntegrityError, transaction
@@ -21,6 +22,8 @@ from inventory.rows import (
     subtract_many,
 )
 from inventory.strategies.base import Sale, Strategy
+
+F = TypeVar("F")
 
 
 def sell_together(batch: list[Ticket]) -> None:
@@ -45,9 +48,7 @@ def _sell_at_once(batch: list[Ticket]) -> None:
     served = _decide(batch, products, _left(products))
     if served:
         checkpoint("decided")
-        sell = served[0].sale.sell_many
-        if sell is None:
-            raise TypeError("`combined` needs sales with `sell_many`; orders.services makes them")
+        sell = _given(served[0].sale.sell_many, "sell_many")
         with busy_when_locked_out():
             sell([ticket.sale.receipt for ticket in served], products, Strategy.wait)
     _settle(batch)
@@ -102,12 +103,16 @@ def _written(sold: list[Ticket], products: Mapping[str, Product]) -> Mapping[UUI
     if not sold:
         return {}
     checkpoint("decided")
-    write = sold[0].sale.record_many
-    if write is None:
-        raise TypeError("`combined` needs sales with `record_many`; orders.services makes them")
+    write = _given(sold[0].sale.record_many, "record_many")
     refused = write([ticket.sale.receipt for ticket in sold], products)
     checkpoint("recorded")
     return refused
+
+
+def _given(write: F | None, name: str) -> F:
+    if write is None:
+        raise TypeError(f"`combined` needs sales with `{name}`; orders.services makes them")
+    return write
 
 
 def _skus(batch: list[Ticket]) -> set[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from locking.backoff import jittered
 from locking.exceptions import BackendUnavailable, LockError, LockNotSupported
@@ -96,6 +96,10 @@ class Held:
     token: int = 0
     waiters: int | None = None
     since: float | None = None
+
+
+PRESENCE_KEPT: Final = 3600
+"""Seconds for which the record of a client that fell silent is kept, so that it can be told who it was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,17 @@ def findings(alias="default"):
     return {finding.subject: finding for finding in sections[f"backend {alias}"]}
 
 
+def findings_of_a_user_without(command, own_redis, locks_on):
+    """What the doctor finds when the locks' Redis user may do everything but that."""
+    own_redis.client.acl_setuser(
+        "app", enabled=True, nopass=True, keys="*", channels="*", commands=["+@all", f"-{command}"]
+    )
+    locks_on(own_redis.url, username="app", password="any")
+    found = findings()
+    own_redis.client.acl_deluser("app")
+    return found
+
+
 @pytest.fixture(autouse=True)
 def no_database_of_other_tests(monkeypatch):
     """Leave out those that other modules registered for the whole run: this one may not ask them."""
@@ -100,15 +111,10 @@ def test_a_replica_is_found(patient):
 
 def test_a_user_who_may_not_ask_is_told_so(own_redis, locks_on):
     """A Redis user that is limited to the locks' own commands: the rest of the report is still there."""
-    own_redis.client.acl_setuser(
-        "app", enabled=True, nopass=True, keys="*", channels="*", commands=["+@all", "-info"]
-    )
-    locks_on(own_redis.url, username="app", password="any")
-    found = findings()
+    found = findings_of_a_user_without("info", own_redis, locks_on)
     assert found["permissions"].verdict == "unknown"
     assert "info" in found["permissions"].text
     assert found["latency"].verdict == "ok"
-    own_redis.client.acl_deluser("app")
 
 
 def test_counters_that_never_end_are_counted(patient, monkeypatch):
@@ -134,15 +140,10 @@ def test_the_counters_of_a_large_server_are_estimated(patient, monkeypatch):
 
 def test_a_user_without_scan_is_told_so(own_redis, locks_on):
     """Counting needs SCAN; all else that this user may look at is there."""
-    own_redis.client.acl_setuser(
-        "app", enabled=True, nopass=True, keys="*", channels="*", commands=["+@all", "-scan"]
-    )
-    locks_on(own_redis.url, username="app", password="any")
-    found = findings()
+    found = findings_of_a_user_without("scan", own_redis, locks_on)
     assert found["permissions"].verdict == "unknown"
     assert "SCAN" in found["permissions"].hint
     assert found["version"].verdict == "ok"
-    own_redis.client.acl_deluser("app")
 
 
 def test_too_few_replicas_are_found(own_redis, locks_on):

@@ -264,7 +264,7 @@ def test_locked_says_whether_all_permits_are_out(on):
 
 def test_at_most_as_many_at_once_as_there_are_permits(on):
     """A crowd of threads goes through three at a time, and three there are."""
-    inside, most, guard = [0], [0], threading.Lock()
+    inside, most, guard, full = [0], [0], threading.Lock(), threading.Event()
 
     def visit():
         for _ in range(5):
@@ -272,6 +272,9 @@ def test_at_most_as_many_at_once_as_there_are_permits(on):
                 with guard:
                     inside[0] += 1
                     most[0] = max(most[0], inside[0])
+                    if inside[0] == 3:
+                        full.set()
+                assert full.wait(PATIENCE), "three were never in at once"
                 time.sleep(0.002)
                 with guard:
                     inside[0] -= 1

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from locking.backends.base import Presence
+from locking.backends.base import PRESENCE_KEPT, Presence
 from locking.backends.database.connections import Pool
 from locking.backends.database.sql import BY_VENDOR, Telling
 from locking.databases import fence_name
-
-KEPT: Final = 3600
-"""Seconds for which the record of a client that fell silent is kept, so that it can be told who it was."""
 
 
 class PresenceBook:
@@ -53,4 +50,4 @@ class PresenceBook:
 
     def tidy(self) -> None:
         """Delete the records of those who fell silent long ago."""
-        self._pool.run(lambda cursor, _: cursor.execute(self._sql.tidy, {"kept": KEPT * 1_000_000}))
+        self._pool.run(lambda cursor, _: cursor.execute(self._sql.tidy, {"kept": PRESENCE_KEPT * 1_000_000}))

@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from locking.backends.base import Presence
+from locking.backends.base import PRESENCE_KEPT, Presence
 from locking.backends.etcd.entries import escape, lease_of
 from locking.backends.etcd.leases import Leases
 from locking.backends.etcd.lookout import decoded, encoded, range_end
 from locking.backends.etcd.wire import Wire
 
 FOLDER: Final = "%presence"
-
-KEPT: Final = 3600
-"""Seconds for which the record of a client that fell silent is kept, so that it can be told who it was."""
 
 
 class PresenceBook:
@@ -48,7 +45,7 @@ class PresenceBook:
 
     def _write(self, client: str, text: str) -> None:
         lease = self._lease(client)
-        self._leases.grant(lease, KEPT)
+        self._leases.grant(lease, PRESENCE_KEPT)
         self._wire.ask("/kv/put", key=encoded(self._key(client)), value=encoded(text), lease=str(lease))
 
     def read(self, clients: Sequence[str]) -> dict[str, Presence]:
@@ -56,7 +53,7 @@ class PresenceBook:
         found = self._wire.ask("/kv/range", key=encoded(self._folder), range_end=range_end(self._folder))
         texts = {decoded(kv["key"]): decoded(kv["value"]) for kv in found.get("kvs", ())}
         return {
-            client: Presence(text, max(0.0, KEPT - self._leases.left(self._lease(client))))
+            client: Presence(text, max(0.0, PRESENCE_KEPT - self._leases.left(self._lease(client))))
             for client in clients
             if (text := texts.get(self._key(client))) is not None
         }

@@ -7,14 +7,11 @@ holdfast_figures:<KEY_PREFIX><minute>       a hash of sums
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from locking.backends.base import Presence
+from locking.backends.base import PRESENCE_KEPT, Presence
 from locking.backends.redis.scripts import Command, Request, add_up_request, command
 from locking.backends.redis.wire import Calls
-
-KEPT: Final = 3600
-"""Seconds for which the record of a client that fell silent is kept, so that it can be told who it was."""
 
 
 class PresenceBook:
@@ -31,8 +28,8 @@ class PresenceBook:
         requests: list[Request | Command] = []
         for client, text in records.items():
             key = self._key("presence", client)
-            same = command("EXPIRE", key, KEPT)
-            requests.append(same if text is None else command("SET", key, text, "EX", KEPT))
+            same = command("EXPIRE", key, PRESENCE_KEPT)
+            requests.append(same if text is None else command("SET", key, text, "EX", PRESENCE_KEPT))
         requests += [command("DEL", self._key("presence", client)) for client in forget]
         self._wire.call_many(requests)
 
@@ -43,7 +40,7 @@ class PresenceBook:
         replies = self._wire.call_many([*requests, *(command("PTTL", key) for key in keys)])
         texts, lefts = replies[: len(keys)], replies[len(keys) :]
         return {
-            client: Presence(text.decode(), KEPT - left / 1000)
+            client: Presence(text.decode(), PRESENCE_KEPT - left / 1000)
             for client, text, left in zip(clients, texts, lefts, strict=True)
             if text is not None
         }

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from locking import BackendUnavailable, get_lock
 from tests.backends import ETCD, ZOOKEEPER
 from tests.locking.ensembles.servers import (
     MISSING_ETCD,
@@ -16,6 +15,7 @@ from tests.locking.ensembles.servers import (
     no_etcd,
     no_zookeeper,
     running,
+    serves,
     until,
 )
 
@@ -48,12 +48,3 @@ def ensemble(shared_ensemble, settings):
     }
     until(serves, "the ensemble serves")  # a mended ensemble elects first
     return three
-
-
-def serves():
-    """Whether a lock can be taken."""
-    try:
-        get_lock("serves", ttl=5).acquire().release()
-    except BackendUnavailable:
-        return False
-    return True

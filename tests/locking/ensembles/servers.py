@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 import requests
 
+from locking import BackendUnavailable, get_lock
 from locking.backends.zookeeper.health import four_letters
 from tests.locking.ensembles.certificates import Certificates
 
@@ -51,6 +52,15 @@ def until(condition: Callable[[], Any], what: str) -> Any:
             return found
         time.sleep(0.02)
     raise AssertionError(f"{what}: not within {PATIENCE:g} s")
+
+
+def serves() -> bool:
+    """Whether a lock of `LOCKING` can be taken: a client needs a moment to come back."""
+    try:
+        get_lock("serves", ttl=5).acquire().release()
+    except BackendUnavailable:
+        return False
+    return True
 
 
 def free_ports(number: int) -> list[int]:

@@ -23,19 +23,11 @@ from locking.handler import locks
 from locking.lease import State
 from locking.lock import force_release
 from locking.testing.contract.base import begin, counted_waiters, until
+from tests.locking.ensembles.servers import serves
 
 pytestmark = pytest.mark.slow
 
 PATIENCE = 40.0
-
-
-def serves():
-    """Whether a lock can be taken: a client needs a moment to come back."""
-    try:
-        get_lock("serves", ttl=5).acquire().release()
-    except BackendUnavailable:
-        return False
-    return True
 
 
 def victims(ensemble, who):

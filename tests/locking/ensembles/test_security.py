@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -165,8 +166,9 @@ def zookeeper(certificates, tmp_path_factory):
 
 
 @pytest.fixture
-def zookeeper_options(certificates):
+def zookeeper_options(certificates, caplog):
     """What is right for that port, and a user."""
+    caplog.set_level(logging.CRITICAL, "kazoo")  # a record keeps its error, which keeps the forgotten socket
     yield {
         "use_ssl": True,
         "ca": certificates.of("ca"),
