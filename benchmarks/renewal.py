@@ -62,12 +62,14 @@ def _hold(url: str, leases: int, seconds: float, pipe: Any) -> None:
     cpu, begun = time.process_time(), time.monotonic()
     time.sleep(seconds)
     spent, passed = time.process_time() - cpu, time.monotonic() - begun
+    names = [thread.name for thread in threading.enumerate()]
     pipe.send(
         {
             "leases": leases,
             "seconds": passed,
             "cpu_percent": spent / passed * 100,
-            "threads": threading.active_count() - 1,
+            "threads": sum(name == "locking-watchdog" for name in names),
+            "others": ", ".join(name for name in names if name not in ("MainThread", "locking-watchdog")),
             "lost": len(lost) + sum(lease.remaining() == 0.0 for lease in held),
             "shortest_left_s": min(lease.remaining() for lease in held),
         }

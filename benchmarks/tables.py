@@ -159,7 +159,8 @@ def _delay(delays: list[float]) -> str:
 def _renewal(figures: Record) -> str:
     return (
         f"{figures['leases']} leases held for {figures['seconds']:.0f} s:"
-        f" {figures['cpu_percent']:.2f} % of a core in the client ({figures['threads']} thread),"
+        f" {figures['cpu_percent']:.2f} % of a core in the client (by {figures['threads']} thread;"
+        f" beside it {figures['others'] or 'none'}),"
         f" {figures['redis_cpu_percent']:.2f} % in Redis, {figures['requests_per_second']:.1f} requests/s,"
         f" {figures['lost']} lost, at least {figures['shortest_left_s']:.1f} s left of 30 s\n"
     )

@@ -86,5 +86,5 @@ def _crashes(results: dict[str, Any]) -> Iterator[Target]:
 def _renewal(results: dict[str, Any]) -> Iterator[Target]:
     renewal = results.get("renewal") or {}
     yield Target("10,000 leases renewed: % of a core", 5, False, renewal.get("cpu_percent"))
-    yield Target("10,000 leases renewed: threads", 1, False, renewal.get("threads"))
+    yield Target("10,000 leases renewed: threads that renew", 1, False, renewal.get("threads"))
     yield Target("10,000 leases renewed: lost", 0, False, renewal.get("lost"))

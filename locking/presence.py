@@ -18,6 +18,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
@@ -127,7 +128,7 @@ def _long_holds() -> list[SingleLease]:
         for lease in leases
         if lease.taken_at <= moment and lease.state in (State.HELD, State.UNKNOWN) and not lease.inherited
     ]
-    return sorted(alive, key=lambda lease: lease.taken_at)[:MOST]
+    return nsmallest(MOST, alive, key=lambda lease: lease.taken_at)
 
 
 def records_of(leases: Iterable[SingleLease]) -> Records:

@@ -16,12 +16,12 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from inventory.domain import LimitReached, SoldOut
 from inventory.reservations import ReservationGone
+from orders.answers import address_of, json_answer
 from orders.models import IdempotencyKey
 from orders.problems import INVALID, KEY_IN_PROGRESS, KEY_MISSING, KEY_REUSED, Problem, document, problem_of
 from orders.recording import CREATED, ClientKey, RepeatedKey
@@ -112,8 +112,8 @@ def _answered(key: ClientKey) -> HttpResponse | None:
     media = "application/json" if row.status == CREATED else "application/problem+json"
     headers = {"Idempotency-Replayed": "true"}
     if row.order_id:
-        headers["Location"] = reverse("orders:order", args=[row.order_id])
-    return JsonResponse(row.body, status=row.status, content_type=media, headers=headers)
+        headers["Location"] = address_of("order", row.order_id)
+    return json_answer(row.body, status=row.status, media=media, headers=headers)
 
 
 def _settled(key: ClientKey, error: Exception) -> HttpResponse:

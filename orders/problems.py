@@ -15,13 +15,14 @@ from http import HTTPStatus
 from typing import Any
 
 from django.db import DatabaseError, Error, InterfaceError, OperationalError, transaction
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_noop
 from django.views.decorators.csrf import csrf_exempt
 
 from inventory.domain import Busy, InvalidCart, LimitReached, SoldOut
 from inventory.reservations import ReservationGone
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
+from orders.answers import json_answer
 from orders.lifecycle import OrderUnknown, PaymentTooLate, TransitionRefused
 from orders.parsing import Fault, InvalidRequest
 
@@ -208,12 +209,12 @@ def document(problem: Problem) -> dict[str, Any]:
     }
 
 
-def respond(problem: Problem) -> JsonResponse:
+def respond(problem: Problem) -> HttpResponse:
     """Return the problem as `application/problem+json`."""
-    return JsonResponse(
+    return json_answer(
         document(problem),
         status=problem.kind.status,
-        content_type="application/problem+json",
+        media="application/problem+json",
         headers=problem.headers,
     )
 

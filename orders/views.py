@@ -8,15 +8,15 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.templatetags.static import static
-from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from inventory.domain import Line, UnknownProduct
 from inventory.reservations import release, reserve
 from orders import openapi, selectors
+from orders.answers import address_of, json_answer
 from orders.idempotency import client_key, once
 from orders.lifecycle import cancel, pay
 from orders.models import Order
@@ -50,8 +50,7 @@ def checkout_view(request: HttpRequest) -> HttpResponse:
 
 
 def _created(receipt: Receipt) -> HttpResponse:
-    location = reverse("orders:order", args=[receipt.id])
-    return JsonResponse(receipt.body, status=201, headers={"Location": location})
+    return json_answer(receipt.body, status=201, headers={"Location": address_of("order", receipt.id)})
 
 
 def _place(wanted: CheckoutRequest, key: ClientKey | None) -> Receipt:
@@ -78,8 +77,8 @@ def reservations_view(request: HttpRequest) -> HttpResponse:
     limit_rate(request, wanted.customer)
     with _naming_unknown(wanted.lines):
         made = reserve(wanted.lines, timedelta(seconds=wanted.ttl), wanted.customer)
-    location = reverse("orders:reservation", args=[made.basket])
-    return JsonResponse(selectors.reservation_data(made), status=201, headers={"Location": location})
+    location = address_of("reservation", made.basket)
+    return json_answer(selectors.reservation_data(made), status=201, headers={"Location": location})
 
 
 @json_api("DELETE")
@@ -105,7 +104,7 @@ def _changed(request: HttpRequest, order_id: str, change: Callable[[UUID], Order
     _require_small_json(request)
     parse_nothing(request.body)
     order = change(_uuid(order_id, "There is no order of this id."))
-    return JsonResponse(selectors.order_data(order))
+    return json_answer(selectors.order_data(order))
 
 
 def _uuid(text: str, missing: str) -> UUID:
@@ -118,7 +117,7 @@ def _uuid(text: str, missing: str) -> UUID:
 @require_safe
 def openapi_view(request: HttpRequest) -> HttpResponse:
     """Describe this interface for programs."""
-    return JsonResponse(openapi.description())
+    return json_answer(openapi.description())
 
 
 def _require_small_json(request: HttpRequest) -> None:
@@ -140,7 +139,7 @@ def order_view(request: HttpRequest, order_id: str) -> HttpResponse:
     order = selectors.find_order(order_id)
     if order is None:
         raise Problem(NOT_FOUND, "There is no order of this id.")
-    return JsonResponse(selectors.order_data(order))
+    return json_answer(selectors.order_data(order))
 
 
 @json_api("GET", "HEAD")
@@ -149,7 +148,7 @@ def products_view(request: HttpRequest) -> HttpResponse:
     page = selectors.products_for_sale(parse_after(request.GET.get("after", "")))
     products = [selectors.product_data(product) for product in page]
     following = f"{request.path}?after={products[-1]['sku']}" if len(products) == selectors.PAGE else None
-    return JsonResponse({"products": products, "next": following})
+    return json_answer({"products": products, "next": following})
 
 
 # Pages -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,53 @@
+"""How the shop answers: JSON, and the addresses of what was made.
+
+Both are on the way of every checkout, while other threads wait for the interpreter. `reverse` takes 50 us and
+looking an address up 15; a text's charset costs 7 us of an answer's 23, bytes have none (timeit, one thread).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from django.conf import settings
+from django.core.serializers.json import DjangoJSONEncoder
+from django.http import HttpResponse
+from django.urls import get_script_prefix, get_urlconf, reverse
+
+_ID: Final = "~id~"  # is in no address, and stays as it is when an address is quoted
+
+
+def json_answer(
+    body: Mapping[str, Any],
+    *,
+    status: int = 200,
+    media: str = "application/json",
+    headers: Mapping[str, str] | None = None,
+) -> HttpResponse:
+    """Return `body` as JSON in UTF-8, of the given HTTP status, media type and further headers.
+
+    Example:
+        >>> json_answer({"id": 7}, status=201).content
+        b'{"id": 7}'
+    """
+    content = json.dumps(body, cls=DjangoJSONEncoder).encode()
+    return HttpResponse(content, status=status, content_type=media, headers=dict(headers or {}))
+
+
+def address_of(what: str, identifier: UUID) -> str:
+    """Return the path of one order or reservation; `what` is the name of its address.
+
+    Example:
+        >>> address_of("order", UUID(int=7))  # doctest: +SKIP
+        '/orders/00000000-0000-0000-0000-000000000007/'
+    """
+    pattern = _pattern(what, get_script_prefix(), get_urlconf() or settings.ROOT_URLCONF)
+    return pattern.replace(_ID, str(identifier))
+
+
+@lru_cache(maxsize=32)
+def _pattern(what: str, prefix: str, urlconf: str) -> str:
+    return reverse(f"orders:{what}", urlconf, args=[_ID])
