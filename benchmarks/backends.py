@@ -25,6 +25,7 @@ from django.conf import settings
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.console import open_console
 from benchmarks.engines import ENGINES, PLACE, Engine, Running, started
 from benchmarks.stats import jain
 
@@ -48,7 +49,7 @@ Record = dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table, and write what was asked for."""
     options = _parse(arguments)
-    console, begun = Console(), time.monotonic()
+    console, begun = open_console(), time.monotonic()
     records, load_before = [], os.getloadavg()
     # Interrupted, it shows what it has.
     with suppress(KeyboardInterrupt), console.status("starting") as status:

@@ -26,11 +26,11 @@ from typing import Any, Final
 
 import django
 from django.conf import settings
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.awake import cores_awake
 from benchmarks.circumstances import describe
+from benchmarks.console import open_console
 from benchmarks.server import Server, private_redis
 
 WITH, WITHOUT, BARE = "everything", "no index", "no index, nothing noted"
@@ -263,7 +263,7 @@ def _milliseconds(step: Callable[[], Any], times: int = 30) -> list[float]:
 
 
 def _show(results: dict[str, Any]) -> None:
-    console = Console()
+    console = open_console()
     cost = Table("acquire and release", "µs", "everything ÷ this")
     for name, spent in results["cost"]["us"].items():
         cost.add_row(name, f"{spent:.1f}", _quartiles(results["cost"]["ratio"].get(name), 3))

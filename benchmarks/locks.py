@@ -10,11 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks import asynchronous, contended, crashes, renewal, uncontended
 from benchmarks.awake import cores_awake
 from benchmarks.circumstances import describe
+from benchmarks.console import open_console
 from benchmarks.peers import PEERS, Peer, missing
 from benchmarks.plots import draw
 from benchmarks.server import Server, private_redis
@@ -52,7 +51,7 @@ QUICK = Effort(15, 150, 2, 1.0, 2, 20.0)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the tables, and write what was asked for."""
     options = _parse(arguments)
-    console = Console()
+    console = open_console()
     begun = time.monotonic()
     with private_redis() as server, console.status("starting") as status:
         results = measure(server, QUICK if options.quick else FULL, options.only, status.update)

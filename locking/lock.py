@@ -12,6 +12,7 @@ from typing import Final
 from weakref import ref
 
 from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Outcome, Place
+from locking.burial import undertaker
 from locking.clock import now
 from locking.conf import DEFAULT_LEASE
 from locking.exceptions import (
@@ -322,7 +323,7 @@ def _settled(lease: Lease, failure: LockError, body_error: BaseException | None)
     """
     if isinstance(failure, BackendError):
         logger.warning("releasing %r failed (%s); the watchdog goes on trying", lease, failure)
-        watchdog.let_go_later(lease)
+        undertaker.let_go_later(lease)
         if lease.state is State.LOST and body_error is None:
             lease.ensure_held()
         return True
@@ -453,7 +454,7 @@ class SingleLock(Lock):
     def _clean_up_after(self, error: BaseException, owner: str, begun: float) -> None:
         """See that an attempt whose outcome isn't known leaves no ghost; a refusal is known."""
         if not isinstance(error, LockNotAcquired):
-            watchdog.bury(self._backend, self.key, owner, self._options.ttl)
+            undertaker.bury(self._backend, self.key, owner, self._options.ttl)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
             waited = now() - begun
             NOTES.append((self._backend.settings.alias, "refused", waited))

@@ -1,25 +1,21 @@
 """The watchdog: one thread a process that renews every lease taken without a ttl, in batches.
 
 It never re-creates a lock: a lease that the backend doesn't know any more is lost, and one whose backend
-doesn't answer is unknown until its local deadline, then lost. It also buries ghosts: an acquisition whose
-reply never came may still take effect later, on a server that was only paused. A release that found nobody
-is made up for in the same way.
+doesn't answer is unknown until its local deadline, then lost.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from locking.backends.base import BaseLockBackend
 from locking.clock import now
 from locking.exceptions import LockError
-from locking.lease import HOLDS, Lease, SingleLease, State
+from locking.lease import HOLDS, SingleLease, State
 from locking.signals import Renewal, inform
 
 logger = logging.getLogger("locking")
@@ -31,24 +27,9 @@ due one by one would otherwise cost ten thousand rounds, each of which looks at 
 RETRY_PAUSE = 0.5
 """Seconds between attempts while a backend doesn't answer."""
 
-SETTLING = 0.1
-"""Seconds after which a server that answers again has surely worked off what it had received before."""
-
-
-@dataclass(slots=True)
-class Ghost:
-    """An acquisition of unknown outcome, to be released wherever it turns up."""
-
-    backend: BaseLockBackend
-    key: str
-    owner: str
-    until: float
-    answered_at: float | None = None
-    next_try: float = 0.0
-
 
 class Watchdog:
-    """Renews leases and buries ghosts; its thread starts with the first and sleeps until the next is due."""
+    """Renews leases; its thread starts with the first and sleeps until the next is due."""
 
     def __init__(self) -> None:
         self.reset()
@@ -58,29 +39,12 @@ class Watchdog:
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
         self._wakes_at = 0.0
-        self._ghosts: list[Ghost] = []
         HOLDS.clear()
 
     def watch(self, lease: SingleLease) -> None:
         """Renew `lease` from now on, until it is released, lost, or forgotten by its user."""
         if lease.renew_at < self._wakes_at or self._thread is None:
             self._wake(lease.renew_at)
-
-    def bury(self, backend: BaseLockBackend, key: str, owner: str, ttl: float) -> None:
-        """Release `owner`'s hold of `key`, should it appear within `ttl` seconds of the backend's next
-        answer.
-        """
-        ghost = Ghost(backend, key, owner, until=now() + max(ttl, 60.0))
-        with self._changed:
-            self._ghosts.append(ghost)
-        self._wake(now())
-
-    def let_go_later(self, lease: Lease) -> None:
-        """Release what its user has given up and an outage kept taken, once the backend answers again."""
-        for single in lease.leases:
-            # Under a shared name it may be another's by then, and a min_hold isn't over yet.
-            if single.unreleased and not single.shared_name and not single.min_hold:
-                self.bury(single.backend, single.key, single.owner, single.ttl)
 
     def _wake(self, at: float) -> None:
         with self._changed:
@@ -115,17 +79,10 @@ class Watchdog:
         by_backend = sorted(leases, key=lambda lease: id(lease.backend))
         for _, batch in itertools.groupby(by_backend, key=lambda lease: id(lease.backend)):
             renew(list(batch))
-        self._haunt()
         return self._next_due()
 
     def _next_due(self) -> float:
-        times = [lease.renew_at for lease in _watched()] + [ghost.next_try for ghost in self._ghosts]
-        return min(times, default=now() + 3600.0)
-
-    def _haunt(self) -> None:
-        for ghost in list(self._ghosts):
-            if ghost.next_try <= now() and exorcise(ghost):
-                self._ghosts.remove(ghost)
+        return min((lease.renew_at for lease in _watched()), default=now() + 3600.0)
 
 
 def _watched() -> Iterable[SingleLease]:
@@ -172,23 +129,6 @@ def _settle(lease: SingleLease, held: bool, sent: float) -> None:
     else:
         lease.renewed = False
         lease.lose()
-
-
-def exorcise(ghost: Ghost) -> bool:
-    """Try to release a ghost; True when it can't come back.
-
-    A paused server works off what it had received in no given order, so one answer isn't proof: a second one
-    a little later is.
-    """
-    ghost.next_try = now() + SETTLING
-    with contextlib.suppress(LockError):
-        ghost.backend.release(ghost.key, ghost.owner)
-        if ghost.answered_at is not None:
-            return True
-        ghost.answered_at = now()
-        return False
-    ghost.next_try = now() + RETRY_PAUSE
-    return now() >= ghost.until
 
 
 watchdog = Watchdog()

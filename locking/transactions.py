@@ -21,6 +21,7 @@ from django.db.transaction import Atomic, atomic, on_commit
 
 from locking import fence
 from locking.backoff import jittered
+from locking.burial import undertaker
 from locking.databases import inside_test_case, reply_was_lost, stood_idle, was_overtaken
 from locking.exceptions import LockError, LockLost, LockTransactionError
 from locking.handler import DEFAULT_ALIAS
@@ -28,7 +29,6 @@ from locking.lease import Lease
 from locking.lock import Lock, get_lock
 from locking.names import UNSET, Unset, check_names
 from locking.open_transactions import OnOpenTransaction, check_on_open_transaction, held_over
-from locking.renewal import watchdog
 from locking.witness import Witness, settle
 
 logger = logging.getLogger("locking")
@@ -311,7 +311,7 @@ def _let_go(lease: Lease, *, release: bool) -> None:
         lease.release() if release else lease.keep()
     except LockError as error:
         logger.warning("after its transaction was settled, %r could not be released: %s", lease, error)
-        watchdog.let_go_later(lease)
+        undertaker.let_go_later(lease)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from django.test.utils import override_settings
 
+from locking.burial import undertaker
 from locking.lease import HOLDS
-from locking.renewal import watchdog
 from tests.backends import MEMORY, REDIS
 from tests.private_redis import PrivateRedis, private_redis
 from tests.proxy import Proxy, proxy_to
@@ -17,7 +17,7 @@ from tests.proxy import Proxy, proxy_to
 def nothing_of_other_tests() -> Iterator[None]:
     """Let no burial begun by one test, and no lease that its traceback keeps alive, reach into the next."""
     yield
-    watchdog._ghosts.clear()
+    undertaker.forget()
     HOLDS.clear()
 
 

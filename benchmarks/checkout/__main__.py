@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import django
-from rich.console import Console
 
 from benchmarks.checkout import growth, rounds
 from benchmarks.checkout.plots import draw
@@ -22,6 +20,7 @@ from benchmarks.checkout.room import open_servers
 from benchmarks.checkout.tables import show
 from benchmarks.checkout.targets import judge
 from benchmarks.circumstances import describe_machine
+from benchmarks.console import open_console
 
 PARTS = ("rounds", "growth")
 
@@ -29,7 +28,7 @@ PARTS = ("rounds", "growth")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the tables, write what was asked for; 1 when the books of any run weren't exact."""
     options = _parse(arguments)
-    console = Console() if sys.stdout.isatty() else Console(width=150)
+    console = open_console()
     begun = time.monotonic()
     with open_servers() as servers, console.status("starting") as status:
         # Which strategies there are, Django says; the database is the one that was just made.

@@ -33,6 +33,8 @@ class Postgres(Server):
         "log_timezone": "'UTC'",
         "jit": "off",  # every statement here is short: compiling it costs more than running it
         "autovacuum_naptime": "10s",  # a hot stock row leaves many dead versions within seconds
+        "log_lock_waits": "on",  # who stood in whose way for a second, and what took five, is in its log
+        "log_min_duration_statement": "5s",
     }
 
     @property

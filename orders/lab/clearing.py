@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from django.db.models import QuerySet
+from uuid import UUID
 
 from inventory.lab import clearing
 from inventory.models import LAB_PREFIX
@@ -19,9 +18,16 @@ def clear(skus: Sequence[str]) -> None:
         ProtectedError: an order of the lab's product also holds a real one; nothing is deleted.
     """
     with clearing(skus):
-        Order.objects.filter(pk__in=_lab_orders(skus).values("pk")).delete()
+        Order.objects.filter(pk__in=_lab_orders(skus)).delete()
 
 
-def _lab_orders(skus: Sequence[str]) -> QuerySet[Order]:
-    real_items = OrderItem.objects.exclude(product__sku__startswith=LAB_PREFIX)
-    return Order.objects.filter(items__product__sku__in=skus).exclude(items__in=real_items)
+def _lab_orders(skus: Sequence[str]) -> set[UUID]:
+    """Return the orders of these products, without those that hold a real one as well.
+
+    Asked in two flat questions: as one, with a subquery in a subquery, it was once seen to run for minutes on
+    tables that had been filled and emptied many times.
+    """
+    ours = OrderItem.objects.filter(product__sku__in=skus).values_list("order", flat=True)
+    orders = set(ours)
+    items = OrderItem.objects.filter(order__in=orders)
+    return orders - set(items.exclude(product__sku__startswith=LAB_PREFIX).values_list("order", flat=True))

@@ -15,9 +15,9 @@ from locking import (
     get_lock,
 )
 from locking.backends.memory import STORES, Store
+from locking.burial import undertaker
 from locking.handler import locks
 from locking.lease import HOLDS
-from locking.renewal import watchdog
 from locking.testing import held_locks, simulate_contention, simulate_loss
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
@@ -148,7 +148,7 @@ def test_assert_locked():
 def test_a_refusal_is_no_reason_for_a_burial(monkeypatch):
     """Busy is a known outcome: nothing is sent after it."""
     bury = mock.Mock()
-    monkeypatch.setattr(watchdog, "bury", bury)
+    monkeypatch.setattr(undertaker, "bury", bury)
     with simulate_contention("a"), pytest.raises(LockNotAcquired):
         get_lock("a").acquire(wait=0)
     assert not bury.called

@@ -11,10 +11,10 @@ from redis.connection import ConnectionPool
 from locking import BackendUnavailable, Lease, LockLost, LockNotAcquired, get_lock
 from locking.backends.redis import RedisBackend, scripts
 from locking.backends.redis.wire import Wire
+from locking.burial import undertaker
 from locking.clock import now
 from locking.handler import locks
 from locking.lease import State
-from locking.renewal import watchdog
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
 from locking.testing.contract.processes import child
@@ -122,7 +122,7 @@ def test_a_request_that_arrives_after_its_sender_gave_up_leaves_no_lock(through_
 
 def test_without_burials_the_ghost_would_stay(through_proxy, own_redis, monkeypatch):
     """The mutant of the two tests above: with the rule patched out, the lock stays with nobody."""
-    monkeypatch.setattr(watchdog, "bury", lambda *args: None)
+    monkeypatch.setattr(undertaker, "bury", lambda *args: None)
     through_proxy.lose_reply_to(ACQUIRE, times=2)
     with pytest.raises(BackendUnavailable):
         get_lock("a", ttl=60).acquire()

@@ -1,4 +1,4 @@
-"""The watchdog: one thread that renews, doubts, finds losses and buries ghosts."""
+"""The watchdog: one thread that renews, doubts, finds losses."""
 
 import threading
 
@@ -9,7 +9,7 @@ from locking.clock import now
 from locking.handler import locks
 from locking.identity import new_owner
 from locking.lease import State
-from locking.renewal import Ghost, exorcise, renew
+from locking.renewal import renew
 from locking.testing.contract.base import until
 from locking.testing.contract.processes import child
 
@@ -197,37 +197,6 @@ def test_a_forked_child_has_a_watchdog_of_its_own():
             assert forked.report() == 0
             assert forked.report() == (1, "held")
         lease.ensure_held()
-
-
-@pytest.mark.usefixtures("memory_locks")
-def test_a_ghost_is_buried_only_after_a_second_answer():
-    """A server that answers again may still have the late acquisition before it: one look isn't enough."""
-    backend, owner = locks["default"], new_owner()
-    ghost = Ghost(backend, "a", owner, until=now() + 60)
-    assert not exorcise(ghost)
-    backend.try_acquire("a", owner, 60.0)  # the ghost appears after the first look
-    assert exorcise(ghost)
-    assert backend.holder("a") is None
-
-
-@pytest.mark.usefixtures("memory_locks")
-def test_a_ghost_is_sought_until_its_lease_would_be_over(monkeypatch):
-    """While nobody answers the burial is tried again, and given up when the ghost can't be there any more."""
-    monkeypatch.setattr(locks["default"], "release", _fail)
-    assert not exorcise(Ghost(locks["default"], "a", new_owner(), until=now() + 60))
-    assert exorcise(Ghost(locks["default"], "a", new_owner(), until=now() - 1))
-
-
-@pytest.mark.usefixtures("memory_locks")
-def test_a_burial_spares_the_holder():
-    """Only the ghost's own hold is released."""
-    with get_lock("a", ttl=60) as lease:
-        ghost = Ghost(locks["default"], "a", new_owner(), until=now() + 60)
-        exorcise(ghost)
-        exorcise(ghost)
-        holder = locks["default"].holder("a")
-        assert holder is not None
-        assert holder.owner == lease.owner
 
 
 @pytest.mark.usefixtures("memory_locks")

@@ -1,0 +1,109 @@
+"""Ghosts are buried, by a thread that keeps nobody from renewing."""
+
+import threading
+
+import pytest
+
+from locking import BackendUnavailable, get_lock
+from locking.burial import Ghost, exorcise, undertaker
+from locking.clock import now
+from locking.handler import locks
+from locking.identity import new_owner
+from locking.testing.contract.base import until
+
+PATIENCE = 10.0
+
+pytestmark = pytest.mark.usefixtures("memory_locks")
+
+
+def fail(*args):
+    """What a server says that isn't there."""
+    raise BackendUnavailable("nobody there")
+
+
+def undertakers():
+    """The undertaker's threads in this process."""
+    return [thread for thread in threading.enumerate() if thread.name == "locking-burial"]
+
+
+@pytest.fixture
+def hung(monkeypatch):
+    """Releases hang until the event is set; a second event tells that one does."""
+    let_go, begun = threading.Event(), threading.Event()
+
+    def hang(*args):
+        begun.set()
+        assert let_go.wait(PATIENCE)
+        return False
+
+    monkeypatch.setattr(locks["default"], "release", hang)
+    yield begun
+    let_go.set()
+    until(lambda: not undertakers(), PATIENCE)
+
+
+def test_a_ghost_is_buried_only_after_a_second_answer():
+    """A server that answers again may still have the late acquisition before it: one look isn't enough."""
+    backend, owner = locks["default"], new_owner()
+    ghost = Ghost(backend, "a", owner, until=now() + 60)
+    assert not exorcise(ghost)
+    backend.try_acquire("a", owner, 60.0)  # the ghost appears after the first look
+    assert exorcise(ghost)
+    assert backend.holder("a") is None
+
+
+def test_a_ghost_is_sought_until_its_lease_would_be_over(monkeypatch):
+    """While nobody answers the burial is tried again, and given up when the ghost can't be there any more."""
+    monkeypatch.setattr(locks["default"], "release", fail)
+    assert not exorcise(Ghost(locks["default"], "a", new_owner(), until=now() + 60))
+    assert exorcise(Ghost(locks["default"], "a", new_owner(), until=now() - 1))
+
+
+def test_a_burial_spares_the_holder():
+    """Only the ghost's own hold is released."""
+    with get_lock("a", ttl=60) as lease:
+        ghost = Ghost(locks["default"], "a", new_owner(), until=now() + 60)
+        exorcise(ghost)
+        exorcise(ghost)
+        holder = locks["default"].holder("a")
+        assert holder is not None
+        assert holder.owner == lease.owner
+
+
+def test_a_server_that_hangs_at_a_burial_delays_no_renewal(hung, monkeypatch):
+    """While the undertaker waits for an answer, the watchdog renews other leases again and again."""
+    monkeypatch.setattr("locking.lock.DEFAULT_LEASE", 0.3)
+    lease = get_lock("a").acquire()
+    undertaker.bury(locks["default"], "b", new_owner(), 60.0)
+    assert hung.wait(PATIENCE)
+    before = lease.leases[0].renewals
+    until(lambda: lease.leases[0].renewals >= before + 3, PATIENCE)
+    assert undertakers()
+
+
+def test_the_thread_lasts_as_long_as_there_is_a_ghost(monkeypatch):
+    """It ends with the last burial, and the next ghost starts another."""
+    monkeypatch.setattr("locking.burial.SETTLING", 0.01)
+    for _ in range(2):
+        undertaker.bury(locks["default"], "a", new_owner(), 60.0)
+        until(lambda: not undertakers(), PATIENCE)
+
+
+def test_forgotten_ghosts_are_let_be(monkeypatch):
+    """Nothing is asked of a server any more, and the thread ends."""
+    monkeypatch.setattr(locks["default"], "release", fail)
+    undertaker.bury(locks["default"], "a", new_owner(), 60.0)
+    undertaker.forget()
+    until(lambda: not undertakers(), PATIENCE)
+
+
+def test_a_surprise_ends_neither_the_thread_nor_the_other_burials(monkeypatch, caplog):
+    """An error that no backend should raise is logged; the ghost beside it is buried all the same."""
+    backend, owner = locks["default"], new_owner()
+    release = backend.release
+    monkeypatch.setattr(backend, "release", lambda key, owner: 1 / 0 if key == "odd" else release(key, owner))
+    backend.try_acquire("a", owner, 60.0)
+    undertaker.bury(backend, "odd", new_owner(), 60.0)
+    undertaker.bury(backend, "a", owner, 60.0)
+    until(lambda: backend.holder("a") is None, PATIENCE)
+    assert "division by zero" in caplog.text
