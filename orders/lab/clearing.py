@@ -24,8 +24,8 @@ def clear(skus: Sequence[str]) -> None:
 def _lab_orders(skus: Sequence[str]) -> set[UUID]:
     """Return the orders of these products, without those that hold a real one as well.
 
-    Asked in two flat questions: as one, with a subquery in a subquery, it was once seen to run for minutes on
-    tables that had been filled and emptied many times.
+    Asked in two flat questions: as one, with a subquery in a subquery, the planner loops over four tables if
+    they were empty at the last ANALYZE, and sixty orders took forty seconds.
     """
     ours = OrderItem.objects.filter(product__sku__in=skus).values_list("order", flat=True)
     orders = set(ours)
