@@ -23,9 +23,6 @@ logger = logging.getLogger("locking")
 RETRY_PAUSE: Final = 0.5
 """Seconds until an end that the engine didn't hear is told again."""
 
-IDLE: Final = 30.0
-"""Seconds without any hold after which the thread ends; the next hold starts another."""
-
 
 @dataclass(slots=True, eq=False)
 class Hold:
@@ -51,7 +48,7 @@ class Hold:
 
 
 class Holds:
-    """The holds of one backend; its thread starts with the first, and ends a while after the last.
+    """The holds of one backend; its thread starts with the first.
 
     Args:
         end: tells the engine that a hold is over; may raise LockError, and is then called again.
@@ -126,22 +123,13 @@ class Holds:
 
     def _run(self) -> None:
         beat_at = 0.0
-        while not self._is_over():
+        while True:
             if self._beat is not None and now() >= beat_at and len(self):
                 beat_at = now() + self._pause()
                 self._beat_once(self._beat)
             for key, owner, hold in self._due():
                 self._finish(key, owner, hold)
             self._sleep(beat_at)
-
-    def _is_over(self) -> bool:
-        """Wait a while for a hold where there is none; True, and the thread is no more, when none comes."""
-        with self._changed:
-            if not self._holds:
-                self._changed.wait(IDLE)
-            if not self._holds:
-                self._thread = None
-            return not self._holds
 
     @staticmethod
     def _beat_once(beat: Callable[[], None]) -> None:
@@ -184,7 +172,7 @@ class Holds:
             if self._beat is not None and self._holds:
                 moments.append(beat_at)
             pause = min(moments, default=now() + 3600.0) - now()
-            if pause > 0 and self._holds:
+            if pause > 0:
                 self._changed.wait(min(pause, 3600.0))
 
 
