@@ -427,9 +427,12 @@ class SingleLock(Lock):
         return outcome
 
     def _reenter(self, context: object) -> Lease | None:
-        """Count one more hold of what this thread or task has already; a lost hold raises instead."""
+        """Count one more hold of what this thread or task has already; a lost hold raises instead.
+
+        One whose release nobody answered may be another's by now: who asks again stands in line.
+        """
         hold = held_by(context, self._backend.alias, self.key)
-        if hold is None:
+        if hold is None or hold.unreleased:
             return None
         hold.ensure_held()
         hold.depth += 1

@@ -107,3 +107,19 @@ def test_a_surprise_ends_neither_the_thread_nor_the_other_burials(monkeypatch, c
     undertaker.bury(backend, "a", owner, 60.0)
     until(lambda: backend.holder("a") is None, PATIENCE)
     assert "division by zero" in caplog.text
+
+
+def test_a_hold_whose_release_nobody_answered_is_not_entered_again(monkeypatch):
+    """It may be free on the server, and another's: who asks again gets a hold of his own, or waits."""
+    backend = locks["default"]
+    release = backend.release
+
+    def released_unheard(key, owner):
+        release(key, owner)
+        raise BackendUnavailable("the answer was lost")
+
+    monkeypatch.setattr(backend, "release", released_unheard)
+    first = get_lock("a", ttl=60).acquire()
+    with pytest.raises(BackendUnavailable):
+        first.release()
+    assert get_lock("a", ttl=60).acquire().leases[0].owner != first.leases[0].owner
