@@ -322,7 +322,7 @@ def _settled(lease: Lease, failure: LockError, body_error: BaseException | None)
     ends with its ttl. One that was lost is an error of its own, unless the body raised already.
     """
     if isinstance(failure, BackendError):
-        logger.warning("releasing %r failed (%s); the watchdog goes on trying", lease, failure)
+        logger.warning("releasing %r failed (%s); it is tried again", lease, failure)
         undertaker.let_go_later(lease)
         if lease.state is State.LOST and body_error is None:
             lease.ensure_held()

@@ -215,14 +215,14 @@ def test_readers_and_writers_never_overlap(on):
         for _ in range(10):
             with get_write_lock("a", ttl=FAR, wait=FAR):
                 pair[0] += 1
-                time.sleep(0.0005)
+                time.sleep(0.0005)  # between the two halves: room for an intruder
                 pair[1] += 1
 
     def read():
         for _ in range(10):
             with get_read_lock("a", ttl=FAR, wait=FAR):
                 before = tuple(pair)
-                time.sleep(0.0005)
+                time.sleep(0.0005)  # room for a writer that intrudes
                 assert before == tuple(pair)
                 assert pair[0] == pair[1]
 
@@ -275,7 +275,7 @@ def test_at_most_as_many_at_once_as_there_are_permits(on):
                     if inside[0] == 3:
                         full.set()
                 assert full.wait(PATIENCE), "three were never in at once"
-                time.sleep(0.002)
+                time.sleep(0.002)  # the work, during which others may come in
                 with guard:
                     inside[0] -= 1
 
@@ -490,7 +490,7 @@ def test_processes_share_the_permits(on, tmp_path):
                 mine = tmp_path / f"{threading.get_native_id()}-{turn}"
                 mine.touch()
                 crowd = max(crowd, len(list(tmp_path.iterdir())))
-                time.sleep(0.001)
+                time.sleep(0.001)  # the work, during which others may come in
                 mine.unlink()
         pipe.send(crowd)
 
@@ -509,7 +509,7 @@ def test_processes_read_together_and_write_alone(on, tmp_path):
         for _ in range(10):
             with get_write_lock("a", ttl=FAR, wait=FAR):
                 seen = int(counter.read_text())
-                time.sleep(0.0005)
+                time.sleep(0.0005)  # between reading and writing: room for an intruder
                 counter.write_text(str(seen + 1))
             with get_read_lock("a", ttl=FAR, wait=FAR):
                 assert counter.read_text()

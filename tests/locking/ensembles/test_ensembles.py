@@ -63,7 +63,7 @@ def test_one_writer_at_a_time_while_servers_die(ensemble):
                     assert len(inside) == 1, "two in one section"
                     tokens.append(lease.fencing_token)
                     seen = counts[0]
-                    time.sleep(0.001)
+                    time.sleep(0.001)  # between reading and writing: room for an intruder
                     counts[0] = seen + 1
                     inside.pop()
             except (
