@@ -7,11 +7,12 @@ something to bury: a server that doesn't answer must not keep the watchdog from 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
+from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 
 from locking.backends.base import BaseLockBackend
 from locking.clock import now
@@ -27,6 +28,14 @@ SETTLING = 0.1
 """Seconds after which a server that answers again has surely worked off what it had received before."""
 
 
+class Found(Enum):
+    """What came of one attempt."""
+
+    GONE = "it can't come back"
+    ANSWERED = "to be sought once more"
+    SILENCE = "nobody answers"
+
+
 @dataclass(slots=True, eq=False)
 class Ghost:
     """An acquisition of unknown outcome, to be released wherever it turns up."""
@@ -39,6 +48,33 @@ class Ghost:
     next_try: float = 0.0
 
 
+class Line:
+    """The ghosts of one backend, in the order in which they are sought.
+
+    An outage may leave thousands of them. While nobody answers, one attempt stands for all, and each time
+    another ghost makes it, so that a server of a cluster that stays away keeps no other's from being buried.
+    """
+
+    def __init__(self) -> None:
+        self.ghosts: deque[Ghost] = deque()
+        self._silent_until = 0.0
+
+    def due(self) -> float:
+        """Return when the next attempt is to be made."""
+        return max(self._silent_until, self.ghosts[0].next_try)
+
+    def settle(self, ghost: Ghost, found: Found) -> None:
+        """Strike the first ghost or put it last; it may have been forgotten meanwhile."""
+        if not self.ghosts or self.ghosts[0] is not ghost:
+            return
+        self.ghosts.popleft()
+        if found is not Found.GONE:
+            self.ghosts.append(ghost)
+        if found is Found.SILENCE:
+            self._silent_until = now() + RETRY_PAUSE
+            self.ghosts = deque(each for each in self.ghosts if each.until > now())
+
+
 class Undertaker:
     """Buries ghosts, one at a time."""
 
@@ -48,15 +84,16 @@ class Undertaker:
     def reset(self) -> None:
         """Start from nothing; a forked child has neither the thread nor its parent's ghosts."""
         self._changed = threading.Condition(threading.Lock())
-        self._ghosts: list[Ghost] = []
+        self._lines: dict[BaseLockBackend, Line] = {}
         self._thread: threading.Thread | None = None
 
     def bury(self, backend: BaseLockBackend, key: str, owner: str, ttl: float) -> None:
         """Release `owner`'s hold of `key`, should it appear within `ttl` seconds of the backend's next
         answer.
         """
+        ghost = Ghost(backend, key, owner, until=now() + max(ttl, 60.0))
         with self._changed:
-            self._ghosts.append(Ghost(backend, key, owner, until=now() + max(ttl, 60.0)))
+            self._lines.setdefault(backend, Line()).ghosts.append(ghost)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="locking-burial", daemon=True)
                 self._thread.start()
@@ -72,55 +109,56 @@ class Undertaker:
     def forget(self) -> None:
         """Let all ghosts be; their leases end by themselves."""
         with self._changed:
-            self._ghosts.clear()
+            for line in self._lines.values():
+                line.ghosts.clear()
             self._changed.notify()
 
     def _run(self) -> None:
-        while ghost := self._next():
-            if _gone(ghost):
-                self._strike(ghost)
+        while due := self._next():
+            line, ghost = due
+            found = _sought(ghost)
+            with self._changed:
+                line.settle(ghost, found)
 
-    def _next(self) -> Ghost | None:
-        """Wait for the next that is due and return it; None, and the end of the thread, when none is left."""
+    def _next(self) -> tuple[Line, Ghost] | None:
+        """Wait for the next ghost that is due; None, and the end of the thread, when none is left."""
         with self._changed:
-            while self._ghosts:
-                ghost = min(self._ghosts, key=lambda each: each.next_try)
-                if (pause := ghost.next_try - now()) <= 0:
-                    return ghost
+            while self._drop_empty_lines():
+                line = min(self._lines.values(), key=Line.due)
+                if (pause := line.due() - now()) <= 0:
+                    return line, line.ghosts[0]
                 self._changed.wait(pause)
             self._thread = None
             return None
 
-    def _strike(self, ghost: Ghost) -> None:
-        with self._changed:
-            if ghost in self._ghosts:  # it may have been forgotten meanwhile
-                self._ghosts.remove(ghost)
+    def _drop_empty_lines(self) -> bool:
+        self._lines = {backend: line for backend, line in self._lines.items() if line.ghosts}
+        return bool(self._lines)
 
 
-def _gone(ghost: Ghost) -> bool:
+def _sought(ghost: Ghost) -> Found:
     try:
         return exorcise(ghost)
     except Exception:  # the thread must outlive every surprise: the next ghost is another one
         logger.exception("releasing %r for a holder that never was failed and is tried again", ghost.key)
-        ghost.next_try = now() + RETRY_PAUSE
-        return now() >= ghost.until
+        return Found.SILENCE
 
 
-def exorcise(ghost: Ghost) -> bool:
-    """Try to release a ghost; True when it can't come back.
+def exorcise(ghost: Ghost) -> Found:
+    """Try to release a ghost.
 
     A paused server works off what it had received in no given order, so one answer isn't proof: a second one
     a little later is.
     """
-    ghost.next_try = now() + SETTLING
-    with contextlib.suppress(LockError):
+    try:
         ghost.backend.release(ghost.key, ghost.owner)
-        if ghost.answered_at is not None:
-            return True
-        ghost.answered_at = now()
-        return False
-    ghost.next_try = now() + RETRY_PAUSE
-    return now() >= ghost.until
+    except LockError:
+        return Found.SILENCE
+    if ghost.answered_at is not None:
+        return Found.GONE
+    ghost.answered_at = now()
+    ghost.next_try = ghost.answered_at + SETTLING
+    return Found.ANSWERED
 
 
 undertaker = Undertaker()

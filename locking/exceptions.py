@@ -111,4 +111,10 @@ class BackendError(LockError):
 
 
 class BackendUnavailable(BackendError):
-    """The backend didn't answer: whether the lock is held is not known, so it counts as not held."""
+    """The backend didn't answer: whether the lock is held is not known, so it counts as not held.
+
+    Attributes:
+        sent: False where it is certain that no request left this process, so that none can take effect later.
+    """
+
+    sent: bool = True

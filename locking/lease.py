@@ -55,10 +55,15 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def held_by(context: object, alias: str, key: str) -> SingleLease | None:
-    """Return the lease by which a thread or task holds `key`, if it does."""
+    """Return the lease by which a thread or task holds `key`, if it does.
+
+    One whose release nobody answered isn't counted: on the server it may be another's by now.
+    """
     lease = HOLDS.get((alias, key, id(context)))
+    if lease is None or lease.unreleased:
+        return None
     # The id of a thread that has ended may be another's by now: only the object itself tells.
-    return lease if lease is not None and lease.context() is context else None
+    return lease if lease.context() is context else None
 
 
 class Lease(ABC):
@@ -214,7 +219,7 @@ class SingleLease(Lease):
 
     def remaining(self) -> float:
         """See `Lease.remaining`."""
-        if self.inherited or self._state not in (State.HELD, State.UNKNOWN):
+        if self.inherited or self.unreleased or self._state not in (State.HELD, State.UNKNOWN):
             return 0.0
         return 0.0 if self._has_ended() else max(0.0, self.deadline - now())
 
@@ -227,6 +232,11 @@ class SingleLease(Lease):
             raise self._lost_error()
         if state is State.RELEASED:
             raise LockNotOwned(f"the lock {self.name!r} was released already")
+        if self.unreleased:
+            raise LockNotOwned(
+                f"the release of the lock {self.name!r} has begun and nobody has answered it: it may be"
+                " another's by now"
+            )
 
     def confirm(self) -> None:
         """See `Lease.confirm`."""

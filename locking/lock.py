@@ -388,12 +388,13 @@ class SingleLock(Lock):
             return hold
         begun, owner, options = now(), self._new_owner(), self._options
         place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
+        outcome: Outcome | None = None
         try:
             outcome = place.try_acquire(queue=wait != 0)
             if isinstance(outcome, Busy):
                 outcome = self._wait_in(place, outcome, begun, wait)
         except BaseException as error:
-            self._clean_up_after(error, owner, begun)
+            self._clean_up_after(error, owner, begun, queued=outcome is not None)
             place.leave()
             raise
         return self._leased(owner, outcome, context, begun)
@@ -404,12 +405,13 @@ class SingleLock(Lock):
             return hold
         begun, owner, options = now(), self._new_owner(), self._options
         place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
+        outcome: Outcome | None = None
         try:
             outcome = await place.try_acquire(queue=wait != 0)
             if isinstance(outcome, Busy):
                 outcome = await self._await_in(place, outcome, begun, wait)
         except BaseException as error:
-            self._clean_up_after(error, owner, begun)
+            self._clean_up_after(error, owner, begun, queued=outcome is not None)
             await asyncio.shield(place.leave())
             raise
         return self._leased(owner, outcome, context, begun)
@@ -427,12 +429,9 @@ class SingleLock(Lock):
         return outcome
 
     def _reenter(self, context: object) -> Lease | None:
-        """Count one more hold of what this thread or task has already; a lost hold raises instead.
-
-        One whose release nobody answered may be another's by now: who asks again stands in line.
-        """
+        """Count one more hold of what this thread or task has already; a lost hold raises instead."""
         hold = held_by(context, self._backend.alias, self.key)
-        if hold is None or hold.unreleased:
+        if hold is None:
             return None
         hold.ensure_held()
         hold.depth += 1
@@ -454,9 +453,12 @@ class SingleLock(Lock):
         lease_end = LONGEST_SLEEP if busy.retry_after is None else busy.retry_after
         return min(left, lease_end, LONGEST_SLEEP)
 
-    def _clean_up_after(self, error: BaseException, owner: str, begun: float) -> None:
-        """See that an attempt whose outcome isn't known leaves no ghost; a refusal is known."""
-        if not isinstance(error, LockNotAcquired):
+    def _clean_up_after(self, error: BaseException, owner: str, begun: float, *, queued: bool) -> None:
+        """See that an attempt whose outcome isn't known leaves no ghost; a refusal is known, and so is what
+        never left this process. Who stands in the queue already may be handed the lock all the same.
+        """
+        unsent = isinstance(error, BackendUnavailable) and not error.sent and not queued
+        if not isinstance(error, LockNotAcquired) and not unsent:
             undertaker.bury(self._backend, self.key, owner, self._options.ttl)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
             waited = now() - begun

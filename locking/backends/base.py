@@ -321,7 +321,10 @@ class BaseLockBackend(ABC):
         return await self.asked_in_thread(ask, key, owner)
 
     async def asked_in_thread(self, ask: Callable[[], Outcome], key: str, owner: str) -> Outcome:
-        """Run `ask` in a thread; when the task is cancelled, the thread undoes what comes of it too late."""
+        """Run `ask` in a thread; when the task is cancelled, the thread undoes what comes of it too late.
+
+        A cancelled task doesn't wait for its thread, so for one request the lock may still look taken.
+        """
         abandoned = threading.Event()
 
         def step() -> Outcome:

@@ -1,14 +1,24 @@
 """Ghosts are buried, by a thread that keeps nobody from renewing."""
 
 import threading
+from functools import partial
 
 import pytest
 
-from locking import BackendUnavailable, get_lock
-from locking.burial import Ghost, exorcise, undertaker
+from locking import (
+    BackendUnavailable,
+    LockNotAcquired,
+    LockNotOwned,
+    assert_locked,
+    get_lock,
+    get_read_lock,
+    get_write_lock,
+)
+from locking.burial import Found, Ghost, Line, exorcise, undertaker
 from locking.clock import now
 from locking.handler import locks
 from locking.identity import new_owner
+from locking.lease import HOLDS, SingleLease
 from locking.testing.contract.base import until
 
 PATIENCE = 10.0
@@ -46,17 +56,47 @@ def test_a_ghost_is_buried_only_after_a_second_answer():
     """A server that answers again may still have the late acquisition before it: one look isn't enough."""
     backend, owner = locks["default"], new_owner()
     ghost = Ghost(backend, "a", owner, until=now() + 60)
-    assert not exorcise(ghost)
+    assert exorcise(ghost) is Found.ANSWERED
     backend.try_acquire("a", owner, 60.0)  # the ghost appears after the first look
-    assert exorcise(ghost)
+    assert exorcise(ghost) is Found.GONE
     assert backend.holder("a") is None
 
 
 def test_a_ghost_is_sought_until_its_lease_would_be_over(monkeypatch):
     """While nobody answers the burial is tried again, and given up when the ghost can't be there any more."""
-    monkeypatch.setattr(locks["default"], "release", fail)
-    assert not exorcise(Ghost(locks["default"], "a", new_owner(), until=now() + 60))
-    assert exorcise(Ghost(locks["default"], "a", new_owner(), until=now() - 1))
+    line = Line()
+    line.ghosts.extend(Ghost(locks["default"], "a", new_owner(), until=now() + far) for far in (60, 0, 60))
+    first, _, last = line.ghosts
+    line.settle(first, Found.SILENCE)
+    assert list(line.ghosts) == [last, first]
+
+
+def test_an_outage_is_asked_about_once_for_all_ghosts(monkeypatch):
+    """Many failed acquisitions don't keep a core busy while nobody answers; all are buried after it."""
+    backend, asked, answering = locks["default"], [], threading.Event()
+    release = backend.release
+
+    def silent(key, owner):
+        asked.append(key)
+        if not answering.is_set():
+            raise BackendUnavailable("nobody there")
+        return release(key, owner)
+
+    monkeypatch.setattr(backend, "release", silent)
+    monkeypatch.setattr("locking.burial.RETRY_PAUSE", 0.05)
+    monkeypatch.setattr("locking.burial.SETTLING", 0.0)
+    owners = [(f"a{number}", new_owner()) for number in range(500)]
+    for key, owner in owners:
+        backend.try_acquire(key, owner, 60.0)
+        undertaker.bury(backend, key, owner, 60.0)
+    until(lambda: len(asked) >= 4, PATIENCE)
+    begun, before = now(), len(asked)
+    until(lambda: len(asked) >= before + 4, PATIENCE)
+    assert now() - begun > 3 * 0.05, "four attempts are three pauses apart"
+    assert len(set(asked[before : before + 4])) == 4, "each time another"
+    answering.set()
+    until(lambda: not undertakers(), PATIENCE)
+    assert not any(backend.holder(key) for key, _ in owners)
 
 
 def test_a_burial_spares_the_holder():
@@ -109,8 +149,9 @@ def test_a_surprise_ends_neither_the_thread_nor_the_other_burials(monkeypatch, c
     assert "division by zero" in caplog.text
 
 
-def test_a_hold_whose_release_nobody_answered_is_not_entered_again(monkeypatch):
-    """It may be free on the server, and another's: who asks again gets a hold of his own, or waits."""
+@pytest.fixture
+def unheard(memory_locks, monkeypatch):
+    """The server lets locks go, and its answers are lost."""
     backend = locks["default"]
     release = backend.release
 
@@ -119,7 +160,51 @@ def test_a_hold_whose_release_nobody_answered_is_not_entered_again(monkeypatch):
         raise BackendUnavailable("the answer was lost")
 
     monkeypatch.setattr(backend, "release", released_unheard)
-    first = get_lock("a", ttl=60).acquire()
+
+
+def half_released(name):
+    """A lock, and its lease, whose release was begun and not answered."""
+    lock = get_lock(name, ttl=60)
+    lease = lock.acquire()
     with pytest.raises(BackendUnavailable):
-        first.release()
+        lock.release()
+    return lock, lease
+
+
+@pytest.mark.usefixtures("unheard")
+def test_a_hold_whose_release_nobody_answered_is_not_entered_again():
+    """It may be free on the server, and another's: who asks again gets a hold of his own, or waits."""
+    _, first = half_released("a")
     assert get_lock("a", ttl=60).acquire().leases[0].owner != first.leases[0].owner
+
+
+@pytest.mark.usefixtures("unheard")
+def test_without_the_rule_it_would_be_entered_again(monkeypatch):
+    """The mutant of the test above: it re-enters a hold that may be another's."""
+    monkeypatch.setattr(
+        "locking.lock.held_by", lambda context, alias, key: HOLDS.get((alias, key, id(context)))
+    )
+    _, first = half_released("a")
+    monkeypatch.setattr(SingleLease, "ensure_held", lambda lease: None)
+    assert get_lock("a", ttl=60).acquire() is first
+
+
+@pytest.mark.usefixtures("unheard")
+def test_a_hold_whose_release_nobody_answered_proves_nothing():
+    """Neither lock nor lease nor `assert_locked` call it held, and it can't be extended."""
+    lock, lease = half_released("a")
+    assert not lock.owned()
+    assert lease.remaining() == 0.0
+    for claim in (lease.ensure_held, partial(lease.extend, 60), partial(assert_locked, "a")):
+        with pytest.raises(LockNotOwned):
+            claim()
+
+
+def test_a_write_hold_whose_release_nobody_answered_lets_nobody_read(monkeypatch):
+    """Its former holder asks for the shared side as anybody does, and is refused while the server has it."""
+    writing = get_write_lock("a", ttl=60).acquire()
+    monkeypatch.setattr(writing.leases[0].backend, "release", fail)
+    with pytest.raises(BackendUnavailable):
+        writing.release()
+    with pytest.raises(LockNotAcquired):
+        get_read_lock("a", ttl=60).acquire(wait=0)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 
 import psutil
+import pytest
 
 from locking import get_lock
+from locking.backends.base import Outcome
+from locking.handler import locks
+from locking.identity import new_owner
+from locking.testing.contract.asyncio_ import auntil, auntil_free
+
+PATIENCE = 10.0
 
 
 def open_sockets() -> int:
@@ -30,3 +38,28 @@ def test_a_loop_leaves_no_socket_behind() -> None:
     asyncio.run(use())
     assert counts[0] == counts[1] == counts[2]
     assert open_sockets() == before
+
+
+@pytest.mark.usefixtures("memory_locks")
+def test_a_grant_that_comes_too_late_is_undone() -> None:
+    """The thread that asked for a cancelled task lets go of what it is granted."""
+    backend, owner = locks["default"], new_owner()
+    asked, answered, granted = threading.Event(), threading.Event(), list[Outcome]()
+
+    def ask() -> Outcome:
+        asked.set()
+        assert answered.wait(PATIENCE)
+        granted.append(backend.try_acquire("a", owner, 60.0))
+        return granted[0]
+
+    async def scenario() -> None:
+        task = asyncio.create_task(backend.asked_in_thread(ask, "a", owner))
+        await auntil(asked.is_set, PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        answered.set()
+        await auntil(lambda: granted, PATIENCE)
+        await auntil_free(backend, "a", PATIENCE)
+
+    asyncio.run(scenario())

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from typing import cast
+from unittest import mock
 
 import pytest
 from redis.connection import ConnectionPool
@@ -128,6 +129,34 @@ def test_without_burials_the_ghost_would_stay(through_proxy, own_redis, monkeypa
         get_lock("a", ttl=60).acquire()
     with pytest.raises(AssertionError, match="not so within"):
         until(lambda: not own_redis.client.exists("a"), 0.5)
+
+
+@pytest.mark.parametrize("url", ["unix:///nowhere/redis.sock", "redis://127.0.0.1:1/0"])
+def test_what_never_left_the_process_needs_no_burial(locks_on, monkeypatch, url):
+    """Where no connection came about no lock can be taken later: threads and tasks leave nothing to seek."""
+    locks_on(url)
+    bury = mock.Mock()
+    monkeypatch.setattr(undertaker, "bury", bury)
+    with pytest.raises(BackendUnavailable) as alone:
+        get_lock("a", ttl=60).acquire()
+    with pytest.raises(BackendUnavailable) as as_task:
+        asyncio.run(get_lock("a", ttl=60).aacquire())
+    assert not alone.value.sent
+    assert not as_task.value.sent
+    assert not bury.called
+
+
+def test_a_connection_that_broke_leaves_it_open_whether_the_request_arrived(through_proxy, monkeypatch):
+    """A request whose reply is lost may have been served, although the second try finds no server at all."""
+    bury = mock.Mock()
+    monkeypatch.setattr(undertaker, "bury", bury)
+    assert not get_lock("a").locked()
+    through_proxy.lose_reply_to(ACQUIRE, times=1)
+    monkeypatch.setattr("locking.backends.redis.wire._open", mock.Mock(side_effect=ConnectionRefusedError))
+    with pytest.raises(BackendUnavailable) as unknown:
+        get_lock("a", ttl=60).acquire()
+    assert unknown.value.sent
+    assert bury.called
 
 
 def test_a_task_without_any_reply_is_not_acquired_and_its_ghost_is_buried(through_proxy, own_redis):

@@ -47,8 +47,10 @@ from locking.backends.redis.wire import (
     DEFAULT_TIMEOUT,
     UNREACHABLE,
     Copies,
+    NotReached,
     TooFewCopies,
     as_it_is,
+    never_sent,
     translated,
 )
 from locking.clock import now
@@ -219,10 +221,10 @@ class Room:
 
     async def acquire(self, request: Request, undo: Callable[[], Request]) -> Any:
         """See `Wire.acquire`."""
-        if self.copies is None:
-            return await self.call(request)
         try:
             return await self.exchange(request, copies=self.copies)
+        except NotReached as error:
+            raise never_sent(error, self._alias) from error
         except RedisError as error:
             raise translated(error, self._alias) from error
         except TooFewCopies:
@@ -239,7 +241,7 @@ class Room:
 
     async def exchange(self, request: Request, *, asking: bool = False, copies: Copies | None = None) -> Any:
         """See `Wire.exchange`."""
-        connection = self._idle.pop() if self._idle else self._connect.make()
+        connection = await self._take()
         try:
             if asking:
                 return await self._once(_exchange_asking, connection, request)
@@ -252,11 +254,23 @@ class Room:
 
     async def converse(self, *parts: str) -> Any:
         """See `Wire.converse`."""
-        connection = self._idle.pop() if self._idle else self._connect.make()
+        connection = await self._take()
         try:
             return await self._twice(_ask, connection, parts)
         finally:
             self._idle.append(connection)
+
+    async def _take(self) -> AbstractConnection:
+        """See `Wire._take`."""
+        connection = self._idle.pop() if self._idle else self._connect.make()
+        if connection.is_connected:
+            return connection
+        try:
+            async with asyncio.timeout(self._connect.timeout):
+                await _open(connection)
+        except UNREACHABLE as error:
+            raise NotReached(str(error)) from error
+        return connection
 
     async def _once(
         self,
@@ -266,7 +280,7 @@ class Room:
     ) -> Any:
         async with asyncio.timeout(self._connect.timeout):
             if not connection.is_connected:  # by itself a request would connect without asking Sentinels
-                await connection.connect()
+                await _open(connection)
             return await step(connection, what)
 
     async def _twice(
@@ -303,6 +317,15 @@ class Room:
             await _hang_up(self._idle.pop())
         if self._connect.close is not None:
             await self._connect.close()
+
+
+async def _open(connection: AbstractConnection) -> None:
+    """See `wire._open`."""
+    try:
+        await connection.connect()
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
 
 
 async def _ask(connection: AbstractConnection, command: tuple[str | int, ...]) -> Any:

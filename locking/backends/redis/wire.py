@@ -41,6 +41,7 @@ DEFAULT_TIMEOUT = 5.0
 
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
+
 MOVING = (TryAgainError, ClusterDownError)
 """What a cluster answers while a slot or a master moves: not now."""
 
@@ -51,6 +52,10 @@ ASKING: Final = b"*1\r\n" + pack(b"ASKING")
 
 
 _Sent = TypeVar("_Sent")
+
+
+class NotReached(RedisConnectionError):
+    """No connection came about, so nothing was sent."""
 
 
 class Calls(Protocol):
@@ -150,6 +155,8 @@ class Wire:
         """
         try:
             return self.exchange(request, copies=self.copies)
+        except NotReached as error:
+            raise never_sent(error, self._alias) from error
         except RedisError as error:
             raise translated(error, self._alias) from error
         except TooFewCopies:
@@ -225,9 +232,12 @@ class Wire:
             connection = self._idle.pop()
         except IndexError:
             connection = self.connection()
-        if self.recovers:
-            # Without this a request would connect by itself, and not ask the Sentinels where to.
-            connection.connect()
+        if getattr(connection, "_sock", None) is None:
+            # Before anything is sent: a failure then leaves no doubt, and Sentinels are asked where to.
+            try:
+                _open(connection)
+            except UNREACHABLE as error:
+                raise NotReached(str(error)) from error
         return connection
 
     def connection(self) -> AbstractConnection:
@@ -253,6 +263,14 @@ def translated(error: Exception, alias: str) -> BackendError:
     return kind(f"Redis of the lock backend {alias!r} {verb}{_hint(error)}: {error}")
 
 
+def never_sent(error: NotReached, alias: str) -> BackendError:
+    """`translated`, with the certainty that nothing needs undoing."""
+    meant = translated(error, alias)
+    if isinstance(meant, BackendUnavailable):
+        meant.sent = False
+    return meant
+
+
 def _hint(error: Exception) -> str:
     if "WRONGTYPE" in str(error):
         return " (a key of that name is no lock: choose another name, or a KEY_PREFIX)"
@@ -264,6 +282,15 @@ def _hint(error: Exception) -> str:
 def as_it_is(reply: Any) -> Any:
     """Return the reply: asked a second time, it means what it would have meant the first time."""
     return reply
+
+
+def _open(connection: AbstractConnection) -> None:
+    """Connect; what is interrupted in its handshake is closed: the next would read what is left of it."""
+    try:
+        connection.connect()
+    except BaseException:
+        connection.disconnect()
+        raise
 
 
 def _twice(
@@ -280,7 +307,7 @@ def _twice(
     except UNREACHABLE:
         connection.disconnect()
     try:
-        connection.connect()
+        _open(connection)
         return settled(step(connection, what))
     except UNREACHABLE as error:
         connection.disconnect()
