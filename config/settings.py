@@ -145,6 +145,7 @@ CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
 PRODUCT_STRATEGIES = env.bool("PRODUCT_STRATEGIES", default=False)
 PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
 CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests a minute by one customer; 0 = no limit
+SOLD_OUT_KEPT = env.float("SOLD_OUT_KEPT", default=0.0)  # seconds for which a refusal is given again unasked
 IDEMPOTENCY_KEY_REQUIRED = env.bool("IDEMPOTENCY_KEY_REQUIRED", default=False)  # by `POST /checkout/`
 IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for which a key is known
 

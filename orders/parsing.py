@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN, InvalidCart, Line
@@ -64,12 +64,13 @@ class ReservationRequest:
     customer: str = ""
 
 
-def parse_checkout(body: bytes, *, strategies: Iterable[str]) -> CheckoutRequest:
+def parse_checkout(body: bytes, *, strategies: Callable[[], Iterable[str]]) -> CheckoutRequest:
     """Read the body of a checkout request.
 
     Args:
         body: the raw JSON, at most `MAX_BODY_BYTES` bytes (the view has refused longer ones).
-        strategies: names that the client may choose from; empty where it may not choose.
+        strategies: returns the names that the client may choose from, none where it may not choose; called
+            only for a request that names one.
 
     Returns:
         Lines as they came (the checkout merges and sorts them), or the reservation; and what else was said.
@@ -78,7 +79,7 @@ def parse_checkout(body: bytes, *, strategies: Iterable[str]) -> CheckoutRequest
         InvalidRequest: with one fault for each wrong field.
 
     Example:
-        >>> parse_checkout(b'{"lines": [{"sku": "mug", "quantity": 2}]}', strategies=())
+        >>> parse_checkout(b'{"lines": [{"sku": "mug", "quantity": 2}]}', strategies=list)
         CheckoutRequest(lines=(Line(sku='mug', quantity=2),), strategy=None, customer='', reservation=None)
     """
     data = _object(body)
@@ -89,7 +90,7 @@ def parse_checkout(body: bytes, *, strategies: Iterable[str]) -> CheckoutRequest
     if reserved:
         faults += _reservation_faults(data)
     if "strategy" in data:
-        faults += _strategy_faults(data["strategy"], sorted(strategies))
+        faults += _strategy_faults(data["strategy"], sorted(strategies()))
     if faults:
         raise InvalidRequest(*faults)
     return CheckoutRequest(
@@ -164,8 +165,7 @@ def _load(body: bytes) -> Any:
     if not body.strip():
         _refuse("", 'is empty; send an object such as {"lines": [{"sku": "mug", "quantity": 1}]}')
     try:
-        text = body.decode("utf-8")
-        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        return _READER.decode(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         _refuse("", f"is not UTF-8 (byte {error.start}); send UTF-8")
     except json.JSONDecodeError as error:
@@ -197,6 +197,10 @@ def _refuse_constant(name: str) -> NoReturn:
     _refuse("", f"is not JSON: {name} is not a JSON number")
 
 
+_READER: Final = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+"""Made once: `json.loads` makes one for each text."""
+
+
 # Checking the fields ---------------------------------------------------------------------------------------
 
 
@@ -224,6 +228,8 @@ def _lines_faults(lines: Any) -> Iterator[Fault]:
 
 
 def _line_faults(at: str, line: Any) -> Iterator[Fault]:
+    if _is_good(line):
+        return
     if not isinstance(line, dict):
         yield Fault(at, f'must be an object such as {{"sku": "mug", "quantity": 1}}, not {_shown(line)}')
         return
@@ -234,6 +240,15 @@ def _line_faults(at: str, line: Any) -> Iterator[Fault]:
             Line(**{**_GOOD_LINE, field: line[field]})
         except InvalidCart as error:
             yield Fault(f"{at}/{field}", f"{_shown(line[field])}: {error.reason}")
+
+
+def _is_good(line: Any) -> bool:
+    """Whether there is nothing to tell of `line`, as of nearly every one."""
+    try:
+        Line(**line)
+    except (InvalidCart, TypeError):
+        return False
+    return True
 
 
 def _lines(data: Mapping[str, Any]) -> tuple[Line, ...]:

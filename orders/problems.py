@@ -246,7 +246,10 @@ def _(error: InvalidCart) -> Problem:
 @problem_of.register
 def _(error: SoldOut) -> Problem:
     skus = ", ".join(shortage.sku for shortage in error.shortages)
-    shortages = [asdict(shortage) for shortage in error.shortages]
+    shortages = [
+        {"sku": short.sku, "requested": short.requested, "available": short.available}
+        for short in error.shortages
+    ]
     return Problem(SOLD_OUT, f"Not enough of {skus}; nothing was ordered.", shortages=shortages)
 
 

@@ -20,6 +20,7 @@ from inventory.rows import refuse
 from inventory.strategies import Sale, Strategy, get_strategy
 from orders.models import Order
 from orders.recording import ClientKey, Receipt, sell_many, write_many
+from orders.refusals import remembered
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +70,13 @@ def place(
     basket = merge_in_order(lines)
     cart = tuple(sorted(basket))
     seller = get_strategy(_strategy_of(cart) if strategy is None else strategy)
-    receipt = Receipt(cart, seller.name, customer, key=key)
-    receipt.pay_by = _end_of_payment(receipt)
-    sale = _sale(receipt, basket)
-    # A strategy whose copy of the stock refuses without asking the database relies on the sweep.
-    refusals = (LimitReached,) if seller.keeps_stock else (SoldOut, LimitReached)
-    _despite_overdue(cart, partial(_sell, seller, sale), refusals)
+    with remembered(cart):
+        receipt = Receipt(cart, seller.name, customer, key=key)
+        receipt.pay_by = _end_of_payment(receipt)
+        sale = _sale(receipt, basket)
+        # A strategy whose copy of the stock refuses without asking the database relies on the sweep.
+        refusals = (LimitReached,) if seller.keeps_stock else (SoldOut, LimitReached)
+        _despite_overdue(cart, partial(_sell, seller, sale), refusals)
     tell_low_stock(receipt)
     return receipt
 

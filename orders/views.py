@@ -42,11 +42,14 @@ from orders.services import checkout_reserved, place
 def checkout_view(request: HttpRequest) -> HttpResponse:
     """Place an order: 201 with its address in Location. A repeated key gets the first answer."""
     _require_small_json(request)
-    names = [choice.name for choice in selectors.strategy_choices()]
-    wanted = parse_checkout(request.body, strategies=names)
+    wanted = parse_checkout(request.body, strategies=_names_of_strategies)
     limit_rate(request, wanted.customer)
     key = client_key(request, wanted.customer)
     return once(key, lambda: _created(_place(wanted, key)))
+
+
+def _names_of_strategies() -> list[str]:
+    return [choice.name for choice in selectors.strategy_choices()]
 
 
 def _created(receipt: Receipt) -> HttpResponse:
@@ -123,7 +126,7 @@ def openapi_view(request: HttpRequest) -> HttpResponse:
 def _require_small_json(request: HttpRequest) -> None:
     """Refuse by the headers alone, before a byte of the body is read."""
     charset = (request.content_params or {}).get("charset", "utf-8")
-    encoding = request.headers.get("Content-Encoding", "identity")
+    encoding = request.META.get("HTTP_CONTENT_ENCODING", "identity")
     if request.content_type != "application/json" or charset.lower() not in ("utf-8", "utf8"):
         shown = request.headers.get("Content-Type") or "missing"
         raise Problem(MEDIA_TYPE, f"Content-Type is {shown[:80]}; send application/json in UTF-8.")

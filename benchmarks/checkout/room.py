@@ -192,9 +192,9 @@ def open_servers() -> Iterator[Servers]:
 
 
 @contextmanager
-def open_room(servers: Servers, workers: int, threads: int) -> Iterator[Room]:
-    """Serve the shop and have a crowd before its door."""
-    environment = servers.environment | SETTINGS
+def open_room(servers: Servers, workers: int, threads: int, **settings: str) -> Iterator[Room]:
+    """Serve the shop and have a crowd before its door; `settings` are the shop's."""
+    environment = servers.environment | SETTINGS | settings
     with (
         serving(environment, workers=workers, threads=threads) as shop,
         Crowd(shop.address) as crowd,

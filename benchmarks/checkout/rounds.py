@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,10 @@ from tests.load.servers import Servers
 
 BUYERS = 32
 HOT, MANY, SOLD_OUT = "one product", "100 products", "sold out"
+KEPT = "sold out, refusals kept"
 CASES = {HOT: (1, 1_000_000), MANY: (100, 1_000_000), SOLD_OUT: (1, 0)}
+KEPT_CASES = {KEPT: CASES[SOLD_OUT]}
+KEPT_SECONDS = "0.05"
 LIGHT = (EMPTY, SELECT)
 SHAPES = ((2, 16), (4, 4))
 
@@ -46,13 +49,16 @@ def measure(
     statements: dict[str, float] = {}
     for shape in effort.shapes:
         with open_room(servers, *shape) as room:
-            _warm_up(room, subjects, progress)
-            for number in range(effort.rounds):
-                for record in _round(room, subjects, effort.seconds, progress):
-                    records.append(record | {"round": number, "shape": name_of(shape)})
+            for record in _rounds(room, subjects, CASES, effort, progress):
+                records.append(record | {"shape": name_of(shape)})
             if not statements:
                 progress("statements of a checkout")
                 statements = {subject.name: room.statements(subject) for subject in subjects}
+        with open_room(servers, *shape, SOLD_OUT_KEPT=KEPT_SECONDS) as room:
+            # By the shop's own setting, so the views by hand know nothing of it.
+            shops = [s for s in subjects if s.name == EMPTY or s not in VIEWS]
+            for record in _rounds(room, shops, KEPT_CASES, effort, progress):
+                records.append(record | {"shape": name_of(shape)})
     return {"records": records, "statements": statements}
 
 
@@ -63,16 +69,35 @@ def _warm_up(room: Room, subjects: Sequence[Subject], progress: Callable[[str], 
         room.run(subject, buyers=BUYERS, seconds=0.5)
 
 
+def _rounds(
+    room: Room,
+    subjects: Sequence[Subject],
+    cases: Mapping[str, tuple[int, int]],
+    effort: Effort,
+    progress: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    _warm_up(room, subjects, progress)
+    for number in range(effort.rounds):
+        for record in _round(room, subjects, cases, effort.seconds, progress):
+            yield record | {"round": number}
+
+
 def _round(
-    room: Room, subjects: Sequence[Subject], seconds: float, progress: Callable[[str], None]
+    room: Room,
+    subjects: Sequence[Subject],
+    cases: Mapping[str, tuple[int, int]],
+    seconds: float,
+    progress: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
     for subject in random.sample(subjects, len(subjects)):
-        for case, (products, stock) in CASES.items() if subject.name not in LIGHT else [(HOT, CASES[HOT])]:
+        light = subject.name in LIGHT
+        for case in list(cases)[:1] if light else cases:
             progress(f"{subject.name}, {case}")
+            products, stock = cases[case]
             figures = room.run(subject, buyers=BUYERS, seconds=seconds, products=products, stock=stock)
             record = figures | {"peer": subject.name, "exact": subject.exact}
             # What a light view does doesn't depend on the stock: it is the base of every case of its round.
-            yield from (record | {"case": each} for each in (CASES if subject.name in LIGHT else [case]))
+            yield from (record | {"case": each} for each in (cases if light else [case]))
 
 
-__all__ = ["FOR_UPDATE", "HOT", "MANY", "SOLD_OUT", "effort", "measure", "name_of"]
+__all__ = ["FOR_UPDATE", "HOT", "KEPT", "MANY", "SOLD_OUT", "effort", "measure", "name_of"]
