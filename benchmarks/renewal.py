@@ -53,6 +53,9 @@ def _take(lock: Any, start: float) -> Any:
     return lock.acquire()
 
 
+WATCHDOG = "locking-watchdog"
+
+
 def _hold(url: str, leases: int, seconds: float, pipe: Any) -> None:
     configure_django(url)
     get_lock = import_module("locking").get_lock
@@ -68,8 +71,8 @@ def _hold(url: str, leases: int, seconds: float, pipe: Any) -> None:
             "leases": leases,
             "seconds": passed,
             "cpu_percent": spent / passed * 100,
-            "threads": sum(name == "locking-watchdog" for name in names),
-            "others": ", ".join(name for name in names if name not in ("MainThread", "locking-watchdog")),
+            "threads": sum(name.startswith(WATCHDOG) for name in names),
+            "others": ", ".join(name for name in names if not name.startswith(("MainThread", WATCHDOG))),
             "lost": len(lost) + sum(lease.remaining() == 0.0 for lease in held),
             "shortest_left_s": min(lease.remaining() for lease in held),
         }

@@ -28,7 +28,7 @@ from locking.identity import current_context, is_owner_of, new_owner
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
 from locking.names import UNSET, Unset, check_names, check_template, check_ttl, check_wait
 from locking.presence import reporter
-from locking.renewal import watchdog
+from locking.renewal import watchdogs
 from locking.signals import (
     LockEvent,
     announce,
@@ -500,7 +500,7 @@ class SingleLock(Lock):
         if not reporter.running:
             reporter.start()
         if options.renewed:
-            watchdog.watch(lease)
+            watchdogs.watch(lease)
         if heard(lock_acquired):
             announce(lock_acquired, lease.event("acquired", waited=now() - begun))
         return lease

@@ -1,4 +1,7 @@
-"""The watchdog: one thread a process that renews every lease taken without a ttl, in batches.
+"""The watchdog: one thread a process and alias that renews every lease taken without a ttl, in batches.
+
+Nearly every process has one alias, and so one thread. Where there are several, a server that doesn't answer
+must not keep the leases on another from being renewed.
 
 It never re-creates a lock: a lease that the backend doesn't know any more is lost, and one whose backend
 doesn't answer is unknown until its local deadline, then lost.
@@ -29,17 +32,13 @@ RETRY_PAUSE = 0.5
 
 
 class Watchdog:
-    """Renews leases; its thread starts with the first and sleeps until the next is due."""
+    """Renews the leases of one alias; its thread starts with the first and sleeps until the next is due."""
 
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Start from nothing; a forked child has neither the thread nor its parent's leases."""
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
         self._wakes_at = 0.0
-        HOLDS.clear()
 
     def watch(self, lease: SingleLease) -> None:
         """Renew `lease` from now on, until it is released, lost, or forgotten by its user."""
@@ -50,7 +49,8 @@ class Watchdog:
         with self._changed:
             self._wakes_at = min(self._wakes_at, at)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="locking-watchdog", daemon=True)
+                name = f"locking-watchdog-{self._alias}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
             self._changed.notify()
 
@@ -75,19 +75,37 @@ class Watchdog:
     def _round(self) -> float:
         """Do what is due and return when the next thing will be."""
         moment = now()
-        leases = [lease for lease in _watched() if lease.renew_at <= moment + lease.ttl * COMPANY]
+        leases = [lease for lease in self._watched() if lease.renew_at <= moment + lease.ttl * COMPANY]
         by_backend = sorted(leases, key=lambda lease: id(lease.backend))
         for _, batch in itertools.groupby(by_backend, key=lambda lease: id(lease.backend)):
             renew(list(batch))
         return self._next_due()
 
     def _next_due(self) -> float:
-        return min((lease.renew_at for lease in _watched()), default=now() + 3600.0)
+        return min((lease.renew_at for lease in self._watched()), default=now() + 3600.0)
+
+    def _watched(self) -> Iterable[SingleLease]:
+        # valuerefs() copies in one step; values() would trip over leases that other threads add meanwhile
+        held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None and lease.renewed]
+        return [lease for lease in held if lease.backend.settings.alias == self._alias]
 
 
-def _watched() -> Iterable[SingleLease]:
-    # valuerefs() copies in one step; values() would trip over leases that other threads add meanwhile
-    return [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None and lease.renewed]
+class Watchdogs:
+    """The watchdog of each alias of `LOCKING`."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from nothing; a forked child has neither the threads nor its parent's leases."""
+        self._by_alias: dict[str, Watchdog] = {}
+        HOLDS.clear()
+
+    def watch(self, lease: SingleLease) -> None:
+        """See `Watchdog.watch`."""
+        alias = lease.backend.settings.alias
+        watchdog = self._by_alias.get(alias) or self._by_alias.setdefault(alias, Watchdog(alias))
+        watchdog.watch(lease)
 
 
 def renew(leases: list[SingleLease]) -> None:
@@ -131,5 +149,5 @@ def _settle(lease: SingleLease, held: bool, sent: float) -> None:
         lease.lose()
 
 
-watchdog = Watchdog()
-os.register_at_fork(after_in_child=watchdog.reset)
+watchdogs = Watchdogs()
+os.register_at_fork(after_in_child=watchdogs.reset)

@@ -13,7 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from multiprocessing.connection import Connection
+from random import Random
 from types import TracebackType
 from typing import Self
 
@@ -58,21 +60,22 @@ class Burst:
 
 
 class Buyer:
-    """One connection and the requests that it sends in turn."""
+    """One connection and the requests that it sends in turn, in an order of its own.
 
-    def __init__(self, address: Address, requests: Sequence[bytes], first: int) -> None:
+    If all went the same round, each would catch up with a slower one before it, and stay behind it for good.
+    """
+
+    def __init__(self, address: Address, requests: Sequence[bytes], number: int) -> None:
         self.socket = socket.create_connection(address, SETTLE_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._requests = requests
-        self._next = first
+        self._requests = cycle(Random(number).sample(requests, len(requests)))
         self._received = b""
         self.sent = 0.0
 
     def send(self) -> None:
         """Send the next request."""
         self.sent = time.perf_counter()
-        self.socket.sendall(self._requests[self._next % len(self._requests)])
-        self._next += 1
+        self.socket.sendall(next(self._requests))
 
     def receive(self) -> int:
         """Read what there is; return the status of a whole reply, 0 before that, -1 when none will come."""
@@ -182,7 +185,7 @@ class Crowd:
         """Let so many buyers send the requests in turn.
 
         Args:
-            requests: packed; buyer n begins with the n-th, so that different products are asked for.
+            requests: packed; each buyer sends them again and again, in an order of its own.
             buyers: connections, each with one request under way.
             seconds: length of the measured window.
             warm: seconds before it.

@@ -8,7 +8,7 @@ from django.test.utils import override_settings
 from locking import LockError
 from locking.backends.redis import scripts
 from locking.handler import locks
-from locking.renewal import watchdog
+from locking.renewal import watchdogs
 from locking.testing.contract import LockContract
 from tests.backends import MEMORY
 
@@ -82,7 +82,7 @@ def test_a_core_without_a_watchdog_is_refused(monkeypatch):
 
 def test_a_core_that_lets_everyone_re_enter_is_refused(monkeypatch):
     """Re-entry by anything that threads share lets a second thread in."""
-    monkeypatch.setattr("locking.lock.current_context", lambda: watchdog)
+    monkeypatch.setattr("locking.lock.current_context", lambda: watchdogs)
     with pytest.raises(AssertionError):
         run("test_another_thread_does_not_enter", {"BACKEND": MEMORY})
 

@@ -1,4 +1,4 @@
-"""The watchdog: one thread that renews, doubts, finds losses."""
+"""The watchdog: one thread an alias that renews, doubts, finds losses."""
 
 import threading
 
@@ -12,6 +12,7 @@ from locking.lease import State
 from locking.renewal import renew
 from locking.testing.contract.base import until
 from locking.testing.contract.processes import child
+from tests.backends import MEMORY
 
 PATIENCE = 10.0
 
@@ -29,9 +30,9 @@ def single(lease):
     return found
 
 
-def watchdogs():
-    """The watchdog's threads in this process."""
-    return [thread for thread in threading.enumerate() if thread.name == "locking-watchdog"]
+def watchdogs(alias="default"):
+    """The threads in this process that renew the leases of an alias."""
+    return [thread for thread in threading.enumerate() if thread.name == f"locking-watchdog-{alias}"]
 
 
 def test_a_lease_of_a_second_lives_for_several(own_redis, locks_on, monkeypatch):
@@ -53,7 +54,7 @@ def test_the_first_renewal_comes_after_a_third_of_the_lease(quick):
 
 @pytest.mark.usefixtures("quick")
 def test_one_thread_renews_all(monkeypatch):
-    """A hundred leases need one watchdog, which renews those of a backend in one call."""
+    """A hundred leases of an alias need one watchdog, which renews those of a backend in one call."""
     batches: list[int] = []
     extend_many = locks["default"].extend_many
 
@@ -116,6 +117,29 @@ def test_a_long_outage_is_a_loss(monkeypatch):
 
 def _fail(*args):
     raise BackendUnavailable("no answer")
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_alias_that_hangs_costs_no_other_its_leases(settings, monkeypatch):
+    """While a renewal on one alias waits for its answer, leases on another are renewed again and again."""
+    settings.LOCKING = {alias: {"BACKEND": MEMORY} for alias in ("default", "hung")}
+    hangs, let_go = threading.Event(), threading.Event()
+
+    def hang(leases):
+        hangs.set()
+        assert let_go.wait(PATIENCE)
+        return [True] * len(leases)
+
+    monkeypatch.setattr(locks["hung"], "extend_many", hang)
+    stuck = get_lock("a", backend="hung").acquire()
+    assert hangs.wait(PATIENCE)
+    try:
+        with get_lock("a") as lease:
+            until(lambda: single(lease).renewals >= 3, PATIENCE)
+            assert len(watchdogs()) == len(watchdogs("hung")) == 1
+    finally:
+        let_go.set()
+    until(lambda: single(stuck).renewals, PATIENCE)
 
 
 @pytest.mark.usefixtures("memory_locks")
