@@ -2,7 +2,7 @@
 
 Off by default: each buyer hears of the stock as it is. With `SOLD_OUT_KEPT` a process that has just told one
 buyer that a cart is sold out tells the next with the same cart so, without asking. For so many seconds after
-a restock a buyer may still be refused. Nobody is sold more by it: who isn't refused here is sold to as ever.
+that a restock may go unseen. Nobody is sold more by it: who isn't refused here is sold to as ever.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _kept: dict[Cart, tuple[float, tuple[Shortage, ...]]] = {}
 def remembered(cart: Cart) -> Iterator[None]:
     """Refuse `cart` if it was refused within `settings.SOLD_OUT_KEPT` seconds; keep a refusal of the body.
 
+    They count from when the first buyer was told. Counted from the look at the stock they would often be over
+    by then: in a crowd, and there alone this is of use, a buyer waits for longer than they last.
+
     Raises:
         SoldOut: the body's, or the one that is remembered.
 
@@ -38,15 +41,13 @@ def remembered(cart: Cart) -> Iterator[None]:
     if not settings.SOLD_OUT_KEPT:
         yield
         return
-    asked = monotonic()
     until, shortages = _kept.get(cart, (0.0, ()))
-    if asked < until:
+    if monotonic() < until:
         raise SoldOut(shortages, promised=False)
     try:
         yield
     except SoldOut as refused:
-        # From before the stock was looked at: no answer is older than the setting says.
-        _keep(cart, asked + settings.SOLD_OUT_KEPT, refused)
+        _keep(cart, monotonic() + settings.SOLD_OUT_KEPT, refused)
         raise
 
 
@@ -57,5 +58,5 @@ def _keep(cart: Cart, until: float, refused: SoldOut) -> None:
 
 
 def forget_refusals() -> None:
-    """Ask anew about every cart: for tests, and after a delivery in this process."""
+    """Ask anew about every cart; for tests."""
     _kept.clear()
