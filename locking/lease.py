@@ -194,11 +194,13 @@ class SingleLease(Lease):
 
     @property
     def state(self) -> State:
-        """See `Lease.state`; a lease whose deadline has passed, or whose session is over, counts as lost."""
+        """See `Lease.state`; a lease whose deadline has passed, or whose session is over, counts as lost, and
+        one whose release nobody has answered as unknown.
+        """
         if self._state in (State.HELD, State.UNKNOWN) and not self.inherited:
             if self._has_ended():
                 self.lose()
-            elif not self.backend.in_touch():
+            elif self.unreleased or not self.backend.in_touch():
                 return State.UNKNOWN
         return self._state
 

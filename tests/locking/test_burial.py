@@ -18,7 +18,7 @@ from locking.burial import Found, Ghost, Line, exorcise, undertaker
 from locking.clock import now
 from locking.handler import locks
 from locking.identity import new_owner
-from locking.lease import HOLDS, SingleLease
+from locking.lease import HOLDS, SingleLease, State
 from locking.testing.contract.base import until
 
 PATIENCE = 10.0
@@ -194,7 +194,7 @@ def test_a_hold_whose_release_nobody_answered_proves_nothing():
     """Neither lock nor lease nor `assert_locked` call it held, and it can't be extended."""
     lock, lease = half_released("a")
     assert not lock.owned()
-    assert lease.remaining() == 0.0
+    assert (lease.state, lease.remaining()) == (State.UNKNOWN, 0.0)
     for claim in (lease.ensure_held, partial(lease.extend, 60), partial(assert_locked, "a")):
         with pytest.raises(LockNotOwned):
             claim()
