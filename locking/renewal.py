@@ -75,19 +75,20 @@ class Watchdog:
     def _round(self) -> float:
         """Do what is due and return when the next thing will be."""
         moment = now()
-        leases = [lease for lease in self._watched() if lease.renew_at <= moment + lease.ttl * COMPANY]
+        leases = [lease for lease in _watched(self._alias) if lease.renew_at <= moment + lease.ttl * COMPANY]
         by_backend = sorted(leases, key=lambda lease: id(lease.backend))
         for _, batch in itertools.groupby(by_backend, key=lambda lease: id(lease.backend)):
             renew(list(batch))
         return self._next_due()
 
     def _next_due(self) -> float:
-        return min((lease.renew_at for lease in self._watched()), default=now() + 3600.0)
+        return min((lease.renew_at for lease in _watched(self._alias)), default=now() + 3600.0)
 
-    def _watched(self) -> Iterable[SingleLease]:
-        # valuerefs() copies in one step; values() would trip over leases that other threads add meanwhile
-        held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None and lease.renewed]
-        return [lease for lease in held if lease.backend.settings.alias == self._alias]
+
+def _watched(alias: str) -> Iterable[SingleLease]:
+    # valuerefs() copies in one step; values() would trip over leases that other threads add meanwhile
+    held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None and lease.renewed]
+    return [lease for lease in held if lease.backend.settings.alias == alias]
 
 
 class Watchdogs:

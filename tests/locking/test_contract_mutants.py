@@ -71,7 +71,7 @@ def test_a_backend_that_folds_case_is_refused():
 
 def test_a_core_without_a_watchdog_is_refused(monkeypatch):
     """A lease that nobody renews doesn't outlive its length."""
-    monkeypatch.setattr("locking.renewal._watched", list)
+    monkeypatch.setattr("locking.renewal._watched", lambda alias: [])
     with pytest.raises(AssertionError):
         run(
             "test_a_lease_kept_by_the_watchdog_outlives_its_length",

@@ -6,7 +6,9 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import time
 from functools import partial
 from typing import Any
 
@@ -15,6 +17,7 @@ from django.db import connection
 from django.test.utils import override_settings
 
 from locking import (
+    BackendUnavailable,
     LockLost,
     LockNotAcquired,
     StaleFencingToken,
@@ -23,6 +26,7 @@ from locking import (
     locked_transaction,
 )
 from locking.backends.base import Busy
+from locking.backends.zookeeper.session import BELIEF
 from locking.handler import locks
 from locking.identity import new_owner
 from locking.lease import State
@@ -238,3 +242,18 @@ def test_a_watch_that_breaks_wakes_its_waiters(on_etcd, monkeypatch):
             until(lambda: backend._lookout._watches, PATIENCE)
             assert not waiter.done()
         waiter.result(timeout=PATIENCE).release()
+
+
+def test_a_server_that_accepts_and_says_nothing_is_tried_again_within_the_session():
+    """kazoo by itself waits for its answer as long as the session lasts, and every hold is lost by then."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {"session_timeout": 3.0, "timeout": 0.1}
+        entry = {"BACKEND": ZOOKEEPER, "LOCATION": f"127.0.0.1:{silent.getsockname()[1]}", "OPTIONS": options}
+        with override_settings(LOCKING={"default": entry}):
+            with pytest.raises(BackendUnavailable):
+                get_lock("a").try_acquire()
+            silent.settimeout(PATIENCE)
+            with silent.accept()[0]:
+                first = time.monotonic()
+                with silent.accept()[0]:
+                    assert time.monotonic() - first < options["session_timeout"] * BELIEF
