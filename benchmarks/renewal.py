@@ -17,6 +17,7 @@ from benchmarks.server import Server
 from benchmarks.uncontended import Record
 
 LEASES = 10_000
+WATCHDOG = "locking-watchdog"  # so the names of its threads begin
 
 PERIOD = 10.0
 """Seconds between two renewals of a lease: a third of the watchdog's 30."""
@@ -51,9 +52,6 @@ def _plan(leases: int) -> list[tuple[int, float]]:
 def _take(lock: Any, start: float) -> Any:
     time.sleep(max(0.0, start - time.monotonic()))
     return lock.acquire()
-
-
-WATCHDOG = "locking-watchdog"
 
 
 def _hold(url: str, leases: int, seconds: float, pipe: Any) -> None:

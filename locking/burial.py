@@ -123,17 +123,14 @@ class Undertaker:
     def _next(self) -> tuple[Line, Ghost] | None:
         """Wait for the next ghost that is due; None, and the end of the thread, when none is left."""
         with self._changed:
-            while self._drop_empty_lines():
-                line = min(self._lines.values(), key=Line.due)
+            while waiting := [line for line in self._lines.values() if line.ghosts]:
+                line = min(waiting, key=Line.due)
                 if (pause := line.due() - now()) <= 0:
                     return line, line.ghosts[0]
                 self._changed.wait(pause)
+            self._lines.clear()
             self._thread = None
             return None
-
-    def _drop_empty_lines(self) -> bool:
-        self._lines = {backend: line for backend, line in self._lines.items() if line.ghosts}
-        return bool(self._lines)
 
 
 def _sought(ghost: Ghost) -> Found:

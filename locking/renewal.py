@@ -87,8 +87,8 @@ class Watchdog:
 
 def _watched(alias: str) -> Iterable[SingleLease]:
     # valuerefs() copies in one step; values() would trip over leases that other threads add meanwhile
-    held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None and lease.renewed]
-    return [lease for lease in held if lease.backend.settings.alias == alias]
+    held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+    return [lease for lease in held if lease.renewed and lease.backend.settings.alias == alias]
 
 
 class Watchdogs:

@@ -17,6 +17,7 @@ from datetime import timedelta
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
+from django.http.request import HttpHeaders
 from django.utils import timezone
 
 from inventory.domain import LimitReached, SoldOut
@@ -27,7 +28,7 @@ from orders.problems import INVALID, KEY_IN_PROGRESS, KEY_MISSING, KEY_REUSED, P
 from orders.recording import CREATED, ClientKey, RepeatedKey
 
 HEADER = "Idempotency-Key"
-_IN_META = "HTTP_IDEMPOTENCY_KEY"  # there without the mapping of all headers, which takes 15 us to make
+_IN_META = HttpHeaders.to_wsgi_name(HEADER)  # there without the mapping of all headers, made for each request
 _FINAL = (SoldOut, LimitReached, ReservationGone)
 """Refusals that are kept: the same key never gets another answer. *Busy* and an outage are asked again."""
 

@@ -55,8 +55,3 @@ def _keep(cart: Cart, until: float, refused: SoldOut) -> None:
     if len(_kept) >= MOST:
         _kept.clear()
     _kept[cart] = (until, refused.shortages)
-
-
-def forget_refusals() -> None:
-    """Ask anew about every cart; for tests."""
-    _kept.clear()

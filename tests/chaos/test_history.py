@@ -144,12 +144,12 @@ class Chaos:
         victim = self.chance.choice(living)
         next(self.evils)(victim, hire)
         self.rounds += 1
-        time.sleep(self.chance.uniform(0, 0.05))
+        time.sleep(self.chance.uniform(0, 0.05))  # a while without evil, in which they work
 
     def stop(self, victim, hire) -> None:
         """Pause the process, sometimes beyond its lease."""
         os.kill(victim.process.pid, signal.SIGSTOP)
-        time.sleep(self.chance.uniform(0.01, TTL * 1.6))
+        time.sleep(self.chance.uniform(0.01, TTL * 1.6))  # the pause itself
         os.kill(victim.process.pid, signal.SIGCONT)
 
     def kill(self, victim, hire) -> None:
@@ -160,7 +160,7 @@ class Chaos:
     def outage(self, victim, hire) -> None:
         """Pause the server: requests are answered late, or after their senders gave up."""
         self.server.pause()
-        time.sleep(self.chance.uniform(0.01, 0.2))
+        time.sleep(self.chance.uniform(0.01, 0.2))  # the outage itself
         self.server.resume()
 
 

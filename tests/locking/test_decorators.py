@@ -425,7 +425,7 @@ async def test_two_tasks_exclude_each_other() -> None:
     @distributed_lock(key="'a'", wait=10)
     async def section(name: str) -> None:
         inside.append(f"{name} in")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # the work, during which the other may come in
         inside.append(f"{name} out")
 
     await asyncio.gather(section("x"), section("y"))

@@ -21,14 +21,12 @@ KEPT = 0.05
 
 
 @pytest.fixture(autouse=True)
-def a_mug_too_few(settings):
+def a_mug_too_few(settings, monkeypatch):
     """A shop without mugs that keeps its refusals, and has given none yet."""
     settings.SOLD_OUT_KEPT = KEPT
     settings.CHECKOUT_STRATEGY = "row_lock"
     ProductFactory.create(sku="mug", on_hand=0)
-    refusals.forget_refusals()
-    yield
-    refusals.forget_refusals()
+    monkeypatch.setattr(refusals, "_kept", {})
 
 
 @pytest.fixture

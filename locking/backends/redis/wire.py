@@ -41,7 +41,6 @@ DEFAULT_TIMEOUT = 5.0
 
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
-
 MOVING = (TryAgainError, ClusterDownError)
 """What a cluster answers while a slot or a master moves: not now."""
 

@@ -82,7 +82,7 @@ class ZooKeeperBackend(LineBackend):
         try:
             return self._session.patiently(lambda: self._join(ticket, queue))
         except BackendUnavailable as outage:
-            if not queue or "," not in self._session.hosts:
+            if not queue or self._session.alone:
                 raise
             return Busy(retry_after=OUTAGE_PAUSE, outage=outage)  # another server may take over
 

@@ -71,7 +71,11 @@ class Session:
         self, alias: str, hosts: str, session_timeout: float, timeout: float, options: dict[str, Any]
     ) -> None:
         self.alias, self.hosts, self.timeout = alias, hosts, timeout
-        self._arguments = {"hosts": _for_kazoo(hosts), "timeout": session_timeout, **options}
+        self.alone = "," not in hosts
+        # kazoo gives each server it knows its share of the session to answer a connect. A single one that
+        # never does, as may happen while it starts, would cost the session and all its holds: hence thrice.
+        known = ",".join([hosts] * 3) if self.alone else hosts
+        self._arguments = {"hosts": known, "timeout": session_timeout, **options}
         self.reset()
         _EVERY.add(self)
 
@@ -210,15 +214,6 @@ class Session:
     def pause(self) -> float:
         """Return the seconds between two beats."""
         return self._length() / BEATS
-
-
-def _for_kazoo(hosts: str) -> str:
-    """Name a single server three times.
-
-    kazoo gives each server it knows its share of the session to answer a connect. One that accepts and never
-    answers, as a server may that is just starting, would otherwise cost the session and every hold in it.
-    """
-    return hosts if "," in hosts else ",".join([hosts] * 3)
 
 
 def synced(path: str) -> Request:
