@@ -10,4 +10,4 @@ COPY . .
 RUN useradd --system holdfast && DEBUG=false SECRET_KEY=while-building DATABASE_URL=sqlite://:memory: \
     REDIS_URL=redis://unused python manage.py collectstatic --noinput
 USER holdfast
-CMD ["gunicorn", "config.wsgi", "--config", "python:config.workers", "--worker-class", "gthread", "--workers", "2", "--threads", "8", "--bind", "0.0.0.0:8000"]
+CMD ["granian", "config.wsgi:application", "--interface", "wsgi", "--http", "1", "--no-ws", "--workers", "2", "--blocking-threads", "16", "--blocking-threads-idle-timeout", "600", "--respawn-failed-workers", "--workers-kill-timeout", "30", "--host", "0.0.0.0", "--port", "8000"]

@@ -1,4 +1,4 @@
-"""`make serve`: gunicorn on this machine only, with the addresses said first.
+"""`make serve`: the shop on this machine only, with its addresses printed first.
 
 python -m config.serve [PORT]
 """
@@ -12,9 +12,10 @@ import django
 from django.conf import settings
 from django.core.management import call_command
 
-HOST = "127.0.0.1"
+from config.server import HOST
+
 KEEP_CONNECTIONS = "600"  # seconds
-THREADS = 8
+THREADS = 16
 WORKERS = 2
 
 
@@ -58,23 +59,9 @@ def greeting(port: int) -> str:
     )
 
 
-def gunicorn(port: int, workers: int = WORKERS, threads: int = THREADS) -> list[str]:
-    """The command: threads, because a checkout mostly waits for a lock or a commit."""
-    sizes = ["--workers", str(workers), "--threads", str(threads)]
-    return [
-        sys.executable,
-        "-m",
-        "gunicorn",
-        "config.wsgi",
-        "-k",
-        "gthread",
-        *sizes,
-        "--config",
-        "python:config.workers",
-        "--no-control-socket",  # it would lie in the home directory, where all checkouts of a user meet
-        "--bind",
-        f"{HOST}:{port}",
-    ]
+def server(port: int, workers: int = WORKERS, threads: int = THREADS) -> list[str]:
+    """The command; threads, because a checkout mostly waits for a lock or a commit."""
+    return [sys.executable, "-m", "config.server", str(port), str(workers), str(threads)]
 
 
 def collect_static() -> None:
@@ -92,7 +79,7 @@ def share_metrics() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Check the port, say the addresses, become gunicorn."""
+    """Check the port, say the addresses, become the server."""
     try:
         port = port_of(arguments[0] if arguments else "8000")
         demand_free(port)
@@ -102,7 +89,7 @@ def main(arguments: list[str]) -> None:
     share_metrics()
     print(greeting(port), flush=True)
     os.environ.setdefault("CONN_MAX_AGE", KEEP_CONNECTIONS)
-    os.execv(sys.executable, gunicorn(port))  # noqa: S606  Ctrl-C and signals must reach gunicorn itself
+    os.execv(sys.executable, server(port))  # noqa: S606  Ctrl-C and signals must reach the server itself
 
 
 if __name__ == "__main__":

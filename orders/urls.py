@@ -9,6 +9,7 @@ app_name = "orders"
 
 urlpatterns = [
     path("checkout/", views.checkout_view, name="checkout"),  # first: it is asked for most
+    path("checkout", views.checkout_view),  # a redirect would lose the body
     path("", views.start, name="start"),
     path("shop/", views.shop, name="shop"),
     path("lab/", include("orders.lab.urls")),

@@ -22,13 +22,13 @@ def server(django_db_setup: None) -> Iterator[str]:
         port = probe.getsockname()[1]
     environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "DEBUG": "true"}
     command = [sys.executable, "-m", "config.serve", str(port)]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     with guarded(process):
         try:
-            # gunicorn's own word that a worker is up; an end of the stream means that it never will be.
-            log = iter(process.stderr.readline, "")
-            assert any("Booting worker" in line for line in log), "gunicorn did not start"
+            # granian's own word that a worker is up; an end of the stream means that it never will be.
+            log = iter(process.stdout.readline, "")
+            assert any("Started worker" in line for line in log), "the server did not start"
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()

@@ -4,13 +4,14 @@
     urlpatterns += [path("metrics", locking.contrib.prometheus.metrics_view)]
 
 The label `lock` is the group of a name (see `locking.contrib.groups`), never the name itself. Under several
-processes (gunicorn, Celery) set PROMETHEUS_MULTIPROC_DIR as prometheus_client wants it.
+processes (web workers, Celery) set PROMETHEUS_MULTIPROC_DIR as prometheus_client wants it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from django.apps import AppConfig
@@ -19,7 +20,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from locking.clock import now
 from locking.contrib.groups import DEFAULTS, Groups, read_setting
@@ -201,8 +202,30 @@ def metrics_view(request: HttpRequest) -> HttpResponse:
 
 
 def _registry() -> CollectorRegistry:
-    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if folder is None:
         return REGISTRY
+    _forget_dead_processes(Path(folder))
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return registry
+
+
+def _forget_dead_processes(folder: Path) -> None:
+    """Take what killed processes held out of the shared gauges; their counters stay.
+
+    A server's own hook for ended workers does the same, where there is one and it is called.
+    """
+    for pid in {int(path.stem.rpartition("_")[2]) for path in folder.glob("gauge_live*_*.db")}:
+        if not _is_running(pid):
+            mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True

@@ -1,4 +1,4 @@
-"""A real Chromium before a real gunicorn, on the tests' own database and Redis."""
+"""A real Chromium before the real web server, on the tests' own database and Redis."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip where there is no browser, and say so; commit what a test writes, or gunicorn would not see it."""
+    """Skip where there is no browser, and say so; commit what a test writes, for the server to see it."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.django_db(transaction=True))

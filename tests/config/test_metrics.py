@@ -6,13 +6,13 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from config.serve import gunicorn, share_metrics
+from config.serve import server, share_metrics
 from locking.testing.contract.base import until
 from tests.config.test_serve import answer, free_port
 
@@ -71,7 +71,7 @@ PATIENCE = 30.0
 
 @contextmanager
 def two_workers(folder: Path, port: int) -> Iterator[None]:
-    """Serve the project by two workers that do one request at a time, and a view that holds a lock."""
+    """Serve the project by two workers, and a view that holds a lock until it is told."""
     (folder / "held_urls.py").write_text(HOLD)
     (folder / "served.py").write_text('from tests.settings import *\nROOT_URLCONF = "held_urls"\n')
     (folder / "figures").mkdir()
@@ -83,7 +83,7 @@ def two_workers(folder: Path, port: int) -> Iterator[None]:
         "HOLDFAST_TEST_FOLDER": str(folder),
         "PROMETHEUS_MULTIPROC_DIR": str(folder / "figures"),
     }
-    command = [*gunicorn(port, threads=1), "-k", "sync", "--timeout", "120"]
+    command = server(port)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=os.environ | wanted, stderr=log)
     try:
@@ -101,32 +101,49 @@ def scraped(port: int) -> dict[str, float]:
         return {name: float(value) for name, _, value in lines}
 
 
+def held_now(port: int) -> float | None:
+    """Return the locks that are held; None where the connection was the killed worker's."""
+    try:
+        return scraped(port)[HELD]
+    except OSError:
+        return None
+
+
 @pytest.mark.django_db(transaction=True)
 def test_one_worker_answers_for_all_and_the_dead_hold_nothing(tmp_path):
-    """Each of two workers takes a lock; the one that is free tells both's sums, and forgets a killed one."""
+    """Both workers hold locks: either tells the sum of both, and neither tells of a killed one."""
 
     def hold(name: str) -> None:
-        with suppress(OSError):  # the second one's worker is killed
+        with suppress(OSError):  # some callers' worker is killed
             urllib.request.urlopen(f"http://127.0.0.1:{port}/hold/{name}", timeout=PATIENCE).close()
 
-    def pid_of(name: str) -> str:
-        path = tmp_path / f"{name}.pid"
-        return path.read_text() if path.exists() else ""
+    def begin(name: str) -> str:
+        """Have some worker hold a lock; return the worker's process id."""
+        os.mkfifo(tmp_path / name)
+        calls.append(callers.submit(hold, name))
+        written = tmp_path / f"{name}.pid"
+        until(lambda: written.exists() and written.read_text(), PATIENCE)
+        return str(written.read_text())
 
     port = free_port()
-    for name in ("1", "2"):
-        os.mkfifo(tmp_path / name)
-    with two_workers(tmp_path, port), ThreadPoolExecutor(2) as callers:
-        first, second = callers.submit(hold, "1"), callers.submit(hold, "2")
-        until(lambda: all(pid_of(name) for name in ("1", "2")), PATIENCE)
-        (tmp_path / "1").write_text("go on")
-        first.result(timeout=PATIENCE)
+    calls: list[Future[None]] = []
+    holders: dict[str, str] = {}
+    with two_workers(tmp_path, port), ThreadPoolExecutor(30) as callers:
+        while len(set(holders.values())) < 2:  # the kernel chooses who accepts a connection
+            name = str(len(holders))
+            holders[name] = begin(name)
+        total, victim = len(holders), holders["0"]
         told = scraped(port)
-        assert (told[ACQUIRED], told[HELD]) == (2.0, 1.0)
-        os.kill(int(pid_of("2")), signal.SIGKILL)
-        second.result(timeout=PATIENCE)
+        assert (told[ACQUIRED], told[HELD]) == (total, total)
+        os.kill(int(victim), signal.SIGKILL)
+        survivors = [name for name, pid in holders.items() if pid != victim]
+        until(lambda: held_now(port) == len(survivors), PATIENCE)
+        for name in survivors:
+            (tmp_path / name).write_text("go on")
         until(lambda: scraped(port)[HELD] == 0.0, PATIENCE)
-        assert scraped(port)[ACQUIRED] == 2.0
+        assert scraped(port)[ACQUIRED] == total
+        for call in calls:
+            call.result(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,24 @@
 """`make serve`: what it refuses and what it says."""
 
+import os
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import closing
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
 
+import psutil
 import pytest
 
 from config import serve
+from config.server import HOST, STOP_SECONDS
+from locking.testing.contract.base import until
 from tests.config.conftest import ROOT
 
 
@@ -23,7 +31,7 @@ def test_a_wrong_port_is_named(text):
 
 def test_a_port_in_use_is_refused_with_the_way_out():
     """A port that another program has ends in one sentence that offers another."""
-    with closing(socket.create_server((serve.HOST, 0))) as taken:
+    with closing(socket.create_server((HOST, 0))) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "config.serve", str(port)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -33,7 +41,7 @@ def test_a_port_in_use_is_refused_with_the_way_out():
 
 
 def test_it_says_the_addresses_and_serves():
-    """The addresses and the demo's login come first, and gunicorn answers there."""
+    """The addresses and the demo's login come first, and the server answers there."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "config.serve", str(port)],
@@ -46,15 +54,108 @@ def test_it_says_the_addresses_and_serves():
         try:
             assert process.stdout is not None
             said = "".join(process.stdout.readline() for _ in range(3))
-            assert f"http://{serve.HOST}:{port}/admin/   (user admin, password admin)" in said
-            assert answer(f"http://{serve.HOST}:{port}/admin/login/") == 200
+            assert f"http://{HOST}:{port}/admin/   (user admin, password admin)" in said
+            assert answer(f"http://{HOST}:{port}/admin/login/") == 200
         finally:
             process.terminate()
 
 
+SLOW = """
+import os
+from django.http import HttpResponse
+from django.urls import path
+from config.urls import urlpatterns
+
+def slow(request):
+    with open(os.environ["HOLDFAST_TEST_FIFO"]) as fifo:
+        return HttpResponse(fifo.read())
+
+urlpatterns = [*urlpatterns, path("slow", slow)]
+"""
+
+
+@contextmanager
+def served(log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Serve the shop by the command of `make serve`; yield the server's process and port."""
+    port = free_port()
+    with log.open("wb") as out:
+        process = subprocess.Popen(serve.server(port), cwd=ROOT, stdout=out, stderr=out)
+    with process:
+        try:
+            assert answer(f"http://{HOST}:{port}/livez") == 200
+            yield process, port
+        finally:
+            process.kill()
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The living workers."""
+    children = psutil.Process(process.pid).children()
+    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_worker_that_is_killed_again_and_again_is_replaced(tmp_path):
+    """The shop stays up however often a worker dies; granian alone gives up at the second time."""
+    with served(tmp_path / "log") as (process, port):
+        for _ in range(3):
+            until(lambda: len(workers_of(process)) == 2, 30)
+            victim = workers_of(process)[0]
+            victim.kill()
+            assert psutil.wait_procs([victim], timeout=30)[1] == []
+        until(lambda: len(workers_of(process)) == 2, 30)
+        assert answer(f"http://{HOST}:{port}/livez") == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
+def test_workers_end_with_a_killed_server(tmp_path):
+    """No worker keeps the port when the server itself is killed."""
+    with served(tmp_path / "log") as (process, _):
+        until(lambda: len(workers_of(process)) == 2, 30)
+        workers = workers_of(process)
+        process.kill()
+        assert psutil.wait_procs(workers, timeout=30)[1] == []
+
+
+def test_a_server_that_has_just_begun_stops_at_once(tmp_path):
+    """A signal that meets a worker in its start isn't swallowed."""
+    with (tmp_path / "log").open("wb") as out:
+        process = subprocess.Popen(serve.server(free_port()), cwd=ROOT, stdout=out, stderr=out)
+    with process:
+        until(lambda: "Spawning worker-2" in (tmp_path / "log").read_text(), 30)
+        process.terminate()
+        assert process.wait(STOP_SECONDS - 5) == 0
+
+
+def test_a_request_under_way_is_answered_before_the_server_stops(tmp_path, monkeypatch):
+    """SIGTERM lets the requests at work end."""
+    (tmp_path / "slow.py").write_text('from tests.settings import *\nROOT_URLCONF = "slow_urls"\n')
+    (tmp_path / "slow_urls.py").write_text(SLOW)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "slow")
+    monkeypatch.setenv("HOLDFAST_TEST_FIFO", str(tmp_path / "fifo"))
+    os.mkfifo(tmp_path / "fifo")
+    with served(tmp_path / "log") as (process, port), ThreadPoolExecutor() as caller:
+        reply = caller.submit(answer, f"http://{HOST}:{port}/slow")
+        with (tmp_path / "fifo").open("w") as fifo:  # opens once the view reads it
+            process.terminate()
+            until(lambda: "Shutting down" in (tmp_path / "log").read_text(), 30)
+            fifo.write("go on")
+        assert reply.result(timeout=30) == 200
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"{}", 400), (b'{"lines": ' + b" " * 70_000 + b"[]}", 413)])
+def test_a_chunked_body_is_read(tmp_path, body, status):
+    """A body without Content-Length is judged like any other, its size too."""
+    with served(tmp_path / "log") as (_, port), closing(HTTPConnection(HOST, port, timeout=30)) as shop:
+        headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
+        shop.request("POST", "/checkout/", iter([body]), headers, encode_chunked=True)
+        assert shop.getresponse().status == status
+
+
 def free_port() -> int:
     """A port that is free now."""
-    with closing(socket.create_server((serve.HOST, 0))) as probe:
+    with closing(socket.create_server((HOST, 0))) as probe:
         return int(probe.getsockname()[1])
 
 

@@ -1,7 +1,7 @@
 """`make loadtest`: the served shop under load and faults, and an auditor that believes nobody.
 
 servers.py    a PostgreSQL and a Redis of its own, which may be killed and flushed
-shop.py       gunicorn on them, by the command of `make serve`
+shop.py       the web server on them, by the command of `make serve`
 delivery.py   products and their stock
 schedule.py   when each buyer comes, decided before the first one does
 wire.py       one connection to the shop, with as little Python as will do

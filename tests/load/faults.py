@@ -29,7 +29,7 @@ def _crash_postgres(shop: Shop, servers: Servers, chance: random.Random) -> None
 
 
 FAULTS: dict[str, tuple[str, Callable[[Shop, Servers, random.Random], None]]] = {
-    "kill": ("a gunicorn worker killed", _kill_worker),
+    "kill": ("a web worker killed", _kill_worker),
     "flush": ("Redis FLUSHALL", _flush),
     "redis": ("Redis killed and started", _crash_redis),
     "postgres": ("PostgreSQL killed and started", _crash_postgres),

@@ -41,7 +41,7 @@ class Plan:
         seconds: how long they come.
         faults: what happens meanwhile.
         locust: seconds of locust's users afterwards; 0 for none.
-        workers, threads: of gunicorn.
+        workers, threads: of the web server.
         seed: of baskets and victims.
     """
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from config.serve import KEEP_CONNECTIONS, gunicorn
+from config.serve import KEEP_CONNECTIONS, server
 from orders.race.guard import guarded
 from tests.load.wire import Address, Wire
 
@@ -24,11 +24,11 @@ PRODUCTION = {"DEBUG": "false", "SECRET_KEY": "of-a-load-test-only", "LOG_LEVEL"
 
 
 class Shop:
-    """A running gunicorn.
+    """The running server.
 
     Args:
         address: where it listens.
-        process: gunicorn's parent.
+        process: the server's parent.
     """
 
     def __init__(self, address: Address, process: subprocess.Popen[bytes]) -> None:
@@ -44,7 +44,7 @@ class Shop:
         return sum(cpu_seconds(process) for process in (self._parent, *self.workers()))
 
     def kill_worker(self, chance: random.Random) -> int:
-        """Kill one worker, chosen by `chance`, with whatever it was doing; gunicorn starts another."""
+        """Kill one worker, chosen by `chance`, with whatever it was doing; the server starts another."""
         victim = chance.choice(self.workers())
         victim.kill()
         return victim.pid
@@ -60,8 +60,8 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 @contextmanager
-def serving(environment: Mapping[str, str], *, workers: int = 2, threads: int = 8) -> Iterator[Shop]:
-    """Run the gunicorn of `make serve` on a free port, outside DEBUG, and end it with the block.
+def serving(environment: Mapping[str, str], *, workers: int = 2, threads: int = 16) -> Iterator[Shop]:
+    """Run the server of `make serve` on a free port, outside DEBUG, and end it with the block.
 
     Args:
         environment: settings of the shop, beside those of this process.
@@ -70,7 +70,7 @@ def serving(environment: Mapping[str, str], *, workers: int = 2, threads: int = 
     """
     address = Address("127.0.0.1", _free_port())
     process = subprocess.Popen(
-        gunicorn(address.port, workers, threads),
+        server(address.port, workers, threads),
         cwd=ROOT,
         env=os.environ | PRODUCTION | {"CONN_MAX_AGE": KEEP_CONNECTIONS} | dict(environment),
         stdout=subprocess.DEVNULL,

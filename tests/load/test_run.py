@@ -1,4 +1,4 @@
-"""One short, real load run: gunicorn on the tests' servers, buyers in processes, a worker killed."""
+"""One short, real load run: the web server on the tests' servers, buyers in processes, a worker killed."""
 
 from typing import cast
 

@@ -33,7 +33,7 @@ def buy(server: str, strategy: str) -> int:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("strategy", SOUND)
 def test_a_rush_sells_exactly_what_is_there(server, strategy):
-    """Thirty buyers before two gunicorn processes: ten orders, twenty refusals, and the rows agree."""
+    """Thirty buyers before two server processes: ten orders, twenty refusals, and the rows agree."""
     product = ProductFactory.create(sku="mug", on_hand=STOCK)
     with ThreadPoolExecutor(BUYERS) as buyers:
         answers = Counter(buyers.map(lambda _: buy(server, strategy), range(BUYERS)))

@@ -1,0 +1,72 @@
+"""Two stacks behind one setting: pages get all middleware, JSON only what protects it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.core.handlers.exception import convert_exception_to_response
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import translation
+from django.utils.module_loading import import_string
+
+API_PATHS: Final = (
+    "/checkout",
+    "/orders/",
+    "/reservations/",
+    "/products/",
+    "/openapi.json",
+    "/livez",
+    "/readyz",
+    "/metrics",
+)
+
+
+class PageMiddleware:
+    """Send requests for pages through `settings.PAGE_MIDDLEWARE`, and requests for `API_PATHS` past it.
+
+    The API takes no cookie, so it needs no session, user, message, CSRF token or language: without them an
+    empty answer costs half. What adds security headers stays in `MIDDLEWARE`, before this.
+    """
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self._api = self._pages = get_response
+        self._view_hooks: list[Callable[..., HttpResponseBase | None]] = []
+        for path in reversed(settings.PAGE_MIDDLEWARE):
+            middleware = import_string(path)(self._pages)
+            self._pages = convert_exception_to_response(middleware)
+            if hasattr(middleware, "process_view"):
+                self._view_hooks.insert(0, middleware.process_view)
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        """Answer, or under ASGI return the coroutine that does."""
+        if not request.path_info.startswith(API_PATHS):
+            return self._pages(request)
+        translation.deactivate()  # the thread's last page may have been in another language
+        answer = self._api(request)
+        return _await_length(answer) if iscoroutinefunction(self) else _with_length(answer)
+
+    def process_view(self, request: HttpRequest, *view: Any) -> HttpResponseBase | None:
+        """Let the pages' middleware look at the view; the first answer counts."""
+        if request.path_info.startswith(API_PATHS):
+            return None
+        answers = (hook(request, *view) for hook in self._view_hooks)
+        return next((answer for answer in answers if answer is not None), None)
+
+
+def _with_length(response: HttpResponseBase) -> HttpResponseBase:
+    """Say how long an answer is, as CommonMiddleware does for pages; it would be sent in chunks otherwise."""
+    if isinstance(response, HttpResponse):
+        response.headers.setdefault("Content-Length", str(len(response.content)))
+    return response
+
+
+async def _await_length(answer: Awaitable[HttpResponseBase]) -> HttpResponseBase:
+    return _with_length(await answer)

@@ -1,0 +1,90 @@
+"""The web server of `make serve` and the load tests: granian, whose input and output aren't Python.
+
+python -m config.server PORT WORKERS THREADS
+
+ADR 26 says why granian. Added here: a worker that is killed again and again is replaced again and again, and
+workers don't outlive a parent that was killed. GRANIAN_LOG_ACCESS_ENABLED=true writes an access log.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from granian.constants import HTTPModes, Interfaces
+from granian.log import LogLevels
+from granian.server.mp import MPServer
+
+HOST: Final = "127.0.0.1"
+STOP_SECONDS: Final = 30
+"""How long a request may take to end when the server is stopped; then its worker is killed."""
+IDLE_SECONDS: Final = 600
+"""How long a thread without work, and its database connection, are kept."""
+CRASH_PAUSE: Final = 1.0
+"""Seconds that a worker must have lived to be replaced at once: one that can't start would spin otherwise."""
+PR_SET_PDEATHSIG: Final = 1
+
+
+class _Unrecorded(dict[int, float]):
+    """Granian exits when a worker dies twice in 5.5 s, by the times kept here: a shop that is up stays up."""
+
+    def __setitem__(self, index: int, moment: float) -> None:
+        """Keep nothing."""
+
+
+class Server(MPServer):
+    """Granian that replaces dead workers for as long as it runs."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.respawned_wrks = _Unrecorded()
+
+    def _respawn_workers(
+        self, workers: Sequence[int], spawn_target: Any, target_loader: Any, delay: float = 0
+    ) -> None:
+        youngest = min(time.monotonic() - self.wrks[index].birth for index in workers)
+        time.sleep(max(0.0, CRASH_PAUSE - youngest))
+        super()._respawn_workers(workers, spawn_target, target_loader, delay)
+
+
+def become_worker() -> None:
+    """Prepare a worker right after its fork: a signal that comes while it starts ends it.
+
+    Its parent's handlers, which it has inherited, would swallow the signal; granian sets its own later.
+    The kernel ends it when its parent is killed and can't do it any more (Linux).
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve `config.wsgi` until a signal says otherwise."""
+    port, workers, threads = map(int, arguments)
+    os.register_at_fork(after_in_child=become_worker)
+    Server(
+        "config.wsgi:application",
+        address=HOST,
+        port=port,
+        interface=Interfaces.WSGI,
+        http=HTTPModes.http1,
+        websockets=False,
+        workers=workers,
+        blocking_threads=threads,
+        blocking_threads_idle_timeout=IDLE_SECONDS,
+        respawn_failed_workers=True,
+        respawn_interval=0,
+        workers_kill_timeout=STOP_SECONDS,
+        log_level=LogLevels.info,
+        log_access=os.environ.get("GRANIAN_LOG_ACCESS_ENABLED", "").lower() in ("1", "true"),
+    ).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
