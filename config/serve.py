@@ -49,12 +49,13 @@ def demand_free(port: int) -> None:
             ) from None
 
 
-def greeting(port: int) -> str:
-    """What the reader may open, and the demo's login."""
+def greeting(port: int, *, debug: bool = True) -> str:
+    """What the reader may open, and under DEBUG the demo's login."""
+    login = "   (user admin, password admin)" if debug else ""
     return (
         f"Shop    http://{HOST}:{port}/\n"
         f"Lab     http://{HOST}:{port}/lab/\n"
-        f"Admin   http://{HOST}:{port}/admin/   (user admin, password admin)\n"
+        f"Admin   http://{HOST}:{port}/admin/{login}\n"
         "Ctrl-C ends it; make stop ends the embedded servers."
     )
 
@@ -87,7 +88,7 @@ def main(arguments: list[str]) -> None:
         sys.exit(f"holdfast: {error}")
     collect_static()
     share_metrics()
-    print(greeting(port), flush=True)
+    print(greeting(port, debug=settings.DEBUG), flush=True)
     os.environ.setdefault("CONN_MAX_AGE", KEEP_CONNECTIONS)
     os.execv(sys.executable, server(port))  # noqa: S606  Ctrl-C and signals must reach the server itself
 

@@ -54,7 +54,7 @@ if METRICS:
     INSTALLED_APPS.append("locking.contrib.prometheus.LockMetrics")
 
 MIDDLEWARE = [
-    "django.middleware.security.SecurityMiddleware",
+    "config.middleware.SecurityHeaders",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "config.middleware.PageMiddleware",
@@ -150,6 +150,9 @@ CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
 PRODUCT_STRATEGIES = env.bool("PRODUCT_STRATEGIES", default=False)
 PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
 CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests a minute by one customer; 0 = no limit
+CHECKOUT_RATE_PER_ADDRESS = env.int(
+    "CHECKOUT_RATE_PER_ADDRESS", default=10 * CHECKOUT_RATE
+)  # by all customers
 SOLD_OUT_KEPT = env.float("SOLD_OUT_KEPT", default=0.0)  # seconds for which a refusal is given again unasked
 IDEMPOTENCY_KEY_REQUIRED = env.bool("IDEMPOTENCY_KEY_REQUIRED", default=False)  # by `POST /checkout/`
 IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for which a key is known
@@ -169,6 +172,7 @@ CELERY_BEAT_SCHEDULE: dict[str, Any] = {
 }
 RECONCILE_OLDER_THAN = env.int("RECONCILE_OLDER_THAN", default=60)  # seconds; younger sales may be at work
 
+AUTHENTICATION_BACKENDS = ["config.demo_login.DemoAwareBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -197,7 +201,11 @@ STORAGES = {
 
 if not DEBUG:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("SECURE_COOKIES", default=True)
+    LANGUAGE_COOKIE_SECURE = SESSION_COOKIE_SECURE
     SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=False)
+    SECURE_HSTS_SECONDS = env.int(
+        "SECURE_HSTS_SECONDS", default=0
+    )  # 31536000 once everything is served by https
 
 LOGGING = {
     "version": 1,

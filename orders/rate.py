@@ -17,24 +17,39 @@ logger = logging.getLogger(__name__)
 WINDOW = 60  # seconds
 
 
-def limit_rate(request: HttpRequest, customer: str) -> None:
-    """Count a request, and refuse one too many.
+def limit_address(request: HttpRequest) -> None:
+    """Count a request by its address, before its body is read, and refuse one too many.
+
+    A client names its customer itself: without this it would name another one each time.
+
+    Raises:
+        Problem: there were `settings.CHECKOUT_RATE_PER_ADDRESS` in this minute already.
+    """
+    _limit(f"address:{request.META['REMOTE_ADDR']}", settings.CHECKOUT_RATE_PER_ADDRESS)
+
+
+def limit_customer(request: HttpRequest, customer: str) -> None:
+    """Count a request of one customer at one address, and refuse one too many.
 
     Args:
-        request: its address counts where nobody says who it is.
-        customer: who asks.
+        request: its address counts too, so that nobody uses up what another customer may ask.
+        customer: who asks; anonymous clients are counted by their address alone.
 
     Raises:
         Problem: there were `settings.CHECKOUT_RATE` in this minute already.
     """
-    if not settings.CHECKOUT_RATE:
+    who = f"{request.META['REMOTE_ADDR']}:{quote(customer, safe='')}"
+    _limit(f"customer:{who}", settings.CHECKOUT_RATE)
+
+
+def _limit(who: str, most: int) -> None:
+    if not most:
         return
-    who = f"customer:{quote(customer, safe='')}" if customer else f"address:{request.META['REMOTE_ADDR']}"
     window, passed = divmod(time.time(), WINDOW)
-    if _counted(f"rate:{who}:{window:.0f}") > settings.CHECKOUT_RATE:
+    if _counted(f"rate:{who}:{window:.0f}") > most:
         raise Problem(
             TOO_MANY,
-            f"More than {settings.CHECKOUT_RATE} requests in a minute; nothing was done.",
+            f"More than {most} requests in a minute; nothing was done.",
             headers={"Retry-After": str(WINDOW - int(passed))},
         )
 

@@ -31,7 +31,7 @@ from orders.parsing import (
     unknown_products,
 )
 from orders.problems import MEDIA_TYPE, NOT_FOUND, PROBLEM_TYPES, TOO_LARGE, Problem, json_api
-from orders.rate import limit_rate
+from orders.rate import limit_address, limit_customer
 from orders.recording import ClientKey, Receipt
 from orders.services import checkout_reserved, place
 
@@ -41,9 +41,10 @@ from orders.services import checkout_reserved, place
 @json_api("POST")
 def checkout_view(request: HttpRequest) -> HttpResponse:
     """Place an order: 201 with its address in Location. A repeated key gets the first answer."""
+    limit_address(request)
     _require_small_json(request)
     wanted = parse_checkout(request.body, strategies=_names_of_strategies)
-    limit_rate(request, wanted.customer)
+    limit_customer(request, wanted.customer)
     key = client_key(request, wanted.customer)
     return once(key, lambda: _created(_place(wanted, key)))
 
@@ -75,9 +76,10 @@ def _naming_unknown(lines: Sequence[Line]) -> Iterator[None]:
 @json_api("POST")
 def reservations_view(request: HttpRequest) -> HttpResponse:
     """Keep units for a while: 201 with the reservation's id and its end."""
+    limit_address(request)
     _require_small_json(request)
     wanted = parse_reservation(request.body)
-    limit_rate(request, wanted.customer)
+    limit_customer(request, wanted.customer)
     with _naming_unknown(wanted.lines):
         made = reserve(wanted.lines, timedelta(seconds=wanted.ttl), wanted.customer)
     location = address_of("reservation", made.basket)

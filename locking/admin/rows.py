@@ -61,7 +61,8 @@ class Ident(NamedTuple):
         """Return what `text` says; None when it isn't an ident."""
         try:
             parts = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        except (binascii.Error, ValueError):
+            json.dumps(parts, ensure_ascii=False).encode()  # a lone surrogate is no text that a server knows
+        except (binascii.Error, ValueError, RecursionError):
             return None
         if not isinstance(parts, list) or len(parts) != 4 or not all(isinstance(part, str) for part in parts):
             return None

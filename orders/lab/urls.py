@@ -9,6 +9,6 @@ urlpatterns = [
     path("sources/<str:name>/", views.source_view, name="lab-source"),
     path("races/", views.start_race, name="lab-races"),
     path("steps/", views.start_steps, name="lab-steps"),
-    path("runs/<str:run_id>/", views.run_view, name="lab-run"),
-    path("runs/<str:run_id>/say/", views.say, name="lab-say"),
+    path("runs/<slug:run_id>/", views.run_view, name="lab-run"),
+    path("runs/<slug:run_id>/say/", views.say, name="lab-say"),
 ]

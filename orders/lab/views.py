@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -33,22 +34,41 @@ MOST_WORDS = 2000
 """What a visitor may say to one run."""
 
 
-def for_staff(view: _View) -> _View:
-    """Let in who may start processes here: everybody under DEBUG, staff otherwise."""
+def requires(permission: str) -> Callable[[_View], _View]:
+    """Let in who has a permission; under DEBUG everybody. What is started here are processes."""
 
-    @wraps(view)
-    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        # `user` may be missing: the middleware is the project's choice.
-        if settings.DEBUG or getattr(getattr(request, "user", None), "is_staff", False):
-            return view(request, *args, **kwargs)
-        if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
-            return redirect_to_login(request.get_full_path(), "admin:login")
-        return _refusal(403, _("The lab is for staff: log in first."))
+    def decorate(view: _View) -> _View:
+        @wraps(view)
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            user = getattr(request, "user", None)  # may be missing: the middleware is the project's choice
+            if settings.DEBUG or (user is not None and user.has_perm(permission)):
+                return view(request, *args, **kwargs)
+            if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
+                return _send_to_login(request, user)
+            return _refusal(403, _missing(permission))
 
-    return guarded
+        return guarded
+
+    return decorate
 
 
-@for_staff
+def _send_to_login(request: HttpRequest, user: Any) -> HttpResponse:
+    if user is not None and user.is_authenticated:
+        raise PermissionDenied  # another login is no help: it would only be asked for again
+    return redirect_to_login(request.get_full_path(), "admin:login")
+
+
+def _missing(permission: str) -> str:
+    return _(
+        "The lab needs the permission %(permission)s: log in with it, or have an administrator grant it."
+    ) % {"permission": permission}
+
+
+may_look = requires("orders.view_labrun")
+may_run = requires("orders.add_labrun")
+
+
+@may_look
 def lab_page(request: HttpRequest) -> HttpResponse:
     """Show the lab; the parameters in the address fill the form."""
     wanted = {name: request.GET[name] for name in RaceForm.base_fields if name in request.GET}
@@ -70,7 +90,7 @@ def _defaults() -> dict[str, Any]:
 
 @never_cache
 @require_safe
-@for_staff
+@may_look
 def source_view(request: HttpRequest, name: str) -> HttpResponse:
     """The lines of one strategy."""
     if name not in STRATEGIES:
@@ -79,14 +99,14 @@ def source_view(request: HttpRequest, name: str) -> HttpResponse:
 
 
 @require_POST
-@for_staff
+@may_run
 def start_race(request: HttpRequest) -> HttpResponse:
     """Start a race: 202 with its id, 400, 409 while another one runs."""
     return _start(LabRun.Kind.RACE, RaceForm(request.POST))
 
 
 @require_POST
-@for_staff
+@may_run
 def start_steps(request: HttpRequest) -> HttpResponse:
     """Start a session of steps: 202 with its id, 400, 409 while there are too many."""
     return _start(LabRun.Kind.STEPS, StepsForm(request.POST))
@@ -116,7 +136,7 @@ def _running(kind: LabRun.Kind) -> str:
 
 @never_cache
 @require_safe
-@for_staff
+@may_look
 def run_view(request: HttpRequest, run_id: str) -> HttpResponse:
     """What a run has said since the event `after`."""
     run = get_object_or_404(LabRun, pk=run_id)
@@ -130,7 +150,7 @@ def run_view(request: HttpRequest, run_id: str) -> HttpResponse:
 
 
 @require_POST
-@for_staff
+@may_run
 def say(request: HttpRequest, run_id: str) -> HttpResponse:
     """Tell a run what its visitor wants: the next step of A or B, or its end."""
     run = get_object_or_404(LabRun, pk=run_id)

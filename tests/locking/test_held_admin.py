@@ -1,3 +1,4 @@
+import base64
 import json
 import re
 from contextlib import suppress
@@ -40,6 +41,10 @@ def client_with(client, django_user_model):
         return client
 
     return client_with
+
+
+NESTED = base64.urlsafe_b64encode(b"[" * 2900).decode().rstrip("=")
+SURROGATE = base64.urlsafe_b64encode(rb'["default", "lock", "\ud800", "b"]').decode().rstrip("=")
 
 
 def ident_of(lease, kind="lock"):
@@ -305,7 +310,9 @@ def test_a_backend_that_cannot_list_says_so(admin_client, monkeypatch, held):
     assert "Nothing is held." not in page
 
 
-@pytest.mark.parametrize("ident", ["", "x", "W10", "bnVsbA", "_5F_5F", "é", "W1siYSIsImIiLCJjIiwiZCJdXQ"])
+@pytest.mark.parametrize(
+    "ident", ["", "x", "W10", "bnVsbA", "_5F_5F", "é", "W1siYSIsImIiLCJjIiwiZCJdXQ", NESTED, SURROGATE]
+)
 def test_an_address_that_means_nothing_is_answered(admin_client, ident):
     """Whatever stands in the address leads back to the list."""
     for what in ("change", "release", "extend"):

@@ -71,6 +71,19 @@ def test_nobody_in_particular_is_counted_by_address():
     assert statuses(post(REMOTE_ADDR="192.0.2.7"), post(customer="ann")) == [201, 201]
 
 
+def test_nobody_uses_up_what_another_customer_may_ask():
+    """Requests in somebody's name from elsewhere don't lock that customer out."""
+    assert statuses(*(post(customer="ann", REMOTE_ADDR="192.0.2.7") for _ in range(3))) == [201, 201, 429]
+    assert statuses(post(customer="ann")) == [201]
+
+
+def test_one_address_is_limited_whatever_customers_it_names(settings):
+    """Another name for each request helps nobody, and a bad body counts like a good one."""
+    settings.CHECKOUT_RATE_PER_ADDRESS = 3
+    bad = Client().post("/checkout/", "no JSON", content_type="application/json")
+    assert statuses(bad, post(customer="a"), post(customer="b"), post(customer="c")) == [400, 201, 201, 429]
+
+
 def test_a_refusal_is_not_kept_under_the_key(clock):
     """The same Idempotency-Key is tried anew after the wait, as it is after *busy*."""
     post(customer="ann"), post(customer="ann")

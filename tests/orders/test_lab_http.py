@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from inventory.strategies import STRATEGIES
@@ -62,25 +62,49 @@ def test_the_address_fills_the_form_and_nonsense_is_named(client):
 
 
 @pytest.mark.parametrize("address", ["/lab/", "/lab/sources/row_lock/", "/lab/runs/0/"])
-def test_outside_debug_only_staff_may_look(client, settings, address):
-    """A stranger is refused, or sent to the login; staff get through."""
+def test_outside_debug_a_permission_is_needed_to_look(client, settings, address):
+    """A stranger is sent to the login, staff without the permission are refused; with it they get in."""
     settings.DEBUG = False
     assert client.get(address).status_code == 403
     login = client.get(address, headers={"Accept": "text/html"})
     assert login.status_code == 302
     assert "/admin/login/" in login.headers["Location"]
     client.force_login(User.objects.create_user("staff", is_staff=True))
+    assert client.get(address).status_code == 403
+    assert client.get(address, headers={"Accept": "text/html"}).status_code == 403
+    client.force_login(permitted("view_labrun"))
     assert client.get(address).status_code in (200, 404)
 
 
 @pytest.mark.parametrize("address", ["/lab/races/", "/lab/steps/", "/lab/runs/0/say/"])
-def test_outside_debug_only_staff_may_act(client, settings, started, address):
-    """Neither a stranger nor a customer who is logged in starts a process here."""
+def test_outside_debug_a_permission_is_needed_to_act(client, settings, started, address):
+    """Neither a stranger nor somebody who may only look starts a process here."""
     settings.DEBUG = False
     assert client.post(address, RACE).status_code == 403
-    client.force_login(User.objects.create_user("customer"))
+    client.force_login(permitted("view_labrun"))
     assert client.post(address, RACE).status_code == 403
     assert started == []
+
+
+def test_outside_debug_the_permission_starts_a_race(client, settings, started):
+    """Who may add runs may run one."""
+    settings.DEBUG = False
+    client.force_login(permitted("add_labrun"))
+    assert client.post("/lab/races/", RACE).status_code == 202
+
+
+def permitted(codename: str) -> User:
+    """Return a member of the staff with one permission."""
+    user = User.objects.create_user(codename, is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename=codename))
+    return user
+
+
+@pytest.mark.parametrize("ident", ["%00", "a%00b", "%ED%A0%80"])
+def test_a_run_of_no_possible_name_is_not_found(client, ident):
+    """What the database could not even look for is 404, on both addresses."""
+    assert client.get(f"/lab/runs/{ident}/").status_code == 404
+    assert client.post(f"/lab/runs/{ident}/say/", {}).status_code == 404
 
 
 def test_a_foreign_page_starts_nothing(started):
