@@ -25,7 +25,7 @@ def limit_address(request: HttpRequest) -> None:
     Raises:
         Problem: there were `settings.CHECKOUT_RATE_PER_ADDRESS` in this minute already.
     """
-    _limit(f"address:{request.META['REMOTE_ADDR']}", settings.CHECKOUT_RATE_PER_ADDRESS)
+    _limit(f"address:{request.META.get('REMOTE_ADDR', '')}", settings.CHECKOUT_RATE_PER_ADDRESS)
 
 
 def limit_customer(request: HttpRequest, customer: str) -> None:
@@ -38,7 +38,7 @@ def limit_customer(request: HttpRequest, customer: str) -> None:
     Raises:
         Problem: there were `settings.CHECKOUT_RATE` in this minute already.
     """
-    who = f"{request.META['REMOTE_ADDR']}:{quote(customer, safe='')}"
+    who = f"{request.META.get('REMOTE_ADDR', '')}:{quote(customer, safe='')}"
     _limit(f"customer:{who}", settings.CHECKOUT_RATE)
 
 
