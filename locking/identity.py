@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import os
 import secrets
 import threading
 import time
 from asyncio.events import _get_running_loop
 
+from locking.background import after_fork
 from locking.clock import now
 
 
@@ -52,7 +52,7 @@ class _Process:
 
 
 PROCESS = _Process()
-os.register_at_fork(after_in_child=PROCESS.renew)
+after_fork(PROCESS.renew)
 
 
 def new_owner(client_id: str | None = None) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -17,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from locking.backends.base import BaseLockBackend
+from locking.background import after_fork, run_once
 from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.identity import PROCESS
@@ -51,7 +51,7 @@ def _renew_lock() -> None:
     _losing = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+after_fork(_renew_lock)
 
 
 def held_by(context: object, alias: str, key: str) -> SingleLease | None:
@@ -320,8 +320,8 @@ class SingleLease(Lease):
             self._state = State.LOST
         NOTES.append((self.backend.settings.alias, "lost", 0.0))
         tell(lock_lost, lambda: self.event("lost"))
-        if self._on_lost is not None:
-            threading.Thread(target=self._tell_lost, name="locking-on-lost", daemon=True).start()
+        if self._on_lost is not None and not run_once("locking-on-lost", self._tell_lost):
+            self._tell_lost()  # a late renewal of others is better than a holder that is not told
 
     def _tell_lost(self) -> None:
         """Run the caller's hook in a thread of its own: a slow one must not hold up renewals."""

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import threading
 from collections.abc import Iterable
 
 from locking.backends.base import BaseLockBackend
+from locking.background import Worker, after_fork
 from locking.clock import now
 from locking.exceptions import LockError
 from locking.lease import HOLDS, SingleLease, State
@@ -36,41 +35,11 @@ class Watchdog:
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._changed = threading.Condition(threading.Lock())
-        self._thread: threading.Thread | None = None
-        self._wakes_at = 0.0
+        self._worker = Worker(f"locking-watchdog-{alias}", self._round)
 
     def watch(self, lease: SingleLease) -> None:
         """Renew `lease` from now on, until it is released, lost, or forgotten by its user."""
-        if lease.renew_at < self._wakes_at or self._thread is None:
-            self._wake(lease.renew_at)
-
-    def _wake(self, at: float) -> None:
-        with self._changed:
-            self._wakes_at = min(self._wakes_at, at)
-            if self._thread is None:
-                name = f"locking-watchdog-{self._alias}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                due = self._round()
-            except Exception:  # the thread must outlive every surprise: without it all leases are lost
-                logger.exception("the watchdog failed and goes on")
-                due = now() + RETRY_PAUSE
-            self._sleep_until(due)
-
-    def _sleep_until(self, due: float) -> None:
-        with self._changed:
-            self._wakes_at = due
-            # A lease taken while the round was running was not seen by it: look once more before sleeping.
-            self._wakes_at = min(self._wakes_at, self._next_due())
-            while (pause := self._wakes_at - now()) > 0:
-                self._changed.wait(min(pause, 3600.0))
-            self._wakes_at = 0.0
+        self._worker.wake_by(lease.renew_at)
 
     def _round(self) -> float:
         """Do what is due and return when the next thing will be."""
@@ -151,4 +120,4 @@ def _settle(lease: SingleLease, held: bool, sent: float) -> None:
 
 
 watchdogs = Watchdogs()
-os.register_at_fork(after_in_child=watchdogs.reset)
+after_fork(watchdogs.reset)

@@ -203,7 +203,7 @@ def test_the_watchdog_outlives_surprises(monkeypatch, caplog):
     with get_lock("a") as lease:
         until(lambda: single(lease).deadline > single(lease).taken_at + 0.7, PATIENCE)
         lease.ensure_held()
-    assert "the watchdog failed and goes on" in caplog.text
+    assert "'locking-watchdog-default' failed and goes on" in caplog.text
 
 
 @pytest.mark.usefixtures("quick")

@@ -7,10 +7,8 @@ twice.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -20,6 +18,7 @@ from etcd3gw.client import Etcd3Client
 from etcd3gw.exceptions import ConnectionFailedError, ConnectionTimeoutError, Etcd3Exception
 from requests.adapters import HTTPAdapter
 
+from locking.background import after_fork
 from locking.clock import now
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -73,7 +72,7 @@ class Wire:
     ) -> None:
         self.alias, self.urls, self.timeout, self._tls, self._login = alias, list(urls), timeout, tls, login
         self.reset()
-        _EVERY.add(self)
+        after_fork(self.reset)
 
     def reset(self) -> None:
         """Forget all connections: they are the parent's."""
@@ -203,14 +202,3 @@ def _code_of(error: Exception) -> int | None:
 
 def _text_of(error: Exception) -> str:
     return str(_detail(error).get("error") or getattr(error, "detail_text", None) or error)
-
-
-_EVERY: Final[weakref.WeakSet[Wire]] = weakref.WeakSet()
-
-
-def _reset_all() -> None:
-    for wire in list(_EVERY):
-        wire.reset()
-
-
-os.register_at_fork(after_in_child=_reset_all)

@@ -9,7 +9,6 @@ question that was answered: the rest is room for a follower that passes on late 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
+from locking.background import after_fork
 from locking.clock import now
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -78,6 +78,7 @@ class Session:
         self._arguments = {"hosts": known, "timeout": session_timeout, **options}
         self.reset()
         _EVERY.add(self)
+        after_fork(self.reset)
 
     def reset(self) -> None:
         """Forget the client: it is the parent's."""
@@ -279,11 +280,3 @@ def end_all_sessions() -> None:
 
 
 _EVERY: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
-
-
-def _reset_all() -> None:
-    for session in list(_EVERY):
-        session.reset()
-
-
-os.register_at_fork(after_in_child=_reset_all)
