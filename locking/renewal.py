@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable
+from typing import Final
 
 from locking.backends.base import BaseLockBackend
 from locking.background import Worker, after_fork
@@ -79,21 +80,35 @@ class Watchdogs:
 
 
 def renew(leases: list[SingleLease]) -> None:
-    """Extend leases of one backend by one batch and note what became of each."""
-    sent = now()
-    backend = leases[0].backend
+    """Extend leases of one backend by one batch and note what became of each; never raises an Exception."""
+    sent, backend = now(), leases[0].backend
+    answers = _answers(backend, leases)
+    _note_answers(leases, answers, sent)
+    for outcome, answer in OUTCOMES.items():
+        _tell(backend, outcome, answers.count(answer))
+
+
+OUTCOMES: Final[dict[Renewal, bool | None]] = {"renewed": True, "lost": False, "failed": None}
+
+
+def _note_answers(leases: list[SingleLease], answers: list[bool | None], sent: float) -> None:
+    """Note for each lease what the backend said about it; an unknown answer leaves the others as they are."""
+    for lease, held in zip(leases, answers, strict=True):
+        if held is None:
+            _doubt(lease)
+        else:
+            _settle(lease, held, sent)
+
+
+def _answers(backend: BaseLockBackend, leases: list[SingleLease]) -> list[bool | None]:
+    """Ask the backend; when it fails as a whole every answer is unknown, on this backend alone."""
     try:
-        answers = backend.extend_many([(lease.key, lease.owner, lease.ttl) for lease in leases])
+        return backend.extend_many([(lease.key, lease.owner, lease.ttl) for lease in leases])
     except LockError as error:
         logger.warning("renewing %d locks on backend %r failed: %s", len(leases), backend.alias, error)
-        for lease in leases:
-            _doubt(lease)
-        _tell(backend, "failed", len(leases))
-        return
-    for lease, held in zip(leases, answers, strict=True):
-        _settle(lease, held, sent)
-    _tell(backend, "renewed", sum(answers))
-    _tell(backend, "lost", len(answers) - sum(answers))
+    except Exception:  # a defect of one backend must not keep the leases of another from being renewed
+        logger.exception("renewing %d locks on backend %r failed", len(leases), backend.alias)
+    return [None] * len(leases)
 
 
 def _tell(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
@@ -102,6 +117,8 @@ def _tell(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
 
 
 def _doubt(lease: SingleLease) -> None:
+    if not lease.renewed:  # released while the batch was under way
+        return
     lease.doubt()
     lease.renew_at = min(now() + RETRY_PAUSE, lease.deadline)
     if lease.state is State.LOST:

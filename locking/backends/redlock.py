@@ -10,15 +10,17 @@ given: any later majority shares a server with it, which then mints a higher one
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from django.core.checks import CheckMessage, Warning
 from django.core.exceptions import ImproperlyConfigured
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Presence
+from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Presence, ask_each
 from locking.backends.options import own_number
 from locking.backends.redis.census import Census
 from locking.backends.redis.health import judge, parse_info
@@ -119,29 +121,39 @@ class RedlockBackend(BaseLockBackend):
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
-        return self.extend_many([(key, owner, ttl)])[0]
+        return self._decided(self._votes([(key, owner, ttl)])[0])
 
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
-        """See the base class."""
-        held: list[bool] = []
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
+        """See the base class: what a majority says of each lease."""
+        votes: list[list[Any]] = []
         for start in range(0, len(leases), BATCH):
-            held += self._extend_batch(leases[start : start + BATCH])
-        return held
+            votes += self._votes(leases[start : start + BATCH])
+        return ask_each([partial(self._decided, each) for each in votes], seconds=math.inf)
 
-    def _extend_batch(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
-        request = extend_request([(key, owner, padded(ttl)) for key, owner, ttl in leases])
-        patience = min(self._timeout, min(ttl for _, _, ttl in leases) / 3)
-        replies = ask_all(self.nodes, request, patience)
-        votes = [reply if isinstance(reply, Silence) else list(reply) for reply in replies]
+    def _votes(self, leases: Sequence[tuple[str, str, float]]) -> list[list[Any]]:
+        """Return what each server says of each lease.
+
+        A server that refuses a batch, for one foreign value in it, is asked again with half of the leases, so
+        that one lease costs no other its vote.
+        """
+        replies = self._extend_batch(leases)
+        if len(leases) > 1 and any(isinstance(reply, Silence) and reply.refused for reply in replies):
+            middle = len(leases) // 2
+            return self._votes(leases[:middle]) + self._votes(leases[middle:])
         return [
-            self._decided([vote if isinstance(vote, Silence) else vote[i] for vote in votes])
+            [reply if isinstance(reply, Silence) else reply[i] for reply in replies]
             for i in range(len(leases))
         ]
+
+    def _extend_batch(self, leases: Sequence[tuple[str, str, float]]) -> list[Any]:
+        request = extend_request([(key, owner, padded(ttl)) for key, owner, ttl in leases])
+        patience = min(self._timeout, min(ttl for _, _, ttl in leases) / 3)
+        return ask_all(self.nodes, request, patience)
 
     def _decided(self, votes: list[Any]) -> bool:
         """Whether a majority says yes; BackendUnavailable when the silent ones would decide it."""
         yes = votes.count(1)
-        silent = sum(isinstance(vote, Silence) for vote in votes)
+        silent = sum(vote not in (0, 1) for vote in votes)
         if yes < self.quorum <= yes + silent:
             self._require_quorum(votes)
             raise BackendUnavailable(

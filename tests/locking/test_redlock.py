@@ -120,6 +120,19 @@ def test_a_holder_goes_on_without_a_minority(three):
     assert not get_lock("minority").locked()
 
 
+def test_a_foreign_value_costs_no_other_lease_its_renewal(three):
+    """On every server one of nine keys is no lock: that lease is unknown, and the others are extended."""
+    backend, owner = locks["default"], new_owner()
+    names = [f"many:{number}" for number in range(9)]
+    for name in names:
+        backend.try_acquire(name, owner, TTL)
+    for node in three:
+        client(node.place).delete("many:4")
+        client(node.place).set("many:4", "no lock")
+    answers = backend.extend_many([(name, owner, TTL) for name in names])
+    assert answers == [None if name == "many:4" else True for name in names]
+
+
 def test_a_release_that_nobody_can_confirm_is_not_called_a_success(three):
     """When the silent servers would decide it the answer is BackendUnavailable."""
     backend, owner = locks["default"], new_owner()

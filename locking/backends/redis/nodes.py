@@ -34,9 +34,15 @@ MOST_DEBTS: Final = 10_000
 
 
 class Silence(NamedTuple):
-    """In the place of a reply."""
+    """In the place of a reply.
+
+    Attributes:
+        reason: why there is none.
+        refused: the server answered, with an error.
+    """
 
     reason: str
+    refused: bool = False
 
 
 class Debt(NamedTuple):
@@ -143,9 +149,10 @@ class Node:
 
     def _fell_silent(self, error: Exception) -> Silence:
         self._why = f"{type(error).__name__}: {error}"
-        if not isinstance(error, ResponseError):
+        refused = isinstance(error, ResponseError)
+        if not refused:
             self._silent_until = now() + LEFT_ALONE
-        return Silence(self._why)
+        return Silence(self._why, refused)
 
     # what is to be undone
 
