@@ -500,6 +500,7 @@ class SingleLock(Lock):
         if not reporter.running:
             reporter.start()
         if options.renewed:
+            lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
         if heard(lock_acquired):
             announce(lock_acquired, lease.event("acquired", waited=now() - begun))

@@ -18,7 +18,7 @@ from locking.backends.base import BaseLockBackend
 from locking.background import Worker, after_fork
 from locking.clock import now
 from locking.exceptions import LockError
-from locking.lease import HOLDS, SingleLease, State
+from locking.lease import HOLDS, Extension, SingleLease, State
 from locking.signals import Renewal, inform
 
 logger = logging.getLogger("locking")
@@ -81,9 +81,10 @@ class Watchdogs:
 
 def renew(leases: list[SingleLease]) -> None:
     """Extend leases of one backend by one batch and note what became of each; never raises an Exception."""
-    sent, backend = now(), leases[0].backend
-    answers = _answers(backend, leases)
-    _note_answers(leases, answers, sent)
+    backend = leases[0].backend
+    extensions = [lease.begin_extension(lease.ttl) for lease in leases]
+    answers = _answers(backend, leases, extensions)
+    _note_answers(leases, answers, extensions)
     for outcome, answer in OUTCOMES.items():
         _tell(backend, outcome, answers.count(answer))
 
@@ -91,19 +92,22 @@ def renew(leases: list[SingleLease]) -> None:
 OUTCOMES: Final[dict[Renewal, bool | None]] = {"renewed": True, "lost": False, "failed": None}
 
 
-def _note_answers(leases: list[SingleLease], answers: list[bool | None], sent: float) -> None:
+def _note_answers(leases: list[SingleLease], answers: list[bool | None], extensions: list[Extension]) -> None:
     """Note for each lease what the backend said about it; an unknown answer leaves the others as they are."""
-    for lease, held in zip(leases, answers, strict=True):
+    for lease, held, extension in zip(leases, answers, extensions, strict=True):
         if held is None:
-            _doubt(lease)
+            _doubt(lease, extension)
         else:
-            _settle(lease, held, sent)
+            _settle(lease, held, extension)
 
 
-def _answers(backend: BaseLockBackend, leases: list[SingleLease]) -> list[bool | None]:
+def _answers(
+    backend: BaseLockBackend, leases: list[SingleLease], extensions: list[Extension]
+) -> list[bool | None]:
     """Ask the backend; when it fails as a whole every answer is unknown, on this backend alone."""
+    asked = zip(leases, extensions, strict=True)
     try:
-        return backend.extend_many([(lease.key, lease.owner, lease.ttl) for lease in leases])
+        return backend.extend_many([(lease.key, lease.owner, extension.ttl) for lease, extension in asked])
     except LockError as error:
         logger.warning("renewing %d locks on backend %r failed: %s", len(leases), backend.alias, error)
     except Exception:  # a defect of one backend must not keep the leases of another from being renewed
@@ -116,7 +120,8 @@ def _tell(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
         inform(lambda observer: observer.renewed(backend.alias, outcome, leases))
 
 
-def _doubt(lease: SingleLease) -> None:
+def _doubt(lease: SingleLease, extension: Extension) -> None:
+    lease.end_extension(extension, answered=False)
     if not lease.renewed:  # released while the batch was under way
         return
     lease.doubt()
@@ -125,13 +130,13 @@ def _doubt(lease: SingleLease) -> None:
         lease.renewed = False
 
 
-def _settle(lease: SingleLease, held: bool, sent: float) -> None:
-    if not lease.renewed:  # released while the batch was under way
-        return
-    if held and sent < lease.deadline:
+def _settle(lease: SingleLease, held: bool, extension: Extension) -> None:
+    if held and lease.renewed and extension.since < lease.deadline:
         lease.renewals += 1
-        lease.prolong(sent, lease.ttl)
-    else:
+        lease.prolong(extension)
+        return
+    lease.end_extension(extension, answered=True)
+    if lease.renewed:  # else it was released while the batch was under way
         lease.renewed = False
         lease.lose()
 

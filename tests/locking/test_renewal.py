@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from functools import partial
 
 import pytest
 
@@ -241,22 +240,22 @@ def test_one_lease_that_fails_costs_no_other_its_renewal(one_fails):
     assert states(one_fails) == ({State.HELD: 199, State.UNKNOWN: 1}, 199)
 
 
-def all_or_nothing(leases, answers, sent):
+def all_or_nothing(leases, answers, extensions):
     """Take the rule out: one unknown answer makes all leases unknown."""
-    for lease in leases:
-        (_doubt if None in answers else partial(_settle, held=True, sent=sent))(lease)
+    for lease, extension in zip(leases, extensions, strict=True):
+        _doubt(lease, extension)
 
 
-def unknown_is_lost(leases, answers, sent):
+def unknown_is_lost(leases, answers, extensions):
     """Take the rule out: an unknown answer is a refusal."""
-    for lease, held in zip(leases, answers, strict=True):
-        _settle(lease, bool(held), sent)
+    for lease, held, extension in zip(leases, answers, extensions, strict=True):
+        _settle(lease, bool(held), extension)
 
 
-def unknown_is_held(leases, answers, sent):
+def unknown_is_held(leases, answers, extensions):
     """Take the rule out: an unknown answer is an extension."""
-    for lease, held in zip(leases, answers, strict=True):
-        _settle(lease, held is not False, sent)
+    for lease, held, extension in zip(leases, answers, extensions, strict=True):
+        _settle(lease, held is not False, extension)
 
 
 @pytest.mark.parametrize("mutant", [all_or_nothing, unknown_is_lost, unknown_is_held])
