@@ -35,7 +35,9 @@ class Hold:
         session: the engine's session or lease that it depends on.
         length: seconds that the engine's lease lasts without renewal, where it has one.
         prolonging: requests under way that may move the deadline.
+        overlapped: some of them were under way at once.
         over: it has ended, though the engine may not have heard yet.
+        mutex: held by an engine that must send the requests about this hold one after the other.
     """
 
     node: str
@@ -44,7 +46,9 @@ class Hold:
     session: int = 0
     length: int = 0
     prolonging: int = field(default=0, init=False)
+    overlapped: bool = field(default=False, init=False)
     over: bool = field(default=False, init=False)
+    mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
 
 
 class Holds:
@@ -97,15 +101,21 @@ class Holds:
         with self._mutex:
             hold = self._live(key, owner)
             if hold is not None:
+                hold.overlapped = hold.overlapped or hold.prolonging > 0
                 hold.prolonging += 1
             return hold
 
     def settle(self, hold: Hold, deadline: float | None) -> None:
-        """Move the deadline, or with None leave it where it is."""
+        """Move the deadline, or with None leave it where it is.
+
+        Of extensions that overlap the longest counts: the lease itself counts on the shortest, and must not
+        outlive the hold.
+        """
         with self._mutex:
             hold.prolonging -= 1
             if deadline is not None:
-                hold.deadline = deadline
+                hold.deadline = max(hold.deadline, deadline) if hold.overlapped else deadline
+            hold.overlapped = hold.prolonging > 0
         self._worker.wake()
 
     def __len__(self) -> int:

@@ -226,13 +226,14 @@ class ZooKeeperBackend(LineBackend):
 
     def _delete(self, node: str) -> bool:
         """Delete a node, and its folder if nobody else is in it; False when it wasn't there."""
-        tries = 0
+        tries, session = 0, self._session.number
 
         def step() -> bool:
             nonlocal tries
             tries += 1
             gone, _ = self._session.ask(deleted(node), deleted(node.rpartition("/")[0]))
-            return is_answer(gone) or tries > 1  # a first try whose reply was lost may have done it
+            # A first try whose reply was lost may have done it, unless the node ended with its session.
+            return is_answer(gone) or (tries > 1 and self._session.number == session)
 
         return self._session.patiently(step)
 
