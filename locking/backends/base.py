@@ -143,6 +143,9 @@ Outcome = Grant | Busy
 class Place(ABC):
     """One waiter's place in the queue of one lock: try, wait to be woken, and leave if it came to nothing."""
 
+    owner: str = ""
+    """The owner of the latest try, where each has one of its own; it is the lease's if that is granted."""
+
     @abstractmethod
     def try_acquire(self, *, queue: bool) -> Outcome:
         """Take the lock if it is this waiter's turn; else, with `queue`, stand in the queue."""
@@ -160,6 +163,9 @@ class Place(ABC):
 
 class AsyncPlace(ABC):
     """`Place` for asyncio: the same three steps, awaited."""
+
+    owner: str = ""
+    """See `Place.owner`."""
 
     @abstractmethod
     async def try_acquire(self, *, queue: bool) -> Outcome:

@@ -20,7 +20,20 @@ from typing import Any, Final
 from django.core.checks import CheckMessage, Warning
 from django.core.exceptions import ImproperlyConfigured
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Presence, ask_each
+from locking.backends.base import (
+    AsyncPlace,
+    AsyncPollingPlace,
+    BaseLockBackend,
+    Busy,
+    Grant,
+    Held,
+    Holder,
+    Outcome,
+    Place,
+    PollingPlace,
+    Presence,
+    ask_each,
+)
 from locking.backends.options import own_number
 from locking.backends.redis.census import Census
 from locking.backends.redis.health import judge, parse_info
@@ -36,6 +49,7 @@ from locking.backends.redis.scripts import (
 from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
+from locking.identity import new_owner
 
 DRIFT_SHARE: Final = 0.01
 DRIFT_SECONDS: Final = 0.002
@@ -87,10 +101,25 @@ class RedlockBackend(BaseLockBackend):
         if len(tokens) >= self.quorum:
             token = max(tokens)
             if self._agree(key, owner, token, tokens, patience, keep=fenced) and now() < sent + ttl:
+                self._cancel_debts(key, owner)
                 return Grant(token, sent)
         self._undo(key, owner, replies, patience)
         self._require_quorum(replies)
         return _busy(replies)
+
+    def _cancel_debts(self, key: str, owner: str) -> None:
+        """Forget what earlier tries of this owner left to be undone: it would undo the grant."""
+        request = release_request(key, owner, index=self._index)
+        for node in self.nodes:
+            node.cancel(request)
+
+    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+        """See the base class; every try has an owner of its own."""
+        return RedlockPlace(self, key, owner, ttl, fenced)
+
+    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+        """See the base class; every try has an owner of its own."""
+        return AsyncRedlockPlace(self, key, owner, ttl, fenced)
 
     def _agree(
         self, key: str, owner: str, token: int, tokens: list[int], patience: float, *, keep: bool
@@ -254,6 +283,39 @@ class RedlockBackend(BaseLockBackend):
         """See the base class."""
         for node in self.nodes:
             node.close()
+
+
+def owner_of_try(owner: str, attempts: int) -> str:
+    """Return the owner of one try: that of the acquisition for the first, and new ones of the same client.
+
+    A server that was silent may carry out the release of an earlier try at any time later. It must not find
+    the grant of a later one under the same owner.
+    """
+    return new_owner(owner.rpartition(":")[0]) if attempts else owner
+
+
+class RedlockPlace(PollingPlace):
+    """A thread's place."""
+
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class."""
+        self.owner = self._owner = owner_of_try(self._owner, self._tries)
+        self._tries += 1
+        return super().try_acquire(queue=queue)
+
+    _tries = 0
+
+
+class AsyncRedlockPlace(AsyncPollingPlace):
+    """A task's place."""
+
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class."""
+        self.owner = self._owner = owner_of_try(self._owner, self._tries)
+        self._tries += 1
+        return await super().try_acquire(queue=queue)
+
+    _tries = 0
 
 
 def padded(ttl: float) -> float:

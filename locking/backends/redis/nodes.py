@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -159,6 +160,12 @@ class Node:
     def owe(self, request: Request) -> None:
         """Undo something as soon as the server speaks again."""
         self._debts.append(Debt(request, 0.0, last=False))
+
+    def cancel(self, request: Request) -> None:
+        """Undo this no more."""
+        for debt in [debt for debt in list(self._debts) if debt.request == request]:
+            with suppress(ValueError):  # another thread has just taken it
+                self._debts.remove(debt)
 
     def _pay(self, connection: AbstractConnection) -> None:
         for _ in range(len(self._debts)):
