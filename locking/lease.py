@@ -22,7 +22,7 @@ from locking.backends.base import BaseLockBackend
 from locking.background import after_fork, run_once
 from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
-from locking.identity import PROCESS
+from locking.identity import PROCESS, current_sync_call, runs_in
 from locking.names import check_ttl
 from locking.signals import LockEvent, Outcome, announce, heard, lock_lost, lock_released, tell
 from locking.tally import NOTES
@@ -184,8 +184,8 @@ class SingleLease(Lease):
     __slots__ = (
         "__weakref__", "_answered_at", "_extending", "_generation", "_hold_key", "_on_lost", "_state",
         "_unanswered_ttl", "backend", "context", "deadline", "depth", "key", "min_hold", "name", "owner",
-        "renew_at", "renewals", "renewed", "rescheduled", "shared_name", "site", "taken_at", "template",
-        "token", "ttl", "unreleased",
+        "renew_at", "renewals", "renewed", "rescheduled", "shared_name", "site", "sync_call", "taken_at",
+        "template", "token", "ttl", "unreleased",
     )  # fmt: skip
 
     def __init__(
@@ -209,6 +209,9 @@ class SingleLease(Lease):
         self.name, self.key, self.owner, self.backend = name, key, owner, backend
         # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
         self.context = weakref.ref(context)
+        # In a thread that serves `sync_to_async` the call that took it, for other tasks share the thread.
+        call = current_sync_call() if isinstance(context, threading.Thread) else None
+        self.sync_call = None if call is None else weakref.ref(call)
         self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
         self.taken_at = since
         self.deadline = since + ttl
@@ -255,6 +258,10 @@ class SingleLease(Lease):
         """Whether the ttl is over, or the session that the hold depends on may be."""
         moment = now()
         return moment >= self.deadline or moment >= self.backend.hold_ends(self.key, self.owner)
+
+    def is_another_calls(self) -> bool:
+        """Whether it was taken by a `sync_to_async` call that has ended: perhaps another task's."""
+        return self.sync_call is not None and not runs_in(self.sync_call())
 
     @property
     def inherited(self) -> bool:

@@ -22,6 +22,7 @@ from locking.exceptions import (
     LockLost,
     LockNotAcquired,
     LockNotOwned,
+    LockNotSupported,
 )
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.identity import current_context, is_owner_of, new_owner
@@ -441,7 +442,18 @@ class SingleLock(Lock):
         hold = held_by(context, self._backend.alias, self.key)
         if hold is None:
             return None
+        return self._enter_again(hold)
+
+    def _enter_again(self, hold: SingleLease) -> Lease:
+        """Count one more hold, unless it may be another task's."""
         hold.ensure_held()
+        if hold.is_another_calls():
+            raise LockNotSupported(
+                f"this thread holds {self.name!r} since another call of sync_to_async, perhaps of another"
+                " task: tasks share that thread, so it does not exclude them. Acquire it with `await"
+                " lock.aacquire()` or `async with lock`, or acquire and release it within one synchronous"
+                " function"
+            )
         hold.depth += 1
         return hold
 
