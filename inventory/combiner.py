@@ -147,4 +147,5 @@ def _reset_all() -> None:
 
 
 # The child of a fork has none of the threads that wait or lead, and must not wait for them.
-os.register_at_fork(after_in_child=_reset_all)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_reset_all)

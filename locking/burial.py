@@ -8,13 +8,13 @@ something to bury: a server that doesn't answer must not keep the watchdog from 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
 from locking.backends.base import BaseLockBackend
+from locking.background import Worker, after_fork
 from locking.clock import now
 from locking.exceptions import LockError
 from locking.lease import Lease
@@ -79,25 +79,22 @@ class Undertaker:
     """Buries ghosts, one at a time."""
 
     def __init__(self) -> None:
+        self._worker = Worker("locking-burial", self._step)
         self.reset()
 
     def reset(self) -> None:
-        """Start from nothing; a forked child has neither the thread nor its parent's ghosts."""
-        self._changed = threading.Condition(threading.Lock())
+        """Start from nothing; a forked child has none of its parent's ghosts."""
+        self._mutex = threading.Lock()
         self._lines: dict[BaseLockBackend, Line] = {}
-        self._thread: threading.Thread | None = None
 
     def bury(self, backend: BaseLockBackend, key: str, owner: str, ttl: float) -> None:
         """Release `owner`'s hold of `key`, should it appear within `ttl` seconds of the backend's next
         answer.
         """
         ghost = Ghost(backend, key, owner, until=now() + max(ttl, 60.0))
-        with self._changed:
+        with self._mutex:
             self._lines.setdefault(backend, Line()).ghosts.append(ghost)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="locking-burial", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+        self._worker.wake()
 
     def let_go_later(self, lease: Lease) -> None:
         """Release what its user has given up and an outage kept taken, once the backend answers again."""
@@ -108,29 +105,27 @@ class Undertaker:
 
     def forget(self) -> None:
         """Let all ghosts be; their leases end by themselves."""
-        with self._changed:
+        with self._mutex:
             for line in self._lines.values():
                 line.ghosts.clear()
-            self._changed.notify()
+        if self._worker.running:
+            self._worker.wake()
 
-    def _run(self) -> None:
-        while due := self._next():
-            line, ghost = due
-            found = _sought(ghost)
-            with self._changed:
-                line.settle(ghost, found)
-
-    def _next(self) -> tuple[Line, Ghost] | None:
-        """Wait for the next ghost that is due; None, and the end of the thread, when none is left."""
-        with self._changed:
-            while waiting := [line for line in self._lines.values() if line.ghosts]:
-                line = min(waiting, key=Line.due)
-                if (pause := line.due() - now()) <= 0:
-                    return line, line.ghosts[0]
-                self._changed.wait(pause)
-            self._lines.clear()
-            self._thread = None
-            return None
+    def _step(self) -> float | None:
+        """Seek the next ghost that is due; return when the next will be, None when none is left."""
+        with self._mutex:
+            waiting = [line for line in self._lines.values() if line.ghosts]
+            if not waiting:
+                self._lines.clear()
+                return None
+            line = min(waiting, key=Line.due)
+            if line.due() > now():
+                return line.due()
+            ghost = line.ghosts[0]
+        found = _sought(ghost)
+        with self._mutex:
+            line.settle(ghost, found)
+        return now()
 
 
 def _sought(ghost: Ghost) -> Found:
@@ -159,4 +154,4 @@ def exorcise(ghost: Ghost) -> Found:
 
 
 undertaker = Undertaker()
-os.register_at_fork(after_in_child=undertaker.reset)
+after_fork(undertaker.reset)

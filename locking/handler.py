@@ -8,7 +8,6 @@ their replies.
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from django.utils.connection import BaseConnectionHandler, ConnectionDoesNotExis
 from django.utils.module_loading import import_string
 
 from locking.backends.base import BaseLockBackend
+from locking.background import after_fork
 from locking.conf import read_alias
 
 DEFAULT_ALIAS = "default"
@@ -102,4 +102,4 @@ def _on_setting_changed(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_on_setting_changed)
-os.register_at_fork(after_in_child=locks._forget)
+after_fork(locks._forget)

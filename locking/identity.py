@@ -7,12 +7,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import os
 import secrets
+import sys
 import threading
 import time
 from asyncio.events import _get_running_loop
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Final
 
+from asgiref.sync import SyncToAsync
+
+from locking.background import after_fork
 from locking.clock import now
 
 
@@ -52,7 +58,7 @@ class _Process:
 
 
 PROCESS = _Process()
-os.register_at_fork(after_in_child=PROCESS.renew)
+after_fork(PROCESS.renew)
 
 
 def new_owner(client_id: str | None = None) -> str:
@@ -75,6 +81,33 @@ def client_of_work(work: str) -> str:
 def is_owner_of(client_id: str, owner: str) -> bool:
     """Whether this owner acquired as this client."""
     return owner.startswith(f"{client_id}:")
+
+
+def current_sync_call() -> Callable[..., object] | None:
+    """Return what identifies the call of `sync_to_async` that runs in this thread, or None.
+
+    Many tasks share one thread that way, so that the thread alone does not tell who holds a lock.
+    """
+    return next(_sync_calls(), None)
+
+
+def runs_in(call: Callable[..., object] | None) -> bool:
+    """Whether this `sync_to_async` call is still under way in this thread, perhaps around others."""
+    return call is not None and any(each is call for each in _sync_calls())
+
+
+def _sync_calls() -> Iterator[Callable[..., object]]:
+    """Yield what each `sync_to_async` call on this thread's stack runs, the innermost first."""
+    if not hasattr(SyncToAsync.threadlocal, "main_event_loop"):
+        return  # the thread has never served one
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code is _SERVES_A_CALL:
+            yield frame.f_locals["func"]
+        frame = frame.f_back
+
+
+_SERVES_A_CALL: Final = SyncToAsync.thread_handler.__code__
 
 
 def current_context() -> object:

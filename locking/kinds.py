@@ -122,9 +122,7 @@ class ReadLock(SingleLock):
         writing = held_by(context, _sibling(self._backend.alias, "write"), self.key)
         if writing is None:
             return super()._reenter(context)
-        writing.ensure_held()
-        writing.depth += 1
-        return writing
+        return self._enter_again(writing)
 
 
 class WriteLock(SingleLock):

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import enum
 import logging
-import os
+import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from locking.backends.base import BaseLockBackend
+from locking.background import after_fork, run_once
 from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
-from locking.identity import PROCESS
+from locking.identity import PROCESS, current_sync_call, runs_in
 from locking.names import check_ttl
 from locking.signals import LockEvent, Outcome, announce, heard, lock_lost, lock_released, tell
 from locking.tally import NOTES
@@ -37,21 +40,24 @@ class State(enum.Enum):
     RELEASED = "released"
 
 
+SETTLING: Final = 0.1
+"""Seconds after which a server that answers again has surely served what it had received before."""
+
 HoldKey = tuple[str, str, int]
 HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakValueDictionary()
 """What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself.
 """
 
-_losing = threading.Lock()
+_changing = threading.Lock()
 
 
 def _renew_lock() -> None:
     """Give a forked child a lock of its own: one that another thread held at that moment is never let go."""
-    global _losing
-    _losing = threading.Lock()
+    global _changing
+    _changing = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+after_fork(_renew_lock)
 
 
 def held_by(context: object, alias: str, key: str) -> SingleLease | None:
@@ -103,7 +109,14 @@ class Lease(ABC):
 
     @abstractmethod
     def extend(self, ttl: float) -> None:
-        """Give the lease `ttl` seconds from now. LockLost: it had ended already and stays ended."""
+        """Give the lease `ttl` seconds from now.
+
+        While another extension is under way, such as a renewal, or one was never answered, the lease counts
+        on the shorter of the two until the next renewal or extension.
+
+        Raises:
+            LockLost: it had ended already and stays ended. BackendUnavailable: no answer.
+        """
 
     @abstractmethod
     def release(self) -> None:
@@ -136,13 +149,43 @@ class Lease(ABC):
         return True
 
 
+@dataclass(slots=True, eq=False)
+class Extension:
+    """A request to extend a lease, from before it is sent until it is answered.
+
+    Attributes:
+        since: `clock.now()` from before the request.
+        ttl: seconds that it asks for.
+        shortest: the smallest ttl of all requests that it overlapped with; see `safe_ttl`.
+    """
+
+    since: float
+    ttl: float
+    shortest: float
+
+
+def safe_ttl(extension: Extension) -> float:
+    """Return the seconds from `since` for which the server surely keeps the lease.
+
+    Of two requests under way at once nobody knows which the server served last, so the shorter counts.
+    """
+    return extension.shortest
+
+
+def unregister(lease: SingleLease) -> None:
+    """Take `lease`, and no newer lease of the same thread and key, out of what this process holds."""
+    if HOLDS.get(lease._hold_key) is lease:
+        del HOLDS[lease._hold_key]
+
+
 class SingleLease(Lease):
     """The lease of one name."""
 
     __slots__ = (
-        "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline",
-        "depth", "key", "min_hold", "name", "owner", "renew_at", "renewals", "renewed", "shared_name", "site",
-        "taken_at", "template", "token", "ttl", "unreleased",
+        "__weakref__", "_answered_at", "_extending", "_generation", "_hold_key", "_on_lost", "_state",
+        "_unanswered_ttl", "backend", "context", "deadline", "depth", "key", "min_hold", "name", "owner",
+        "renew_at", "renewals", "renewed", "rescheduled", "shared_name", "site", "sync_call", "taken_at",
+        "template", "token", "ttl", "unreleased",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +209,9 @@ class SingleLease(Lease):
         self.name, self.key, self.owner, self.backend = name, key, owner, backend
         # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
         self.context = weakref.ref(context)
+        # In a thread that serves `sync_to_async` the call that took it, for other tasks share the thread.
+        call = current_sync_call() if isinstance(context, threading.Thread) else None
+        self.sync_call = None if call is None else weakref.ref(call)
         self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
         self.taken_at = since
         self.deadline = since + ttl
@@ -178,6 +224,10 @@ class SingleLease(Lease):
         self.template = template
         self._on_lost = on_lost
         self._state = State.HELD
+        self._extending: list[Extension] = []  # requests under way
+        self._unanswered_ttl = math.inf  # of requests that nobody answered, and that may be served late
+        self._answered_at: float | None = None  # when the backend answered again after those
+        self.rescheduled: Callable[[SingleLease], None] | None = None  # told when `renew_at` comes nearer
         self._generation = PROCESS.generation
         # A semaphore's holder may hold it many times, each time by another owner; any other lock once.
         self._hold_key = (backend.alias, key if backend.exclusive else owner, id(context))
@@ -208,6 +258,10 @@ class SingleLease(Lease):
         """Whether the ttl is over, or the session that the hold depends on may be."""
         moment = now()
         return moment >= self.deadline or moment >= self.backend.hold_ends(self.key, self.owner)
+
+    def is_another_calls(self) -> bool:
+        """Whether it was taken by a `sync_to_async` call that has ended: perhaps another task's."""
+        return self.sync_call is not None and not runs_in(self.sync_call())
 
     @property
     def inherited(self) -> bool:
@@ -276,32 +330,67 @@ class SingleLease(Lease):
 
     def extend(self, ttl: float) -> None:
         """See `Lease.extend`."""
-        since = self._may_extend(ttl)
-        verb = self.backend.shorten if ttl < self.remaining() else self.backend.extend
-        self._extended(verb(self.key, self.owner, ttl), since, ttl)
+        with self._extends(ttl) as extension:
+            verb = self.backend.shorten if ttl < self.remaining() else self.backend.extend
+            held = verb(self.key, self.owner, ttl)
+        self._extended(held, extension)
 
     async def aextend(self, ttl: float) -> None:
         """See `Lease.extend`."""
-        since = self._may_extend(ttl)
-        verb = self.backend.ashorten if ttl < self.remaining() else self.backend.aextend
-        self._extended(await verb(self.key, self.owner, ttl), since, ttl)
+        with self._extends(ttl) as extension:
+            verb = self.backend.ashorten if ttl < self.remaining() else self.backend.aextend
+            held = await verb(self.key, self.owner, ttl)
+        self._extended(held, extension)
 
-    def _may_extend(self, ttl: float) -> float:
+    @contextmanager
+    def _extends(self, ttl: float) -> Iterator[Extension]:
         check_ttl(ttl)
         self.ensure_held()
-        return now()
+        extension = self.begin_extension(ttl)
+        try:
+            yield extension
+        except BaseException:
+            self.end_extension(extension, answered=False)
+            raise
 
-    def _extended(self, held: bool, since: float, ttl: float) -> None:
+    def _extended(self, held: bool, extension: Extension) -> None:
         if not held:
+            self.end_extension(extension, answered=True)
             self.lose()
             raise self._lost_error()
-        self.prolong(since, ttl)
+        self.ttl = extension.ttl  # before the lease may be renewed again
+        self.prolong(extension)
+        if self.rescheduled is not None:
+            self.rescheduled(self)
 
-    def prolong(self, since: float, ttl: float) -> None:
-        """Note that the backend has extended the lease by a request sent at `since`."""
-        self.ttl = ttl
-        self.deadline = since + ttl
-        self.renew_at = since + ttl / 3
+    def begin_extension(self, ttl: float) -> Extension:
+        """Note that a request to extend the lease to `ttl` seconds is about to be sent."""
+        with _changing:
+            if self._answered_at is not None and now() >= self._answered_at + SETTLING:
+                self._unanswered_ttl, self._answered_at = math.inf, None
+            extension = Extension(now(), ttl, min(ttl, self._unanswered_ttl))
+            for other in self._extending:
+                other.shortest = min(other.shortest, ttl)
+                extension.shortest = min(extension.shortest, other.ttl)
+            self._extending.append(extension)
+        return extension
+
+    def end_extension(self, extension: Extension, *, answered: bool) -> None:
+        """Note that the request is over; the server may still serve one that it has not answered."""
+        with _changing:
+            self._extending.remove(extension)
+            if not answered:
+                self._unanswered_ttl = min(self._unanswered_ttl, extension.ttl)
+                self._answered_at = None
+            elif self._answered_at is None and self._unanswered_ttl < math.inf:
+                self._answered_at = now()
+
+    def prolong(self, extension: Extension) -> None:
+        """Note that the backend has extended the lease by this request."""
+        self.end_extension(extension, answered=True)
+        ttl = safe_ttl(extension)
+        self.deadline = extension.since + ttl
+        self.renew_at = extension.since + ttl / 3
         if self._state is State.UNKNOWN:
             self._state = State.HELD
 
@@ -314,14 +403,14 @@ class SingleLease(Lease):
 
     def lose(self) -> None:
         """Note that the lease is over although nobody released it, and tell `on_lost`, once."""
-        with _losing:
+        with _changing:
             if self._state not in (State.HELD, State.UNKNOWN):
                 return
             self._state = State.LOST
         NOTES.append((self.backend.settings.alias, "lost", 0.0))
         tell(lock_lost, lambda: self.event("lost"))
-        if self._on_lost is not None:
-            threading.Thread(target=self._tell_lost, name="locking-on-lost", daemon=True).start()
+        if self._on_lost is not None and not run_once("locking-on-lost", self._tell_lost):
+            self._tell_lost()  # a late renewal of others is better than a holder that is not told
 
     def _tell_lost(self) -> None:
         """Run the caller's hook in a thread of its own: a slow one must not hold up renewals."""
@@ -375,7 +464,7 @@ class SingleLease(Lease):
 
     def _ended(self, was_held: bool, outcome: Outcome) -> None:
         self.unreleased = False
-        HOLDS.pop(self._hold_key, None)
+        unregister(self)
         if not was_held:
             self.lose()
         if self._state is State.LOST:
@@ -394,7 +483,7 @@ class SingleLease(Lease):
         if self.depth > 1:
             self.depth -= 1
             return
-        HOLDS.pop(self._hold_key, None)
+        unregister(self)
         if self.state is not State.LOST:
             self._settle("kept")
 

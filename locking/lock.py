@@ -22,6 +22,7 @@ from locking.exceptions import (
     LockLost,
     LockNotAcquired,
     LockNotOwned,
+    LockNotSupported,
 )
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.identity import current_context, is_owner_of, new_owner
@@ -347,6 +348,7 @@ class SingleLock(Lock):
         self._wait = options.wait
         self.key = options.backend.key(name)
         self._new_owner: Callable[[], str] = new_owner
+        self._owner_is_given = False
         self.site: Site | None = None
 
     def taken_at(self, site: Site | None) -> None:
@@ -371,8 +373,13 @@ class SingleLock(Lock):
             force_release(self.name, owner=holder.owner, backend=self._backend.alias)
 
     def act_as(self, owner: str) -> None:
-        """Acquire as exactly this owner: it is granted at once what it holds already."""
+        """Acquire as exactly this owner: it is granted at once what it holds already.
+
+        An attempt of unknown outcome releases nothing then, for it may be the hold from before; should it
+        have taken the lock anew, that ends with its ttl.
+        """
         self._new_owner = lambda: owner
+        self._owner_is_given = True
 
     def locked(self) -> bool:
         """See `Lock.locked`."""
@@ -394,10 +401,11 @@ class SingleLock(Lock):
             if isinstance(outcome, Busy):
                 outcome = self._wait_in(place, outcome, begun, wait)
         except BaseException as error:
-            self._clean_up_after(error, owner, begun, queued=outcome is not None)
-            place.leave()
+            self._clean_up_after(error, place.owner or owner, begun, outcome)
+            if self._may_undo(outcome):
+                place.leave()
             raise
-        return self._leased(owner, outcome, context, begun)
+        return self._leased(place.owner or owner, outcome, context, begun)
 
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
@@ -411,10 +419,11 @@ class SingleLock(Lock):
             if isinstance(outcome, Busy):
                 outcome = await self._await_in(place, outcome, begun, wait)
         except BaseException as error:
-            self._clean_up_after(error, owner, begun, queued=outcome is not None)
-            await asyncio.shield(place.leave())
+            self._clean_up_after(error, place.owner or owner, begun, outcome)
+            if self._may_undo(outcome):
+                await asyncio.shield(place.leave())
             raise
-        return self._leased(owner, outcome, context, begun)
+        return self._leased(place.owner or owner, outcome, context, begun)
 
     def _wait_in(self, place: Place, outcome: Outcome, begun: float, wait: float | None) -> Grant:
         with waiting(self.name, self._options.template, self._backend.alias):
@@ -433,7 +442,18 @@ class SingleLock(Lock):
         hold = held_by(context, self._backend.alias, self.key)
         if hold is None:
             return None
+        return self._enter_again(hold)
+
+    def _enter_again(self, hold: SingleLease) -> Lease:
+        """Count one more hold, unless it may be another task's."""
         hold.ensure_held()
+        if hold.is_another_calls():
+            raise LockNotSupported(
+                f"this thread holds {self.name!r} since another call of sync_to_async, perhaps of another"
+                " task: tasks share that thread, so it does not exclude them. Acquire it with `await"
+                " lock.aacquire()` or `async with lock`, or acquire and release it within one synchronous"
+                " function"
+            )
         hold.depth += 1
         return hold
 
@@ -453,12 +473,20 @@ class SingleLock(Lock):
         lease_end = LONGEST_SLEEP if busy.retry_after is None else busy.retry_after
         return min(left, lease_end, LONGEST_SLEEP)
 
-    def _clean_up_after(self, error: BaseException, owner: str, begun: float, *, queued: bool) -> None:
+    def _may_undo(self, first: Outcome | None) -> bool:
+        """Whether a hold of our owner can only come from this attempt, so that it may be released.
+
+        Args:
+            first: the first answer. Busy says that a given owner held nothing when the attempt began.
+        """
+        return not self._owner_is_given or (isinstance(first, Busy) and first.outage is None)
+
+    def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
         """See that an attempt whose outcome isn't known leaves no ghost; a refusal is known, and so is what
         never left this process. Who stands in the queue already may be handed the lock all the same.
         """
-        unsent = isinstance(error, BackendUnavailable) and not error.sent and not queued
-        if not isinstance(error, LockNotAcquired) and not unsent:
+        unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
+        if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
             undertaker.bury(self._backend, self.key, owner, self._options.ttl)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
             waited = now() - begun
@@ -500,6 +528,7 @@ class SingleLock(Lock):
         if not reporter.running:
             reporter.start()
         if options.renewed:
+            lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
         if heard(lock_acquired):
             announce(lock_acquired, lease.event("acquired", waited=now() - begun))

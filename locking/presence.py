@@ -14,7 +14,6 @@ import logging
 import os
 import socket
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 from locking import tally
 from locking.backends.base import BaseLockBackend
+from locking.background import Worker, after_fork
 from locking.clock import now
 from locking.exceptions import LockError
 from locking.handler import locks
@@ -54,30 +54,28 @@ class Reporter:
 
     def __init__(self) -> None:
         self.enabled = True
+        self._worker = Worker("locking-presence", self._beat_on)
         self.reset()
 
     def reset(self) -> None:
         """Start from nothing, as a forked child must."""
-        self.running = False
-        self._starting = threading.Lock()
         self._told: Records = {}
         self._tidy_at = now() + TIDY_EVERY
         self._trouble = False
 
     def start(self) -> None:
         """Start the thread, unless it runs."""
-        with self._starting:
-            if self.enabled and not self.running:
-                self.running = True
-                threading.Thread(target=self._run, name="locking-presence", daemon=True).start()
+        if self.enabled and not self.running:
+            self._worker.wake(now() + BEAT)
 
-    def _run(self) -> None:
-        while True:
-            time.sleep(BEAT)
-            try:
-                self.beat()
-            except Exception:  # the thread must outlive every surprise
-                logger.exception("telling of this process failed; it goes on")
+    @property
+    def running(self) -> bool:
+        """Whether the thread runs."""
+        return self._worker.running
+
+    def _beat_on(self) -> float:
+        self.beat()
+        return now() + BEAT
 
     def beat(self) -> None:
         """Tell what there is to tell."""
@@ -169,5 +167,5 @@ def figures(backend: BaseLockBackend, minutes: int = 60) -> tally.Figures | None
 
 
 reporter = Reporter()
-os.register_at_fork(after_in_child=reporter.reset)
+after_fork(reporter.reset)
 atexit.register(reporter.farewell)

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import threading
 from collections.abc import Iterable
+from typing import Final
 
 from locking.backends.base import BaseLockBackend
+from locking.background import Worker, after_fork
 from locking.clock import now
 from locking.exceptions import LockError
-from locking.lease import HOLDS, SingleLease, State
+from locking.lease import HOLDS, Extension, SingleLease, State
 from locking.signals import Renewal, inform
 
 logger = logging.getLogger("locking")
@@ -36,41 +36,11 @@ class Watchdog:
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._changed = threading.Condition(threading.Lock())
-        self._thread: threading.Thread | None = None
-        self._wakes_at = 0.0
+        self._worker = Worker(f"locking-watchdog-{alias}", self._round)
 
     def watch(self, lease: SingleLease) -> None:
         """Renew `lease` from now on, until it is released, lost, or forgotten by its user."""
-        if lease.renew_at < self._wakes_at or self._thread is None:
-            self._wake(lease.renew_at)
-
-    def _wake(self, at: float) -> None:
-        with self._changed:
-            self._wakes_at = min(self._wakes_at, at)
-            if self._thread is None:
-                name = f"locking-watchdog-{self._alias}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                due = self._round()
-            except Exception:  # the thread must outlive every surprise: without it all leases are lost
-                logger.exception("the watchdog failed and goes on")
-                due = now() + RETRY_PAUSE
-            self._sleep_until(due)
-
-    def _sleep_until(self, due: float) -> None:
-        with self._changed:
-            self._wakes_at = due
-            # A lease taken while the round was running was not seen by it: look once more before sleeping.
-            self._wakes_at = min(self._wakes_at, self._next_due())
-            while (pause := self._wakes_at - now()) > 0:
-                self._changed.wait(min(pause, 3600.0))
-            self._wakes_at = 0.0
+        self._worker.wake_by(lease.renew_at)
 
     def _round(self) -> float:
         """Do what is due and return when the next thing will be."""
@@ -110,21 +80,39 @@ class Watchdogs:
 
 
 def renew(leases: list[SingleLease]) -> None:
-    """Extend leases of one backend by one batch and note what became of each."""
-    sent = now()
+    """Extend leases of one backend by one batch and note what became of each; never raises an Exception."""
     backend = leases[0].backend
+    extensions = [lease.begin_extension(lease.ttl) for lease in leases]
+    answers = _answers(backend, leases, extensions)
+    _note_answers(leases, answers, extensions)
+    for outcome, answer in OUTCOMES.items():
+        _tell(backend, outcome, answers.count(answer))
+
+
+OUTCOMES: Final[dict[Renewal, bool | None]] = {"renewed": True, "lost": False, "failed": None}
+
+
+def _note_answers(leases: list[SingleLease], answers: list[bool | None], extensions: list[Extension]) -> None:
+    """Note for each lease what the backend said about it; an unknown answer leaves the others as they are."""
+    for lease, held, extension in zip(leases, answers, extensions, strict=True):
+        if held is None:
+            _doubt(lease, extension)
+        else:
+            _settle(lease, held, extension)
+
+
+def _answers(
+    backend: BaseLockBackend, leases: list[SingleLease], extensions: list[Extension]
+) -> list[bool | None]:
+    """Ask the backend; when it fails as a whole every answer is unknown, on this backend alone."""
+    asked = zip(leases, extensions, strict=True)
     try:
-        answers = backend.extend_many([(lease.key, lease.owner, lease.ttl) for lease in leases])
+        return backend.extend_many([(lease.key, lease.owner, extension.ttl) for lease, extension in asked])
     except LockError as error:
         logger.warning("renewing %d locks on backend %r failed: %s", len(leases), backend.alias, error)
-        for lease in leases:
-            _doubt(lease)
-        _tell(backend, "failed", len(leases))
-        return
-    for lease, held in zip(leases, answers, strict=True):
-        _settle(lease, held, sent)
-    _tell(backend, "renewed", sum(answers))
-    _tell(backend, "lost", len(answers) - sum(answers))
+    except Exception:  # a defect of one backend must not keep the leases of another from being renewed
+        logger.exception("renewing %d locks on backend %r failed", len(leases), backend.alias)
+    return [None] * len(leases)
 
 
 def _tell(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
@@ -132,23 +120,26 @@ def _tell(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
         inform(lambda observer: observer.renewed(backend.alias, outcome, leases))
 
 
-def _doubt(lease: SingleLease) -> None:
+def _doubt(lease: SingleLease, extension: Extension) -> None:
+    lease.end_extension(extension, answered=False)
+    if not lease.renewed:  # released while the batch was under way
+        return
     lease.doubt()
     lease.renew_at = min(now() + RETRY_PAUSE, lease.deadline)
     if lease.state is State.LOST:
         lease.renewed = False
 
 
-def _settle(lease: SingleLease, held: bool, sent: float) -> None:
-    if not lease.renewed:  # released while the batch was under way
-        return
-    if held and sent < lease.deadline:
+def _settle(lease: SingleLease, held: bool, extension: Extension) -> None:
+    if held and lease.renewed and extension.since < lease.deadline:
         lease.renewals += 1
-        lease.prolong(sent, lease.ttl)
-    else:
+        lease.prolong(extension)
+        return
+    lease.end_extension(extension, answered=True)
+    if lease.renewed:  # else it was released while the batch was under way
         lease.renewed = False
         lease.lose()
 
 
 watchdogs = Watchdogs()
-os.register_at_fork(after_in_child=watchdogs.reset)
+after_fork(watchdogs.reset)

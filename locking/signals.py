@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
+import math
 import queue
 import threading
 import time
@@ -31,6 +31,8 @@ from typing import Final, Literal, NamedTuple
 
 from django.db import close_old_connections
 from django.dispatch import Signal
+
+from locking.background import Worker, after_fork
 
 logger = logging.getLogger("locking")
 
@@ -252,44 +254,41 @@ class Dispatcher:
     """Sends queued events from one thread, which starts with the first of them."""
 
     def __init__(self) -> None:
+        self._worker = Worker("locking-signals", self._send_queued)
         self.reset()
 
     def reset(self) -> None:
-        """Start from nothing: a forked child has no such thread, and its parent tells its own events."""
+        """Start from nothing: a forked child's parent tells its own events."""
         self._queue: queue.Queue[tuple[Signal, LockEvent] | threading.Event] = queue.Queue(MOST_WAITING)
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
 
     def put(self, signal: Signal, event: LockEvent) -> None:
         """Queue an event; never blocks."""
-        self._start()
         try:
             self._queue.put_nowait((signal, event))
         except queue.Full:
             logger.error(
                 "receivers of lock signals are too slow: dropped %s of %r", event.outcome, event.name
             )
+        self._worker.wake()
 
     def flush(self, timeout: float) -> bool:
         """See the function."""
-        if self._thread is None or threading.current_thread() is self._thread:
+        if (self._queue.empty() and not self._worker.running) or self._worker.runs_here():
             return True
         reached = threading.Event()
         try:
             self._queue.put(reached, timeout=timeout)
         except queue.Full:
             return False
-        return reached.wait(timeout)
+        return self._worker.wake() and reached.wait(timeout)
 
-    def _start(self) -> None:
-        with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="locking-signals", daemon=True)
-                self._thread.start()
-
-    def _run(self) -> None:
+    def _send_queued(self) -> float:
+        """Send everything that is queued, then sleep until more is."""
         while True:
-            item = self._queue.get()
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return math.inf
             if isinstance(item, threading.Event):
                 item.set()
             else:
@@ -306,5 +305,5 @@ def _send(signal: Signal, event: LockEvent) -> None:
 
 
 _dispatcher: Final = Dispatcher()
-os.register_at_fork(after_in_child=_dispatcher.reset)
+after_fork(_dispatcher.reset)
 atexit.register(flush, LAST_WORDS)

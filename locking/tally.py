@@ -8,11 +8,12 @@ a tenth.
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from locking.background import after_fork
 
 What = Literal["acquired", "refused", "lost", "ended"]
 
@@ -22,7 +23,7 @@ MOST: Final = 100_000
 NOTES: Final[deque[tuple[str, What, float]]] = deque(maxlen=MOST)
 """Alias, what happened, and its seconds: of waiting where a lock was acquired, of holding where it ended."""
 
-os.register_at_fork(after_in_child=NOTES.clear)
+after_fork(NOTES.clear)
 
 PER_OCTAVE: Final = 4
 

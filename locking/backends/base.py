@@ -8,6 +8,7 @@ backend gives its own `place()`; otherwise the polling one here serves.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 import time
@@ -19,12 +20,16 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from locking.backoff import jittered
-from locking.exceptions import BackendUnavailable, LockError, LockNotSupported
+from locking.clock import now
+from locking.exceptions import BackendError, BackendUnavailable, LockError, LockNotSupported
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
     from locking.conf import AliasSettings
+
+
+logger = logging.getLogger("locking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,9 @@ Outcome = Grant | Busy
 class Place(ABC):
     """One waiter's place in the queue of one lock: try, wait to be woken, and leave if it came to nothing."""
 
+    owner: str = ""
+    """The owner of the latest try, where each has one of its own; it is the lease's if that is granted."""
+
     @abstractmethod
     def try_acquire(self, *, queue: bool) -> Outcome:
         """Take the lock if it is this waiter's turn; else, with `queue`, stand in the queue."""
@@ -155,6 +163,9 @@ class Place(ABC):
 
 class AsyncPlace(ABC):
     """`Place` for asyncio: the same three steps, awaited."""
+
+    owner: str = ""
+    """See `Place.owner`."""
 
     @abstractmethod
     async def try_acquire(self, *, queue: bool) -> Outcome:
@@ -235,9 +246,17 @@ class BaseLockBackend(ABC):
         """Return a new place in the lock's queue; no I/O."""
         return PollingPlace(self, key, owner, ttl, fenced)
 
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
-        """Extend each `(key, owner, ttl)`; one answer each, in order. The watchdog renews by this."""
-        return [self.extend(key, owner, ttl) for key, owner, ttl in leases]
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
+        """Extend each `(key, owner, ttl)`. The watchdog renews by this.
+
+        Returns:
+            One answer per lease, in order: False when `owner` does not hold the lock, None when that is
+            unknown. What goes wrong with one lease must not touch the answers about the others.
+
+        Raises:
+            BackendUnavailable: nothing could be asked, so every answer is unknown.
+        """
+        return ask_each([partial(self.extend, *lease) for lease in leases], seconds=renewal_time(leases))
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         """`extend` to less than what is left; where waiters sleep until the lease ends, they must be told."""
@@ -376,6 +395,44 @@ class BaseLockBackend(ABC):
 
     def close(self) -> None:  # noqa: B027 - most backends have nothing to close
         """Let go of sockets and threads; the backend opens new ones if it is used again."""
+
+
+def renewal_time(leases: Sequence[tuple[str, str, float]]) -> float:
+    """Return the seconds that one renewal of `leases` may take: a third of the shortest ttl."""
+    return min((ttl for _, _, ttl in leases), default=0.0) / 3
+
+
+def ask_each(questions: Sequence[Callable[[], bool]], *, seconds: float) -> list[bool | None]:
+    """Return the answer to each question, and None for one that failed.
+
+    Args:
+        questions: asked one after the other.
+        seconds: after this time, and a failure, the rest is not asked: each may wait for its timeout.
+
+    Raises:
+        BackendUnavailable: none was answered.
+    """
+    until, answers, failures = now() + seconds, list[bool | None](), list[BackendError]()
+    for question in questions:
+        if failures and now() >= until:
+            answers.append(None)
+            continue
+        try:
+            answers.append(question())
+        except BackendError as error:
+            answers.append(None)
+            failures.append(error)
+    _report(failures, answers)
+    return answers
+
+
+def _report(failures: Sequence[BackendError], answers: Sequence[bool | None]) -> None:
+    """Log why answers are missing; raise when there is none at all."""
+    silent = [error for error in failures if isinstance(error, BackendUnavailable)]
+    if silent and len(silent) == len(failures) and not any(answer is not None for answer in answers):
+        raise silent[-1]
+    for reason in dict.fromkeys(str(error) for error in failures):
+        logger.warning("a lease could not be extended: %s", reason)
 
 
 def _finding(message: CheckMessage) -> Finding:

@@ -8,13 +8,13 @@ or frozen, the engine ends the hold by its own means.
 from __future__ import annotations
 
 import logging
-import os
+import math
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from locking.background import Worker, after_fork
 from locking.clock import now
 from locking.exceptions import LockError
 
@@ -35,7 +35,9 @@ class Hold:
         session: the engine's session or lease that it depends on.
         length: seconds that the engine's lease lasts without renewal, where it has one.
         prolonging: requests under way that may move the deadline.
+        overlapped: some of them were under way at once.
         over: it has ended, though the engine may not have heard yet.
+        mutex: held by an engine that must send the requests about this hold one after the other.
     """
 
     node: str
@@ -44,7 +46,9 @@ class Hold:
     session: int = 0
     length: int = 0
     prolonging: int = field(default=0, init=False)
+    overlapped: bool = field(default=False, init=False)
     over: bool = field(default=False, init=False)
+    mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
 
 
 class Holds:
@@ -63,30 +67,30 @@ class Holds:
         pause: Callable[[], float] = lambda: 3600.0,
     ) -> None:
         self._end, self._beat, self._pause = end, beat, pause
+        self._worker = Worker("locking-holds", self._step)
         self.reset()
-        _EVERY.add(self)
+        after_fork(self.reset)
 
     def reset(self) -> None:
-        """Start from nothing: a forked child has neither the thread nor its parent's holds."""
-        self._changed = threading.Condition(threading.Lock())
+        """Start from nothing: a forked child has none of its parent's holds."""
+        self._mutex = threading.Lock()
+        self._beat_at = 0.0
         self._holds: dict[tuple[str, str], Hold] = {}
-        self._thread: threading.Thread | None = None
 
     def add(self, key: str, owner: str, hold: Hold) -> None:
         """Watch over `hold` from now on."""
-        with self._changed:
+        with self._mutex:
             self._holds[key, owner] = hold
-            self._start()
-            self._changed.notify()
+        self._worker.wake()
 
     def get(self, key: str, owner: str) -> Hold | None:
         """Return the hold, if it isn't over."""
-        with self._changed:
+        with self._mutex:
             return self._live(key, owner)
 
     def pop(self, key: str, owner: str) -> Hold | None:
         """Forget the hold and return it, if it wasn't over."""
-        with self._changed:
+        with self._mutex:
             hold = self._live(key, owner)
             if hold is not None:  # what is over stays until the engine has heard
                 del self._holds[key, owner]
@@ -94,42 +98,42 @@ class Holds:
 
     def begin(self, key: str, owner: str) -> Hold | None:
         """Return the hold and keep it from ending until `settle` is called; None if it is over."""
-        with self._changed:
+        with self._mutex:
             hold = self._live(key, owner)
             if hold is not None:
+                hold.overlapped = hold.overlapped or hold.prolonging > 0
                 hold.prolonging += 1
             return hold
 
     def settle(self, hold: Hold, deadline: float | None) -> None:
-        """Move the deadline, or with None leave it where it is."""
-        with self._changed:
+        """Move the deadline, or with None leave it where it is.
+
+        Of extensions that overlap the longest counts: the lease itself counts on the shortest, and must not
+        outlive the hold.
+        """
+        with self._mutex:
             hold.prolonging -= 1
             if deadline is not None:
-                hold.deadline = deadline
-            self._changed.notify()
+                hold.deadline = max(hold.deadline, deadline) if hold.overlapped else deadline
+            hold.overlapped = hold.prolonging > 0
+        self._worker.wake()
 
     def __len__(self) -> int:
-        with self._changed:
+        with self._mutex:
             return len(self._holds)
 
     def _live(self, key: str, owner: str) -> Hold | None:
         hold = self._holds.get((key, owner))
         return hold if hold is not None and not hold.over and hold.deadline > now() else None
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="locking-holds", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
-        beat_at = 0.0
-        while True:
-            if self._beat is not None and now() >= beat_at and len(self):
-                beat_at = now() + self._pause()
-                self._beat_once(self._beat)
-            for key, owner, hold in self._due():
-                self._finish(key, owner, hold)
-            self._sleep(beat_at)
+    def _step(self) -> float:
+        """End what is due, ask for the session if it is time, and return when to look again."""
+        if self._beat is not None and now() >= self._beat_at and len(self):
+            self._beat_at = now() + self._pause()
+            self._beat_once(self._beat)
+        for key, owner, hold in self._due():
+            self._finish(key, owner, hold)
+        return self._next_due()
 
     @staticmethod
     def _beat_once(beat: Callable[[], None]) -> None:
@@ -140,7 +144,7 @@ class Holds:
 
     def _due(self) -> list[tuple[str, str, Hold]]:
         """Return what has ended, marked as over."""
-        with self._changed:
+        with self._mutex:
             moment = now()
             due = [(*at, hold) for at, hold in self._holds.items() if hold.deadline <= moment]
             due = [item for item in due if not item[2].prolonging]
@@ -161,27 +165,14 @@ class Holds:
             self._forget(key, owner, hold)
 
     def _forget(self, key: str, owner: str, hold: Hold) -> None:
-        with self._changed:
+        with self._mutex:
             if self._holds.get((key, owner)) is hold:
                 del self._holds[key, owner]
 
-    def _sleep(self, beat_at: float) -> None:
-        with self._changed:
-            # One that is overdue waits for a request under way: its `settle` notifies.
+    def _next_due(self) -> float:
+        with self._mutex:
+            # One that is overdue waits for a request under way: its `settle` wakes the thread.
             moments = [hold.deadline for hold in self._holds.values() if not hold.prolonging]
             if self._beat is not None and self._holds:
-                moments.append(beat_at)
-            pause = min(moments, default=now() + 3600.0) - now()
-            if pause > 0:
-                self._changed.wait(min(pause, 3600.0))
-
-
-_EVERY: Final[weakref.WeakSet[Holds]] = weakref.WeakSet()
-
-
-def _reset_all() -> None:
-    for holds in list(_EVERY):
-        holds.reset()
-
-
-os.register_at_fork(after_in_child=_reset_all)
+                moments.append(self._beat_at)
+            return min(moments, default=math.inf)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -26,6 +25,7 @@ from locking.backends.base import (
     Presence,
 )
 from locking.backends.memory_kinds import MemoryVariant, Shares
+from locking.background import after_fork
 from locking.clock import now
 from locking.conf import AliasSettings
 
@@ -165,7 +165,7 @@ class Store:
 
 
 STORES: dict[str, Store] = {}
-os.register_at_fork(after_in_child=STORES.clear)
+after_fork(STORES.clear)
 
 
 class MemoryBackend(BaseLockBackend):

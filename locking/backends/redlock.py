@@ -10,15 +10,30 @@ given: any later majority shares a server with it, which then mints a higher one
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from django.core.checks import CheckMessage, Warning
 from django.core.exceptions import ImproperlyConfigured
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Presence
+from locking.backends.base import (
+    AsyncPlace,
+    AsyncPollingPlace,
+    BaseLockBackend,
+    Busy,
+    Grant,
+    Held,
+    Holder,
+    Outcome,
+    Place,
+    PollingPlace,
+    Presence,
+    ask_each,
+)
 from locking.backends.options import own_number
 from locking.backends.redis.census import Census
 from locking.backends.redis.health import judge, parse_info
@@ -34,6 +49,7 @@ from locking.backends.redis.scripts import (
 from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
+from locking.identity import new_owner
 
 DRIFT_SHARE: Final = 0.01
 DRIFT_SECONDS: Final = 0.002
@@ -85,10 +101,25 @@ class RedlockBackend(BaseLockBackend):
         if len(tokens) >= self.quorum:
             token = max(tokens)
             if self._agree(key, owner, token, tokens, patience, keep=fenced) and now() < sent + ttl:
+                self._cancel_debts(key, owner)
                 return Grant(token, sent)
         self._undo(key, owner, replies, patience)
         self._require_quorum(replies)
         return _busy(replies)
+
+    def _cancel_debts(self, key: str, owner: str) -> None:
+        """Forget what earlier tries of this owner left to be undone: it would undo the grant."""
+        request = release_request(key, owner, index=self._index)
+        for node in self.nodes:
+            node.cancel(request)
+
+    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+        """See the base class; every try has an owner of its own."""
+        return RedlockPlace(self, key, owner, ttl, fenced)
+
+    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+        """See the base class; every try has an owner of its own."""
+        return AsyncRedlockPlace(self, key, owner, ttl, fenced)
 
     def _agree(
         self, key: str, owner: str, token: int, tokens: list[int], patience: float, *, keep: bool
@@ -119,29 +150,39 @@ class RedlockBackend(BaseLockBackend):
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
-        return self.extend_many([(key, owner, ttl)])[0]
+        return self._decided(self._votes([(key, owner, ttl)])[0])
 
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
-        """See the base class."""
-        held: list[bool] = []
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
+        """See the base class: what a majority says of each lease."""
+        votes: list[list[Any]] = []
         for start in range(0, len(leases), BATCH):
-            held += self._extend_batch(leases[start : start + BATCH])
-        return held
+            votes += self._votes(leases[start : start + BATCH])
+        return ask_each([partial(self._decided, each) for each in votes], seconds=math.inf)
 
-    def _extend_batch(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
-        request = extend_request([(key, owner, padded(ttl)) for key, owner, ttl in leases])
-        patience = min(self._timeout, min(ttl for _, _, ttl in leases) / 3)
-        replies = ask_all(self.nodes, request, patience)
-        votes = [reply if isinstance(reply, Silence) else list(reply) for reply in replies]
+    def _votes(self, leases: Sequence[tuple[str, str, float]]) -> list[list[Any]]:
+        """Return what each server says of each lease.
+
+        A server that refuses a batch, for one foreign value in it, is asked again with half of the leases, so
+        that one lease costs no other its vote.
+        """
+        replies = self._extend_batch(leases)
+        if len(leases) > 1 and any(isinstance(reply, Silence) and reply.refused for reply in replies):
+            middle = len(leases) // 2
+            return self._votes(leases[:middle]) + self._votes(leases[middle:])
         return [
-            self._decided([vote if isinstance(vote, Silence) else vote[i] for vote in votes])
+            [reply if isinstance(reply, Silence) else reply[i] for reply in replies]
             for i in range(len(leases))
         ]
+
+    def _extend_batch(self, leases: Sequence[tuple[str, str, float]]) -> list[Any]:
+        request = extend_request([(key, owner, padded(ttl)) for key, owner, ttl in leases])
+        patience = min(self._timeout, min(ttl for _, _, ttl in leases) / 3)
+        return ask_all(self.nodes, request, patience)
 
     def _decided(self, votes: list[Any]) -> bool:
         """Whether a majority says yes; BackendUnavailable when the silent ones would decide it."""
         yes = votes.count(1)
-        silent = sum(isinstance(vote, Silence) for vote in votes)
+        silent = sum(vote not in (0, 1) for vote in votes)
         if yes < self.quorum <= yes + silent:
             self._require_quorum(votes)
             raise BackendUnavailable(
@@ -242,6 +283,39 @@ class RedlockBackend(BaseLockBackend):
         """See the base class."""
         for node in self.nodes:
             node.close()
+
+
+def owner_of_try(owner: str, attempts: int) -> str:
+    """Return the owner of one try: that of the acquisition for the first, and new ones of the same client.
+
+    A server that was silent may carry out the release of an earlier try at any time later. It must not find
+    the grant of a later one under the same owner.
+    """
+    return new_owner(owner.rpartition(":")[0]) if attempts else owner
+
+
+class RedlockPlace(PollingPlace):
+    """A thread's place."""
+
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class."""
+        self.owner = self._owner = owner_of_try(self._owner, self._tries)
+        self._tries += 1
+        return super().try_acquire(queue=queue)
+
+    _tries = 0
+
+
+class AsyncRedlockPlace(AsyncPollingPlace):
+    """A task's place."""
+
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class."""
+        self.owner = self._owner = owner_of_try(self._owner, self._tries)
+        self._tries += 1
+        return await super().try_acquire(queue=queue)
+
+    _tries = 0
 
 
 def padded(ttl: float) -> float:

@@ -9,20 +9,19 @@ urlpatterns += [
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import Any, Final
-from weakref import WeakSet
 
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from locking.background import after_fork, run_once
 from locking.clock import now
 from locking.handler import locks
 from locking.names import check_name, check_ttl
@@ -33,8 +32,6 @@ View = Callable[[HttpRequest], HttpResponse]
 
 WITHIN: Final = 2.0
 """Seconds in which every server must have answered."""
-
-PROBES: Final[WeakSet[Probe]] = WeakSet()
 
 
 @never_cache
@@ -108,7 +105,7 @@ class Probe:
     def __init__(self, step: Callable[[], None]) -> None:
         self._step = step
         self.forget()
-        PROBES.add(self)
+        after_fork(self.forget)
 
     def forget(self) -> None:
         """Begin anew in a forked child: the thread stayed with its parent."""
@@ -120,7 +117,8 @@ class Probe:
         with self._beginning:
             if self._attempt is None or self._attempt.done():
                 self._attempt = Attempt()
-                threading.Thread(target=self._attempt.run, args=(self._step,), daemon=True).start()
+                if not run_once("locking-health", partial(self._attempt.run, self._step)):
+                    self._attempt.set_exception(RuntimeError("no thread can be started"))
             return self._attempt
 
 
@@ -173,12 +171,5 @@ def ask_backend(alias: str, name: str) -> None:
     backend = locks[alias]
     backend.holder(backend.key(name))
 
-
-def _forget_all() -> None:
-    for probe in list(PROBES):
-        probe.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
 
 readyz: Final = readiness()

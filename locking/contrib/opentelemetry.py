@@ -8,7 +8,6 @@ Neither becomes the current span: what runs under the lock stays where it was in
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from typing import Final
@@ -17,6 +16,7 @@ from django.apps import AppConfig
 from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerProvider, get_tracer
 from opentelemetry.util.types import AttributeValue
 
+from locking.background import after_fork
 from locking.contrib.groups import Groups, read_setting
 from locking.signals import LockEvent, Observer, observe
 
@@ -43,7 +43,7 @@ class Spans(Observer):
         self._tracer = tracer
         self._groups = groups or Groups()
         self.forget()
-        os.register_at_fork(after_in_child=self.forget)
+        after_fork(self.forget)
 
     def forget(self) -> None:
         """Begin anew in a forked child: its parent ends its own holds."""

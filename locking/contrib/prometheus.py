@@ -22,6 +22,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from locking.background import after_fork
 from locking.clock import now
 from locking.contrib.groups import DEFAULTS, Groups, read_setting
 from locking.lease import HOLDS
@@ -57,7 +58,7 @@ class Meter(Observer):
         self._series: dict[tuple[str, str], Series] = {}
         self._recounted_at = now()
         self._define({"registry": registry}, buckets)
-        os.register_at_fork(after_in_child=self.forget)
+        after_fork(self.forget)
 
     def _define(self, where: dict[str, Any], buckets: list[float]) -> None:
         timed = where | {"buckets": buckets}

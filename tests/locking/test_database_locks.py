@@ -325,3 +325,18 @@ def test_advisory_locks_are_postgresqls(sqlite_locks):
         pytest.raises(ImproperlyConfigured, match="take DatabaseBackend"),
     ):
         locks["default"]
+
+
+def test_a_row_that_somebody_locks_costs_no_other_lease_its_renewal(postgresql_locks, django_db_blocker):
+    """An open transaction keeps one row of three locked: that lease is unknown, the others are extended."""
+    options = {**postgresql_locks["OPTIONS"], "timeout": 0.5}
+    with django_db_blocker.unblock(), locking_on(DATABASE, **options) as backend:
+        leases = [(backend.key(f"many-{number}"), new_owner(), 30.0) for number in range(3)]
+        for key, owner, ttl in leases:
+            backend.try_acquire(key, owner, ttl)
+        with transaction.atomic(backend._using), connections[backend._using].cursor() as cursor:
+            cursor.execute("SELECT 1 FROM locking_row WHERE name = %s FOR UPDATE", [leases[1][0]])
+            assert backend.extend_many(leases) == [True, None, True]
+        for key, owner, _ in leases:
+            backend.release(key, owner)
+        connections[backend._using].close()

@@ -6,10 +6,12 @@ import threading
 
 import pytest
 
-from locking import Lease, LockLost, LockNotOwned, get_lock
+from locking import BackendUnavailable, Lease, LockLost, LockNotOwned, assert_locked, get_lock
 from locking.backends.memory import STORES
 from locking.clock import now
-from locking.lease import HOLDS, State, _losing
+from locking.handler import locks
+from locking.lease import HOLDS, State, _changing, unregister
+from locking.renewal import renew
 from locking.testing import held_locks, simulate_loss
 from locking.testing.contract.base import elsewhere, until
 from locking.testing.contract.processes import child
@@ -49,10 +51,10 @@ def test_doubt_and_confirmation():
     seen = []
     for step in (
         lease.doubt,
-        lambda: lease.prolong(lease.taken_at + 1, 30),
+        lambda: lease.prolong(lease.begin_extension(30)),
         lease.lose,
         lease.doubt,
-        lambda: lease.prolong(lease.taken_at + 2, 30),
+        lambda: lease.prolong(lease.begin_extension(30)),
     ):
         step()
         seen.append(lease.state.value)
@@ -115,7 +117,7 @@ def test_a_fork_while_a_loss_is_told_does_not_block_the_child():
             simulate_loss(lease)
         pipe.send("lost, and told so")
 
-    with _losing, child(work) as forked:
+    with _changing, child(work) as forked:
         assert forked.report(PATIENCE) == "lost, and told so"
 
 
@@ -236,3 +238,174 @@ def test_a_thread_that_ends_without_releasing_is_not_renewed_for_ever():
     del thread
     gc.collect()
     assert list(HOLDS.values()) == []
+
+
+# extensions that overlap
+
+
+def short_and_watched(ttl):
+    """A lease of `ttl` seconds as the watchdog has it, and what the engine has of it."""
+    lease = single(get_lock("a", ttl=ttl).acquire())
+    lease.renewed = True
+    return lease, STORES["default"]._holds["a"]
+
+
+def extended_before_the_renewal(lease, monkeypatch):
+    """The user's extension is sent during the renewal, and the engine serves it first."""
+    extend_many = locks["default"].extend_many
+
+    def late(leases):
+        lease.extend(20)
+        return extend_many(leases)
+
+    monkeypatch.setattr(locks["default"], "extend_many", late)
+    renew([lease])
+
+
+def renewed_before_the_extension(lease, monkeypatch):
+    """The renewal is sent during the user's extension, and the engine serves the renewal last."""
+    extend = locks["default"].extend
+
+    def overtaken(*asked):
+        held = extend(*asked)
+        monkeypatch.setattr(locks["default"], "extend", extend)
+        renew([lease])
+        return held
+
+    monkeypatch.setattr(locks["default"], "extend", overtaken)
+    lease.extend(20)
+
+
+def shortened_during_the_renewal(lease, monkeypatch):
+    """The user shortens the lease during the renewal, and the engine serves the renewal first."""
+    extend_many = locks["default"].extend_many
+
+    def early(leases):
+        answers = extend_many(leases)
+        lease.extend(1)
+        return answers
+
+    monkeypatch.setattr(locks["default"], "extend_many", early)
+    renew([lease])
+
+
+OVERLAPS = [extended_before_the_renewal, renewed_before_the_extension, shortened_during_the_renewal]
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_an_extension_during_a_renewal_leaves_no_longer_deadline_than_the_engines(overlap, monkeypatch):
+    """Whichever of the two requests is served last, the local deadline lies before the engine's."""
+    lease, hold = short_and_watched(3)
+    overlap(lease, monkeypatch)
+    assert lease.deadline <= hold.deadline
+    assert lease.remaining() > 0
+    assert lease.renew_at <= lease.deadline
+
+
+def test_a_lease_that_counts_on_its_own_request_alone_is_caught(monkeypatch):
+    """The mutant of the test above: the local deadline outlives the engine's."""
+    monkeypatch.setattr("locking.lease.safe_ttl", lambda extension: extension.ttl)
+    lease, hold = short_and_watched(3)
+    renewed_before_the_extension(lease, monkeypatch)
+    assert lease.deadline > hold.deadline
+
+
+def test_the_next_renewal_gives_the_length_that_was_asked_for(monkeypatch):
+    """After an overlap the lease is short, and the renewal that follows makes it as long as wanted."""
+    lease, hold = short_and_watched(3)
+    renewed_before_the_extension(lease, monkeypatch)
+    renew([lease])
+    assert lease.ttl == 20
+    assert 19 < lease.remaining() <= 20
+    assert lease.deadline <= hold.deadline
+
+
+def test_an_extension_that_nobody_answered_may_be_served_late(monkeypatch):
+    """A lost request to shorten the lease bounds it until the engine has surely served it or lost it."""
+    lease, hold = short_and_watched(30)
+    backend = locks["default"]
+    shorten = backend.shorten
+    monkeypatch.setattr(backend, "shorten", unanswered)
+    with pytest.raises(BackendUnavailable):
+        lease.extend(2)
+    renew([lease])
+    shorten("a", lease.owner, 2)  # only now does the engine serve it
+    assert lease.deadline <= hold.deadline
+    monkeypatch.setattr("locking.lease.SETTLING", 0.0)
+    renew([lease])
+    assert lease.remaining() > 29
+
+
+def unanswered(*args):
+    """A request whose answer is lost."""
+    raise BackendUnavailable("no answer")
+
+
+def test_the_watchdog_hears_of_a_shorter_lease(monkeypatch):
+    """A renewed lease that its user shortens is renewed by its new length."""
+    monkeypatch.setattr("locking.lock.DEFAULT_LEASE", 60.0)
+    with get_lock("a") as lease:
+        lease.extend(0.6)
+        until(lambda: single(lease).renewals >= 2, PATIENCE)
+        lease.ensure_held()
+
+
+# a release that is tried again
+
+
+def released_again(monkeypatch):
+    """Release a lease again, whose first release nobody answered, after its thread took the lock anew."""
+    backend = locks["default"]
+    release = backend.release
+    first = get_lock("a").acquire()
+
+    def unheard(*asked):
+        release(*asked)
+        raise BackendUnavailable("the answer was lost")
+
+    monkeypatch.setattr(backend, "release", unheard)
+    with pytest.raises(BackendUnavailable):
+        first.release()
+    newer = get_lock("a").acquire()
+    monkeypatch.setattr(backend, "release", release)
+    with pytest.raises(LockLost):
+        first.release()
+    return newer
+
+
+def test_a_release_tried_again_leaves_the_newer_lease_registered(monkeypatch):
+    """The thread's newer lease of the same name is still known, so that it is renewed and re-entered."""
+    newer = released_again(monkeypatch)
+    assert_locked("a")
+    assert newer.leases[0] in HOLDS.values()
+    newer.release()
+
+
+def test_a_kept_lease_leaves_the_newer_one_registered(monkeypatch):
+    """The same when the old lease is left to its ttl instead of being released again."""
+    monkeypatch.setattr(locks["default"], "release", unanswered)
+    first = single(get_lock("a", ttl=60).acquire())
+    with pytest.raises(BackendUnavailable):
+        first.release()
+    STORES.clear()
+    monkeypatch.undo()
+    newer = get_lock("a", ttl=60).acquire()
+    first.keep()
+    assert_locked("a")
+    newer.keep()
+
+
+def test_a_release_that_unregisters_by_name_is_caught(monkeypatch):
+    """The mutant of the tests above: the newer lease is forgotten, and never renewed."""
+    monkeypatch.setattr("locking.lease.unregister", lambda lease: HOLDS.pop(lease._hold_key, None))
+    released_again(monkeypatch)
+    with pytest.raises(LockNotOwned):
+        assert_locked("a")
+
+
+def test_a_lease_is_unregistered_once():
+    """Taking it out a second time does nothing."""
+    lease = single(get_lock("a", ttl=60).acquire())
+    unregister(lease)
+    unregister(lease)
+    lease.keep()

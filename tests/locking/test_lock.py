@@ -14,10 +14,12 @@ from locking import (
     assert_locked,
     get_lock,
 )
-from locking.backends.memory import STORES, Store
+from locking.backends.memory import STORES, MemoryPlace, Store
 from locking.burial import undertaker
 from locking.handler import locks
+from locking.identity import new_owner
 from locking.lease import HOLDS
+from locking.lock import SingleLock
 from locking.testing import held_locks, simulate_contention, simulate_loss
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
@@ -177,6 +179,52 @@ def test_an_unknown_outcome_is_a_reason_for_a_burial(error):
     assert caught.type is kind
     until(lambda: not lock.locked(), PATIENCE)
     assert len(HOLDS) == 0
+
+
+def acting_as_interrupted(monkeypatch, error):
+    """Take over an owner's hold, whose answer is lost; return what the backend says of the lock after it."""
+    backend, owner = locks["default"], new_owner()
+    backend.try_acquire("a", owner, 60.0)
+    lock = get_lock("a", ttl=60)
+    assert isinstance(lock, SingleLock)
+    lock.act_as(owner)
+    take = the_store().take
+
+    def interrupted(*asked):
+        take(*asked)
+        raise error
+
+    monkeypatch.setattr(undertaker, "bury", lambda backend, *who: backend.release(*who[:2]))
+    with mock.patch.object(the_store(), "take", interrupted), pytest.raises(type(error)):
+        lock.acquire(wait=0)
+    return backend.holder("a"), owner
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("the answer was lost"), KeyboardInterrupt()])
+def test_acting_as_an_owner_never_releases_what_it_held_before(monkeypatch, error):
+    """An attempt of unknown outcome leaves the hold that the owner had already, such as a queued task's."""
+    holder, owner = acting_as_interrupted(monkeypatch, error)
+    assert holder is not None
+    assert holder.owner == owner
+
+
+def test_without_the_rule_acting_as_an_owner_releases_its_hold(monkeypatch):
+    """The mutant of the test above: the place of a queued task is free while the task is still queued."""
+    monkeypatch.setattr(SingleLock, "_may_undo", lambda lock, first: True)
+    holder, _ = acting_as_interrupted(monkeypatch, BackendUnavailable("the answer was lost"))
+    assert holder is None
+
+
+def test_acting_as_an_owner_that_held_nothing_leaves_nothing(monkeypatch):
+    """Once the owner is known to hold nothing, an interrupted wait leaves the queue as any other does."""
+    lock, left = get_lock("a", ttl=60, wait=5), []
+    assert isinstance(lock, SingleLock)
+    lock.act_as(new_owner())
+    monkeypatch.setattr(MemoryPlace, "wait", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(MemoryPlace, "leave", lambda place: left.append(place))
+    with simulate_contention("a"), pytest.raises(KeyboardInterrupt):
+        lock.acquire()
+    assert len(left) == 1
 
 
 def test_an_outage_in_release_keeps_what_proves_the_hold():

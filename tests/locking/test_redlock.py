@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import threading
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from django.db import connections
 from django.test.utils import override_settings
 
 from locking import BackendUnavailable, get_lock, locked_transaction
-from locking.backends.base import Grant
+from locking.backends.base import Busy, Grant
+from locking.backends.redlock import RedlockBackend
 from locking.handler import locks
 from locking.held import held_locks
 from locking.identity import new_owner
@@ -118,6 +120,89 @@ def test_a_holder_goes_on_without_a_minority(three):
         lease.extend(TTL)
         lease.ensure_held()
     assert not get_lock("minority").locked()
+
+
+def granted_after_debts(three, monkeypatch):
+    """Grant a lock at its third try; in the first two one server each was silent, and another had the lock.
+
+    Returns:
+        The owner of the grant.
+    """
+    monkeypatch.setattr("locking.backends.redis.nodes.SETTLING", 3600.0)
+    monkeypatch.setattr("locking.backends.redis.nodes.LEFT_ALONE", 0.0)
+    backend = locks["default"]
+    assert isinstance(backend, RedlockBackend)
+    place = backend.place("debts", new_owner(), TTL)
+    assert client(three[0].place).hset("debts", "someone", 1)
+    client(three[0].place).pexpire("debts", 60_000)
+    for silent in (three[1], three[2]):
+        silent.pause()
+        assert isinstance(place.try_acquire(queue=True), Busy)
+        silent.resume()
+        client(silent.place).ping()
+    client(three[0].place).delete("debts")
+    assert isinstance(place.try_acquire(queue=True), Grant)
+    for node in backend.nodes:  # the time to settle is over
+        node._debts = deque(debt._replace(due=0.0) for debt in node._debts)
+    return place.owner
+
+
+def test_what_earlier_tries_left_to_undo_does_not_undo_a_grant(three, monkeypatch):
+    """Releases of earlier tries that servers carry out late leave the grant of a later try alone."""
+    owner = granted_after_debts(three, monkeypatch)
+    backend = locks["default"]
+    assert isinstance(backend.try_acquire("debts", new_owner(), TTL), Busy)
+    assert isinstance(backend.try_acquire("debts", new_owner(), TTL), Busy)
+    assert all(client(node.place).hexists("debts", owner) for node in three)
+
+
+def test_one_owner_for_all_tries_is_caught(three, monkeypatch):
+    """The mutant of the test above: with one owner, and debts that a grant does not cancel, two hold it."""
+    monkeypatch.setattr("locking.backends.redlock.owner_of_try", lambda owner, attempts: owner)
+    monkeypatch.setattr(RedlockBackend, "_cancel_debts", lambda *_: None)
+    granted_after_debts(three, monkeypatch)
+    rivals = [locks["default"].try_acquire("debts", new_owner(), TTL) for _ in range(2)]
+    assert any(isinstance(outcome, Grant) for outcome in rivals)
+
+
+def test_a_grant_cancels_what_the_same_owner_left_to_undo(three, monkeypatch):
+    """A caller of the backend itself that repeats its request with one owner keeps what it is granted."""
+    monkeypatch.setattr("locking.backends.redlock.owner_of_try", lambda owner, attempts: owner)
+    owner = granted_after_debts(three, monkeypatch)
+    assert isinstance(locks["default"].try_acquire("debts", new_owner(), TTL), Busy)
+    assert all(client(node.place).hexists("debts", owner) for node in three)
+
+
+def test_a_lease_has_the_owner_of_the_try_that_was_granted(three):
+    """A lock that was granted at a later try is extended and released as the owner of that try."""
+    client(three[0].place).hset("later", "someone", 1)
+    client(three[1].place).hset("later", "someone", 1)
+    lock = get_lock("later", ttl=TTL, wait=PATIENCE)
+
+    def hold():
+        with lock as lease:
+            lease.extend(TTL)
+            holder = locks["default"].holder("later")
+            return holder is not None and holder.owner == lease.owner
+
+    waiting = begin(hold)
+    for node in three[:2]:
+        client(node.place).delete("later")
+    assert waiting.result(timeout=PATIENCE)
+    assert not any(node.knows("later") for node in three)
+
+
+def test_a_foreign_value_costs_no_other_lease_its_renewal(three):
+    """On every server one of nine keys is no lock: that lease is unknown, and the others are extended."""
+    backend, owner = locks["default"], new_owner()
+    names = [f"many:{number}" for number in range(9)]
+    for name in names:
+        backend.try_acquire(name, owner, TTL)
+    for node in three:
+        client(node.place).delete("many:4")
+        client(node.place).set("many:4", "no lock")
+    answers = backend.extend_many([(name, owner, TTL) for name in names])
+    assert answers == [None if name == "many:4" else True for name in names]
 
 
 def test_a_release_that_nobody_can_confirm_is_not_called_a_success(three):

@@ -1,15 +1,17 @@
 """The watchdog: one thread an alias that renews, doubts, finds losses."""
 
 import threading
+from collections import Counter
 
 import pytest
 
-from locking import BackendUnavailable, Lease, LockLost, get_lock
+from locking import BackendError, BackendUnavailable, Lease, LockLost, get_lock, get_semaphore
+from locking.backends.base import ask_each
 from locking.clock import now
 from locking.handler import locks
 from locking.identity import new_owner
 from locking.lease import State
-from locking.renewal import renew
+from locking.renewal import Watchdog, _doubt, _settle, renew
 from locking.testing.contract.base import until
 from locking.testing.contract.processes import child
 from tests.backends import MEMORY
@@ -203,7 +205,102 @@ def test_the_watchdog_outlives_surprises(monkeypatch, caplog):
     with get_lock("a") as lease:
         until(lambda: single(lease).deadline > single(lease).taken_at + 0.7, PATIENCE)
         lease.ensure_held()
-    assert "the watchdog failed and goes on" in caplog.text
+    assert "a surprise" in caplog.text
+
+
+# one lease's trouble
+
+
+@pytest.fixture
+def one_fails(memory_locks, monkeypatch):
+    """Two hundred leases, one of which the backend refuses to extend."""
+    backend = locks["default"]
+    extend = backend.extend
+    monkeypatch.setattr(backend, "extend", lambda key, *of: _refuse() if key == "a7" else extend(key, *of))
+    leases = [single(get_lock(f"a{number}", ttl=60).acquire()) for number in range(200)]
+    for lease in leases:
+        lease.renewed = True
+    yield leases
+    for lease in leases:
+        lease.keep()
+
+
+def _refuse():
+    raise BackendError("WRONGTYPE")
+
+
+def states(leases):
+    """How many leases are in which state, and the numbers of those renewed."""
+    return Counter(lease.state for lease in leases), sum(lease.renewals for lease in leases)
+
+
+def test_one_lease_that_fails_costs_no_other_its_renewal(one_fails):
+    """Of two hundred leases the one that the backend refuses is unknown, and all others are renewed."""
+    renew(one_fails)
+    assert states(one_fails) == ({State.HELD: 199, State.UNKNOWN: 1}, 199)
+
+
+def all_or_nothing(leases, answers, extensions):
+    """Take the rule out: one unknown answer makes all leases unknown."""
+    for lease, extension in zip(leases, extensions, strict=True):
+        _doubt(lease, extension)
+
+
+def unknown_is_lost(leases, answers, extensions):
+    """Take the rule out: an unknown answer is a refusal."""
+    for lease, held, extension in zip(leases, answers, extensions, strict=True):
+        _settle(lease, bool(held), extension)
+
+
+def unknown_is_held(leases, answers, extensions):
+    """Take the rule out: an unknown answer is an extension."""
+    for lease, held, extension in zip(leases, answers, extensions, strict=True):
+        _settle(lease, held is not False, extension)
+
+
+@pytest.mark.parametrize("mutant", [all_or_nothing, unknown_is_lost, unknown_is_held])
+def test_an_unknown_answer_taken_for_another_is_caught(mutant, one_fails, monkeypatch):
+    """The mutants of the test above lose the difference between yes, no and unknown."""
+    monkeypatch.setattr("locking.renewal._note_answers", mutant)
+    renew(one_fails)
+    assert states(one_fails) != ({State.HELD: 199, State.UNKNOWN: 1}, 199)
+
+
+@pytest.mark.usefixtures("memory_locks")
+def test_a_backend_that_fails_in_an_unforeseen_way_costs_no_other_its_leases(monkeypatch, caplog):
+    """A defect in the backend of one kind of lock leaves the leases of another kind on the alias renewed."""
+    lease, permit = (single(lock.acquire()) for lock in (get_lock("a"), get_semaphore("b", 2)))
+    monkeypatch.setattr(permit.backend, "extend_many", lambda leases: 1 / 0)
+    for each in (permit, lease):
+        each.renew_at = now()
+    watchdog = Watchdog("default")
+    watchdog._round()
+    assert (lease.renewals, permit.renewals, permit.state) == (1, 0, State.UNKNOWN)
+    assert "division by zero" in caplog.text
+
+
+def test_answers_are_given_one_by_one():
+    """Yes, no and unknown stand in the places of their questions."""
+    assert ask_each([lambda: True, _refuse, lambda: False, _fail], seconds=60) == [True, None, False, None]
+
+
+def test_no_answer_at_all_is_an_outage():
+    """Only when nothing was answered does the whole request fail."""
+    with pytest.raises(BackendUnavailable):
+        ask_each([_fail, _fail], seconds=60)
+
+
+def test_timeouts_are_not_waited_for_one_by_one():
+    """When the time is up after a failure, the rest stays unknown instead of waiting for more timeouts."""
+    asked: list[int] = []
+
+    def ask():
+        asked.append(1)
+        return True
+
+    questions = [lambda: True, _fail, ask]
+    assert ask_each(questions, seconds=0) == [True, None, None]
+    assert asked == []
 
 
 @pytest.mark.usefixtures("quick")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from functools import partial
 from typing import Any, Final
-from weakref import WeakSet
 
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
@@ -33,6 +31,7 @@ from locking.backends.database.sessions import (
     wait_in_line,
 )
 from locking.backends.options import own_options
+from locking.background import after_fork
 from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import LockNotSupported
@@ -49,7 +48,6 @@ TERMINATE: Final = (
     " WHERE owner = %(owner)s"
 )
 
-BACKENDS: Final[WeakSet[AdvisoryLockBackend]] = WeakSet()
 TIDY_AT: Final = 64
 """Holds at which those are cleared away whose lease has ended without a release."""
 
@@ -84,7 +82,7 @@ class AdvisoryLockBackend(BaseLockBackend):
                 f" {options['using']!r} is {self._pool.vendor}; take DatabaseBackend"
             )
         self._holds: dict[tuple[str, str], Session] = {}
-        BACKENDS.add(self)
+        after_fork(self.forget)
 
     def forget(self) -> None:
         """Leave a forked child's parent what is its own: the child holds nothing."""
@@ -232,11 +230,3 @@ class AdvisoryPlace(Place):
 
     def leave(self) -> None:
         """A wait that ended has left the queue already."""
-
-
-def _forget_all() -> None:
-    for backend in list(BACKENDS):
-        backend.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -7,17 +7,18 @@ however many wait there. Whoever leaves after it was woken wakes the next.
 from __future__ import annotations
 
 import logging
-import os
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
-from weakref import WeakSet
 
 from locking.backends.database.connections import Pool, discard
 from locking.backends.database.sql import CHANNEL
+from locking.background import Worker, after_fork
+from locking.clock import now
 
 logger = logging.getLogger("locking")
 
@@ -25,8 +26,6 @@ LINGER: Final = 5.0
 """Seconds for which the connection goes on listening when nobody waits any more."""
 
 RECONNECT_PAUSE: Final = 0.5
-
-BELLS: Final[WeakSet[Bell]] = WeakSet()
 
 
 class Waiter:
@@ -47,14 +46,14 @@ class Bell:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._worker = Worker("locking-bell", self._step)
         self.reset()
-        BELLS.add(self)
+        after_fork(self.reset)
 
     def reset(self) -> None:
-        """Start with nobody; a forked child has neither its parent's waiters nor the listening thread."""
+        """Start with nobody; a forked child has none of its parent's waiters."""
         self._mutex = threading.Lock()
         self._lines: dict[str, deque[Waiter]] = {}
-        self._thread: threading.Thread | None = None
         self._closing = False
         self.listens = False
 
@@ -62,10 +61,9 @@ class Bell:
         """Stand in line for news of `key`."""
         with self._mutex:
             self._lines.setdefault(key, deque()).append(waiter)
-            if self._thread is None:
-                self._closing = False
-                self._thread = threading.Thread(target=self._run, name="locking-bell", daemon=True)
-                self._thread.start()
+            self._closing = False
+        if not self.listens:
+            self._worker.wake()
 
     def leave(self, key: str, waiter: Waiter) -> None:
         """Step out of the line; news that this one has heard and not used goes to the next."""
@@ -94,15 +92,18 @@ class Bell:
             for line in self._lines.values():
                 line[0].ring()
 
-    def _run(self) -> None:
-        while not self._is_done(0.0):
-            try:
+    def _step(self) -> float | None:
+        """Listen until nobody waits any more; after trouble, again in a moment."""
+        pause = 0.0
+        try:
+            if not self._is_done(-math.inf):
                 self._listen()
-            except Exception as error:  # the driver's own, for nobody translates what comes unasked
-                logger.warning("waiters of locks in the database ask by the clock, for now: %s", error)
-                time.sleep(RECONNECT_PAUSE)
-            finally:
-                self.listens = False
+        except Exception as error:  # the driver's own, for nobody translates what comes unasked
+            logger.warning("waiters of locks in the database ask by the clock, for now: %s", error)
+            pause = RECONNECT_PAUSE
+        finally:
+            self.listens = False
+        return None if self._is_done(-math.inf) else now() + pause
 
     def _listen(self) -> None:
         connection = self._pool.take()
@@ -124,17 +125,6 @@ class Bell:
             discard(connection)
 
     def _is_done(self, idle_since: float) -> bool:
-        """Whether nobody waits (any more): the next to come then starts another thread."""
+        """Whether nobody waits (any more), or nobody is to be woken."""
         with self._mutex:
-            done = self._closing or (not self._lines and time.monotonic() - idle_since > LINGER)
-            if done:
-                self._thread = None
-            return done
-
-
-def _reset_all() -> None:
-    for bell in list(BELLS):
-        bell.reset()
-
-
-os.register_at_fork(after_in_child=_reset_all)
+            return self._closing or (not self._lines and time.monotonic() - idle_since > LINGER)

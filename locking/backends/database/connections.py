@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
-from weakref import WeakSet, finalize
+from weakref import finalize
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from locking.background import after_fork
 from locking.databases import VENDORS, was_overtaken
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -31,8 +32,6 @@ UNREACHABLE: Final = (OperationalError, InterfaceError)
 
 PARENTS: Final[list[BaseDatabaseWrapper]] = []
 """What a forked child inherited: kept, so that nothing closes it, for closing would end the parent's."""
-
-POOLS: Final[WeakSet[Pool]] = WeakSet()
 
 
 class Pool:
@@ -52,7 +51,7 @@ class Pool:
         self._timeout, self._ready = timeout, ready
         self._idle: deque[BaseDatabaseWrapper] = deque()
         finalize(self, close_all, self._idle)
-        POOLS.add(self)
+        after_fork(self.forget)
 
     @property
     def vendor(self) -> str:
@@ -138,14 +137,6 @@ class Pool:
     def close(self) -> None:
         """Close the idle ones."""
         close_all(self._idle)
-
-
-def _forget_all() -> None:
-    for pool in list(POOLS):
-        pool.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
 
 
 def require_alias(using: object, owner: str) -> str:

@@ -141,16 +141,34 @@ class DatabaseBackend(BaseLockBackend):
         asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
         return self._pool.run(lambda cursor, _: self._told(cursor, self.sql.shorten, asked))
 
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
-        """See the base class."""
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
+        """See the base class: one statement for all, then one for each lease that it did not extend.
+
+        It passes over a row that another transaction has locked: waiting for one would keep all the others.
+        """
+        extended = self._extended(leases)
+        rest = [lease for lease in leases if lease[:2] not in extended]
+        try:
+            answers = super().extend_many(rest)
+        except BackendUnavailable:
+            if not extended:
+                raise
+            answers = [None] * len(rest)
+        of_rest = dict(zip(rest, answers, strict=True))
+        return [of_rest.get(lease, True) for lease in leases]
+
+    def _extended(self, leases: Sequence[tuple[str, str, float]]) -> set[tuple[str, str]]:
+        """Return key and owner of each lease that the statement for all has extended."""
         statement = self.sql.extend_many
-        if statement is None:
-            return super().extend_many(leases)
-        ids = [self._id(key) for key, _, _ in leases]
-        owners = [owner for _, owner, _ in leases]
-        asked = {"ids": ids, "owners": owners, "ttls": [microseconds(ttl) for _, _, ttl in leases]}
-        held = set(self._pool.run(lambda cursor, _: _rows(cursor, statement, asked)))
-        return [lease in held for lease in zip(ids, owners, strict=True)]
+        if statement is None or not leases:
+            return set()
+        of_row = {(self._id(key), owner): (key, owner) for key, owner, _ in leases}
+        asked = {
+            "ids": [self._id(key) for key, _, _ in leases],
+            "owners": [owner for _, owner, _ in leases],
+            "ttls": [microseconds(ttl) for _, _, ttl in leases],
+        }
+        return {of_row[row] for row in self._pool.run(lambda cursor, _: _rows(cursor, statement, asked))}
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class."""

@@ -86,6 +86,7 @@ class Session:
         self.connection = connection
         self._pid, self._number, self.owner = pid, number, owner
         self._mutex = threading.Lock()
+        self._broken = False  # the connection failed under a request, and the server had said nothing
         self._end = finalize(self, discard, connection)
 
     def is_alive(self) -> bool:
@@ -107,9 +108,15 @@ class Session:
         return row is not None and row[-1] == self._pid
 
     def release(self, pool: Pool) -> bool:
-        """Let the lock go and give the session back; False when it had ended."""
+        """Let the lock go and give the session back; False when it had ended.
+
+        A connection that breaks under the request ends the lock too, so that the release has worked.
+        """
+        was_alive = self.is_alive()
         row = self._ask(RELEASE, {"number": self._number, "idle": IDLE_NAME})
-        if row is None or row[-1] != self._pid or not row[0]:
+        if row is None:
+            return was_alive and self._broken
+        if row[-1] != self._pid or not row[0]:
             discard(self.connection)
             return False
         self._end.detach()
@@ -125,9 +132,15 @@ class Session:
                 with self.connection.cursor() as cursor:
                     cursor.execute(statement, asked)
                     return cursor.fetchone()
-            except Error:
+            except Error as error:
+                self._broken = not _is_an_answer(error)
                 discard(self.connection)
                 return None
+
+
+def _is_an_answer(error: Error) -> bool:
+    """Whether the server itself said that the session is over."""
+    return getattr(error.__cause__, "sqlstate", None) is not None
 
 
 def _is_quiet(raw: Any) -> bool:

@@ -43,8 +43,10 @@ EXTEND: Final = """
 UPDATE locking_row SET expires = {now} + %(ttl)s WHERE id = %(id)s AND owner = %(owner)s AND expires > {now}
 """
 EXTEND_MANY: Final = """
+WITH free AS (SELECT id FROM locking_row WHERE id = ANY(%(ids)s::text[]) FOR UPDATE SKIP LOCKED)
 UPDATE locking_row SET expires = {now} + lease.ttl
   FROM unnest(%(ids)s::text[], %(owners)s::text[], %(ttls)s::bigint[]) AS lease (id, owner, ttl)
+       JOIN free USING (id)
  WHERE locking_row.id = lease.id AND locking_row.owner = lease.owner AND expires > {now}
 RETURNING locking_row.id, locking_row.owner
 """
@@ -105,7 +107,8 @@ class Statements(NamedTuple):
 
     Attributes:
         take: takes the lock, or refuses, in one statement; None where that takes `update` and `insert`.
-        extend_many: for a batch of leases; None where they are extended one by one.
+        extend_many: for a batch of leases, but those whose row another transaction has locked; None where
+            they are extended one by one.
         presence: about the processes that hold locks.
         telling: `release` and `extend` return a row when something was done, and wake waiters.
     """

@@ -184,7 +184,8 @@ class EtcdBackend(LineBackend):
             return False
         sent, held = now(), False
         try:
-            held = self._prolonged(hold, owner, ttl)
+            with hold.mutex:
+                held = self._prolonged(hold, owner, ttl)
         finally:
             self._holds.settle(hold, sent + ttl if held else None)
         if not held:
@@ -194,7 +195,8 @@ class EtcdBackend(LineBackend):
     def _prolonged(self, hold: Hold, owner: str, ttl: float) -> bool:
         """Renew the lease, or put another under the key: a lease on etcd keeps the length that it began with.
 
-        The key must be the very one that was granted; a living lease alone doesn't tell that.
+        The key must be the very one that was granted; a living lease alone doesn't tell that. One request at
+        a time per hold: bound to the old lease by one while the other revokes that, the key would be deleted.
         """
         if not self._leases.renew(hold.session):
             return False

@@ -7,6 +7,11 @@ import math
 from locking.backends.etcd.wire import NOT_FOUND, Refused, Wire
 
 
+def ended_by_us(not_found: Refused) -> bool:
+    """Whether a lease that was not found was most likely ended by an earlier try of the same request."""
+    return not_found.repeated
+
+
 class Leases:
     """The four requests about leases."""
 
@@ -28,12 +33,16 @@ class Leases:
         return int(answer.get("result", {}).get("TTL", 0)) > 0
 
     def revoke(self, lease: int) -> bool:
-        """End a lease, which deletes its keys; False when it had ended already."""
+        """End a lease, which deletes its keys; False when it had ended already.
+
+        The request may have been carried out by a member whose answer was lost before another member was
+        asked: that the lease is gone then means that this request ended it.
+        """
         try:
             self._wire.ask("/lease/revoke", ID=str(lease))
         except Refused as error:
             if error.code == NOT_FOUND:
-                return False
+                return ended_by_us(error)
             raise
         return True
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import socket
 import threading
-import weakref
 from base64 import b64decode, b64encode
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 import requests
 
 from locking.backends.etcd.wire import Wire
 from locking.backends.lines import Ticket
+from locking.background import after_fork, run_once
 
 logger = logging.getLogger("locking")
 
@@ -56,7 +56,7 @@ class Lookout:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self.reset()
-        _EVERY.add(self)
+        after_fork(self.reset)
 
     def reset(self) -> None:
         """Start from nothing: threads don't survive a fork."""
@@ -68,13 +68,10 @@ class Lookout:
         with self._mutex:
             watch = self._watches.get(prefix)
             if watch is None:
-                watch = self._watches[prefix] = Watch()
-                threading.Thread(
-                    target=self._run,
-                    args=(prefix, watch, revision + 1),
-                    name="locking-etcd-watch",
-                    daemon=True,
-                ).start()
+                watch = Watch()
+                if not run_once("locking-etcd-watch", partial(self._run, prefix, watch, revision + 1)):
+                    return  # this waiter asks by the clock, and tries again
+                self._watches[prefix] = watch
             watch.waiting[ticket] = nodes
             missed = watch.seen > revision
         if missed:  # something ended after the line was read and before this call
@@ -157,14 +154,3 @@ def _hang_up(response: requests.Response | None) -> None:
         connection = response.raw.connection or response.raw._original_response.fp.raw._sock
         sock = getattr(connection, "sock", connection)
         sock.shutdown(socket.SHUT_RDWR)
-
-
-_EVERY: Final[weakref.WeakSet[Lookout]] = weakref.WeakSet()
-
-
-def _reset_all() -> None:
-    for lookout in list(_EVERY):
-        lookout.reset()
-
-
-os.register_at_fork(after_in_child=_reset_all)

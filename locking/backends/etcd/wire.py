@@ -7,11 +7,9 @@ twice.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,7 +17,9 @@ import requests
 from etcd3gw.client import Etcd3Client
 from etcd3gw.exceptions import ConnectionFailedError, ConnectionTimeoutError, Etcd3Exception
 from requests.adapters import HTTPAdapter
+from urllib3.exceptions import NewConnectionError
 
+from locking.background import after_fork
 from locking.clock import now
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -45,11 +45,12 @@ class Refused(BackendError):
     Attributes:
         code: gRPC's code, where the answer has one.
         text: what it said.
+        repeated: another member was sent the same request before, and may have carried it out.
     """
 
-    def __init__(self, message: str, code: int | None, text: str) -> None:
+    def __init__(self, message: str, code: int | None, text: str, *, repeated: bool = False) -> None:
         super().__init__(message)
-        self.code, self.text = code, text
+        self.code, self.text, self.repeated = code, text, repeated
 
 
 class Wire:
@@ -73,7 +74,7 @@ class Wire:
     ) -> None:
         self.alias, self.urls, self.timeout, self._tls, self._login = alias, list(urls), timeout, tls, login
         self.reset()
-        _EVERY.add(self)
+        after_fork(self.reset)
 
     def reset(self) -> None:
         """Forget all connections: they are the parent's."""
@@ -131,15 +132,16 @@ class Wire:
                 each.session.headers["Authorization"] = token
 
     def _from_any(self, request: Callable[[Etcd3Client], T]) -> T:
-        until = now() + self.timeout
+        until, repeated = now() + self.timeout, False
         while True:
             for url in self._in_turn():
                 try:
                     answer = request(self.member(url))
                 except (ConnectionFailedError, ConnectionTimeoutError, requests.RequestException) as error:
                     problem: Exception = error
+                    repeated = repeated or _may_have_arrived(error)
                 except Etcd3Exception as error:
-                    raise self._refused(url, error) from error
+                    raise self._refused(url, error, repeated) from error
                 else:
                     self._preferred = url
                     return answer
@@ -160,9 +162,23 @@ class Wire:
             f" {_text_of(error) or type(error).__name__}"
         )
 
-    def _refused(self, url: str, error: Etcd3Exception) -> Refused:
+    def _refused(self, url: str, error: Etcd3Exception, repeated: bool) -> Refused:
         text = _text_of(error)
-        return Refused(f"etcd at {url} (LOCKING[{self.alias!r}]) refused: {text}", _code_of(error), text)
+        message = f"etcd at {url} (LOCKING[{self.alias!r}]) refused: {text}"
+        return Refused(message, _code_of(error), text, repeated=repeated)
+
+
+def _may_have_arrived(error: BaseException) -> bool:
+    """Whether a request that failed with `error` may have reached a member: not if nothing was connected."""
+    return not any(isinstance(each, requests.ConnectTimeout | NewConnectionError) for each in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and what led to it; urllib3 wraps a cause as argument or as `reason`."""
+    yield error
+    for cause in (*error.args[:1], getattr(error, "reason", None), error.__cause__, error.__context__):
+        if isinstance(cause, BaseException):
+            yield from _causes(cause)
 
 
 def _posted(member: Etcd3Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -203,14 +219,3 @@ def _code_of(error: Exception) -> int | None:
 
 def _text_of(error: Exception) -> str:
     return str(_detail(error).get("error") or getattr(error, "detail_text", None) or error)
-
-
-_EVERY: Final[weakref.WeakSet[Wire]] = weakref.WeakSet()
-
-
-def _reset_all() -> None:
-    for wire in list(_EVERY):
-        wire.reset()
-
-
-os.register_at_fork(after_in_child=_reset_all)

@@ -62,13 +62,13 @@ class RedisBackend(BaseLockBackend):
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
-        return self.extend_many([(key, owner, ttl)])[0]
+        return bool(self.extend_many([(key, owner, ttl)])[0])
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
         return bool(self._wire.call(shorten_request(key, owner, ttl, index=self._wire.index)))
 
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class."""
         batches = list(self._batches([key for key, _, _ in leases]))
         replies = self._wire.call_many([extend_request([leases[i] for i in batch]) for batch in batches])

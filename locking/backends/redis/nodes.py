@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -34,9 +35,15 @@ MOST_DEBTS: Final = 10_000
 
 
 class Silence(NamedTuple):
-    """In the place of a reply."""
+    """In the place of a reply.
+
+    Attributes:
+        reason: why there is none.
+        refused: the server answered, with an error.
+    """
 
     reason: str
+    refused: bool = False
 
 
 class Debt(NamedTuple):
@@ -143,15 +150,22 @@ class Node:
 
     def _fell_silent(self, error: Exception) -> Silence:
         self._why = f"{type(error).__name__}: {error}"
-        if not isinstance(error, ResponseError):
+        refused = isinstance(error, ResponseError)
+        if not refused:
             self._silent_until = now() + LEFT_ALONE
-        return Silence(self._why)
+        return Silence(self._why, refused)
 
     # what is to be undone
 
     def owe(self, request: Request) -> None:
         """Undo something as soon as the server speaks again."""
         self._debts.append(Debt(request, 0.0, last=False))
+
+    def cancel(self, request: Request) -> None:
+        """Undo this no more."""
+        for debt in [debt for debt in list(self._debts) if debt.request == request]:
+            with suppress(ValueError):  # another thread has just taken it
+                self._debts.remove(debt)
 
     def _pay(self, connection: AbstractConnection) -> None:
         for _ in range(len(self._debts)):

@@ -7,7 +7,6 @@ kept in hand after its first use: the pool's check-out and check-in cost as much
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,6 +33,7 @@ from redis.retry import Retry
 from locking.backends.redis.index import Index
 from locking.backends.redis.line import shortened, talk
 from locking.backends.redis.scripts import Command, Request, pack
+from locking.background import after_fork
 from locking.exceptions import BackendError, BackendUnavailable, LockError
 
 DEFAULT_TIMEOUT = 5.0
@@ -106,7 +106,7 @@ def _forget_all() -> None:
         keeper.forget()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+after_fork(_forget_all)
 
 
 class Wire:

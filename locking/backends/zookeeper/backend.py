@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from django.core.checks import CheckMessage
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome, Presence
+from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome, Presence, ask_each
 from locking.backends.holds import Hold, Holds
 from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admits, blockers_of, holders_of
 from locking.backends.zookeeper.health import examine
@@ -37,7 +39,7 @@ from locking.backends.zookeeper.session import (
 )
 from locking.clock import now
 from locking.conf import AliasSettings
-from locking.exceptions import BackendUnavailable
+from locking.exceptions import BackendError, BackendUnavailable
 
 OUTAGE_PAUSE: Final = 0.25
 """Seconds until a waiter asks again while an ensemble has no leader."""
@@ -181,34 +183,35 @@ class ZooKeeperBackend(LineBackend):
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
-        return self.extend_many([(key, owner, ttl)])[0]
+        return _result(self._extended([(key, owner, ttl)])[0])
 
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class; all requests are sent at once."""
+        answers = self._extended(leases)
+        return ask_each([partial(_result, answer) for answer in answers], seconds=math.inf)
+
+    def _extended(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | BackendError]:
+        """Write each hold's node anew; what the servers refused or left unanswered stands as its error."""
         holds = [self._holds.begin(key, owner) for key, owner, _ in leases]
-        sent, answers = now(), [False] * len(leases)
+        sent, answers = now(), list[bool | BackendError]([False] * len(leases))
         try:
-            asked = [i for i, hold in enumerate(holds) if hold is not None]
-            answers = self._extended(leases, [(i, hold) for i in asked if (hold := holds[i])])
+            asked = [(i, hold) for i, hold in enumerate(holds) if hold is not None]
+            written_anew = self._write_anew([(hold, leases[i]) for i, hold in asked])
+            for (i, _), answer in zip(asked, written_anew, strict=True):
+                answers[i] = answer
         finally:
             for hold, (_, _, ttl), held in zip(holds, leases, answers, strict=True):
                 if hold is not None:
-                    self._holds.settle(hold, sent + ttl if held else None)
+                    self._holds.settle(hold, sent + ttl if held is True else None)
         for (key, owner, _), hold, held in zip(leases, holds, answers, strict=True):
-            if hold is not None and not held:
+            if hold is not None and held is False:
                 self._holds.pop(key, owner)
         return answers
 
-    def _extended(
-        self, leases: Sequence[tuple[str, str, float]], holds: Sequence[tuple[int, Hold]]
-    ) -> list[bool]:
-        requests = [written(hold.node, write_data(leases[i][1], leases[i][2])) for i, hold in holds]
-        answers = [False] * len(leases)
-        for (i, _), answer in zip(
-            holds, self._session.patiently(lambda: self._session.ask(*requests)), strict=True
-        ):
-            answers[i] = is_answer(answer)
-        return answers
+    def _write_anew(self, holds: Sequence[tuple[Hold, tuple[str, str, float]]]) -> list[bool | BackendError]:
+        requests = [written(hold.node, write_data(owner, ttl)) for hold, (_, owner, ttl) in holds]
+        answers = self._session.patiently(lambda: self._session.ask_each(*requests))
+        return [answer if isinstance(answer, BackendError) else is_answer(answer) for answer in answers]
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class; a node of this owner that only waits, or came late, is taken away too."""
@@ -223,13 +226,14 @@ class ZooKeeperBackend(LineBackend):
 
     def _delete(self, node: str) -> bool:
         """Delete a node, and its folder if nobody else is in it; False when it wasn't there."""
-        tries = 0
+        tries, session = 0, self._session.number
 
         def step() -> bool:
             nonlocal tries
             tries += 1
             gone, _ = self._session.ask(deleted(node), deleted(node.rpartition("/")[0]))
-            return is_answer(gone) or tries > 1  # a first try whose reply was lost may have done it
+            # A first try whose reply was lost may have done it, unless the node ended with its session.
+            return is_answer(gone) or (tries > 1 and self._session.number == session)
 
         return self._session.patiently(step)
 
@@ -348,6 +352,12 @@ class ZooKeeperVariant(Variant, ZooKeeperBackend):
         self.kind, self.permits, self.exclusive = kind, permits, kind != "semaphore"
         self._root, self._session, self._holds = main._root, main._session, main._holds
         self._closing, self._variants = False, {}
+
+
+def _result(answer: bool | BackendError) -> bool:
+    if isinstance(answer, BackendError):
+        raise answer
+    return answer
 
 
 def _mine(line: Sequence[Contender], owner: str) -> Contender | None:

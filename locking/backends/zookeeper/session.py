@@ -9,7 +9,6 @@ question that was answered: the rest is room for a follower that passes on late 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
+from locking.background import after_fork
 from locking.clock import now
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -78,6 +78,7 @@ class Session:
         self._arguments = {"hosts": known, "timeout": session_timeout, **options}
         self.reset()
         _EVERY.add(self)
+        after_fork(self.reset)
 
     def reset(self) -> None:
         """Forget the client: it is the parent's."""
@@ -137,13 +138,33 @@ class Session:
         Raises:
             Dropped: the connection was lost; BackendUnavailable: no answer; BackendError: a refusal.
         """
+        answers = self.ask_each(*requests)
+        for answer in answers:
+            if isinstance(answer, BackendError):
+                raise answer
+        return answers
+
+    def ask_each(self, *requests: Request) -> list[Any]:
+        """`ask` that returns the error of a single request in the place of its answer.
+
+        Raises:
+            Dropped: the connection was lost. BackendUnavailable: there is none.
+        """
         client = self.client()
         try:
             pending = [request(client) for request in requests]
         except DROPPED as error:
             raise self._dropped(error) from error
         until = now() + self.timeout
-        return [self._answer(result, until) for result in pending]
+        return [self._answer_or_error(result, until) for result in pending]
+
+    def _answer_or_error(self, result: Any, until: float) -> Any:
+        try:
+            return self._answer(result, until)
+        except Dropped:
+            raise
+        except BackendError as error:
+            return error
 
     def _answer(self, result: Any, until: float) -> Any:
         try:
@@ -279,11 +300,3 @@ def end_all_sessions() -> None:
 
 
 _EVERY: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
-
-
-def _reset_all() -> None:
-    for session in list(_EVERY):
-        session.reset()
-
-
-os.register_at_fork(after_in_child=_reset_all)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
+from locking.background import run_once
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
 from locking.lease import Lease
 from locking.lock import get_lock
@@ -183,7 +184,9 @@ class Running:
     def _start(self, lease: Lease) -> None:
         environment = {"HOLDFAST_LOCK": lease.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
         self._process = subprocess.Popen(self._job.command, env=os.environ | environment, process_group=0)
-        threading.Thread(target=self._await_end, daemon=True).start()
+        if not run_once("locking-await-command", self._await_end):
+            self._process.kill()
+            raise OSError("no thread can be started to wait for its end")
         for number in self._pending:
             self._send(number)
 
