@@ -33,8 +33,10 @@ def room(redis_room):
 
 
 def members(room):
-    """Return what the index has, the oldest first."""
-    return [member.decode() for member in room.zrange(INDEX, 0, -1)]
+    """Return what the index has beside the last token, the oldest first."""
+    found = [member.decode() for member in room.zrange(INDEX, 0, -1)]
+    assert found == [] or found.pop() == "~"
+    return found
 
 
 def rows():
