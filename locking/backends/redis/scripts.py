@@ -46,7 +46,8 @@ class Script:
 
     def __init__(self, *files_: str) -> None:
         self._files = files_
-        source = guarded(b"\n".join(_read(name) for name in files_), b"string" if "permits" in files_ else b"hash")
+        expected = b"string" if "permits" in files_ else b"hash"
+        source = guarded(b"\n".join(_read(name) for name in files_), expected)
         self.releases = files_[-1].startswith("release")
         self._by_digest = pack(b"EVALSHA", hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
         self._by_source = pack(b"EVAL", source)
