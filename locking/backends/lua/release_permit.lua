@@ -12,6 +12,7 @@ redis.call('ZREM', KEYS[4], 'S' .. ARGV[1] .. ' ' .. KEYS[1])
 local left, all = 1, redis.call('GET', KEYS[5])
 if redis.call('EXISTS', KEYS[1]) == 1 then
     left = redis.call('INCR', KEYS[1])
+    if not all then redis.call('SET', KEYS[5], left + redis.call('ZCARD', KEYS[3])) end
 elseif all then
     left = all - redis.call('ZCARD', KEYS[3])
     redis.call('SET', KEYS[1], left)

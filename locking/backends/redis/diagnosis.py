@@ -171,7 +171,7 @@ def _unguarded(replicas: int, min_replicas: int | None) -> Finding:
 
 
 def _min_replicas(wire: Wire, copies: Copies | None) -> int | None:
-    """Return the server's `min-replicas-to-write`, None where it doesn't matter or this user may not read it."""
+    """Return the server's `min-replicas-to-write`, None where it doesn't matter or can't be read."""
     if copies is None or copies.replicas != "auto":
         return None
     try:
