@@ -24,6 +24,7 @@ from locking.handler import locks
 from locking.identity import new_owner
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
+from tests.locking.support import parts_of
 
 CHANNEL = "redisson_lock__channel:{a}"
 QUEUE = "holdfast_lock_queue:{a}"
@@ -317,7 +318,7 @@ class Crowd:
     def woken(self):
         """Whose channels had a message, in order; a last one of our own ends the reading."""
         self.server.publish("holdfast_lock_wake:1b", "end")
-        heard = []
+        heard: list[str] = []
         while message := self.ear.get_message(timeout=PATIENCE):
             if message["data"] == b"end":
                 return heard
@@ -347,7 +348,7 @@ def test_the_listener_of_a_process_that_gives_up_is_replaced(server, java):
     crowd = Crowd(server)
     place = crowd.places["1a"]
     request = release_request("a", place.split()[0], index=Index(), place=place.encode())
-    assert locks["default"]._wire.call(request) == 0
+    assert server.execute_command(*parts_of(request)) == 0
     assert crowd.woken() == ["1b"]
 
 
@@ -356,7 +357,7 @@ def test_a_waiter_that_gives_up_on_a_free_lock_passes_it_on(server):
     crowd = Crowd(server)
     place = crowd.places["1a"]
     request = release_request("a", place.split()[0], index=Index(), place=place.encode())
-    assert locks["default"]._wire.call(request) == 0
+    assert server.execute_command(*parts_of(request)) == 0
     assert crowd.woken() == ["1b"]
     assert server.hkeys("a") == [crowd.places["1b"].split()[0].encode()]
 

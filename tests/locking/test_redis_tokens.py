@@ -5,9 +5,12 @@ from functools import partial
 import pytest
 
 from locking import get_fair_lock, get_lock, get_read_lock, get_write_lock
+from locking.backends.base import Grant
 from locking.backends.redis import scripts
+from locking.backends.redis.index import Index
 from locking.handler import locks
 from locking.identity import new_owner
+from tests.locking.support import parts_of
 
 INDEX = "holdfast_held:"
 KEYS = ["a", "redisson_lock_token:{a}", "holdfast_lock_queue:{a}", INDEX]
@@ -71,10 +74,11 @@ def test_a_repeated_acquisition_has_the_same_token(server, kind, fenced):
     """The token is in the index: the owner that asks again is told the same one."""
     backend = locks["default"] if kind == "lock" else locks["default"].variant(kind)
     owner = new_owner()
-    first = backend.try_acquire("a", owner, 60.0, fenced=fenced)
-    assert backend.try_acquire("a", owner, 60.0, fenced=fenced).token == first.token
+    first, second = (backend.try_acquire("a", owner, 60.0, fenced=fenced) for _ in range(2))
     (hold,) = locks["default"].held()
-    assert hold.token == first.token
+    assert isinstance(first, Grant)
+    assert isinstance(second, Grant)
+    assert hold.token == first.token == second.token
 
 
 BY_THE_CLOCK_ALONE = (b"== 2 then return", b"> -1 then return")
@@ -123,10 +127,11 @@ def test_a_token_agreed_on_is_remembered_without_a_counter(server):
     """Redlock raises the token of an unfenced hold: the next grant is above it, and no counter is made."""
     owner, ahead = new_owner(), 9_007_199_254_740_000
     locks["default"].try_acquire("a", owner, 60.0)
-    index = locks["default"]._wire.index
-    raised = scripts.raise_token_request("a", owner, ahead, keep=False, index=index)
-    assert locks["default"]._wire.call(raised) == 1
+    raised = scripts.raise_token_request("a", owner, ahead, keep=False, index=Index())
+    assert server.execute_command(*parts_of(raised)) == 1
     assert [hold.token for hold in locks["default"].held()] == [ahead]
     locks["default"].release("a", owner)
-    assert locks["default"].try_acquire("a", new_owner(), 60.0).token == ahead + 1
+    grant = locks["default"].try_acquire("a", new_owner(), 60.0)
+    assert isinstance(grant, Grant)
+    assert grant.token == ahead + 1
     assert not server.exists("redisson_lock_token:{a}")

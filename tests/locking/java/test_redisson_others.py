@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
 from locking import (
     BackendError,
+    Lock,
     LockNotAcquired,
     get_fair_lock,
     get_lock,
@@ -160,11 +162,18 @@ def test_permits_that_java_set_are_used_once_they_are_declared(site, kind):
 def test_a_count_down_latch_is_refused_everywhere(site):
     """No kind of lock is granted on its name, and its count stays as it is."""
     assert site.java.do("count", "shared", 3, kind="latch") == "true"
-    gets = [get_lock, get_read_lock, get_write_lock, get_fair_lock, lambda name: get_semaphore(name, 3)]
+    gets: list[Callable[..., Lock]] = [
+        get_lock,
+        get_read_lock,
+        get_write_lock,
+        get_fair_lock,
+        lambda name: get_semaphore(name, 3),
+    ]
     for get in gets:
-        for verb in (lambda lock: lock.try_acquire(), lambda lock: lock.locked()):
-            with pytest.raises(BackendError, match="the key 'shared' holds a string of another use"):
-                verb(get("shared"))
+        with pytest.raises(BackendError, match="the key 'shared' holds a string of another use"):
+            get("shared").try_acquire()
+        with pytest.raises(BackendError, match="the key 'shared' holds a string of another use"):
+            get("shared").locked()
     assert held_locks().rows == []
     assert site.java.do("left", "shared", kind="latch") == "3"
 
