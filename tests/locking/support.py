@@ -9,7 +9,20 @@ from typing import Any, TypeVar
 from django.contrib.auth.models import Group
 from django.db import connections
 
+from locking.backends.redis.scripts import Request
+
 T = TypeVar("T")
+
+
+def parts_of(request: Request) -> list[bytes]:
+    """Return the parts of a packed request, for a plain client to send."""
+    parts, rest = [], request.by_source.split(b"\r\n", 1)[1]
+    while rest:
+        size, rest = rest.split(b"\r\n", 1)
+        length = int(size[1:])
+        parts.append(rest[:length])
+        rest = rest[length + 2 :]
+    return parts
 
 
 def elsewhere(function: Callable[[], T]) -> T:

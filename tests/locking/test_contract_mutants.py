@@ -96,13 +96,13 @@ SCRIPT_MUTANTS = {
     ),
     "extension without the owner": (
         "EXTEND",
-        b"if redis.call('HEXISTS', key, ARGV[2 * i - 1]) == 1 then",
+        b"if redis.pcall('HEXISTS', key, ARGV[2 * i - 1]) == 1 then",
         b"if redis.call('EXISTS', key) == 1 then",
         "test_the_engine_itself_refuses_a_stale_owner",
     ),
     "extension that revives": (
         "EXTEND",
-        b"if redis.call('HEXISTS', key, ARGV[2 * i - 1]) == 1 then",
+        b"if redis.pcall('HEXISTS', key, ARGV[2 * i - 1]) == 1 then",
         b"redis.call('HSET', key, ARGV[2 * i - 1], 1) if true then",
         "test_an_extension_never_revives",
     ),
@@ -120,8 +120,8 @@ SCRIPT_MUTANTS = {
     ),
     "token that repeats": (
         "ACQUIRE",
-        b"return (hold(ARGV[1], ARGV[2], ARGV[3]))",
-        b"hold(ARGV[1], ARGV[2], ARGV[3]) return 7",
+        b"return (hold(ARGV[1], ARGV[2], '1'))",
+        b"hold(ARGV[1], ARGV[2], '1') return 7",
         "test_fencing",
     ),
     "place that stays in line": (

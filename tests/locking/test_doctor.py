@@ -16,6 +16,8 @@ from django.test.utils import override_settings
 from locking import get_lock
 from locking.backends.base import Finding
 from locking.backends.memory import MemoryBackend
+from locking.backends.redis import diagnosis
+from locking.backends.redis.wire import Copies
 from locking.handler import locks
 from locking.held import holds_of
 from locking.management.locks import doctor
@@ -107,6 +109,32 @@ def test_a_replica_is_found(patient):
     assert "this is a replica" in found["replication"].text
     assert found["latency"].verdict == "error"
     assert "READONLY" in found["latency"].text or "read only" in found["latency"].text
+
+
+INFO = {"role": "master", "connected_slaves": "1", "min_slaves_good_slaves": "1"}
+
+
+@pytest.mark.parametrize(
+    ("info", "replicas", "verdict"),
+    [
+        ({}, "auto", "warning"),
+        ({"connected_slaves": "0"}, "auto", "warning"),
+        ({}, 1, "ok"),
+    ],
+)
+def test_a_master_that_writes_without_replicas_is_found(info, replicas, verdict):
+    """`auto` asks for none once a master has dropped its replicas: only the server can refuse by itself."""
+    (finding,) = diagnosis.judge_replication({**INFO, **info}, Copies(replicas, 1000), min_replicas=0)
+    assert finding.verdict == verdict
+    assert ("min-replicas-to-write 1" in finding.hint) == (verdict == "warning")
+    (finding,) = diagnosis.judge_replication({**INFO, **info}, Copies(replicas, 1000), min_replicas=1)
+    assert finding.verdict == "ok"
+
+
+def test_a_real_master_is_asked_for_its_min_replicas(patient, settings):
+    """The setting is read from the server; a user without CONFIG is told what wasn't looked at."""
+    settings.LOCKING["default"]["OPTIONS"] = {"wait_replicas": "auto"}
+    assert "min-replicas-to-write" in findings()["replication"].hint
 
 
 def test_a_user_who_may_not_ask_is_told_so(own_redis, locks_on):

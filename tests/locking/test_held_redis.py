@@ -33,8 +33,10 @@ def room(redis_room):
 
 
 def members(room):
-    """Return what the index has, the oldest first."""
-    return [member.decode() for member in room.zrange(INDEX, 0, -1)]
+    """Return what the index has beside the last token, the oldest first."""
+    found = [member.decode() for member in room.zrange(INDEX, 0, -1)]
+    assert found == [] or found.pop() == "~"
+    return found
 
 
 def rows():
@@ -209,8 +211,51 @@ def test_java_holders_are_found_by_looking_around(room, fields, kind):
     assert rows()[0].kind == kind
 
 
-FOR_EVER = 92233720368547758
+FOR_EVER = 922337203685477
 """When a permit ends that Redisson's client took without a lease: epoch ms."""
+
+JAVA_WAITER = "22222222-2222-4222-8222-222222222222:58"
+
+
+def java_waits_fairly(room, key):
+    """Stand in the queue of Redisson's fair lock and return what hears the wake-up."""
+    room.rpush(f"redisson_lock_queue:{{{key}}}", JAVA_WAITER)
+    room.zadd(f"redisson_lock_timeout:{{{key}}}", {JAVA_WAITER: time.time() * 1000 + 300_000})
+    ear = room.pubsub(ignore_subscribe_messages=True)
+    ear.subscribe(f"redisson_lock__channel:{{{key}}}:{JAVA_WAITER}")
+    ear.parse_response(block=True, timeout=10)
+    return ear
+
+
+def test_a_java_fair_lock_is_listed_as_one_once_someone_waits(room):
+    """Without waiters it is a lock like any other on the server; with one it is told from it."""
+    java_holds(room, "a")
+    until(lambda: [(row.name, row.kind) for row in rows()] == [("a", "lock")], "the Java holder on the list")
+    since = rows()[0].since
+    java_waits_fairly(room, "a").close()
+    for _ in range(2):
+        (row,) = rows()
+        assert (row.owner, row.kind, row.waiters, row.token) == (JAVA, "fair", 1, 0)
+        assert row.since >= since
+        assert members(room) == ["Fa"]
+    assert locks["default"].count_held() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("waits_when_listed", [True, False])
+def test_breaking_a_java_fair_lock_wakes_its_line(room, waits_when_listed):
+    """The first in Redisson's queue is woken, whether or not it stood there when the list was shown."""
+    java_holds(room, "a")
+    if waits_when_listed:
+        ear = java_waits_fairly(room, "a")
+    until(lambda: names() == ["a"], "the Java holder on the list")
+    (hold,) = holds_of("a")
+    assert hold.kind == ("fair" if waits_when_listed else "lock")
+    if not waits_when_listed:
+        ear = java_waits_fairly(room, "a")
+    assert force_release(hold, reason="the JVM is gone").done
+    assert ear.get_message(timeout=10)["data"] == b"0"
+    ear.close()
 
 
 def java_permit(room, name, ends, permit=bytes(range(16)), until_ms=None):

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from locking import (
+    BackendError,
     BackendUnavailable,
     LockNotAcquired,
     get_fair_lock,
@@ -49,7 +50,7 @@ def test_readers_and_writer_lie_as_redisson_lays_them(server):
         owner = lease.leases[0].owner
         assert server.hgetall("a") == {b"mode": b"read", owner.encode(): b"1"}
         assert 0 < server.pttl(f"{{a}}:{owner}:rwlock_timeout:1") <= FAR * 1000
-    assert [key for key in server.keys("*") if b"token" not in key] == []
+    assert server.keys("*") == [b"holdfast_held:"]
     with get_write_lock("a", ttl=FAR) as lease:
         assert server.hgetall("a") == {b"mode": b"write", f"{lease.leases[0].owner}:write".encode(): b"1"}
     assert not server.exists("a")
@@ -96,14 +97,17 @@ def test_permits_lie_as_redisson_lays_them(server):
     assert server.zcard("{a}:timeout") == 0
 
 
-def test_a_java_permit_is_waited_for_and_shown_as_java_shows_it(server):
-    """Redisson stores sixteen raw bytes, which need not be text."""
+@pytest.mark.parametrize("no_end", [922337203685477, 92233720368547758])
+def test_a_java_permit_is_waited_for_and_shown_as_java_shows_it(server, no_end):
+    """Redisson stores sixteen raw bytes, which need not be text; a permit without a lease has no end."""
     server.set("a", 0)
-    server.zadd("{a}:timeout", {bytes.fromhex("ff00" * 8): 92233720368547758})
+    server.zadd("{a}:timeout", {bytes.fromhex("ff00" * 8): no_end})
     with pytest.raises(LockNotAcquired) as caught:
         get_semaphore("a", 1, wait=0).acquire()
     assert caught.value.holder == "ff00" * 8
-    assert variant("semaphore", permits=1).holder("a").owner == "ff00" * 8
+    assert caught.value.retry_after is None
+    holder = variant("semaphore", permits=1).holder("a")
+    assert (holder.owner, holder.remaining) == ("ff00" * 8, None)
 
 
 def test_permits_stay_out_when_their_count_is_lost(server):
@@ -112,6 +116,73 @@ def test_permits_stay_out_when_their_count_is_lost(server):
     server.delete("a")
     assert get_semaphore("a", 2, ttl=FAR).try_acquire()
     assert elsewhere(get_semaphore("a", 2).try_acquire) is None
+
+
+def test_a_release_makes_a_lost_count_anew(server):
+    """A count that is gone when a permit comes back is what is left of all, not one."""
+    backend, owners = variant("semaphore", permits=3), [new_owner(), new_owner()]
+    for owner in owners:
+        backend.try_acquire("a", owner, FAR)
+    server.delete("a")
+    for owner, left in zip(owners, [b"2", b"3"], strict=True):
+        assert backend.release("a", owner)
+        assert server.get("a") == left
+
+
+def test_a_release_that_knows_nothing_of_the_permits_makes_no_count(server):
+    """With the number of all permits lost as well, the next acquisition says how many there are."""
+    lease = get_semaphore("a", 3, ttl=FAR).acquire()
+    server.delete("a", "holdfast_semaphore:{a}")
+    lease.release()
+    assert not server.exists("a")
+    with get_semaphore("a", 3, ttl=FAR):
+        assert server.get("a") == b"2"
+
+
+def test_by_counting_up_a_lost_count_the_semaphore_would_shrink(server, monkeypatch):
+    """The mutant of the two tests above: the first permit that comes back makes the count one."""
+    read, rule = scripts._read, b"if redis.call('EXISTS', KEYS[1]) == 1 then"
+    assert rule in read("release_permit")
+    monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, b"if true then"))
+    monkeypatch.setattr(kinds, "RELEASE_PERMIT", scripts.Script(*kinds.RELEASE_PERMIT._files))
+    lease = get_semaphore("a", 3, ttl=FAR).acquire()
+    server.delete("a")
+    lease.release()
+    assert server.get("a") == b"1"
+
+
+def test_a_count_down_latch_is_never_a_semaphore(server):
+    """A number that nothing shows to count permits is refused, whatever it is, and the way out works."""
+    server.set("a", 3)  # Redisson's RCountDownLatch, RSemaphore and RAtomicLong look the same
+    with pytest.raises(BackendError, match=r"holds a string.*set 'holdfast_semaphore:\{a\}' to the number"):
+        get_semaphore("a", 3).try_acquire()
+    assert server.get("a") == b"3"
+    server.set("holdfast_semaphore:{a}", 3)
+    with get_semaphore("a", 3):
+        assert server.get("a") == b"2"
+
+
+def test_without_the_proof_a_latch_would_be_counted_down(server, monkeypatch):
+    """The mutant of the test above: a permit is granted, and the latch opens early."""
+    read, rule = scripts._read, b"redis.call('EXISTS', KEYS[5], KEYS[3], KEYS[2]) == 0"
+    assert rule in read("permits")
+    monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, b"false"))
+    monkeypatch.setattr(kinds, "ACQUIRE_PERMIT", scripts.Script(*kinds.ACQUIRE_PERMIT._files))
+    server.set("a", 3)
+    assert get_semaphore("a", 3).try_acquire()
+    assert server.get("a") == b"2"
+
+
+def test_permits_that_java_took_show_that_it_is_a_semaphore(server):
+    """A Java permit that is out is proof enough, and the number of all permits is noted for good."""
+    server.set("a", 1)
+    server.zadd("{a}:timeout", {bytes(16): (time.time() + FAR) * 1000})
+    with get_semaphore("a", 2, ttl=FAR):
+        server.zrem("{a}:timeout", bytes(16))
+    server.set("a", 2)
+    assert server.get("holdfast_semaphore:{a}") == b"2"
+    with get_semaphore("a", 2, ttl=FAR):
+        assert server.get("a") == b"1"
 
 
 def test_very_many_permits_may_end_together(server):
@@ -335,5 +406,5 @@ def test_a_reader_in_its_last_millisecond_still_reads(server):
 
 def at_its_end(server, script, keys, *arguments):
     """Run a script that finds every hold in its last millisecond."""
-    parts = [scripts._read(part).decode() for part in ("announce", "readers", script)]
+    parts = [scripts._read(part).decode() for part in ("announce", "readers", "foreign", script)]
     return server.eval("\n".join([LAST_MILLISECOND, *parts]), len(keys), *keys, *arguments)

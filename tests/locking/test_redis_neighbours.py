@@ -6,12 +6,25 @@ import uuid
 import pytest
 import redis
 
-from locking import BackendError, LockLost, LockNotAcquired, get_lock
+from locking import (
+    BackendError,
+    LockLost,
+    LockNotAcquired,
+    get_fair_lock,
+    get_lock,
+    get_read_lock,
+    get_semaphore,
+    get_write_lock,
+)
+from locking.backends.base import Busy
+from locking.backends.redis import scripts
 from locking.backends.redis.index import Index
-from locking.backends.redis.scripts import derived, keys_of, pack
+from locking.backends.redis.scripts import derived, keys_of, pack, release_request
 from locking.handler import locks
+from locking.identity import new_owner
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
+from tests.locking.support import parts_of
 
 CHANNEL = "redisson_lock__channel:{a}"
 QUEUE = "holdfast_lock_queue:{a}"
@@ -42,15 +55,15 @@ def _release(server):
 
 
 def test_a_lock_is_written_as_redisson_reads_it(server):
-    """A hash of one field, `uuid:integer`, with hold count and ttl; beside it the token and our index."""
+    """A hash of one field, `uuid:integer`, with hold count and ttl; beside it our index alone."""
     with get_lock("a", ttl=30) as lease:
         assert server.hgetall("a") == {lease.owner.encode(): b"1"}
         identity, number = lease.owner.rsplit(":", 1)
         assert uuid.UUID(identity).version == 8
         assert int(number) > 0
         assert 29_000 < server.pttl("a") <= 30_000
-        assert set(server.keys()) == {b"a", b"redisson_lock_token:{a}", b"holdfast_held:"}
-    assert server.keys() == [b"redisson_lock_token:{a}"]
+        assert set(server.keys()) == {b"a", b"holdfast_held:"}
+    assert server.keys() == [b"holdfast_held:"]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +97,7 @@ def test_a_java_holder_without_an_end_is_waited_for(server, java):
 
 
 def test_a_java_release_wakes_the_first_in_line(server, java):
-    """Redisson publishes `0` on the lock's channel; two waiters hear it, and the first has the lock first."""
+    """Redisson publishes `0` on the lock's channel; the first waiter hears it, and has the lock first."""
     _hold(server, java)
     turns = []
 
@@ -97,7 +110,7 @@ def test_a_java_release_wakes_the_first_in_line(server, java):
         until(lambda: waiters.number() == 1, PATIENCE)
         second = begin(lambda: stand(2))
         until(lambda: waiters.number() == 2, PATIENCE)
-        assert dict(server.pubsub_numsub(CHANNEL)) == {CHANNEL.encode(): 2}  # one may die
+        assert dict(server.pubsub_numsub(CHANNEL)) == {CHANNEL.encode(): 1}  # one of each process
         _release(server)
         first.result(timeout=PATIENCE)
         second.result(timeout=PATIENCE)
@@ -190,12 +203,163 @@ def test_redissons_latch_is_left_alone(server):
     assert server.exists("redisson_unlock_latch:{a}:1")
 
 
-def test_a_key_that_is_no_lock_is_an_error_with_a_way_out(server):
-    """A string under the lock's name is neither busy nor an outage: BackendError names the remedy."""
-    server.set("a", "a cached value")
-    with pytest.raises(BackendError, match="KEY_PREFIX"):
-        get_lock("a").acquire()
-    assert server.get("a") == b"a cached value"
+OTHER_USES = {
+    "string": lambda server: server.set("a", "3"),
+    "list": lambda server: server.rpush("a", "x"),
+    "set": lambda server: server.sadd("a", "x"),
+    "zset": lambda server: server.zadd("a", {"x": 1}),
+    "stream": lambda server: server.xadd("a", {"x": "1"}),
+    "hash": lambda server: server.hset("a", "name", "x"),
+}
+VERBS = {
+    "acquire": lambda: get_lock("a").acquire(wait=0),
+    "locked": lambda: get_lock("a").locked(),
+    "read": lambda: get_read_lock("a").acquire(wait=0),
+    "read, locked": lambda: get_read_lock("a").locked(),
+    "write": lambda: get_write_lock("a").acquire(wait=0),
+    "fair": lambda: get_fair_lock("a").acquire(wait=0),
+    "semaphore": lambda: get_semaphore("a", 3).acquire(wait=0),
+    "semaphore, locked": lambda: get_semaphore("a", 3).locked(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("use", OTHER_USES)
+def test_a_key_of_another_use_is_an_error_with_a_way_out(server, use, verb):
+    """Neither busy nor an outage, and never granted: the error names the key, its type and the cure."""
+    OTHER_USES[use](server)
+    before = server.dump("a")
+    with pytest.raises(BackendError, match=rf"the key 'a' holds a {use} of another use.*KEY_PREFIX"):
+        VERBS[verb]()
+    assert server.dump("a") == before
+
+
+def test_a_key_of_another_use_harms_no_other_lease(server):
+    """One of a hundred leases renewed in one request finds its key overwritten: that one is lost."""
+    leases = {f"a:{number}": new_owner() for number in range(100)}
+    for name, owner in leases.items():
+        locks["default"].try_acquire(name, owner, 60.0)
+    server.set("a:50", "a cached value")
+    answers = locks["default"].extend_many([(name, owner, 60.0) for name, owner in leases.items()])
+    assert [name for name, held in zip(leases, answers, strict=True) if not held] == ["a:50"]
+
+
+def test_a_key_of_another_use_hides_no_list(server):
+    """The entry of a lock whose key was overwritten is taken out; the others are listed."""
+    with get_lock("b", ttl=60):
+        locks["default"].try_acquire("a", new_owner(), 60.0)
+        server.set("a", "a cached value")
+        assert [hold.key for hold in locks["default"].held()] == ["b"]
+
+
+# the queue behind a Java holder
+
+
+def _dead_places(server, number, process=None):
+    """Put waiters in the queue whose process was killed: nobody listens to their channels."""
+    for each in range(number):
+        process_ = process or uuid.uuid4()
+        server.rpush(QUEUE, f"{process_}:{each} 60000 0 holdfast_lock_wake:{each:016x}")
+
+
+@pytest.mark.parametrize("process", [None, uuid.uuid4()], ids=["each of its own process", "of one process"])
+def test_dead_waiters_behind_a_java_holder_cost_nothing(server, java, process):
+    """The waiter behind twenty dead ones hears Java's release itself and has the lock at once."""
+    _hold(server, java)
+    _dead_places(server, 20, process)
+    waiter = begin(get_lock("a", ttl=60, wait=60).acquire)
+    until(lambda: _listeners(server) == 1, PATIENCE)
+    _release(server)
+    waiter.result(timeout=PATIENCE).release()
+
+
+@pytest.mark.parametrize(
+    ("instead", "listeners"),
+    [(b"is_first_of_process(ARGV[4])", 1), (b"redis.call('LPOS', KEYS[3], ARGV[4]) < 3", 0)],
+)
+def test_if_the_first_three_listened_nobody_would(server, java, monkeypatch, instead, listeners):
+    """The mutant of the test above, beside the rule itself: the first three listen, and are dead."""
+    read, rule = scripts._read, b"is_first_of_process(ARGV[4])"
+    assert rule in read("acquire")
+    monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, instead))
+    monkeypatch.setattr(scripts, "ACQUIRE", scripts.Script(*scripts.ACQUIRE._files))
+    _hold(server, java)
+    _dead_places(server, 3)
+    place = locks["default"].place("a", new_owner(), 60.0)
+    assert isinstance(place.try_acquire(queue=True), Busy)
+    assert _listeners(server) == listeners
+    place.leave()
+
+
+def _listeners(server):
+    return server.pubsub_numsub(CHANNEL)[0][1]
+
+
+class Crowd:
+    """Waiters of three processes, the last of them dead, whose channels the test hears itself."""
+
+    def __init__(self, server):
+        self.server, self.ear = server, server.pubsub(ignore_subscribe_messages=True)
+        one, two, dead = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
+        waiters = [("1a", one), ("dead", dead), ("1b", one), ("2a", two), ("2b", two)]
+        self.places = {
+            name: f"{process}:{number} 60000 0 holdfast_lock_wake:{name}"
+            for number, (name, process) in enumerate(waiters)
+        }
+        server.rpush(QUEUE, *self.places.values())
+        self.hear(*[f"holdfast_lock_wake:{name}" for name in self.places if name != "dead"])
+
+    def hear(self, *channels):
+        """Listen to these as well."""
+        self.ear.subscribe(*channels)
+        for _ in channels:
+            self.ear.parse_response(block=True, timeout=PATIENCE)
+
+    def woken(self):
+        """Whose channels had a message, in order; a last one of our own ends the reading."""
+        self.server.publish("holdfast_lock_wake:1b", "end")
+        heard: list[str] = []
+        while message := self.ear.get_message(timeout=PATIENCE):
+            if message["data"] == b"end":
+                return heard
+            heard.append(message["channel"].decode().removeprefix("holdfast_lock_wake:"))
+        raise AssertionError(f"heard {heard}, and no end")
+
+    def waiting(self):
+        """Who stands in the queue."""
+        names = {place.encode(): name for name, place in self.places.items()}
+        return [names[place] for place in self.server.lrange(QUEUE, 0, -1)]
+
+
+def test_a_release_that_leaves_the_lock_to_java_wakes_one_waiter_of_each_process(server):
+    """Java may win: then one of each process knows that it must listen, and the dead have left the queue."""
+    owner = new_owner()
+    locks["default"].try_acquire("a", owner, 60.0)
+    crowd = Crowd(server)
+    crowd.hear(CHANNEL)
+    assert locks["default"].release("a", owner)
+    assert sorted(crowd.woken()) == ["1a", "2a", CHANNEL]
+    assert crowd.waiting() == ["1a", "1b", "2a", "2b"]
+
+
+def test_the_listener_of_a_process_that_gives_up_is_replaced(server, java):
+    """Its successor is told to ask, and learns that it is the one to listen; nobody else is."""
+    _hold(server, java)
+    crowd = Crowd(server)
+    place = crowd.places["1a"]
+    request = release_request("a", place.split()[0], index=Index(), place=place.encode())
+    assert server.execute_command(*parts_of(request)) == 0
+    assert crowd.woken() == ["1b"]
+
+
+def test_a_waiter_that_gives_up_on_a_free_lock_passes_it_on(server):
+    """It may have been told that the lock is free, and it alone: the next in line has it."""
+    crowd = Crowd(server)
+    place = crowd.places["1a"]
+    request = release_request("a", place.split()[0], index=Index(), place=place.encode())
+    assert server.execute_command(*parts_of(request)) == 0
+    assert crowd.woken() == ["1b"]
+    assert server.hkeys("a") == [crowd.places["1b"].split()[0].encode()]
 
 
 def test_a_prefix_keeps_locks_apart(own_redis):

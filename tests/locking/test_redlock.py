@@ -87,7 +87,7 @@ def test_too_few_grants_are_given_back(three):
 
 def test_a_split_vote_leaves_nothing(three):
     """Where others have a majority's worth of votes the asker gives its own vote back."""
-    for node, owner in ((three[1], "someone"), (three[2], "another")):
+    for node, owner in ((three[1], new_owner()), (three[2], new_owner())):
         client(node.place).hset("split", owner, 1)
         client(node.place).pexpire("split", 60_000)
     assert get_lock("split", ttl=TTL).try_acquire() is None

@@ -183,7 +183,7 @@ def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_room):
     assert f"stopped by {number.name}" in errors
     assert not any(worker.is_running() for worker in running.workers)
     # A lock's token counter is no lock, nor are figures: they have to outlive it, and end by themselves.
-    outliving = (b"redisson_lock_token:", b"holdfast_figures:", b"holdfast_swept:")
+    outliving = (b"redisson_lock_token:", b"holdfast_held:", b"holdfast_figures:", b"holdfast_swept:")
     keys = {key for key in redis_room.scan_iter() if not key.startswith(outliving)}
     assert keys == {b"holdfast:tests"}
     assert not Product.objects.exists()

@@ -1,6 +1,6 @@
 -- Takes the lock if it is free and nobody stands before the asker; otherwise, where a place is given, stands in line.
---   KEYS[1] lock   KEYS[2] token   KEYS[3] queue   KEYS[4] index
---   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = keep the token counter for ever
+--   KEYS[1] lock   KEYS[2] counter   KEYS[3] queue   KEYS[4] index
+--   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = a database checks the token, see token.lua
 --   ARGV[4] the asker's place, '' = don't stand in line
 -- Returns the fencing token, or {ms left (-1: no end), holder, 1 = listen to the lock's channel too, server time µs}.
 -- Repeating it is safe: whoever has the lock already is granted it again, with the same token.
@@ -14,18 +14,18 @@ if left == -2 then -- free, with a queue: whoever stands there comes first, if a
 end
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return tonumber(redis.call('GET', KEYS[2])) or (mint(ARGV[3]))
+    return tonumber(redis.call('ZSCORE', KEYS[4], 'L' .. KEYS[1])) or (mint(ARGV[3], KEYS[4], 'L' .. KEYS[1]))
 end
-local holder = redis.call('HKEYS', KEYS[1])[1]
-if is_foreign(holder) then notice('L' .. KEYS[1]) end
-local listen = 0
+local holder, listen = redis.call('HKEYS', KEYS[1])[1], 0
 if ARGV[4] ~= '' then
     if not redis.call('LPOS', KEYS[3], ARGV[4]) then redis.call('RPUSH', KEYS[3], ARGV[4]) end
     -- Waiters ask again at least every 30 s; a queue that nobody asks for any more has lost them all.
     redis.call('PEXPIRE', KEYS[3], 90000)
-    -- A foreign holder wakes only the lock's own channel. One listener would be enough, the head of the queue, if
-    -- it were sure to be alive; so the first three listen.
-    if is_foreign(holder) and redis.call('LPOS', KEYS[3], ARGV[4]) < 3 then listen = 1 end
+end
+if is_foreign(holder) then
+    require_holder(holder)
+    notice('L' .. KEYS[1])
+    if ARGV[4] ~= '' and is_first_of_process(ARGV[4]) then listen = 1 end
 end
 local time = redis.call('TIME')
 return {left, holder, listen, time[1] * 1000000 + time[2]}

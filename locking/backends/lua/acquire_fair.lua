@@ -1,7 +1,7 @@
 -- Takes Redisson's fair lock, or stands in its queue.
---   KEYS[1] lock   KEYS[2] token   KEYS[3] queue: a list of owners   KEYS[4] zset, owner -> time-out in epoch ms
+--   KEYS[1] lock   KEYS[2] counter   KEYS[3] queue: a list of owners   KEYS[4] zset, owner -> time-out in epoch ms
 --   KEYS[5] index
---   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = keep the token counter for ever
+--   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = a database checks the token
 --   ARGV[4] ms that a waiter may be silent  ARGV[5] the client's epoch ms  ARGV[6] '1' = stand in line
 -- Returns the fencing token, or {ms to wait, holder, 0, 0}. Repeating it is safe.
 local now, patience = tonumber(ARGV[5]), tonumber(ARGV[4])
@@ -14,13 +14,12 @@ if redis.call('EXISTS', KEYS[1]) == 0 and (not head or head == ARGV[1]) then
     end
     redis.call('HSET', KEYS[1], ARGV[1], 1)
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    local token, _, text = mint(ARGV[3])
-    redis.call('ZADD', KEYS[5], text, 'F' .. KEYS[1])
+    local token = mint(ARGV[3], KEYS[5], 'F' .. KEYS[1])
     return token
 end
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return tonumber(redis.call('GET', KEYS[2])) or (mint(ARGV[3]))
+    return tonumber(redis.call('ZSCORE', KEYS[5], 'F' .. KEYS[1])) or (mint(ARGV[3], KEYS[5], 'F' .. KEYS[1]))
 end
 local left = redis.call('PTTL', KEYS[1])
 if ARGV[6] == '1' and not redis.call('ZSCORE', KEYS[4], ARGV[1]) then
@@ -30,6 +29,7 @@ if ARGV[6] == '1' and not redis.call('ZSCORE', KEYS[4], ARGV[1]) then
     redis.call('ZADD', KEYS[4], math.max(before, 0) + patience + now, ARGV[1])
     redis.call('RPUSH', KEYS[3], ARGV[1])
 end
-local holder = redis.call('HKEYS', KEYS[1])[1] or head or ''
+local holder = redis.call('HKEYS', KEYS[1])[1]
+if holder then require_holder(holder) end
 if left == -2 then left = 1000 end
-return {left, holder, 0, 0}
+return {left, holder or head or '', 0, 0}

@@ -4,12 +4,12 @@
 if redis.call('TYPE', KEYS[1]).ok ~= 'hash' or redis.call('HLEN', KEYS[1]) > 1000 then return 0 end
 local mode, found = redis.call('HGET', KEYS[1], 'mode'), 0
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-    local owner = string.gsub(field, ':write$', '')
-    if string.match(owner, '^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+$') and is_foreign(owner) then
+    if is_holder(field) and is_foreign(field) then
+        local owner = string.gsub(field, ':write$', '')
         local member = 'L' .. KEYS[1]
         if mode == 'read' then member = 'R' .. owner .. ' ' .. KEYS[1] end
         if mode == 'write' then member = 'W' .. KEYS[1] end
-        notice(member)
+        if not redis.call('ZSCORE', KEYS[4], 'F' .. KEYS[1]) then notice(member) end -- known to be a fair lock
         found = found + 1
     end
 end

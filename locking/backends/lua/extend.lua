@@ -5,7 +5,8 @@
 local held = {}
 for i, key in ipairs(KEYS) do
     held[i] = 0
-    if redis.call('HEXISTS', key, ARGV[2 * i - 1]) == 1 then
+    -- Not `call`: a key of another use is lost, and the other leases are extended all the same.
+    if redis.pcall('HEXISTS', key, ARGV[2 * i - 1]) == 1 then
         held[i] = redis.call('PEXPIRE', key, ARGV[2 * i])
     end
 end

@@ -5,9 +5,28 @@ local function is_foreign(owner)
     return string.sub(owner, 15, 15) ~= '8'
 end
 
--- Lists a hold of such a client from the moment at which it is first met: it doesn't list itself.
+-- Whether a field of a hash names the holder of a lock, ours or Redisson's.
+local function is_holder(field)
+    local owner = string.gsub(field, ':write$', '')
+    return string.match(owner, '^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+$') ~= nil
+end
+
+-- Fails, see guard.lua, unless a field of KEYS[1] is one of a lock: what is stored there for another use would look
+-- like a lock that nobody ever releases.
+local function require_holder(field)
+    if field ~= 'mode' and not is_holder(field) then error({err = 'NOTALOCK'}) end
+end
+
+-- Lists a hold of such a client from the moment at which it is first met: it doesn't list itself. Its score ends in
+-- a half, unlike a token: an entry that a hold of ours has left behind doesn't date the one that followed.
 --   KEYS[4] index
+-- Returns that moment, in µs.
 local function notice(member)
+    local since = redis.call('ZSCORE', KEYS[4], member)
+    if since and string.sub(since, -2) == '.5' then return since end
     local time = redis.call('TIME')
-    redis.call('ZADD', KEYS[4], 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), member)
+    since = string.format('%.0f.5', time[1] * 1000000 + time[2])
+    redis.call('ZADD', KEYS[4], since, member)
+    redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.ceil(since)), '~') -- stays the last, see token.lua
+    return since
 end

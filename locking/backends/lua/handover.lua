@@ -1,6 +1,6 @@
 -- Shared by acquire.lua and release.lua, put in front of each. It expects
 --   KEYS[1] lock    a hash of one field: the owner, its value the hold count (Redisson's layout)
---   KEYS[2] token   see token.lua
+--   KEYS[2] counter see token.lua
 --   KEYS[3] queue   a list of places: "<owner> <ttl ms> <keep> <channel>", first come first
 --   KEYS[4] index   see index.py
 
@@ -35,5 +35,34 @@ local function wake_head()
         local owner, _, _, channel = parts(place)
         if redis.call('PUBLISH', channel, owner) > 0 then return end
         redis.call('LPOP', KEYS[3])
+    end
+end
+
+-- A holder of another client wakes only those who listen to the lock's own channel. Waiters die with their process, so
+-- the first waiter of each process listens: whichever processes die, one of those that are left hears the release.
+-- An owner is `<uuid of the process>:<number>`.
+local function process_of(place)
+    return string.match(place, '^[^:]+')
+end
+
+-- Whether no other waiter of its process stands before this one in the queue.
+local function is_first_of_process(place)
+    local process = process_of(place)
+    for _, other in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
+        if other == place then return true end
+        if process_of(other) == process then return false end
+    end
+end
+
+-- Asks the first waiter of each process (of one, if it is named) to try for itself: they keep their places, and learn
+-- whether they have to listen. Those whose process is gone are dropped.
+local function wake_processes(only)
+    local woken = {}
+    for _, place in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
+        local process, owner, _, _, channel = process_of(place), parts(place)
+        if not woken[process] and (not only or process == only) then
+            woken[process] = redis.call('PUBLISH', channel, owner) > 0
+            if not woken[process] then redis.call('LREM', KEYS[3], 1, place) end
+        end
     end
 end

@@ -5,6 +5,7 @@
 local reading = redis.call('HGET', KEYS[1], 'mode') == 'read'
 local holders, one = 0, nil
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    require_holder(field)
     -- The field of a reader whose hold has ended stays as long as others read.
     if field ~= 'mode' and (not reading or hold_left(KEYS[1], ARGV[1], field) >= 0) then
         holders, one = holders + 1, string.gsub(field, ':write$', '')

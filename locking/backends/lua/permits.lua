@@ -18,3 +18,20 @@ local function stored(permit)
     if #permit ~= 32 or string.find(permit, '%X') then return permit end
     return (string.gsub(permit, '%x%x', function(digits) return string.char(tonumber(digits, 16)) end))
 end
+
+-- Returns the ms from `now` to the end of a permit, -1 if it has none: Redisson then writes a number of its own, such
+-- as 922337203685477, which is thirty thousand years away. 1e14 is the year 5138.
+local function left_of(ends, now)
+    if tonumber(ends) > 1e14 then return -1 end
+    return tonumber(ends) - now
+end
+
+-- Returns the count of permits left, if there is one. A Redisson count-down latch, or a number of any use, is the same
+-- string: only what shows that it counts permits makes it one, else this fails, see guard.lua.
+--   KEYS[2] counter: our semaphores had one   KEYS[5] permits in all, noted by the script that acquires
+local function permits_left()
+    local count = redis.call('GET', KEYS[1])
+    if not count then return nil end
+    if not tonumber(count) or redis.call('EXISTS', KEYS[5], KEYS[3], KEYS[2]) == 0 then error({err = 'NOTALOCK'}) end
+    return tonumber(count)
+end

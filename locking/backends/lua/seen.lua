@@ -1,5 +1,8 @@
--- Tells who has a lock, as {owner, ms left (-1: no end)}, or {} when it is free.
+-- Tells who has a lock, as {owner, ms left (-1: no end), hold count}, or {} when it is free.
 --   KEYS[1] lock
-local owner = redis.call('HKEYS', KEYS[1])[1]
+local fields = redis.call('HGETALL', KEYS[1])
+local first = fields[1] == 'mode' and 3 or 1
+local owner = fields[first]
 if not owner then return {} end
-return {owner, redis.call('PTTL', KEYS[1])}
+require_holder(owner)
+return {owner, redis.call('PTTL', KEYS[1]), tonumber(fields[first + 1]) or 1}

@@ -19,8 +19,10 @@ from locking.backends.redis.presence import PresenceBook
 from locking.backends.redis.scripts import (
     acquire_request,
     extend_request,
+    force_release_request,
     read_outcome,
     release_request,
+    seen_request,
     shorten_request,
 )
 from locking.backends.redis.topology import servers_of
@@ -92,11 +94,11 @@ class RedisBackend(BaseLockBackend):
 
     def force_release(self, key: str, expected: str) -> bool:
         """See the base class."""
-        return self.release(key, expected)
+        return bool(self._wire.call(force_release_request(key, expected, index=self._wire.index)))
 
     def holder(self, key: str) -> Holder | None:
         """See the base class."""
-        return read_holder(self._wire.command("HGETALL", key), self._wire.command("PTTL", key))
+        return read_holder(self._wire.call(seen_request(key)))
 
     def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
         """See the base class."""
@@ -199,7 +201,7 @@ class RedisBackend(BaseLockBackend):
     async def aholder(self, key: str) -> Holder | None:
         """See the base class."""
         room = await self._rooms.here()
-        return read_holder(await room.command("HGETALL", key), await room.command("PTTL", key))
+        return read_holder(await room.call(seen_request(key)))
 
     def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
         """See the base class."""
@@ -210,14 +212,9 @@ class RedisBackend(BaseLockBackend):
         self._close()
 
 
-def read_holder(fields: Any, left: int) -> Holder | None:
-    """Return the holder from the lock's hash (a list in RESP2, a dict in RESP3) and its time left in ms."""
-    pairs = (
-        list(fields.items())
-        if isinstance(fields, dict)
-        else list(zip(fields[::2], fields[1::2], strict=True))
-    )
-    if not pairs or left == -2:
+def read_holder(reply: Any) -> Holder | None:
+    """Return what seen.lua answered."""
+    if not reply:
         return None
-    owner, count = pairs[0]
-    return Holder(owner.decode(), int(count), None if left < 0 else left / 1000)
+    owner, left, count = reply
+    return Holder(owner.decode(), count, None if left < 0 else left / 1000)

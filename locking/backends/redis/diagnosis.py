@@ -37,7 +37,10 @@ def diagnose_server(wire: Wire, alias: str, copies: Copies | None) -> list[Findi
     """Return what one server shows; BackendUnavailable where it doesn't answer."""
     return [
         *_permitted(
-            lambda: [*_by_info(parse_info(wire.command("INFO")), alias, copies), _clock(wire)],
+            lambda: [
+                *_by_info(parse_info(wire.command("INFO")), alias, copies, _min_replicas(wire, copies)),
+                _clock(wire),
+            ],
             "INFO and TIME",
         ),
         *_permitted(lambda: [_counters(wire)], "SCAN, DBSIZE and TTL"),
@@ -55,13 +58,15 @@ def _permitted(look: Callable[[], list[Finding]], needed: str) -> list[Finding]:
         return [Finding("permissions", "unknown", str(error), hint)]
 
 
-def _by_info(info: Mapping[str, str], alias: str, copies: Copies | None) -> list[Finding]:
+def _by_info(
+    info: Mapping[str, str], alias: str, copies: Copies | None, min_replicas: int | None
+) -> list[Finding]:
     return [
         _checked("version", judge_version(info, alias), f"Redis {info.get('redis_version', '?')}"),
         _checked("eviction", judge_eviction(info, alias), "maxmemory-policy noeviction"),
         *_memory(info),
         *_persistence(info),
-        *_replication(info, copies),
+        *judge_replication(info, copies, min_replicas),
     ]
 
 
@@ -114,7 +119,16 @@ def _persistence(info: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _replication(info: Mapping[str, str], copies: Copies | None) -> Iterator[Finding]:
+def judge_replication(
+    info: Mapping[str, str], copies: Copies | None, min_replicas: int | None
+) -> Iterator[Finding]:
+    """Say whether a failover may lose what was acquired.
+
+    Args:
+        info: the server's INFO.
+        copies: what an acquisition waits for, if anything.
+        min_replicas: the server's `min-replicas-to-write`; None where it wouldn't tell.
+    """
     if info.get("role") == "slave":
         link = info.get("master_link_status", "?")
         yield Finding(
@@ -136,8 +150,38 @@ def _replication(info: Mapping[str, str], copies: Copies | None) -> Iterator[Fin
             f"master of {replicas} replicas, and an acquisition doesn't wait for any: a failover may lose it"
         )
         yield Finding("replication", "warning", text, "Set OPTIONS['wait_replicas'], or use fenced=True.")
+    elif wanted == "auto" and not min_replicas:
+        yield _unguarded(replicas, min_replicas)
     else:
         yield Finding("replication", "ok", f"master of {replicas} replicas")
+
+
+def _unguarded(replicas: int, min_replicas: int | None) -> Finding:
+    """What "auto" asks for, the master decides: one that is cut off drops its replicas, and asks for none."""
+    known = "is 0" if min_replicas == 0 else "can't be read by this user"
+    text = (
+        f"master of {replicas} replicas; min-replicas-to-write {known}: once a master that is cut off has"
+        " dropped its replicas, wait_replicas='auto' confirms nothing there, and a failover loses its locks"
+    )
+    hint = (
+        "Set min-replicas-to-write 1 and min-replicas-max-lag 10 on every server of the service, or"
+        " OPTIONS['wait_replicas'] to a number; or use fenced=True."
+    )
+    return Finding("replication", "unknown" if min_replicas is None else "warning", text, hint)
+
+
+def _min_replicas(wire: Wire, copies: Copies | None) -> int | None:
+    """Return the server's `min-replicas-to-write`, None where it doesn't matter or can't be read."""
+    if copies is None or copies.replicas != "auto":
+        return None
+    try:
+        found = wire.command("CONFIG", "GET", "min-replicas-to-write")
+    except BackendUnavailable:
+        raise
+    except BackendError:
+        return None
+    values = list(found.values()) if isinstance(found, dict) else found[1::2]
+    return int(values[0]) if values else None
 
 
 def _clock(wire: Wire) -> Finding:

@@ -21,6 +21,9 @@ KINDS: Final = {"L": "lock", "F": "fair", "W": "write", "R": "read", "S": "semap
 
 SHARED: Final = frozenset("RS")
 
+LAST_TOKEN: Final = b"~"
+"""The member that is no hold: its score is the last token of all names, the highest of the index."""
+
 
 class Index:
     """Names the index of each lock of one alias.

@@ -22,6 +22,7 @@ from locking.backends.redis.scripts import (
     Script,
     bulk,
     derived,
+    fair_queue,
     pack,
     packed_ms,
 )
@@ -82,8 +83,8 @@ def _call(script: Script, keys: list[bytes], *arguments: bytes) -> Request:
     return script.request(1 + len(keys) + len(arguments), packed, keys[0])
 
 
-ACQUIRE_READ: Final = Script("token", "acquire_read")
-ACQUIRE_WRITE: Final = Script("token", "acquire_write")
+ACQUIRE_READ: Final = Script("token", "foreign", "acquire_read")
+ACQUIRE_WRITE: Final = Script("token", "foreign", "acquire_write")
 RELEASE_READ: Final = Script("announce", "readers", "release_read")
 RELEASE_WRITE: Final = Script("announce", "release_write")
 EXTEND_READ: Final = Script("announce", "readers", "extend_read")
@@ -92,14 +93,14 @@ ACQUIRE_PERMIT: Final = Script("token", "announce", "permits", "acquire_permit")
 RELEASE_PERMIT: Final = Script("announce", "permits", "release_permit")
 EXTEND_PERMIT: Final = Script("announce", "permits", "extend_permit")
 HOLDER_PERMIT: Final = Script("permits", "holder_permit")
-ACQUIRE_FAIR: Final = Script("token", "stale", "acquire_fair")
+ACQUIRE_FAIR: Final = Script("token", "stale", "foreign", "acquire_fair")
 RELEASE_FAIR: Final = Script("announce", "stale", "release_fair")
 EXTEND_FAIR: Final = Script("announce", "extend_fair")
 LIST_READ: Final = Script("foreign", "readers", "list_read")
 LIST_WRITE: Final = Script("foreign", "list_write")
 LIST_PERMIT: Final = Script("permits", "list_permit")
 ADOPT_PERMITS: Final = Script("foreign", "permits", "adopt_permits")
-HOLDER_FIELDS: Final = Script("readers", "holder_fields")
+HOLDER_FIELDS: Final = Script("readers", "foreign", "holder_fields")
 
 
 def _read_write_channel(key: str) -> str:
@@ -189,7 +190,8 @@ class Semaphore(Kind):
 
     def _keys(self, key: str) -> list[bytes]:
         raw = key.encode()
-        return [raw, _token(key), b"%b:timeout" % _braced(key), self.index.of(raw)]
+        total = derived(b"holdfast_semaphore", raw)
+        return [raw, _token(key), b"%b:timeout" % _braced(key), self.index.of(raw), total]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """See the base class."""
@@ -245,7 +247,7 @@ class Fair(Kind):
         return [
             raw,
             _token(key),
-            derived(b"redisson_lock_queue", raw),
+            fair_queue(raw),
             derived(b"redisson_lock_timeout", raw),
             self.index.of(raw),
         ]

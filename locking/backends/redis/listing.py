@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from locking.backends.base import Held
-from locking.backends.redis.index import KINDS, SHARED, Entry, read_entry
+from locking.backends.redis.index import KINDS, LAST_TOKEN, SHARED, Entry, read_entry
 from locking.backends.redis.kinds import Kind, adopt_permits_request, semaphores_of
 from locking.backends.redis.scripts import (
     Command,
@@ -81,7 +81,7 @@ class Listing:
     def count(self, prefix: str) -> int:
         """Return how many entries there are, stale ones included."""
         if self._is_everything(prefix):
-            return sum(self._ask("ZCARD", *self._index.all()))
+            return sum(_count(size) for size in self._ask("ZCARD", *self._index.all()))
         return sum(1 for _ in self._matching(prefix.encode()))
 
     # reading the index
@@ -123,7 +123,7 @@ class Listing:
     def _in_use(self) -> list[bytes]:
         """Return the indexes that have entries."""
         every = self._index.all()
-        return [index for index, size in zip(every, self._ask("ZCARD", *every), strict=True) if size]
+        return [index for index, size in zip(every, self._ask("ZCARD", *every), strict=True) if _count(size)]
 
     def _ask(self, verb: str, *keys: bytes, arguments: Sequence[str | int] = ()) -> list[Any]:
         requests: list[Request | Command] = [command(verb, key, *arguments) for key in keys]
@@ -159,7 +159,7 @@ class Listing:
     def _sweep_one(self, index: bytes) -> None:
         for _ in range(SWEEPS):
             (sample,) = self._ask("ZRANDMEMBER", index, arguments=(SAMPLE,))
-            looked_at = self._look_at(read_entry(member, 0) for member in sample)
+            looked_at = self._look_at(read_entry(member, 0) for member in sample if member != LAST_TOKEN)
             if looked_at.count(None) <= ENDURED:
                 break
         self._ask("EXPIRE", index, arguments=(FORGOTTEN,))
@@ -188,24 +188,29 @@ class Listing:
 
 def _entries(pairs: list[Any]) -> list[Entry]:
     """Read an answer with scores: pairs in RESP3, a flat list in RESP2."""
-    if pairs and isinstance(pairs[0], list):
-        return [read_entry(member, float(score)) for member, score in pairs]
-    return [read_entry(member, float(score)) for member, score in zip(pairs[::2], pairs[1::2], strict=True)]
+    if not (pairs and isinstance(pairs[0], list)):
+        pairs = list(zip(pairs[::2], pairs[1::2], strict=True))
+    return [read_entry(member, float(score)) for member, score in pairs if member != LAST_TOKEN]
+
+
+def _count(size: int) -> int:
+    """Return how many holds an index of this size has."""
+    return max(0, size - 1)
 
 
 def _as_held(entry: Entry, reply: Any) -> Held | None:
     if reply is None:
         return None
-    owner, count, left, token, waiters, since = reply
+    owner, count, left, token, waiters, since, *letter = reply
     return Held(
         key=entry.key.decode(),
         owner=owner.decode(),
-        kind=entry.kind,
+        kind=KINDS[letter[0].decode()] if letter else entry.kind,
         count=count,
         remaining=None if left < 0 else left / 1000,
         token=int(token),
         waiters=waiters,
-        since=int(since) / 1_000_000 or None,
+        since=int(float(since)) / 1_000_000 or None,
     )
 
 

@@ -46,7 +46,8 @@ class Script:
 
     def __init__(self, *files_: str) -> None:
         self._files = files_
-        source = b"\n".join(_read(name) for name in files_)
+        expected = b"string" if "permits" in files_ else b"hash"
+        source = guarded(b"\n".join(_read(name) for name in files_), expected)
         self.releases = files_[-1].startswith("release")
         self._by_digest = pack(b"EVALSHA", hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
         self._by_source = pack(b"EVAL", source)
@@ -127,11 +128,24 @@ def command(*parts: str | bytes | int) -> Command:
     return Command(b"*%d\r\n%b" % (len(raw), pack(*raw)), raw[1])
 
 
+def guarded(source: bytes, expected: bytes) -> bytes:
+    """Return a script whose errors about keys of another use say which key, and what to do; see guard.lua.
+
+    Args:
+        source: the script.
+        expected: the Redis type that its first key must have.
+    """
+    return b"local expected = '%b'\nlocal function script()\n%b\nend\n%b" % (expected, source, _read("guard"))
+
+
 def _read(name: str) -> bytes:
     return (files("locking.backends") / "lua" / f"{name}.lua").read_bytes()
 
 
 ACQUIRE: Final = Script("token", "hold", "acquire_free", "handover", "foreign", "acquire")
+FORCE_RELEASE: Final = Script(
+    "announce", "wake_fair", "release_free", "token", "hold", "handover", "foreign", "release"
+)
 RELEASE: Final = Script("announce", "release_free", "token", "hold", "handover", "foreign", "release")
 EXTEND: Final = Script("extend")
 SHORTEN: Final = Script("token", "hold", "announce", "handover", "shorten")
@@ -141,7 +155,7 @@ ADOPT: Final = Script("foreign", "adopt")
 FIND: Final = Script("find")
 ADD_UP: Final = Script("add_up")
 RAISE_TOKEN: Final = Script("raise_token")
-SEEN: Final = Script("seen")
+SEEN: Final = Script("foreign", "seen")
 
 KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
 
@@ -149,6 +163,11 @@ KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
 def derived(prefix: bytes, key: bytes) -> bytes:
     """Return a key that lives in the same cluster slot as `key`; Redisson's suffix rule."""
     return b"%b:%b" % (prefix, key) if b"{" in key else b"%b:{%b}" % (prefix, key)
+
+
+def fair_queue(key: bytes) -> bytes:
+    """Return the queue of Redisson's fair lock."""
+    return derived(b"redisson_lock_queue", key)
 
 
 def lock_channel(key: str) -> str:
@@ -202,6 +221,13 @@ def release_request(key: str, owner: str, *, index: Index, place: bytes = b"") -
     return RELEASE.request(8, tail, keys.lock)
 
 
+def force_release_request(key: str, owner: str, *, index: Index) -> Request:
+    """Return the call of release.lua for an operator, see wake_fair.lua."""
+    keys = keys_of(key, index)
+    tail = keys.packed + bulk(owner.encode()) + keys.channel + bulk(b"") + bulk(fair_queue(key.encode()))
+    return FORCE_RELEASE.request(9, tail, keys.lock)
+
+
 def extend_request(leases: list[tuple[str, str, float]]) -> Request:
     """Return the call of extend.lua for leases of one cluster slot."""
     parts = [b"%d" % len(leases), *(key.encode() for key, _, _ in leases)]
@@ -219,7 +245,8 @@ def shorten_request(key: str, owner: str, ttl: float, *, index: Index) -> Reques
 def look_request(key: str, member: bytes, *, index: Index) -> Request:
     """Return the call of list_lock.lua for an ordinary lock."""
     keys = keys_of(key, index)
-    return LIST_LOCK.request(7, keys.packed + bulk(member) + keys.channel, keys.lock)
+    tail = keys.packed + bulk(member) + keys.channel + bulk(fair_queue(key.encode()))
+    return LIST_LOCK.request(8, tail, keys.lock)
 
 
 def adopt_request(key: bytes, *, index: Index) -> Request:

@@ -1,5 +1,7 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.time.Duration;
+import java.util.Arrays;
 import java.util.Deque;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
@@ -8,9 +10,11 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -59,9 +63,16 @@ public final class Harness {
     }
 
     private static Object done(String verb, String kind, String name, long milliseconds) throws Exception {
-        return kind.equals("semaphore")
-                ? done(verb, redisson.getPermitExpirableSemaphore(name), milliseconds)
-                : done(verb, lock(kind, name), milliseconds);
+        switch (kind) {
+            case "semaphore":
+                return done(verb, redisson.getPermitExpirableSemaphore(name), milliseconds);
+            case "plain-semaphore":
+                return done(verb, redisson.getSemaphore(name), milliseconds);
+            case "latch":
+                return done(verb, redisson.getCountDownLatch(name), milliseconds);
+            default:
+                return done(verb, lock(kind, name), milliseconds);
+        }
     }
 
     private static RLock lock(String kind, String name) {
@@ -74,6 +85,11 @@ public final class Harness {
                 return redisson.getReadWriteLock(name).readLock();
             case "write":
                 return redisson.getReadWriteLock(name).writeLock();
+            case "spin":
+                return redisson.getSpinLock(name);
+            case "multi": // names with commas between them, in the order in which they are to be taken
+                return redisson.getMultiLock(
+                        Arrays.stream(name.split(",")).map(redisson::getLock).toArray(RLock[]::new));
             default:
                 return redisson.getLock(name);
         }
@@ -89,11 +105,46 @@ public final class Harness {
                 return taken(semaphore.tryAcquire(0, milliseconds, TimeUnit.MILLISECONDS));
             case "wait":
                 return taken(semaphore.tryAcquire(60_000, milliseconds, TimeUnit.MILLISECONDS));
+            case "endless": // a permit without a lease
+                return taken(semaphore.tryAcquire());
             case "unlock":
                 semaphore.release(PERMITS.pop());
                 return "done";
             case "left":
                 return semaphore.availablePermits();
+            default:
+                throw new IllegalArgumentException(verb);
+        }
+    }
+
+    /** Permits without an identity and without an end. */
+    private static Object done(String verb, RSemaphore semaphore, long milliseconds) throws InterruptedException {
+        switch (verb) {
+            case "permits":
+                return semaphore.trySetPermits((int) milliseconds);
+            case "try":
+                return semaphore.tryAcquire();
+            case "wait":
+                return semaphore.tryAcquire(Duration.ofMillis(60_000));
+            case "unlock":
+                semaphore.release();
+                return "done";
+            case "left":
+                return semaphore.availablePermits();
+            default:
+                throw new IllegalArgumentException(verb);
+        }
+    }
+
+    private static Object done(String verb, RCountDownLatch latch, long milliseconds) throws InterruptedException {
+        switch (verb) {
+            case "count": // set it, unless somebody has
+                return latch.trySetCount(milliseconds);
+            case "down":
+                latch.countDown();
+                return "done";
+            case "left":
+                return latch.getCount();
             default:
                 throw new IllegalArgumentException(verb);
         }

@@ -196,6 +196,35 @@ def test_a_dead_python_waiter_does_not_hold_up_python(site):
     assert waiter.result(PROMPT).remaining() > 50
 
 
+CROWD = """
+import sys, threading, django
+from django.conf import settings
+settings.configure(LOCKING={"default": {"LOCATION": eval(sys.argv[1])}})
+django.setup()
+from locking import get_lock
+for _ in range(5):
+    threading.Thread(target=get_lock(sys.argv[2], wait=60).acquire, daemon=True).start()
+sys.stdin.read()
+"""
+
+
+def test_five_dead_python_waiters_do_not_hold_up_python(site):
+    """A process killed with all its waiting threads leaves the waiter behind them woken by Java's release."""
+    assert site.java.do("try", "shared") == "true"
+    command = [sys.executable, "-c", CROWD, repr(site.location), "shared"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as doomed:
+        until_waiting(site.home("shared"), "shared", count=5)
+        waiter = acquired_in_thread("shared")
+        until_waiting(site.home("shared"), "shared", count=6)
+        doomed.kill()
+    subscriptions = 1 if isinstance(site.location, str) else 2
+    until(lambda: site.listeners("redisson_lock__channel:{shared}") == subscriptions, "the live waiter alone")
+
+    site.java.do("unlock", "shared")
+
+    assert waiter.result(1.0).remaining() > 50
+
+
 def test_java_forces_python_out(site):
     """After Java's forceUnlock the Python holder is told that it lost the lock; a waiter has it."""
     held = get_lock("shared").acquire()
@@ -227,14 +256,15 @@ def test_python_forces_java_out(site):
 
 
 def test_python_leaves_nothing_behind_that_java_minds(site):
-    """After both sides are done only the counter of tokens is left, and Redisson's own latches."""
+    """After both sides are done only the index is left, and Redisson's own latches."""
     for _ in range(2):
         _take_and_let_go("shared")
         assert site.java.do("try", "shared") == "true"
         site.java.do("unlock", "shared")
 
     left = [name for node in site.nodes for name in site.names_on(node)]
-    assert [name for name in left if "redisson_unlock_latch" not in name] == ["redisson_lock_token:{shared}"]
+    own = [name for name in left if "redisson_unlock_latch" not in name]
+    assert [name for name in own if not name.startswith("holdfast_held:")] == []
 
 
 def test_a_java_holder_is_listed_and_can_be_broken(site):

@@ -145,9 +145,9 @@ def test_a_java_writer_that_goes_on_reading_lets_python_read(site):
 
 
 def test_both_sides_draw_from_the_same_permits(site):
-    """Three permits, however they are divided."""
-    site.java.do("permits", "shared", 3, kind="semaphore")
+    """Three permits, however they are divided; Python has said so first, and Java finds it said."""
     mine = get_semaphore("shared", 3).acquire()
+    assert site.java.do("permits", "shared", 7, kind="semaphore") == "false"
     for thread in ("main", "other"):
         assert site.java.do("try", "shared", kind="semaphore", thread=thread) == "true"
     assert get_semaphore("shared", 3).try_acquire() is None

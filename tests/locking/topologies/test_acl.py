@@ -53,6 +53,9 @@ def use_everything(server, prefix="lock:"):
         pass
     use_asyncio()
     wait_behind_java(server, f"{prefix}java")
+    server.ask("SET", f"{prefix}text", "of another use")
+    with pytest.raises(BackendError, match="holds a string"):
+        get_lock("text").try_acquire()
 
 
 def use_asyncio():
