@@ -105,7 +105,7 @@ class Bell:
                 self.listens = False
 
     def _listen(self) -> None:
-        connection = self._pool.take()
+        connection = self._pool.connect()
         try:
             with connection.cursor() as cursor:
                 cursor.execute(f"LISTEN {CHANNEL}")
