@@ -38,6 +38,9 @@ class State(enum.Enum):
 
 
 HoldKey = tuple[str, str, int]
+RENEW_AFTER = 1 / 3
+"""Share of its ttl after which a lease is renewed: two more attempts fit in if one fails."""
+
 HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakValueDictionary()
 """What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself.
 """
@@ -169,7 +172,7 @@ class SingleLease(Lease):
         self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
         self.taken_at = since
         self.deadline = since + ttl
-        self.renew_at = since + ttl / 3
+        self.renew_at = since + ttl * RENEW_AFTER
         self.depth = 1
         self.renewals = 0
         self.unreleased = False  # its release has begun, and nobody has answered it
@@ -301,7 +304,7 @@ class SingleLease(Lease):
         """Note that the backend has extended the lease by a request sent at `since`."""
         self.ttl = ttl
         self.deadline = since + ttl
-        self.renew_at = since + ttl / 3
+        self.renew_at = since + ttl * RENEW_AFTER
         if self._state is State.UNKNOWN:
             self._state = State.HELD
 

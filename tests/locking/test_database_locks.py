@@ -19,7 +19,7 @@ from locking.testing.contract.base import begin, elsewhere, until
 from tests.backends import ADVISORY, DATABASE
 from tests.locking.pooler import pooler_to
 
-PATIENCE = 15.0
+PATIENCE = 30.0
 DAY_US = 86_400_000_000
 
 

@@ -22,7 +22,7 @@ from locking.lease import State
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
 from locking.testing.contract.processes import child
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 FAR = 60.0
 QUEUE, TIMEOUTS = "redisson_lock_queue:{a}", "redisson_lock_timeout:{a}"
 JAVA = "11111111-2222-4333-8444-555555555555:7"
