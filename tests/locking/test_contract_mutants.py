@@ -81,6 +81,7 @@ def test_a_core_without_a_watchdog_is_refused(monkeypatch):
         run(
             "test_a_lease_kept_by_the_watchdog_outlives_its_length",
             {"BACKEND": MEMORY},
+            Impatient,
             monkeypatch=monkeypatch,
         )
 
@@ -152,4 +153,4 @@ def test_a_broken_script_is_refused(monkeypatch, own_redis, script, rule, instea
     monkeypatch.setattr(scripts, script, mutant)
     backend = {"BACKEND": "locking.backends.redis.RedisBackend", "LOCATION": own_redis.url}
     with pytest.raises((AssertionError, LockError, TimeoutError)):
-        run(method, backend)
+        run(method, backend, Impatient)

@@ -137,7 +137,7 @@ def test_very_many_permits_may_end_together(server):
 )
 def test_every_script_may_be_sent_twice(own_redis, proxy, locks_on, get, acquire, extend, release):
     """Each request whose reply is lost is repeated, counts once, and leaves the lock free at the end."""
-    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=0.3)
+    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=1.0)
     with get("a", ttl=FAR) as lease:  # so that the server knows the scripts
         lease.extend(FAR)
     for script in (acquire, extend, release):
@@ -304,7 +304,7 @@ def test_killed_connections_cost_a_waiter_of_a_kind_nothing(server):
 
 def test_a_ghost_reader_is_buried(own_redis, proxy, locks_on):
     """An acquisition of a kind without any reply isn't held, and what it left is taken back."""
-    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=0.3)
+    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=1.0)
     with get_read_lock("a", ttl=FAR):
         pass
     proxy.lose_reply_to(kinds.ACQUIRE_READ._by_digest, times=2)

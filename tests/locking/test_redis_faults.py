@@ -29,7 +29,7 @@ PATIENCE = 30.0
 @pytest.fixture
 def through_proxy(proxy, locks_on):
     """Locks whose traffic goes through the proxy; the server knows the scripts by their digests."""
-    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=0.3)
+    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=1.0)
     with get_lock("warm-up") as lease:
         lease.extend(5)
     asyncio.run(_once("warm-up"))
@@ -188,7 +188,7 @@ def test_a_release_without_any_reply_may_be_tried_again(through_proxy, own_redis
 
 def test_a_paused_server_bounds_the_acquisition_and_keeps_no_ghost(own_redis, locks_on):
     """While the server is stopped nobody waits for ever; later the late acquisition is taken back."""
-    locks_on(own_redis.url, socket_timeout=0.2)
+    locks_on(own_redis.url, socket_timeout=0.5)
     with get_lock("warm-up"):
         pass
     own_redis.pause()
@@ -226,7 +226,7 @@ def test_a_pause_makes_a_lease_unknown_and_then_held_again(own_redis, locks_on, 
     """Not lost, for nobody else can have it yet: unknown, until the server answers."""
     _fast_watchdog(monkeypatch, lease=60.0)
     monkeypatch.setattr("locking.lease.RENEW_AFTER", 0.2 / 60)
-    locks_on(own_redis.url, socket_timeout=0.3)
+    locks_on(own_redis.url, socket_timeout=1.0)
     with get_lock("a") as lease:
         own_redis.pause()
         until(lambda: lease.state is State.UNKNOWN, PATIENCE)

@@ -31,8 +31,8 @@ class ContractBase:
     shortest_ttl: ClassVar[float] = 0.15
     """Seconds of the shortest lease that the engine keeps exactly."""
     patience: ClassVar[float] = 25.0
-    """Seconds within which anything awaited must have happened, on a slow machine; below the 30 s after which a
-    lease of these tests would end by itself."""
+    """Seconds within which anything awaited must have happened, on a slow machine; below the 30 s after which
+    a lease of these tests would end by itself."""
 
     @pytest.fixture
     def backend_settings(self) -> Mapping[str, Any]:
