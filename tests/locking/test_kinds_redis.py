@@ -232,11 +232,12 @@ def test_a_dead_waiter_is_skipped_after_its_time_out(server, monkeypatch):
         pipe.send("waits")
         pipe.recv()
 
-    holder = get_fair_lock("a", ttl=0.5).acquire()
+    holder = get_fair_lock("a", ttl=FAR).acquire()
     with child(wait_for_ever) as doomed:
         doomed.report()
         doomed.kill()
-    ends = server.zscore(TIMEOUTS, server.lindex(QUEUE, 0)) / 1000
+    ends = time.time() + 3
+    server.zadd(TIMEOUTS, {server.lindex(QUEUE, 0): ends * 1000})
     holder.release()
     assert get_fair_lock("a").try_acquire() is None
     get_fair_lock("a", ttl=FAR, wait=PATIENCE).acquire().release()
