@@ -7,13 +7,18 @@ import os
 import socket
 import sys
 import tempfile
+from pathlib import Path
 
 import django
 from django.conf import settings
+from django.contrib.staticfiles.management.commands import collectstatic
+from django.contrib.staticfiles.storage import ManifestFilesMixin
 from django.core.management import call_command
+from django.utils.module_loading import import_string
 
 from config.server import HOST
 
+MANIFEST = ManifestFilesMixin.manifest_name
 KEEP_CONNECTIONS = "600"  # seconds
 THREADS = 16
 WORKERS = 2
@@ -70,7 +75,26 @@ def collect_static() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     django.setup()
     if not settings.DEBUG:
-        call_command("collectstatic", interactive=False, verbosity=0)
+        publish_static(Path(settings.STATIC_ROOT))
+
+
+def publish_static(root: Path) -> None:
+    """Collect into a folder of this process's own, then put each file in its place in `root` in one step.
+
+    Several servers of one checkout may start, or serve, at the same time: a reader finds a whole file or, if
+    it is new, none. The manifest comes last, when all that it names is there.
+    """
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{root.name}.", dir=root.parent) as folder:
+        collector = collectstatic.Command()
+        backend = import_string(settings.STORAGES["staticfiles"]["BACKEND"])
+        collector.storage = backend(location=folder)
+        call_command(collector, interactive=False, verbosity=0)
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        for file in sorted(files, key=lambda path: path.name == MANIFEST):
+            place = root / file.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(place)
 
 
 def share_metrics() -> None:

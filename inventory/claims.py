@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import connection, transaction
 from django.db.models import F
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from inventory.domain import Busy
 from inventory.models import Product, StockClaim
@@ -59,5 +59,5 @@ def give_back(sale: UUID) -> bool:
 
 def give_back_older_than(seconds: float) -> int:
     """Return the claims of dead buyers; where there is a claim, there is no order. Returns how many sales."""
-    old = StockClaim.objects.filter(created_at__lte=timezone.now() - timedelta(seconds=seconds))
+    old = StockClaim.objects.filter(created_at__lte=Now() - timedelta(seconds=seconds))
     return sum(give_back(sale) for sale in old.values_list("sale", flat=True).distinct().order_by("sale"))

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from inventory.domain import SKU_PATTERN
@@ -149,7 +150,7 @@ class StockMovement(models.Model):
     cause = models.CharField(
         _("cause"), max_length=200, unique=True, help_text=_("What brought it about; nothing counts twice.")
     )
-    created_at = models.DateTimeField(_("created"), auto_now_add=True, db_index=True)
+    created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False, db_index=True)
 
     objects = MovementQuerySet.as_manager()
 
@@ -207,7 +208,7 @@ class StockReservation(models.Model):
     quantity = models.PositiveIntegerField(_("quantity"))
     customer = models.CharField(_("customer"), max_length=100, blank=True, default="")
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.LIVE)
-    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False)
     expires_at = models.DateTimeField(_("expires"))
 
     class Meta:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models import F, QuerySet
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, merge_lines
@@ -85,35 +85,37 @@ def reserve(
     if not timedelta(0) < ttl <= MAX_TTL:
         raise ValueError(f"a reservation's ttl must be more than 0 and at most {MAX_TTL}, not {ttl}")
     cart = merge_lines(lines)
-    made = Reserved(uuid.uuid4(), cart, timezone.now() + ttl)
     with sale_transaction(wait):
         products = lock_products(cart)
         _make_available(cart, products)
         decide(cart, products)
         units = in_key_order(cart, products)
         _count(customer, units)
-        _write(made, customer, units)
+        made = _write(cart, ttl, customer, units)
         checkpoint("written")
         transaction.on_commit(lambda: forget_copies(products.values()), robust=True)
         transaction.on_commit(lambda: _notice(products.values()), robust=True)
     return made
 
 
-def _write(made: Reserved, customer: str, units: Units) -> None:
+def _write(cart: tuple[Line, ...], ttl: timedelta, customer: str, units: Units) -> Reserved:
+    """Write the reservation; the database dates it, and counts the ttl from the same moment."""
+    basket = uuid.uuid4()
     for product, quantity in units:
         Product.objects.filter(pk=product.pk).update(
             reserved=F("reserved") + quantity, version=F("version") + 1
         )
-    StockReservation.objects.bulk_create(
+    rows = StockReservation.objects.bulk_create(
         StockReservation(
-            basket=made.basket,
+            basket=basket,
             product=product,
             quantity=quantity,
             customer=customer,
-            expires_at=made.expires_at,
+            expires_at=Now() + ttl,
         )
         for product, quantity in units
     )
+    return Reserved(basket, cart, rows[0].created_at + ttl)
 
 
 def _count(customer: str, units: Units) -> None:
@@ -149,7 +151,7 @@ def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500) -> in
         skus: of these products only; None: of all.
         limit: reservations to end in one transaction; call it again when it returns as many.
     """
-    overdue = StockReservation.objects.filter(state=State.LIVE, expires_at__lte=timezone.now())
+    overdue = StockReservation.objects.filter(state=State.LIVE, expires_at__lte=Now())
     if skus is not None:
         overdue = overdue.filter(product__sku__in=list(skus))
     chosen = list(overdue.order_by("expires_at").values_list("pk", flat=True)[:limit])
@@ -171,9 +173,7 @@ def use(basket: uuid.UUID, record: Callable[[Mapping[str, Product]], None], *, w
         ReservationGone: it isn't live, or its time has run out.
     """
     with sale_transaction(wait):
-        ended = _end(
-            StockReservation.objects.filter(basket=basket, expires_at__gt=timezone.now()), State.USED
-        )
+        ended = _end(StockReservation.objects.filter(basket=basket, expires_at__gt=Now()), State.USED)
         if not ended:
             raise _gone(basket)
         for row in ended:
@@ -235,7 +235,7 @@ def _make_available(lines: Sequence[Line], products: Mapping[str, Product]) -> N
 
 def _expire(products: Iterable[Product], **whose: str) -> None:
     """End what has run out of these products, of one customer if that is given."""
-    overdue = StockReservation.objects.filter(expires_at__lte=timezone.now(), **whose)
+    overdue = StockReservation.objects.filter(expires_at__lte=Now(), **whose)
     _end(overdue.filter(product__in=list(products)), State.EXPIRED)
 
 

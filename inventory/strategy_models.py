@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 
@@ -50,7 +51,7 @@ class StockClaim(models.Model):
         "inventory.Product", on_delete=models.CASCADE, related_name="claims", verbose_name=_("product")
     )
     quantity = models.PositiveIntegerField(_("quantity"))
-    created_at = models.DateTimeField(_("created"), auto_now_add=True, db_index=True)
+    created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False, db_index=True)
 
     class Meta:
         verbose_name = _("stock claim")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.db import DatabaseError, Error, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from locking.exceptions import LockTransactionError
@@ -21,6 +22,19 @@ LOCKED_OUT: Final = frozenset({"55P03", 1205})
 CONNECTION_LOST: Final = frozenset({2006, 2013, 2055, 4031})
 STOOD_IDLE: Final = "25P03"
 
+NO_SLOT: Final = {
+    "too many connections for role": "the role's CONNECTION LIMIT",
+    "too many connections for database": "the database's CONNECTION LIMIT",
+    "too many clients already": "max_connections",
+    "remaining connection slots are reserved": "max_connections",
+    "max_client_conn": "max_client_conn of pgbouncer",
+}
+MYSQL_NO_SLOT: Final[dict[object, str]] = {
+    1040: "max_connections",
+    1203: "max_user_connections",
+    1226: "the account's MAX_USER_CONNECTIONS",
+}
+
 
 def fence_name(key: str, vendor: str) -> str:
     """Return the primary key of a lock's fence row: the lock's key, or a hash where that wouldn't do.
@@ -33,9 +47,17 @@ def fence_name(key: str, vendor: str) -> str:
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
+class UtcNow(Now):
+    """The database's time in UTC; Django's own `Now` is in the session's time zone on MySQL."""
+
+    def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> tuple[str, Any]:
+        """Return MySQL's and MariaDB's expression."""
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **extra)
+
+
 def timestamp(connection: BaseDatabaseWrapper) -> Any:
-    """Return the present moment as this database takes it in plain SQL."""
-    return connection.ops.adapt_datetimefield_value(timezone.now())
+    """Return this process's time as this database takes it in plain SQL: to be shown, never to decide."""
+    return connection.ops.adapt_datetimefield_value(timezone.now())  # noqa: TID251 shown
 
 
 def limit_waits(connection: BaseDatabaseWrapper, seconds: float) -> None:
@@ -118,6 +140,18 @@ def reply_was_lost(error: BaseException) -> bool:
     code = code_of(error)
     silent = code is None or code in CONNECTION_LOST or str(code).startswith(("08", "57P"))
     return isinstance(error, OperationalError) and silent
+
+
+def setting_too_small(error: BaseException) -> str | None:
+    """Return which setting of the server left no slot for this connection; None for any other error.
+
+    libpq doesn't tell the SQLSTATE of a connection that was refused, so PostgreSQL's own texts are compared.
+    """
+    if not isinstance(error, OperationalError):
+        return None
+    code = code_of(error)
+    texts = NO_SLOT.items() if not isinstance(code, int) else ()
+    return MYSQL_NO_SLOT.get(code) or next((name for text, name in texts if text in str(error)), None)
 
 
 def stood_idle(error: BaseException) -> bool:

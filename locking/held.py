@@ -255,7 +255,7 @@ def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -
 
 def _count_old(backend: BaseLockBackend, wanted: Filter, least: int, most: int) -> int:
     """Return how many are old enough, by halving: they come first."""
-    latest = time.time() - wanted.older_than
+    latest = time.time() - wanted.older_than  # noqa: TID251 shown
     while least < most:
         middle = (least + most) // 2
         holds = backend.held(prefix=backend.key(wanted.prefix), offset=middle, limit=1)
@@ -343,7 +343,7 @@ def _read(presence: Presence) -> dict[str, Any]:
 def _row(backend: BaseLockBackend, hold: Held, presence: Presence | None, told: dict[str, Any]) -> HeldLock:
     details = told.get("holds", {}).get(hold.owner, {})
     since = hold.since if backend.lists_by_age else details.get("since", hold.since)
-    held_for = None if since is None else max(0.0, time.time() - since)
+    held_for = None if since is None else max(0.0, time.time() - since)  # noqa: TID251 shown
     return HeldLock(
         backend=backend.alias,
         name=hold.key.removeprefix(backend.settings.key_prefix),

@@ -44,6 +44,9 @@ SETTLING: Final = 0.1
 """Seconds after which a server that answers again has surely served what it had received before."""
 
 HoldKey = tuple[str, str, int]
+RENEW_AFTER = 1 / 3
+"""Share of its ttl after which a lease is renewed: two more attempts fit in if one fails."""
+
 HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakValueDictionary()
 """What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself.
 """
@@ -215,7 +218,7 @@ class SingleLease(Lease):
         self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
         self.taken_at = since
         self.deadline = since + ttl
-        self.renew_at = since + ttl / 3
+        self.renew_at = since + ttl * RENEW_AFTER
         self.depth = 1
         self.renewals = 0
         self.unreleased = False  # its release has begun, and nobody has answered it
@@ -390,7 +393,7 @@ class SingleLease(Lease):
         self.end_extension(extension, answered=True)
         ttl = safe_ttl(extension)
         self.deadline = extension.since + ttl
-        self.renew_at = extension.since + ttl / 3
+        self.renew_at = extension.since + ttl * RENEW_AFTER
         if self._state is State.UNKNOWN:
             self._state = State.HELD
 

@@ -10,6 +10,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from locking import held
+from locking.databases import UtcNow
 from locking.exceptions import StaleFencingToken
 from locking.lease import Lease, SingleLease
 
@@ -69,7 +70,7 @@ class LockEvent(models.Model):
         FORCE_RELEASE = "force_release", _("force release")
         EXTEND = "extend", _("extend")
 
-    at = models.DateTimeField(_("at"), auto_now_add=True, db_index=True)
+    at = models.DateTimeField(_("at"), db_default=UtcNow(), editable=False, db_index=True)
     action = models.CharField(_("action"), max_length=20, choices=Action.choices)
     done = models.BooleanField(
         _("done"), default=True, help_text=_("No: the hold had ended, so there was nothing to do.")

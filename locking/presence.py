@@ -94,7 +94,7 @@ class Reporter:
             self._tell({})
 
     def _add_figures(self) -> None:
-        minute = int(time.time() // 60)
+        minute = int(time.time() // 60)  # noqa: TID251 shown
         for alias, sums in tally.take_away().items():
             self._try(lambda alias=alias, sums=sums: locks[alias].add_figures(minute, sums))
 
@@ -161,7 +161,7 @@ def _details(lease: SingleLease) -> dict[str, Any]:
 
 def figures(backend: BaseLockBackend, minutes: int = 60) -> tally.Figures | None:
     """Return the figures of the last `minutes` minutes; None where the backend keeps none."""
-    this = int(time.time() // 60)
+    this = int(time.time() // 60)  # noqa: TID251 shown
     sums = backend.figures(range(this - minutes + 1, this + 1))
     return None if sums is None else tally.read(sums)
 

@@ -115,7 +115,7 @@ class LockEvent(Fields):
         template: str | None = None,
     ) -> LockEvent:
         """Make the event of this moment in this thread."""
-        at, thread = time.time(), threading.current_thread().name
+        at, thread = time.time(), threading.current_thread().name  # noqa: TID251 shown
         told = (outcome, name, key, backend, owner, token, ttl, waited, held, holder, at, thread, template)
         return tuple.__new__(cls, told)
 

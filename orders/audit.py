@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from django.db import connection, transaction
-from django.utils import timezone
 
 _LEVEL = """
 SELECT p.id, p.sku, p.on_hand, p.reserved,
@@ -92,8 +91,9 @@ REPAIRABLE: Final = (
 _REPAIRS = (
     f"""
     INSERT INTO inventory_stockmovement (product_id, kind, quantity, cause, created_at)
-    SELECT id, 'adjusted', units - moved, 'audit:' || %(at)s || ':' || sku, statement_timestamp()
-      FROM ({_LEVEL}) AS level WHERE units <> moved""",  # noqa: S608
+    SELECT id, 'adjusted', units - moved,
+           'audit:' || to_char(moment, 'YYYY-MM-DD"T"HH24:MI:SS.US') || ':' || sku, moment
+      FROM ({_LEVEL}) AS level, statement_timestamp() AS moment WHERE units <> moved""",  # noqa: S608
     f"""
     UPDATE inventory_product AS product SET reserved = promised, version = version + 1
       FROM ({_LEVEL}) AS level WHERE level.id = product.id AND product.reserved <> promised""",  # noqa: S608
@@ -134,13 +134,12 @@ def repair() -> int:
     The stock that is there is believed, and the ledger gets an `adjusted` movement; reserved units and the
     customers' counts follow the rows that they sum up. Sales wait meanwhile.
     """
-    values = {"at": timezone.now().isoformat(timespec="microseconds")}
     with transaction.atomic(durable=True), connection.cursor() as cursor:
         # Nobody may sell between the look and the mending.
         cursor.execute("LOCK TABLE inventory_product IN EXCLUSIVE MODE")
         changed = 0
         for statement in _REPAIRS:
-            cursor.execute(statement, values)
+            cursor.execute(statement)
             changed += cursor.rowcount
         return changed
 

@@ -16,9 +16,9 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
+from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.http.request import HttpHeaders
-from django.utils import timezone
 
 from inventory.domain import LimitReached, SoldOut
 from inventory.reservations import ReservationGone
@@ -152,4 +152,4 @@ def _kept(key: ClientKey, error: Exception) -> HttpResponse:
 def forget_old_keys() -> int:
     """Delete the keys that no client may repeat any more; returns how many."""
     kept = timedelta(seconds=settings.IDEMPOTENCY_KEPT)
-    return IdempotencyKey.objects.filter(created_at__lt=timezone.now() - kept).delete()[0]
+    return IdempotencyKey.objects.filter(created_at__lt=Now() - kept).delete()[0]

@@ -6,7 +6,7 @@ import uuid
 
 from django.db import models
 from django.db.models import F, Q
-from django.utils import timezone
+from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from inventory.models import Product
@@ -32,7 +32,7 @@ class Order(models.Model):
     # Wide enough for the largest order: MAX_LINES lines of MAX_QUANTITY units at the highest price.
     total = models.DecimalField(_("total"), max_digits=18, decimal_places=2)
     strategy = models.CharField(_("strategy"), max_length=40, help_text=_("How the stock was taken."))
-    created_at = models.DateTimeField(_("created"), default=timezone.now, editable=False, db_index=True)
+    created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False, db_index=True)
 
     class Meta:
         ordering = ("-created_at", "-pk")
@@ -92,7 +92,7 @@ class IdempotencyKey(models.Model):
     order = models.ForeignKey(
         Order, null=True, on_delete=models.CASCADE, related_name="idempotency_keys", verbose_name=_("order")
     )
-    created_at = models.DateTimeField(_("created"), default=timezone.now, editable=False, db_index=True)
+    created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False, db_index=True)
 
     class Meta:
         ordering = ("-created_at", "-pk")

@@ -1,9 +1,11 @@
-"""How often one buyer may ask for stock: `CHECKOUT_RATE` requests a minute, counted in Django's cache."""
+"""How often one buyer may ask for stock: `CHECKOUT_RATE` requests per minute, counted in Django's cache.
+
+The minute begins with the first request and is measured by the cache server, not by the workers' clocks.
+"""
 
 from __future__ import annotations
 
 import logging
-import time
 from urllib.parse import quote
 
 from django.conf import settings
@@ -45,12 +47,12 @@ def limit_customer(request: HttpRequest, customer: str) -> None:
 def _limit(who: str, most: int) -> None:
     if not most:
         return
-    window, passed = divmod(time.time(), WINDOW)
-    if _counted(f"rate:{who}:{window:.0f}") > most:
+    name = f"rate:{who}"
+    if _counted(name) > most:
         raise Problem(
             TOO_MANY,
             f"More than {most} requests in a minute; nothing was done.",
-            headers={"Retry-After": str(WINDOW - int(passed))},
+            headers={"Retry-After": str(_seconds_left(name))},
         )
 
 
@@ -62,3 +64,9 @@ def _counted(name: str) -> int:
     except Exception as error:  # each cache has errors of its own
         logger.warning("a request couldn't be counted, and was let through: %s", error)
         return 0
+
+
+def _seconds_left(name: str) -> int:
+    """Return when the count under `name` ends, at most a whole window; Django's own caches don't tell."""
+    ttl = getattr(cache, "ttl", None)
+    return (ttl(name) if ttl is not None else None) or WINDOW

@@ -10,11 +10,9 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
-
-from django.utils import timezone
+from typing import Any, Final, overload
 
 from inventory.domain import Line
 from inventory.limits import count_units, uncount_units
@@ -26,35 +24,44 @@ from orders.models import Order
 CREATED: Final = 201
 
 # The rows come as JSON: one parameter each however many they are, and read by the server, not by Python.
+# An order is dated by the database, which also decides whether it is overdue. `_MOMENT` writes a date into
+# the kept answer as `moment` writes it into the first one.
+_MOMENT = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
+
 _WANTED = """
 wanted AS (
-    SELECT * FROM json_to_recordset(%s) AS t(id uuid, total numeric, strategy text, customer text,
-                                             pay_by timestamptz, created_at timestamptz)),
+    SELECT *, created_at + pay_within * interval '1 second' AS pay_by
+      FROM json_to_recordset(%s) AS t(id uuid, total numeric, strategy text, customer text,
+                                      pay_within double precision),
+           statement_timestamp() AS created_at),
 given AS (
     SELECT * FROM json_to_recordset(%s) AS t(id uuid, scope text, key text, fingerprint text, body jsonb)),
 wish AS (
     SELECT * FROM json_to_recordset(%s) AS t(id uuid, product_id bigint, sku text, quantity int,
                                              unit_price numeric))"""
 
-_WRITTEN = """
+_WRITTEN = f"""
 kept AS (
     INSERT INTO orders_idempotencykey (scope, key, fingerprint, status, body, order_id, created_at)
-    SELECT scope, key, fingerprint, 201, body, id, now() FROM given
+    SELECT scope, key, fingerprint, 201,
+           body || jsonb_build_object('created_at', {_MOMENT.format("created_at")},
+                                      'pay_by', {_MOMENT.format("pay_by")}),
+           id, created_at FROM given JOIN wanted USING (id)
     ON CONFLICT (scope, key) DO NOTHING RETURNING order_id),
 fresh AS (
-    SELECT id FROM wanted WHERE id NOT IN (SELECT id FROM given) OR id IN (SELECT order_id FROM kept)),
+    SELECT * FROM wanted WHERE id NOT IN (SELECT id FROM given) OR id IN (SELECT order_id FROM kept)),
 placed AS (
     INSERT INTO orders_order (id, state, total, strategy, customer, pay_by, created_at)
-    SELECT id, 'placed', total, strategy, customer, pay_by, created_at FROM wanted JOIN fresh USING (id)),
-line AS (SELECT * FROM wish JOIN fresh USING (id)),
+    SELECT id, 'placed', total, strategy, customer, pay_by, created_at FROM fresh),
+line AS (SELECT wish.*, created_at FROM wish JOIN fresh USING (id)),
 item AS (
     INSERT INTO orders_orderitem (order_id, product_id, quantity, unit_price)
     SELECT id, product_id, quantity, unit_price FROM line),
 moved AS (
     INSERT INTO inventory_stockmovement (product_id, kind, quantity, cause, created_at)
-    SELECT product_id, 'sold', -quantity, 'order:' || id || ':' || sku, now() FROM line)"""
+    SELECT product_id, 'sold', -quantity, 'order:' || id || ':' || sku, created_at FROM line)"""  # noqa: S608
 
-_ORDERS = f"WITH {_WANTED}, {_WRITTEN} SELECT id FROM fresh"  # noqa: S608
+_ORDERS = f"WITH {_WANTED}, {_WRITTEN} SELECT id, created_at FROM fresh"  # noqa: S608
 
 # Rows are locked in primary-key order before one is changed. `lock_timeout` ends with this statement: it is
 # a transaction of its own. If a product has too little by now, costs something else, or has got a limit, the
@@ -78,7 +85,7 @@ bought AS (
      WHERE customer <> '' GROUP BY 1, 2 ORDER BY 1, 2
     ON CONFLICT (customer, product_id) DO UPDATE SET units = had.units + excluded.units)
 SELECT 1 / ((SELECT count(*) FROM stock) = (SELECT count(*) FROM taken)
-            AND (SELECT count(*) FROM fresh) = (SELECT count(*) FROM wanted))::int
+            AND (SELECT count(*) FROM fresh) = (SELECT count(*) FROM wanted))::int, statement_timestamp()
 """  # noqa: S608
 
 
@@ -113,21 +120,26 @@ class ClientKey:
 
 @dataclass(slots=True)
 class Receipt:
-    """One order to be. Its id comes first: however often a strategy tries, one order comes of it."""
+    """One order to be. Its id comes first: however often a strategy tries, one order comes of it.
+
+    Attributes:
+        pay_within: seconds after which it expires unpaid; None: never.
+        created_at, pay_by: by the database's clock, once the order is written.
+    """
 
     cart: tuple[Line, ...]
     strategy: str
     customer: str = ""
-    pay_by: datetime | None = None
+    pay_within: float | None = None
     key: ClientKey | None = None
     id: uuid.UUID = field(default_factory=uuid.uuid4)
-    created_at: datetime = field(default_factory=timezone.now)
+    created_at: datetime | None = None
     total: Decimal | None = None
     body: dict[str, Any] = field(default_factory=dict)
     watched: tuple[int, ...] = ()
 
     def price(self, products: Mapping[str, Product]) -> None:
-        """Compute what the order costs, and the answer to its client, from the products' prices."""
+        """Compute what the order costs, and the answer to its client, but for its dates."""
         bought = [products[line.sku] for line in self.cart]
         self.watched = tuple(p.pk for p in bought if p.low_stock_threshold is not None)
         self.total = sum((products[line.sku].price * line.quantity for line in self.cart), Decimal(0))
@@ -137,18 +149,31 @@ class Receipt:
             "total": str(self.total),
             "strategy": self.strategy,
             "customer": self.customer,
-            "created_at": self.created_at.isoformat(),
-            "pay_by": self.pay_by.isoformat() if self.pay_by else None,
+            "created_at": None,
+            "pay_by": None,
             "lines": [
                 {"sku": line.sku, "quantity": line.quantity, "unit_price": str(products[line.sku].price)}
                 for line in self.cart
             ],
         }
 
+    def date(self, created_at: datetime) -> None:
+        """Note when the database wrote the order."""
+        self.created_at = created_at
+        self.body["created_at"] = moment(created_at)
+        self.body["pay_by"] = moment(self.pay_by)
+
+    @property
+    def pay_by(self) -> datetime | None:
+        """When it expires unpaid."""
+        if self.created_at is None or self.pay_within is None:
+            return None
+        return self.created_at + timedelta(seconds=self.pay_within)
+
     @property
     def order(self) -> Order:
         """The order as it was written."""
-        if self.total is None:
+        if self.total is None or self.created_at is None:
             raise RuntimeError(f"the strategy {self.strategy!r} returned without recording the sale")
         order = Order(
             id=self.id,
@@ -160,6 +185,15 @@ class Receipt:
         )
         order._state.adding = False
         return order
+
+
+@overload
+def moment(date: datetime) -> str: ...
+@overload
+def moment(date: datetime | None) -> str | None: ...
+def moment(date: datetime | None) -> str | None:
+    """Return a date as answers have it: in UTC, always with microseconds."""
+    return None if date is None else date.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def write_many(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> dict[uuid.UUID, Exception]:
@@ -178,9 +212,11 @@ def write_many(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> 
         if error := count_units(receipt.customer, in_key_order(receipt.cart, products)):
             refused[receipt.id] = error
     wanted = [receipt for receipt in receipts if receipt.id not in refused]
-    written = _insert(wanted, products) if wanted else set()
+    written = _insert(wanted, products) if wanted else {}
     for receipt in wanted:
-        if receipt.id not in written:
+        if receipt.id in written:
+            receipt.date(written[receipt.id])
+        else:
             assert receipt.key is not None
             uncount_units(receipt.customer, in_key_order(receipt.cart, products))
             refused[receipt.id] = RepeatedKey(receipt.key.scope, receipt.key.key)
@@ -203,13 +239,16 @@ def sell_many(receipts: Sequence[Receipt], products: Mapping[str, Product], wait
         receipt.price(products)
     with prepared_cursor() as cursor:
         cursor.execute(_SALE, [*_rows(receipts, products), f"{max(1, round(wait * 1000))}ms"])
+        _, created_at = cursor.fetchone()
+    for receipt in receipts:
+        receipt.date(created_at)
 
 
-def _insert(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> set[uuid.UUID]:
-    """Write the orders and return the ids of those whose key was new."""
+def _insert(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> dict[uuid.UUID, datetime]:
+    """Write the orders; return by id when each of those was written whose key was new."""
     with prepared_cursor() as cursor:
         cursor.execute(_ORDERS, _rows(receipts, products))
-        return {row[0] for row in cursor.fetchall()}
+        return dict(cursor.fetchall())
 
 
 def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[str]:
@@ -231,8 +270,7 @@ def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[
             "total": r.total,
             "strategy": r.strategy,
             "customer": r.customer,
-            "pay_by": r.pay_by,
-            "created_at": r.created_at,
+            "pay_within": r.pay_within,
         }
         for r in receipts
     ]

@@ -140,4 +140,4 @@ def _text(name: str) -> str:
 
 def now() -> datetime:
     """The moment, with its time zone."""
-    return datetime.now(UTC)
+    return datetime.now(UTC)  # noqa: TID251 shown

@@ -14,6 +14,7 @@ from inventory.reservations import Reserved
 from inventory.segments import in_all
 from inventory.strategies import STRATEGIES, Strategy
 from orders.models import Order, OrderItem
+from orders.recording import moment
 
 PAGE = 100
 
@@ -54,7 +55,7 @@ def reservation_data(made: Reserved) -> dict[str, Any]:
     """Return a reservation as JSON data."""
     return {
         "reservation": str(made.basket),
-        "expires_at": made.expires_at.isoformat(),
+        "expires_at": moment(made.expires_at),
         "lines": [{"sku": line.sku, "quantity": line.quantity} for line in made.lines],
     }
 
@@ -67,8 +68,8 @@ def order_data(order: Order) -> dict[str, Any]:
         "total": str(order.total),
         "strategy": order.strategy,
         "customer": order.customer,
-        "created_at": order.created_at.isoformat(),
-        "pay_by": order.pay_by.isoformat() if order.pay_by else None,
+        "created_at": moment(order.created_at),
+        "pay_by": moment(order.pay_by),
         "lines": [
             {"sku": sku, "quantity": quantity, "unit_price": str(price)}
             for sku, quantity, price in sorted(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
 from functools import partial
 
 from django.conf import settings
@@ -71,8 +70,7 @@ def place(
     cart = tuple(sorted(basket))
     seller = get_strategy(_strategy_of(cart) if strategy is None else strategy)
     with remembered(cart):
-        receipt = Receipt(cart, seller.name, customer, key=key)
-        receipt.pay_by = _end_of_payment(receipt)
+        receipt = Receipt(cart, seller.name, customer, _payment_window(), key)
         sale = _sale(receipt, basket)
         # A strategy whose copy of the stock refuses without asking the database relies on the sweep.
         refusals = (LimitReached,) if seller.keeps_stock else (SoldOut, LimitReached)
@@ -100,8 +98,8 @@ def checkout_reserved(basket: uuid.UUID, *, customer: str = "", key: ClientKey |
         ReservationGone: it expired, was released or used. LimitReached, RepeatedKey, Busy: see `checkout`.
     """
     cart = reservations.lines_of(basket)
-    receipt = Receipt(cart, "reservation", customer or reservations.customer_of(basket), key=key)
-    receipt.pay_by = _end_of_payment(receipt)
+    buyer = customer or reservations.customer_of(basket)
+    receipt = Receipt(cart, "reservation", buyer, _payment_window(), key)
     use = partial(reservations.use, basket, _Record(receipt), wait=Strategy.wait)
     _despite_overdue(cart, use, (LimitReached,))
     tell_low_stock(receipt)
@@ -176,9 +174,8 @@ def _strategy_of(cart: Iterable[Line]) -> str:
     return only or str(settings.CHECKOUT_STRATEGY)
 
 
-def _end_of_payment(receipt: Receipt) -> datetime | None:
-    window = settings.PAYMENT_WINDOW
-    return receipt.created_at + timedelta(seconds=window) if window else None
+def _payment_window() -> float | None:
+    return settings.PAYMENT_WINDOW or None
 
 
 def _constraint(error: IntegrityError) -> str | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.utils import translation
 from hypothesis import settings as hypothesis_settings
 
 from config.coordination import ETCD, REDLOCK, ZOOKEEPER, lock_aliases
@@ -115,3 +116,9 @@ def empty_redis(redis_room: redis.Redis) -> None:
     """Start each test on an empty Redis database."""
     redis_room.flushdb()
     redis_room.set(MARK, 1)
+
+
+@pytest.fixture(autouse=True)
+def english() -> None:
+    """Start each test in the default language: a request leaves its own behind in the thread."""
+    translation.deactivate()

@@ -28,8 +28,8 @@ class DatabaseLock(Strategy):
         through, and `fenced=True` every late write.
 
     Cost:
-        Two small commits around each sale, and a second connection for each buyer. A row lock costs less
-        where all that must wait is one transaction.
+        Two small commits around each sale, over a few connections that a process's buyers share. A row lock
+        costs less where all that must wait is one transaction.
     """
 
     name: ClassVar[str] = "database_lock"

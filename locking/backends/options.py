@@ -74,6 +74,13 @@ def misplaced(settings: AliasSettings, name: str, why: str) -> ImproperlyConfigu
     return ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] {why}")
 
 
+def own_count(settings: AliasSettings, value: object, name: str) -> int:
+    """Return an option that is a whole number, 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise misplaced(settings, name, f"must be a whole number, 1 or more, not {value!r}")
+    return value
+
+
 def own_number(settings: AliasSettings, value: object, name: str) -> float:
     """Return an option that is a number of seconds, above 0 and below an hour."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 3600:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import transaction
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from orders.lab.models import LabEvent, LabRun
 
@@ -41,4 +41,4 @@ class Journal:
             problem: what failed, in one line.
         """
         self.tell("ended", why=why, problem=problem)
-        LabRun.objects.filter(pk=self.run.pk).update(ended_at=timezone.now())
+        LabRun.objects.filter(pk=self.run.pk).update(ended_at=Now())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 from django.db import models
+from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 KEPT = 50
@@ -14,6 +16,15 @@ KEPT = 50
 def new_id() -> str:
     """A name for a run that nobody guesses."""
     return secrets.token_hex(6)
+
+
+class LabRunQuerySet(models.QuerySet["LabRun"]):
+    """Runs."""
+
+    def aged(self) -> Any:
+        """Give each its `age` by the database's clock, which also dated it."""
+        age = models.ExpressionWrapper(Now() - models.F("started_at"), models.DurationField())
+        return self.annotate(age=age)
 
 
 class LabRun(models.Model):
@@ -28,8 +39,10 @@ class LabRun(models.Model):
     id = models.CharField(primary_key=True, max_length=12, default=new_id, editable=False)
     kind = models.CharField(_("kind"), max_length=5, choices=Kind.choices)
     parameters = models.JSONField(_("parameters"))
-    started_at = models.DateTimeField(_("started"), auto_now_add=True, db_index=True)
+    started_at = models.DateTimeField(_("started"), db_default=Now(), editable=False, db_index=True)
     ended_at = models.DateTimeField(_("ended"), null=True)
+
+    objects = LabRunQuerySet.as_manager()
 
     class Meta:
         app_label = "orders"

@@ -19,7 +19,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from locking import Lease, Lock, LockLost, get_lock, get_semaphore
 from orders.lab.limits import STEP_SESSIONS
@@ -60,9 +60,9 @@ def lock_of(kind: str) -> Lock:
     return get_semaphore(STEPS_LOCK, STEP_SESSIONS, wait=ENDING)
 
 
-def running_race() -> LabRun | None:
-    """The race that is running, as far as the rows know."""
-    return LabRun.objects.filter(kind=LabRun.Kind.RACE, ended_at=None).first()
+def running_race() -> Any:
+    """The race that is running, with its `age`, as far as the rows know; or None."""
+    return LabRun.objects.aged().filter(kind=LabRun.Kind.RACE, ended_at=None).first()
 
 
 def _supervise(kind: LabRun.Kind, parameters: dict[str, Any], answer: Answer) -> None:
@@ -116,5 +116,5 @@ def _is_held(lease: Lease) -> bool:
 
 def _close(run: LabRun) -> None:
     """Say the end of a run that was killed before it could say so itself."""
-    if LabRun.objects.filter(pk=run.pk, ended_at=None).update(ended_at=timezone.now()):
+    if LabRun.objects.filter(pk=run.pk, ended_at=None).update(ended_at=Now()):
         LabEvent.objects.create(run=run, sender=LabEvent.Sender.RUN, data={"type": "ended", "why": "died"})

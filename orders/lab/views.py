@@ -11,7 +11,6 @@ from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
@@ -130,8 +129,9 @@ def _running(kind: LabRun.Kind) -> str:
     running = supervisor.running_race()
     if running is None:
         return _("A race is running; try again in a moment.")
-    seconds = (timezone.now() - running.started_at).total_seconds()
-    return _("A race is running, started %(seconds)d s ago; try again in a moment.") % {"seconds": seconds}
+    return _("A race is running, started %(seconds)d s ago; try again in a moment.") % {
+        "seconds": running.age.total_seconds()
+    }
 
 
 @never_cache
@@ -139,12 +139,11 @@ def _running(kind: LabRun.Kind) -> str:
 @may_look
 def run_view(request: HttpRequest, run_id: str) -> HttpResponse:
     """What a run has said since the event `after`."""
-    run = get_object_or_404(LabRun, pk=run_id)
+    run = get_object_or_404(LabRun.objects.aged(), pk=run_id)
     after = request.GET.get("after", "0")
     events = run.events.filter(sender=LabEvent.Sender.RUN, pk__gt=int(after) if after.isdecimal() else 0)
     said = [{"id": event.pk, **event.data} for event in events[:MOST_EVENTS]]
-    age = (timezone.now() - run.started_at).total_seconds()
-    if not said and not run.ended_at and age > GONE_AFTER:
+    if not said and not run.ended_at and run.age.total_seconds() > GONE_AFTER:
         said = [{"id": 0, "type": "ended", "why": "died"}]
     return JsonResponse({"id": run.pk, "kind": run.kind, "parameters": run.parameters, "events": said})
 

@@ -29,5 +29,5 @@ def test_the_broker_address_works(redis_room):
         queue = connection.SimpleQueue("greetings")
         queue.put({"hello": "there"})
         assert redis_room.llen("greetings") == 1
-        assert queue.get(timeout=5).payload == {"hello": "there"}
+        assert queue.get(timeout=30).payload == {"hello": "there"}
         queue.close()

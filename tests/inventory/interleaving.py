@@ -24,7 +24,7 @@ from locking.backends.base import PollingPlace
 from locking.backends.database.rows import RowPlace
 from locking.handler import locks
 
-PATIENCE = 15.0
+PATIENCE = 30.0
 
 WAITING: set[threading.Thread] = set()
 

@@ -283,7 +283,7 @@ def test_a_batch_has_a_bound_and_the_lead_is_handed_on():
 
     def work(batch):
         leaders.append((threading.current_thread().name, len(batch)))
-        gate.wait(10)
+        gate.wait(30)
 
     def queued(others):
         return bool(leaders) and len(combiner._queue) == others
@@ -298,7 +298,7 @@ def test_a_batch_has_a_bound_and_the_lead_is_handed_on():
         eventually(partial(queued, number), "it leads or waits")
     gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert leaders == [("T0", 1), ("T1", 2), ("T3", 2)]
     assert not combiner._led
 
@@ -309,18 +309,18 @@ def test_a_fork_starts_with_an_empty_queue():
 
     def work(batch):
         inside.set()
-        go.wait(10)
+        go.wait(30)
 
     combiner = Combiner(work)
     thread = threading.Thread(target=combiner.submit, args=(Sale((), print), 10))
     thread.start()
-    inside.wait(10)
+    inside.wait(30)
     child = os.fork()
     if not child:
         os._exit(0 if not combiner._led and not combiner._mutex.locked() else 1)
     _, status = os.waitpid(child, 0)
     go.set()
-    thread.join(10)
+    thread.join(30)
     assert os.waitstatus_to_exitcode(status) == 0
 
 

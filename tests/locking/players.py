@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from django.db import connections
 
-PATIENCE = 5.0
+PATIENCE = 30.0
 WAITING = {
     "postgresql": "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
     "mysql": (

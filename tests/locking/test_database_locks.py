@@ -6,18 +6,20 @@ from contextlib import contextmanager
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import close_old_connections, connections, transaction
+from django.db import OperationalError, close_old_connections, connections, transaction
 from django.test.utils import override_settings
 
-from locking import BackendError, LockLost, LockNotSupported, get_lock
+from locking import BackendError, BackendUnavailable, LockLost, LockNotSupported, get_lock
 from locking.backends.base import Busy, Grant
+from locking.backends.database.connections import Permit, Pool
+from locking.databases import setting_too_small
 from locking.handler import locks
 from locking.identity import new_owner
 from locking.testing.contract.base import begin, elsewhere, until
 from tests.backends import ADVISORY, DATABASE
 from tests.locking.pooler import pooler_to
 
-PATIENCE = 15.0
+PATIENCE = 30.0
 DAY_US = 86_400_000_000
 
 
@@ -215,7 +217,9 @@ def test_a_missing_table_is_told(tmp_path, django_db_blocker):
         ({"using": None}, "DATABASES doesn't have"),
         ({"timeout": 0}, "must be seconds above 0"),
         ({"timeout": "5"}, "must be seconds above 0"),
-        ({"tabel": "x"}, "doesn't know; it knows timeout, using"),
+        ({"max_connections": 0}, "must be a whole number, 1 or more, not 0"),
+        ({"max_connections": True}, "must be a whole number, 1 or more, not True"),
+        ({"tabel": "x"}, "doesn't know; it knows max_connections, timeout, using"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, message):
@@ -243,6 +247,176 @@ def test_a_database_in_memory_is_refused(settings):
     finally:
         del connections["memory"]
         del connections.settings["memory"]
+
+
+# --- connections ------------------------------------------------------------------------------------------
+
+
+def connections_to(backend):
+    """Return how many connections others have to the backend's database, by the server."""
+    with connections[backend._pool.using].cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        count = cursor.fetchone()[0]
+    connections[backend._pool.using].close()
+    return count
+
+
+def test_waiters_hold_no_connection(postgresql_locks, django_db_blocker):
+    """Thirty threads that wait for one lock share three connections, and one that listens."""
+    with (
+        django_db_blocker.unblock(),
+        locking_on(DATABASE, **postgresql_locks["OPTIONS"], max_connections=3) as backend,
+    ):
+        before = connections_to(backend)
+        holder = get_lock("crowd", ttl=60).acquire()
+        key = backend._id(backend.key("crowd"))
+        crowd = [begin(lambda: _pass_through("crowd")) for _ in range(30)]
+        until(lambda: len(backend._bell._lines.get(key, ())) == 30, PATIENCE)
+        assert connections_to(backend) - before <= 3 + 1
+        holder.release()
+        for waiter in crowd:
+            waiter.result(timeout=60)
+        assert connections_to(backend) - before <= 3 + 1
+
+
+def _pass_through(name):
+    get_lock(name, ttl=60).acquire(wait=60).release()
+
+
+@contextmanager
+def one_connection_in_use(postgresql_locks, **options):
+    """A backend that may have one connection, which another thread uses until the event is set."""
+    options = {**postgresql_locks["OPTIONS"], "max_connections": 1, **options}
+    with locking_on(DATABASE, **options) as backend:
+        used, over = threading.Event(), threading.Event()
+        user = begin(lambda: backend._pool.run(lambda cursor, _: _use(used, over)))
+        assert used.wait(PATIENCE)
+        yield backend, over
+        over.set()
+        user.result(timeout=PATIENCE)
+
+
+def _use(used, over):
+    used.set()
+    over.wait(PATIENCE)
+
+
+def test_a_thread_waits_for_a_connection_in_use(postgresql_locks, django_db_blocker):
+    """With all connections of the process in use a request waits for the first that is given back."""
+    with django_db_blocker.unblock(), one_connection_in_use(postgresql_locks, timeout=60) as (_, over):
+        asker = begin(get_lock("next", ttl=60).acquire)
+        assert not asker.done()
+        over.set()
+        asker.result(timeout=PATIENCE).release()
+
+
+def test_connections_in_use_for_too_long_are_told(postgresql_locks, django_db_blocker):
+    """A request that gets none of the process's connections in time says which option is too small."""
+    with django_db_blocker.unblock(), one_connection_in_use(postgresql_locks, timeout=0.2) as (_, over):
+        with pytest.raises(BackendUnavailable, match="max_connections") as refused:
+            get_lock("none", ttl=60).acquire(wait=0.1)
+        assert not refused.value.sent
+        over.set()
+        get_lock("none", ttl=60).acquire(wait=PATIENCE).release()
+
+
+def test_a_pool_without_a_bound_is_found_out(postgresql_locks, django_db_blocker, monkeypatch):
+    """A mutant: a pool that opens a connection for whoever asks fails the test above."""
+    monkeypatch.setattr(Pool, "_enter", lambda pool: Permit())
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_connections_in_use_for_too_long_are_told(postgresql_locks, django_db_blocker)
+
+
+def test_a_lost_permit_is_free_again(postgresql_locks, django_db_blocker):
+    """An exception between having a permit and using it doesn't cost the permit."""
+    options = {**postgresql_locks["OPTIONS"], "max_connections": 1}
+    with django_db_blocker.unblock(), locking_on(DATABASE, **options) as backend:
+        backend._pool._enter()
+        get_lock("lost", ttl=60).acquire(wait=0).release()
+
+
+@pytest.fixture
+def role_of_one(postgresql_locks, django_db_blocker):
+    """A role that may have one connection, an alias `limited` that connects as it, and that connection."""
+    default = connections[postgresql_locks["OPTIONS"]["using"]]
+    with django_db_blocker.unblock():
+        _run_all(default, *ROLE)
+        own = {"USER": "holdfast_limited", "PASSWORD": "limited"}
+        connections.settings["limited"] = {**default.settings_dict, **own}
+        connections["limited"].ensure_connection()
+        yield connections["limited"]
+        connections["limited"].close()
+        del connections["limited"]
+        del connections.settings["limited"]
+        _run_all(default, "DROP OWNED BY holdfast_limited", "DROP ROLE holdfast_limited")
+        default.close()
+
+
+ROLE = (
+    "CREATE ROLE holdfast_limited LOGIN PASSWORD 'limited' CONNECTION LIMIT 1",
+    "GRANT USAGE ON SCHEMA public TO holdfast_limited",
+    "GRANT ALL ON ALL TABLES IN SCHEMA public TO holdfast_limited",
+)
+
+
+def _run_all(connection, *statements):
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@pytest.mark.parametrize("backend", [DATABASE, ADVISORY])
+def test_a_server_without_a_slot_is_waited_for(role_of_one, backend):
+    """A waiter that gets no connection asks again, and has the lock when there is a slot."""
+    with locking_on(backend, using="limited"):
+        waiter = begin(lambda: get_lock("slot", ttl=60).acquire(wait=60))
+        with pytest.raises(BackendUnavailable, match="CONNECTION LIMIT is too small"):
+            get_lock("slot", ttl=60).acquire(wait=0)
+        assert not waiter.done()
+        role_of_one.close()
+        waiter.result(timeout=60).release()
+
+
+@pytest.mark.parametrize("backend", [DATABASE, ADVISORY])
+def test_a_server_without_a_slot_says_which_setting_is_too_small(role_of_one, backend):
+    """When the time is over, the error names the setting, and nothing was sent."""
+    with locking_on(backend, using="limited"):
+        with pytest.raises(BackendUnavailable, match="the role's CONNECTION LIMIT is too small") as refused:
+            get_lock("slot", ttl=60).acquire(wait=0.3)
+        assert not refused.value.sent
+
+
+def test_a_waiter_that_does_not_wait_for_a_slot_is_found_out(role_of_one, monkeypatch):
+    """A mutant: a refusal for want of a slot is taken for an outage, and the waiter gives up."""
+    monkeypatch.setattr("locking.backends.database.connections.setting_too_small", lambda error: None)
+    with pytest.raises((AssertionError, BackendUnavailable)):
+        test_a_server_without_a_slot_is_waited_for(role_of_one, DATABASE)
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("FATAL:  sorry, too many clients already", "max_connections"),
+        (
+            "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attr",
+            "max_connections",
+        ),
+        ('FATAL:  too many connections for role "shop"', "the role's CONNECTION LIMIT"),
+        ('FATAL:  too many connections for database "shop"', "the database's CONNECTION LIMIT"),
+        ("FATAL:  no more connections allowed (max_client_conn)", "max_client_conn of pgbouncer"),
+        (1040, "max_connections"),
+        (1203, "max_user_connections"),
+        ("connection refused", None),
+        (2003, None),
+    ],
+)
+def test_the_setting_that_is_too_small_is_known(text, setting):
+    """The answers of PostgreSQL, pgbouncer and MySQL are told apart from an outage."""
+    assert setting_too_small(OperationalError(text)) == setting
+    assert setting_too_small(ValueError(text)) is None
 
 
 # --- advisory ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from locking.handler import locks
 from locking.identity import new_owner
 from locking.testing.contract.asyncio_ import auntil, auntil_free
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 def open_sockets() -> int:

@@ -148,7 +148,7 @@ def test_a_stale_holder_learns_that_it_has_lost(redis_room: redis.Redis) -> None
     assert str(lease.fencing_token) in str(refused.value)
     assert str(fence_of("shop").token) in str(refused.value)
     assert lease.state is State.LOST
-    assert told.wait(10)
+    assert told.wait(30)
 
 
 def test_a_decorated_function_is_fenced(redis_room: redis.Redis) -> None:

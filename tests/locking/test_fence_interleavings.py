@@ -61,7 +61,7 @@ def test_a_holder_behind_its_fence_keeps_the_next_one_waiting(
         assert b.is_seen_waiting()
         a.does(sell_if_nobody_has, "A")
         a.leaves()
-        assert waiting.result(10)
+        assert waiting.result(30)
         b.does(sell_if_nobody_has, "B")
         b.leaves()
     assert sales() == ["A"]
@@ -81,7 +81,7 @@ def test_an_older_holder_that_waited_at_the_fence_is_refused(
         b.does(sell_if_nobody_has, "B")
         b.leaves()
         with pytest.raises(StaleFencingToken):
-            waiting.result(10)
+            waiting.result(30)
         assert held.state is State.LOST
     assert sales() == ["B"]
 
@@ -100,7 +100,7 @@ def test_an_older_holder_goes_on_where_the_newer_one_gave_up(
         b.does(transaction.set_rollback, True, fenced_database)
         with pytest.raises(LockTransactionError):
             b.leaves()
-        assert waiting.result(10) is held
+        assert waiting.result(30) is held
         a.does(sell_if_nobody_has, "A")
         a.leaves()
     assert sales() == ["A"]
@@ -265,7 +265,7 @@ def test_for_update_is_no_fence_under_repeatable_read(fenced_database: str) -> N
         assert b.is_seen_waiting()
         a.does(sell_if_nobody_has, "A")
         a.does(commit)
-        waiting.result(10)
+        waiting.result(30)
         b.does(sell_if_nobody_has, "B")
         b.does(commit)
     assert sales() == ["A", "B"]

@@ -17,7 +17,7 @@ from locking.testing.contract.base import elsewhere, until
 from locking.testing.contract.processes import child
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 def single(lease):

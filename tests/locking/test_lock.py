@@ -25,7 +25,7 @@ from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 def test_names_share_one_wait():

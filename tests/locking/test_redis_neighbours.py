@@ -28,7 +28,7 @@ from tests.locking.support import parts_of
 
 CHANNEL = "redisson_lock__channel:{a}"
 QUEUE = "holdfast_lock_queue:{a}"
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_the_next_in_line_takes_over_listening_when_the_first_gives_up(server, j
     """Someone always hears a Java release: when the listening head leaves, the next one listens."""
     _hold(server, java)
     with counted_waiters(locks["default"]) as waiters:
-        head = begin(get_lock("a", wait=0.5).acquire)
+        head = begin(get_lock("a", wait=3).acquire)
         until(lambda: waiters.number() == 1, PATIENCE)
         second = begin(get_lock("a", ttl=60, wait=60).acquire)
         until(lambda: waiters.number() == 2, PATIENCE)

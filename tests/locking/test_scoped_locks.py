@@ -20,7 +20,7 @@ from locking.testing.contract.base import begin, elsewhere, until
 
 ROW = "locking.backends.database.RowLockBackend"
 XACT = "locking.backends.database.TransactionLockBackend"
-PATIENCE = 15.0
+PATIENCE = 30.0
 
 FORMS = [("postgresql", XACT), ("postgresql", ROW), ("mariadb", ROW)]
 

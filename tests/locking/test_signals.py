@@ -178,7 +178,7 @@ def test_a_receiver_that_never_returns_holds_nothing_up(backend: str, connect: A
     try:
         with get_lock("order:7", ttl=SHORTER_THAN_STUCK):
             pass
-        assert stuck.wait(5)
+        assert stuck.wait(25)
         with get_lock("order:7", ttl=SHORTER_THAN_STUCK) as lease:
             assert lease.remaining() > 0
         assert not elsewhere(get_lock("order:7").locked)
@@ -228,7 +228,7 @@ def test_a_full_queue_drops_and_says_so(
 
     connect(signals.lock_acquired, receiver)
     first = get_lock("first", ttl=5).acquire()
-    assert stuck.wait(5)
+    assert stuck.wait(25)
     with caplog.at_level(logging.ERROR, "locking"), get_lock("second", ttl=5), get_lock("third", ttl=5):
         pass
     go_on.set()

@@ -110,7 +110,7 @@ def test_contention_ends_with_its_block():
     with simulate_contention("order:42"):
         waiter = begin(get_lock("order:42", wait=60).acquire)
         assert held_locks() == []
-    waiter.result(timeout=10).release()
+    waiter.result(timeout=30).release()
 
 
 @override_locks()
@@ -129,7 +129,7 @@ def test_a_loss_is_noticed_by_the_code_under_test(by_name):
     with pytest.raises(LockLost), get_lock("order:42", on_lost=lambda _: told.set()) as lease:
         simulate_loss("order:42" if by_name else lease)
         elsewhere(lambda: pay(42))
-        assert told.wait(10)
+        assert told.wait(30)
         lease.ensure_held()
 
 

@@ -65,8 +65,8 @@ def test_the_next_holder_reads_what_the_last_one_wrote() -> None:
     with locked_transaction("shop"):
         add("row")
         other.start()
-        inside.wait(timeout=10)
-    other.join(timeout=10)
+        inside.wait(timeout=30)
+    other.join(timeout=30)
     assert read == [["row"]]
 
 

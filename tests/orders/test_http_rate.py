@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.test import Client
 
 from orders.models import IdempotencyKey, Order
@@ -14,16 +15,15 @@ from tests.factories import ProductFactory
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """The clock of the counter, 45 seconds into a minute."""
-    times = [60_045.0]
-    monkeypatch.setattr("orders.rate.time.time", lambda: times[0])
-    return times
+def let_pass(seconds):
+    """Let the counters be older by so many seconds, in the cache's own time."""
+    store: Any = cache
+    for name in store.keys("rate:*"):
+        store.expire(name, max(0, store.ttl(name) - seconds))
 
 
 @pytest.fixture(autouse=True)
-def two_a_minute(clock, settings):
+def two_a_minute(settings):
     """A shop with mugs enough, of which one buyer may ask for some twice a minute."""
     settings.CHECKOUT_RATE = 2
     settings.CHECKOUT_STRATEGY = "row_lock"
@@ -44,18 +44,20 @@ def statuses(*answers) -> list[int]:
 def test_the_third_in_a_minute_is_refused():
     """With the seconds to wait, and without an order; another customer is served."""
     assert statuses(post(customer="ann"), post(customer="ann")) == [201, 201]
+    let_pass(45)
     refused = post(customer="ann")
-    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "15")
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["Retry-After"]) <= 15
     assert refused.headers["Content-Type"] == "application/problem+json"
     assert refused.json()["type"] == "/problems/#too-many-requests"
     assert statuses(post(customer="bob")) == [201]
     assert Order.objects.count() == 3
 
 
-def test_the_next_minute_begins_anew(clock):
+def test_the_next_minute_begins_anew():
     """After the seconds of Retry-After the same buyer is served."""
     answers = [post(customer="ann") for _ in range(3)]
-    clock[0] += int(answers[-1].headers["Retry-After"])
+    let_pass(int(answers[-1].headers["Retry-After"]))
     assert statuses(*answers, post(customer="ann")) == [201, 201, 429, 201]
 
 
@@ -84,12 +86,12 @@ def test_one_address_is_limited_whatever_customers_it_names(settings):
     assert statuses(bad, post(customer="a"), post(customer="b"), post(customer="c")) == [400, 201, 201, 429]
 
 
-def test_a_refusal_is_not_kept_under_the_key(clock):
+def test_a_refusal_is_not_kept_under_the_key():
     """The same Idempotency-Key is tried anew after the wait, as it is after *busy*."""
     post(customer="ann"), post(customer="ann")
     assert statuses(post(customer="ann", HTTP_IDEMPOTENCY_KEY="k")) == [429]
     assert not IdempotencyKey.objects.exists()
-    clock[0] += 60
+    let_pass(60)
     assert statuses(post(customer="ann", HTTP_IDEMPOTENCY_KEY="k")) == [201]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from locking.backends.database.connections import (
     ATTEMPTS,
     PARENTS,
     UNREACHABLE,
+    NoConnection,
     Pool,
     detach,
     discard,
@@ -98,15 +100,17 @@ class AdvisoryLockBackend(BaseLockBackend):
         if held is not None and held.keep(ttl):
             return Grant(0, sent)
         with self._pool.translated():
-            for _ in range(ATTEMPTS - 1):
-                try:
-                    return self._try(key, owner, ttl)
-                except UNREACHABLE:
+            try:
+                for _ in range(ATTEMPTS - 1):
+                    with suppress(*UNREACHABLE):
+                        return self._try(key, owner, ttl)
                     self._pool.close()
-            return self._try(key, owner, ttl)
+                return self._try(key, owner, ttl)
+            except NoConnection as error:  # a waiter asks again while its time lasts
+                return Busy(outage=error)
 
     def _try(self, key: str, owner: str, ttl: float) -> Outcome:
-        connection, sent = self._pool.take(), now()
+        connection, sent = self._pool.take(patience=0.0), now()
         number = number_of(key)
         asked = {"number": number, "owner": owner, "ttl": as_milliseconds(ttl)}
         try:
@@ -122,11 +126,16 @@ class AdvisoryLockBackend(BaseLockBackend):
         return Busy(holder=holder[0][0] if holder else None)
 
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
-        """Stand in PostgreSQL's own queue of the lock for at most `seconds`."""
+        """Wait in PostgreSQL's own queue of the lock, and before that for a connection, at most `seconds`."""
+        deadline = now() + seconds
         with self._pool.translated():
-            connection = self._pool.take()
             try:
-                if not wait_in_line(connection, number_of(key), seconds, self._timeout):
+                connection = self._pool.take(patience=seconds)
+            except NoConnection as error:
+                return Busy(outage=error)
+            try:
+                left = max(0.001, deadline - now())
+                if not wait_in_line(connection, number_of(key), left, self._timeout):
                     self._pool.give_back(connection)
                     return Busy()
                 # The lease begins now: how long ago the lock was granted, nobody can tell.

@@ -106,7 +106,7 @@ class Bell:
         return None if self._is_done(-math.inf) else now() + pause
 
     def _listen(self) -> None:
-        connection = self._pool.take()
+        connection = self._pool.connect()
         try:
             with connection.cursor() as cursor:
                 cursor.execute(f"LISTEN {CHANNEL}")

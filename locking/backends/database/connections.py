@@ -1,26 +1,30 @@
-"""Connections of the locks' own: a lock that were taken on the caller's would end with his transaction.
+"""Connections of the locks' own: on the caller's connection a lock would end with the caller's transaction.
 
 They are made from DATABASES and not registered with Django, so that neither a transaction, a rollback nor
-`close_old_connections` of the caller reaches them. Each serves one request, or one hold, at a time.
+`close_old_connections` of the caller reaches them. Each serves one request, or one hold, at a time. A process
+has few of them: a thread that waits for a lock has none.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
-from weakref import finalize
+from weakref import WeakSet, finalize
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.background import after_fork
-from locking.databases import VENDORS, was_overtaken
+from locking.clock import now
+from locking.databases import VENDORS, setting_too_small, was_overtaken
 from locking.exceptions import BackendError, BackendUnavailable
 
 T = TypeVar("T")
@@ -30,8 +34,24 @@ ATTEMPTS: Final = 2
 
 UNREACHABLE: Final = (OperationalError, InterfaceError)
 
+MAX_CONNECTIONS: Final = 8
+"""Connections per process and backend: threads that ask at the same time share them."""
+
+SLOT_PAUSE: Final = 0.1
+"""Seconds until a server that has no slot left for a connection is asked again."""
+
 PARENTS: Final[list[BaseDatabaseWrapper]] = []
 """What a forked child inherited: kept, so that nothing closes it, for closing would end the parent's."""
+
+
+class NoConnection(BackendUnavailable):
+    """No connection was to be had in time: nothing was sent, so waiting for the lock may go on."""
+
+    sent = False
+
+
+class Permit:
+    """Allows one request at a time to use a connection."""
 
 
 class Pool:
@@ -42,16 +62,29 @@ class Pool:
         timeout: seconds after which an unanswered request is given up, and its connection with it.
         owner: how errors call the backend.
         ready: run once on every new connection.
+        size: requests at the same time, and so connections, but for those that are taken for longer.
     """
 
     def __init__(
-        self, using: str, timeout: float, owner: str, ready: Callable[[BaseDatabaseWrapper], object] = bool
+        self,
+        using: str,
+        timeout: float,
+        owner: str,
+        ready: Callable[[BaseDatabaseWrapper], object] = bool,
+        size: int = MAX_CONNECTIONS,
     ) -> None:
         self.using, self.owner = using, owner
-        self._timeout, self._ready = timeout, ready
+        self._timeout, self._ready, self._size = timeout, ready, size
         self._idle: deque[BaseDatabaseWrapper] = deque()
+        self._reset()
         finalize(self, close_all, self._idle)
         after_fork(self.forget)
+
+    def _reset(self) -> None:
+        # Reentrant: a signal handler may release a lock while its thread is in here.
+        self._changed = threading.Condition(threading.RLock())
+        # Weak: a permit that is lost to an exception from a signal handler is free again.
+        self._permits: WeakSet[Permit] = WeakSet()
 
     @property
     def vendor(self) -> str:
@@ -64,39 +97,102 @@ class Pool:
         for connection in self._idle:
             detach(connection)
         self._idle.clear()
+        self._reset()
 
-    def run(self, step: Callable[[Any, int], T]) -> T:
+    def run(self, step: Callable[[Any, int], T], *, patience: float | None = None) -> T:
         """Return what `step` makes of a cursor and the number of the attempt.
 
         It is repeated once on a fresh connection when the reply is lost: it must be safe to repeat.
 
+        Args:
+            step: the work. patience: see `take`.
+
         Raises:
-            BackendUnavailable: no reply; what was done is unknown. BackendError: an error as reply.
+            BackendUnavailable: no reply; what was done is unknown. NoConnection: see `take`. BackendError: an
+                error as reply.
         """
         with self.translated():
             for attempt in range(1, ATTEMPTS):
                 with suppress(*UNREACHABLE):
-                    return self._try(step, attempt)
+                    return self._try(step, attempt, patience)
                 self.close()
-            return self._try(step, ATTEMPTS)
+            try:
+                return self._try(step, ATTEMPTS, patience)
+            except NoConnection as error:
+                error.sent = True  # by the attempt before
+                raise
 
-    def _try(self, step: Callable[[Any, int], T], attempt: int) -> T:
-        connection = self.take()
+    def _try(self, step: Callable[[Any, int], T], attempt: int, patience: float | None) -> T:
+        permit = self._enter()
         try:
-            with connection.cursor() as cursor:
-                answer = step(cursor, attempt)
-        except BaseException:
-            discard(connection)
-            raise
-        self.give_back(connection)
-        return answer
+            connection = self.take(patience)
+            try:
+                with connection.cursor() as cursor:
+                    answer = step(cursor, attempt)
+            except BaseException:
+                discard(connection)
+                raise
+            self.give_back(connection)
+            return answer
+        finally:
+            self._leave(permit)
 
-    def take(self) -> BaseDatabaseWrapper:
-        """Return a connection that nobody else uses until it is given back."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._connect()
+    def _enter(self) -> Permit:
+        """Return a permit; wait for it while there are `size`."""
+        deadline = now() + self._timeout
+        with self._changed:
+            while len(self._permits) >= self._size:
+                if (left := deadline - now()) <= 0:
+                    raise NoConnection(
+                        f"{self._which} is busy: all {self._size} connections of this process were in use for"
+                        f" {self._timeout:g} s; raise OPTIONS['max_connections'], or find out what is slow"
+                    )
+                self._changed.wait(min(left, 1.0))
+            permit = Permit()
+            self._permits.add(permit)
+            return permit
+
+    def _leave(self, permit: Permit) -> None:
+        with self._changed:
+            self._permits.discard(permit)
+            self._changed.notify()
+
+    def take(self, patience: float | None = None) -> BaseDatabaseWrapper:
+        """Return a connection that nobody else uses until it is given back; it may be kept for long.
+
+        Args:
+            patience: seconds to wait while the server has no slot for another one; None: the timeout.
+
+        Raises:
+            NoConnection: none was to be had in time.
+        """
+        slot_by = now() + (self._timeout if patience is None else patience)
+        while True:
+            with suppress(IndexError):
+                return self._idle.pop()
+            try:
+                return self.connect()
+            except OperationalError as error:
+                if not self._waits_for_slot(error, slot_by):
+                    raise
+
+    def _waits_for_slot(self, error: BaseException, deadline: float) -> bool:
+        """Wait a moment if the server had no slot left; False if the error is another one.
+
+        Raises:
+            NoConnection: there is no time left; it says which setting of the server is too small.
+        """
+        setting = setting_too_small(error)
+        if setting is None:
+            return False
+        left = deadline - now()
+        if left <= 0:
+            raise NoConnection(
+                f"{self._which} has no slot left for a connection: {setting} is too small for all processes"
+                f" together; raise it, or have fewer connections: {error}"
+            ) from error
+        time.sleep(min(left, SLOT_PAUSE))
+        return True
 
     def give_back(self, connection: BaseDatabaseWrapper) -> None:
         """Keep `connection` for the next; a test's database is to be dropped, which it would prevent."""
@@ -105,7 +201,8 @@ class Pool:
         else:
             self._idle.append(connection)
 
-    def _connect(self) -> BaseDatabaseWrapper:
+    def connect(self) -> BaseDatabaseWrapper:
+        """Return a new connection."""
         connection = _copy(self.using, self._timeout)
         try:
             with connection.wrap_database_errors:
@@ -117,6 +214,10 @@ class Pool:
             raise
         return connection
 
+    @property
+    def _which(self) -> str:
+        return f"the database {self.using!r} of the lock backend {self.owner!r}"
+
     @contextmanager
     def translated(self) -> Iterator[None]:
         """Raise our errors for the database's: *no answer* and *an error as answer* are two things."""
@@ -126,11 +227,10 @@ class Pool:
             raise self._meant(error) from error
 
     def _meant(self, error: Error) -> BackendError:
-        which = f"the database {self.using!r} of the lock backend {self.owner!r}"
         if isinstance(error, UNREACHABLE) and "no such table" not in str(error):
-            return BackendUnavailable(f"{which} doesn't answer: {error}")
+            return BackendUnavailable(f"{self._which} doesn't answer: {error}")
         return BackendError(
-            f"{which} refused the request (is 'locking' in INSTALLED_APPS, and"
+            f"{self._which} refused the request (is 'locking' in INSTALLED_APPS, and"
             f" `manage.py migrate --database {self.using}` done?): {error}"
         )
 

@@ -26,10 +26,17 @@ from locking.backends.base import (
     Presence,
 )
 from locking.backends.database.bell import Bell, Waiter
-from locking.backends.database.connections import Pool, in_memory, is_conflict, require_alias
+from locking.backends.database.connections import (
+    MAX_CONNECTIONS,
+    NoConnection,
+    Pool,
+    in_memory,
+    is_conflict,
+    require_alias,
+)
 from locking.backends.database.presence import PresenceBook
 from locking.backends.database.sql import BY_VENDOR, Statements
-from locking.backends.options import own_options
+from locking.backends.options import own_count, own_options
 from locking.backoff import jittered
 from locking.clock import now
 from locking.conf import AliasSettings
@@ -53,6 +60,7 @@ class DatabaseBackend(BaseLockBackend):
     Options:
         using: alias in DATABASES; its table is made by `manage.py migrate`.
         timeout: seconds after which a request is given up.
+        max_connections: the process has at most so many for its requests, and one that listens.
     """
 
     supports_fencing = True
@@ -61,9 +69,12 @@ class DatabaseBackend(BaseLockBackend):
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
-        options = own_options(settings, using="default", timeout=DEFAULT_TIMEOUT)
+        options = own_options(
+            settings, using="default", timeout=DEFAULT_TIMEOUT, max_connections=MAX_CONNECTIONS
+        )
+        size = own_count(settings, options["max_connections"], "max_connections")
         self._using = require_alias(options["using"], settings.alias)
-        self._pool = Pool(self._using, options["timeout"], settings.alias)
+        self._pool = Pool(self._using, options["timeout"], settings.alias, size=size)
         self._bell = Bell(self._pool)
         self._presence = PresenceBook(self._pool, settings.key_prefix)
         self._next_sweep = now() + SWEEP_EVERY
@@ -88,7 +99,9 @@ class DatabaseBackend(BaseLockBackend):
             "ttl": microseconds(ttl), "kept": fenced, "queue": queue, "heard": microseconds(RECHECK * 5),
         }  # fmt: skip
         try:
-            row = self._pool.run(lambda cursor, _: self._take(cursor, asked))
+            row = self._pool.run(lambda cursor, _: self._take(cursor, asked), patience=0.0)
+        except NoConnection as error:  # a waiter asks again while its time lasts
+            return Busy(outage=error)
         except BackendUnavailable as error:
             if "database is locked" in str(error):  # SQLite: somebody writes, and nothing was done for us
                 return Busy(outage=error)

@@ -11,11 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from django.core.checks import CheckMessage
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome, Presence
+from locking.backends.base import (
+    BaseLockBackend,
+    Busy,
+    Grant,
+    Held,
+    Outcome,
+    Presence,
+    ask_each,
+    renewal_time,
+)
 from locking.backends.etcd.entries import (
     SUFFIXES,
     Entry,
@@ -38,6 +48,9 @@ from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admi
 from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
+
+ELECTION: Final = 15.0
+"""Seconds within which a cluster is given time to elect a leader, as long as the lease in question lasts."""
 
 OUTAGE_PAUSE: Final = 0.25
 """Seconds until a waiter asks again while a cluster has no leader."""
@@ -178,7 +191,23 @@ class EtcdBackend(LineBackend):
     # holding
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
+        """See the base class; an election may take longer than one request: the members are asked again."""
+        hold = self._holds.get(key, owner)
+        until = now() + ELECTION
+        if hold is not None:
+            until = min(until, hold.deadline)
+        while True:
+            try:
+                return self._extend(key, owner, ttl)
+            except BackendUnavailable:
+                if len(self._wire.urls) == 1 or now() >= until:
+                    raise
+
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
+        """See the base class; asks once: the watchdog has its own pauses, and other leases to renew."""
+        return ask_each([partial(self._extend, *lease) for lease in leases], seconds=renewal_time(leases))
+
+    def _extend(self, key: str, owner: str, ttl: float) -> bool:
         hold = self._holds.begin(key, owner)
         if hold is None:
             return False

@@ -228,7 +228,7 @@ class ClusterWire:
 
     def close(self) -> None:
         """Close the idle sockets."""
-        for wire, ears in self._servers.values():
+        for wire, ears in list(self._servers.values()):  # others may add one meanwhile
             ears.close()
             wire.close()
 
@@ -335,7 +335,7 @@ class ClusterRoom:
 
     async def close(self) -> None:
         """Close every socket."""
-        for room in self._rooms.values():
+        for room in list(self._rooms.values()):  # others may add one meanwhile
             await room.close()
 
     async def _follow(self, request: Request, copies: Copies | None = None) -> Any:

@@ -370,4 +370,4 @@ def _told(node: str, content: bytes, figures: Any) -> tuple[str, float | None]:
     owner, ttl = read_data(node, content)
     if ttl is None:
         return owner, None
-    return owner, min(ttl, max(0.0, figures.mtime / 1000 + ttl - time.time()))
+    return owner, min(ttl, max(0.0, figures.mtime / 1000 + ttl - time.time()))  # noqa: TID251 shown

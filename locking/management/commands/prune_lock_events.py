@@ -10,8 +10,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connections, router, transaction
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from locking.databases import UtcNow
 from locking.models import LockEvent
 
 UNITS = {"d": "days", "h": "hours", "w": "weeks"}
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         """Delete, in one transaction that says what it is to PostgreSQL's trigger."""
         using = router.db_for_write(LockEvent)
         connection = connections[using]
-        oldest = timezone.now() - options["older_than"]
+        oldest = UtcNow() - options["older_than"]
         with transaction.atomic(using=using):
             if connection.vendor == "postgresql":
                 with connection.cursor() as cursor:

@@ -12,7 +12,7 @@ from locking.exceptions import LockLost, LockNotAcquired, LockNotOwned
 from locking.identity import new_owner
 from locking.lease import State
 from locking.lock import get_lock
-from locking.testing.contract.base import ContractBase, begin, elsewhere, until
+from locking.testing.contract.base import ContractBase, at_leisure, begin, elsewhere, until
 
 
 class HoldingContract(ContractBase):
@@ -69,10 +69,11 @@ class HoldingContract(ContractBase):
         """`locked` speaks of anyone, `owned` and `remaining` of the asker."""
         lock, seen_by_another = get_lock(name, ttl=30), get_lock(name)
         assert (lock.locked(), lock.owned(), lock.remaining()) == (False, False, 0.0)
+        asked = now()
         with lock:
             assert lock.locked()
             assert lock.owned()
-            assert 29 < lock.remaining() <= 30
+            assert (asked + 30 - now()) * 0.98 < lock.remaining() <= 30
             assert elsewhere(lambda: (seen_by_another.locked(), seen_by_another.owned())) == (True, False)
         assert (lock.locked(), lock.owned(), lock.remaining()) == (False, False, 0.0)
 
@@ -80,11 +81,12 @@ class HoldingContract(ContractBase):
         """`holder` tells the owner and what is left, and None for a free lock."""
         key, owner = backend.key(name), new_owner()
         assert backend.holder(key) is None
+        asked = now()
         assert isinstance(backend.try_acquire(key, owner, 30.0), Grant)
         holder = backend.holder(key)
         assert holder is not None
         assert holder.owner == owner
-        assert holder.remaining is None or 29 < holder.remaining <= 30
+        assert holder.remaining is None or asked + 30 - now() - 1 < holder.remaining <= 30
         assert backend.release(key, owner)
         assert backend.holder(key) is None
 
@@ -103,12 +105,17 @@ class HoldingContract(ContractBase):
 
     def test_extend_gives_a_new_length(self, name: str) -> None:
         """An extended lease outlives its first ttl and ends with its new one."""
-        with get_lock(name, ttl=self.shortest_ttl * 3) as lease:
-            lease.extend(30)
-            assert 29 < lease.remaining() <= 30
-            until(lambda: lease.remaining() < 30 - self.shortest_ttl * 3, self.patience)
-            assert elsewhere(get_lock(name).try_acquire) is None
-            lease.ensure_held()
+
+        def outlive(ttl: float) -> None:
+            with get_lock(name, ttl=ttl) as lease:
+                asked = now()
+                lease.extend(100)
+                assert (asked + 100 - now()) * 0.98 < lease.remaining() <= 100
+                until(lambda: lease.remaining() < 100 - ttl, self.patience)
+                assert elsewhere(get_lock(name).try_acquire) is None
+                lease.ensure_held()
+
+        at_leisure(outlive, self.shortest_ttl * 3)
 
     def test_extend_may_shorten(self, name: str) -> None:
         """A lease that was given a shorter ttl ends with it."""

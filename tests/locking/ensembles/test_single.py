@@ -247,7 +247,7 @@ def test_a_watch_that_breaks_wakes_its_waiters(on_etcd, monkeypatch):
 def test_a_server_that_accepts_and_says_nothing_is_tried_again_within_the_session():
     """kazoo by itself waits for its answer as long as the session lasts, and every hold is lost by then."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        options = {"session_timeout": 3.0, "timeout": 0.1}
+        options = {"session_timeout": 9.0, "timeout": 0.1}
         entry = {"BACKEND": ZOOKEEPER, "LOCATION": f"127.0.0.1:{silent.getsockname()[1]}", "OPTIONS": options}
         with override_settings(LOCKING={"default": entry}):
             with pytest.raises(BackendUnavailable):

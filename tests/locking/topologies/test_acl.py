@@ -48,7 +48,7 @@ def use_everything(server, prefix="lock:"):
     held.extend(15)
     assert get_lock("a").locked()
     held.release()
-    waiter.result(5).release()
+    waiter.result(25).release()
     with get_lock("kept", min_hold=0.05):
         pass
     use_asyncio()
@@ -78,7 +78,7 @@ def wait_behind_java(server, key):
     until(lambda: server.ask("PUBSUB", "NUMSUB", channel)[1] == 1, "a listener")
     server.ask("DEL", key)
     server.ask("PUBLISH", channel, "0")
-    waiter.result(5).release()
+    waiter.result(25).release()
 
 
 def test_the_listed_rights_are_enough(server):
@@ -97,13 +97,13 @@ def test_the_listed_rights_are_enough_for_the_other_kinds(server):
             assert lock.locked()
     held = get_fair_lock("queued").acquire()
     with pytest.raises(LockNotAcquired):
-        in_thread(lambda: get_fair_lock("queued").acquire(wait=0.05)).result(5)
+        in_thread(lambda: get_fair_lock("queued").acquire(wait=0.05)).result(25)
     held.release()
     held = get_write_lock("waited").acquire()
     waiter = in_thread(lambda: get_write_lock("waited").acquire())
     until(lambda: server.ask("PUBSUB", "NUMSUB", "redisson_rwlock:{lock:waited}")[1] == 1, "a waiter")
     held.release()
-    waiter.result(5).release()
+    waiter.result(25).release()
 
 
 def test_the_listed_rights_are_enough_to_list(server):
@@ -162,7 +162,7 @@ def test_no_listed_command_is_idle(server):
 def give_up_waiting():
     """Leave the queue of a lock that somebody else keeps."""
     with get_lock("kept"), pytest.raises(LockNotAcquired):
-        in_thread(lambda: get_lock("kept").acquire(wait=0.05)).result(5)
+        in_thread(lambda: get_lock("kept").acquire(wait=0.05)).result(25)
 
 
 def test_the_listed_rights_are_enough_on_a_cluster(tmp_path, settings):
@@ -178,5 +178,5 @@ def test_the_listed_rights_are_enough_on_a_cluster(tmp_path, settings):
         waiter = acquired_in_thread(name)
         until_waiting(cluster.masters[0], f"lock:{name}")
         held.release()
-        waiter.result(5).release()
+        waiter.result(25).release()
         use_asyncio()

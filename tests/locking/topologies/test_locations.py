@@ -60,7 +60,7 @@ def test_a_socket_file_serves_threads_and_tasks(tmp_path, start, settings):
 
     held.release()
 
-    waiter.result(5).release()
+    waiter.result(25).release()
     asyncio.run(_lock_and_let_go("local"))
     assert not get_lock("local").locked()
 
@@ -154,7 +154,7 @@ def test_tls_is_verified_and_serves_threads_and_tasks(certificates, tls_server, 
 
     held.release()
 
-    waiter.result(5).release()
+    waiter.result(25).release()
     asyncio.run(_lock_and_let_go("secret"))
 
 

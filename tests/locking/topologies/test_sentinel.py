@@ -21,7 +21,7 @@ def test_a_failover_is_followed_by_waiters_and_holders(service):
     until(lambda: service.replica.ask("ROLE")[0] == b"master", "a failover")
     until(lambda: _releases(held), "a release on the new master")
 
-    assert waiter.result(15).fencing_token > held.fencing_token
+    assert waiter.result(25).fencing_token > held.fencing_token
 
 
 def _releases(lease):
@@ -93,7 +93,7 @@ def test_a_handed_over_lock_is_confirmed_as_well(service, settings):
         held.release()
 
         with pytest.raises(BackendUnavailable, match="replicas confirmed"):
-            waiter.result(10)
+            waiter.result(25)
     finally:
         service.replica.resume()
 
@@ -124,4 +124,4 @@ def test_a_cache_on_a_sentinel_is_shared(service, settings):
 
     with get_lock("cached") as lease:
         assert service.master.ask("HKEYS", "cached") == [lease.leases[0].owner.encode()]
-        assert in_thread(lambda: get_lock("cached").try_acquire()).result(5) is None
+        assert in_thread(lambda: get_lock("cached").try_acquire()).result(25) is None
