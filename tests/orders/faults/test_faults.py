@@ -75,10 +75,9 @@ def quiet_and_short(monkeypatch):
 def count(request) -> Iterator[None]:
     """Print how many points were explored."""
     yield
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter and EXPLORED:
-        each = ", ".join(f"{name} {number}" for name, number in sorted(EXPLORED.items()))
-        reporter.write_line(f"\nfaults of a sale: {EXPLORED.total()} points explored ({each})")
+    each = ", ".join(f"{name} {number}" for name, number in sorted(EXPLORED.items()))
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(f"\nfaults of a sale: {EXPLORED.total()} points explored ({each})")
 
 
 @pytest.fixture(scope="module")
