@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -73,7 +74,7 @@ def _sell_alone(ticket: Ticket) -> None:
 
 
 def _sell(batch: list[Ticket]) -> None:
-    with sale_transaction(Strategy.wait):
+    with sale_transaction(Strategy.wait), _rolled_back_on_failure(batch):
         transaction.on_commit(partial(_settle, batch))
         products = lock_those_there_are(_skus(batch))
         left = _left(products)
@@ -82,6 +83,17 @@ def _sell(batch: list[Ticket]) -> None:
             undecided = _record(undecided, products, left)
         taken = [(products[sku].pk, products[sku].available - units) for sku, units in left.items()]
         subtract_many([(pk, units) for pk, units in taken if units])
+
+
+@contextmanager
+def _rolled_back_on_failure(batch: list[Ticket]) -> Iterator[None]:
+    """Note that a transaction whose block fails sends no COMMIT, whatever it has written."""
+    try:
+        yield
+    except BaseException:
+        for ticket in batch:
+            ticket.sale.progress.restart()
+        raise
 
 
 def _record(batch: list[Ticket], products: Mapping[str, Product], left: dict[str, int]) -> list[Ticket]:

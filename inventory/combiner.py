@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy
+from inventory.progress import OutcomeUnknown
 from inventory.strategies.base import Sale
 
 
@@ -69,7 +70,8 @@ class Combiner:
             wait: seconds to wait until somebody begins with it; after that it is seen through.
 
         Raises:
-            Busy: nobody began in time, or the leader was stopped.
+            Busy: nobody began in time, or the leader was stopped before the commit.
+        OutcomeUnknown: the leader was stopped in the commit.
             Exception: this caller's answer, or what the work of its batch raised.
         """
         ticket = Ticket(sale)
@@ -129,13 +131,18 @@ class Combiner:
 
 
 def _answer(batch: list[Ticket], error: BaseException) -> None:
-    """Give each of the batch the error; one that concerns the leader alone means Busy to the others."""
+    """Give each of the batch the error; the leader's own end tells the others what is known."""
     batch[0].error = error
     for ticket in batch[1:]:
-        if ticket.settled:
-            continue
-        shared = isinstance(error, Exception)
-        ticket.error = error if shared else Busy("the buyer that worked for this one was stopped")
+        if not (ticket.settled or ticket.sale.progress.committed):
+            ticket.error = error if isinstance(error, Exception) else _stopped(ticket.sale)
+
+
+def _stopped(sale: Sale) -> Exception:
+    """Return what to tell a follower whose leader was stopped before it was answered."""
+    if sale.progress.written:
+        return OutcomeUnknown("the buyer that worked for this one was stopped in the commit")
+    return Busy("the buyer that worked for this one was stopped")
 
 
 _combiners: WeakSet[Combiner] = WeakSet()

@@ -15,13 +15,10 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from uuid import UUID, uuid4
-
-from django.db import InterfaceError, OperationalError, transaction
 
 from inventory.domain import Busy, Line, SoldOut
 from inventory.models import Product, StockMovement
@@ -33,24 +30,16 @@ from locking import BackendUnavailable
 
 logger = logging.getLogger(__name__)
 
-UNCERTAIN = (OperationalError, InterfaceError)
-"""Errors after which nobody knows whether the transaction was committed."""
-
 REST = 1.0
 """Seconds for which a Redis that didn't answer isn't asked again: nobody shall wait for it in a row."""
 
 
 @dataclass(slots=True)
 class Hold:
-    """What one sale has taken, room by room, and how far it is."""
+    """What one sale has taken, room by room."""
 
     sale: UUID
     taken: list[tuple[Room, list[Taken]]] = field(default_factory=list)
-    committed: bool = False
-
-    def commits(self) -> None:
-        """Call it inside the sale's transaction: from its commit on the sale is made."""
-        transaction.on_commit(partial(setattr, self, "committed", True))
 
 
 class Gate:
@@ -69,12 +58,12 @@ class Gate:
         self._rests_until = 0.0
 
     @contextmanager
-    def holding(self, sale: Sale) -> Iterator[Hold]:
+    def holding(self, sale: Sale) -> Iterator[None]:
         """Take the units of `sale` for the block, which sells them in the database.
 
         After the commit the sale's entry is struck. Before it, a failure gives the units back. When it can't
-        be known which, the entry stays for `reconcile`. Without Redis the block runs all the same: the
-        database alone decides.
+        be known which (`sale.progress`), the entry stays for `reconcile`. Without Redis the block
+        runs all the same: the database alone decides.
 
         Raises:
             SoldOut: nothing was asked of the database.
@@ -83,11 +72,14 @@ class Gate:
         """
         hold = self._take_or_rest(sale)
         try:
-            yield hold
+            yield
         except BaseException as error:
-            self._end(hold, error)
+            if sale.progress.committed:
+                self._end(hold, self._settle_all)
+            elif not sale.progress.is_unknown_after(error):
+                self._end(hold, self._void if not isinstance(error, SoldOut) else self._void_and_drop)
             raise
-        self._end(hold, None)
+        self._end(hold, self._settle_all)
 
     def drop(self, skus: Iterable[str]) -> None:
         """Remove the stock of products; the next buyer reads it from the database. Pending sales stay."""
@@ -195,17 +187,21 @@ class Gate:
             raise
         return False
 
-    def _end(self, hold: Hold, error: BaseException | None) -> None:
+    def _end(self, hold: Hold, how: Callable[[Hold], None]) -> None:
         try:
-            if hold.committed:
-                for room, taken in hold.taken:
-                    self._settle(room, hold.sale, taken)
-            elif not isinstance(error, UNCERTAIN):
-                self._void(hold)
-                if isinstance(error, SoldOut):  # Redis had let it through: it has too much
-                    self.drop(each.sku for _, taken in hold.taken for each in taken)
+            how(hold)
         except BackendUnavailable as unavailable:
+            self._rests_until = time.monotonic() + REST
             logger.warning("%s; the ledger's entry of %s is left to reconcile", unavailable, hold.sale)
+
+    def _settle_all(self, hold: Hold) -> None:
+        for room, taken in hold.taken:
+            self._settle(room, hold.sale, taken)
+
+    def _void_and_drop(self, hold: Hold) -> None:
+        """Give back what the database refused: the stock in Redis is too high, and is read again."""
+        self._void(hold)
+        self.drop(each.sku for _, taken in hold.taken for each in taken)
 
     def _settle(self, room: Room, sale: UUID, taken: Sequence[Taken]) -> None:
         if taken and not room.settle(sale, taken):

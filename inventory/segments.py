@@ -19,7 +19,7 @@ from django.db.models.functions import Coalesce
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, Shortage, SoldOut
-from inventory.models import Product, StockSegment
+from inventory.models import Product, StockClaim, StockSegment
 from inventory.rows import lock_rows, locked_rows
 
 _FROM_ONE = """
@@ -50,6 +50,19 @@ def levels(products: Iterable[Product]) -> dict[str, int]:
     """Return by SKU what is available of each product in all, as committed now."""
     rows = in_all(Product.objects.filter(pk__in=[product.pk for product in products]))
     return {product.sku: product.available_in_all for product in rows}
+
+
+def is_short(shortages: Iterable[Shortage]) -> bool:
+    """Return whether the database itself has too little for one of these, units of claims counted as there.
+
+    A claim's sale isn't finished: as long as it may fail, its units aren't sold.
+    """
+    wanted = {short.sku: short.requested for short in shortages}
+    claimed = StockClaim.objects.filter(product=OuterRef("pk")).order_by().values("product")
+    units = Coalesce(Subquery(claimed.annotate(total=Sum("quantity")).values("total")), 0)
+    rows = in_all(Product.objects.filter(sku__in=wanted)).annotate(unsold=F("available_in_all") + units)
+    unsold = dict(rows.values_list("sku", "unsold"))
+    return any(unsold.get(sku, 0) < quantity for sku, quantity in wanted.items())
 
 
 def decide_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> None:

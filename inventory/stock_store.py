@@ -3,11 +3,12 @@ first.
 
 Units in Redis are a copy that serves refusals quickly; the database has the last word. Whatever goes wrong
 between the two, the copy may only end up too high (the database then refuses) or too low until
-`Strategy.prepare` rebuilds it.
+`Strategy.reconcile` rebuilds it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,10 +20,11 @@ import redis
 from django.conf import settings
 from django.core.signals import setting_changed
 from redis.backoff import NoBackoff
-from redis.exceptions import ClusterError, RedisClusterException
+from redis.exceptions import NoScriptError, RedisClusterException
 from redis.retry import Retry
 
 from inventory.domain import Line, Shortage, SoldOut
+from inventory.progress import SaleProgress
 from locking import BackendUnavailable
 
 logger = logging.getLogger(__name__)
@@ -47,15 +49,16 @@ def client() -> Any:
 
 
 @cache
-def _script(name: str) -> Any:
-    return client().register_script((_LUA / f"{name}.lua").read_text())
+def _script(name: str) -> tuple[str, str]:
+    """Return a script's text and the name under which a server keeps it."""
+    text = (_LUA / f"{name}.lua").read_text()
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 @setting_changed.connect
 def _on_setting_changed(*, setting: str, **_: object) -> None:
     if setting in ("REDIS_URL", "REDIS_CLUSTER"):
         client.cache_clear()
-        _script.cache_clear()
 
 
 @contextmanager
@@ -63,20 +66,25 @@ def answering() -> Iterator[Any]:
     """Give the client to the block.
 
     Raises:
-        BackendUnavailable: Redis doesn't answer; whether it did what it was asked is not known.
+        BackendUnavailable: Redis doesn't answer, or refuses because it is a replica, its memory is full, or
+            its disk can't be written. Whether it did what it was asked is not known.
     """
     try:
         yield client()
-    except (redis.ConnectionError, redis.TimeoutError, RedisClusterException, ClusterError) as error:
+    except (redis.RedisError, RedisClusterException) as error:
         raise BackendUnavailable(
-            f"Redis doesn't answer ({error}); is it running? REDIS_URL names it"
+            f"Redis can't be used ({error}); is it running, and writable? REDIS_URL names it"
         ) from error
 
 
 def run(script: str, keys: Sequence[str], args: Sequence[object]) -> list[Any]:
-    """Run `lua/<script>.lua`, atomic on the server."""
-    with answering():
-        return cast("list[Any]", _script(script)(keys=keys, args=args))
+    """Run `lua/<script>.lua`, atomic on the server. The text is sent only to a server that lacks it."""
+    text, name = _script(script)
+    with answering() as server:
+        try:
+            return cast("list[Any]", server.evalsha(name, len(keys), *keys, *args))
+        except NoScriptError:
+            return cast("list[Any]", server.eval(text, len(keys), *keys, *args))
 
 
 class _NotLoaded(Exception):
@@ -97,7 +105,7 @@ def take(
 
     Raises:
         SoldOut: naming the short lines.
-        BackendUnavailable: no answer; units may be gone from Redis until the next reload.
+        BackendUnavailable: no answer; units may be gone from Redis until it is reconciled.
     """
     for overwrite in (False, True):
         with suppress(_NotLoaded):
@@ -117,23 +125,27 @@ def _take(lines: Sequence[Line], keys: Sequence[str]) -> Taken:
 
 
 @contextmanager
-def returned_on_failure(taken: Taken) -> Iterator[None]:
-    """Give `taken` back if the block fails for whatever reason: Redis must not keep what no order has."""
+def returned_on_failure(taken: Taken, progress: SaleProgress) -> Iterator[None]:
+    """Give `taken` back unless the block's sale was committed: Redis must not keep what no order has.
+
+    Where the outcome is unknown they go back, too: Redis may be too high, and the database then refuses.
+    """
     try:
         yield
-    except BaseException:
-        _give_back(taken)
+    except BaseException as error:
+        if not progress.committed:
+            _undo(taken, error)
         raise
 
 
-def _give_back(taken: Taken) -> None:
+def _undo(taken: Taken, error: BaseException) -> None:
     try:
-        run("give_back", list(taken), list(taken.values()))
-    except BackendUnavailable:
-        # The body's own error matters more; the units come back with the next reload.
-        logger.warning(
-            "could not give units back to Redis: %s; `manage.py reload_stock` repairs it", dict(taken)
-        )
+        if isinstance(error, SoldOut):  # Redis had let it through: it is too high, and is read again
+            drop(taken)
+        else:
+            run("give_back", list(taken), list(taken.values()))
+    except BackendUnavailable as unavailable:  # the body's own error matters more
+        logger.warning("%s; the units are left to reconcile: %s", unavailable, dict(taken))
 
 
 def load(stock: Mapping[str, int], *, overwrite: bool) -> None:
@@ -143,6 +155,13 @@ def load(stock: Mapping[str, int], *, overwrite: bool) -> None:
             server.mset(dict(stock))
         else:
             server.msetnx(dict(stock))
+
+
+def stored(pattern: str) -> dict[str, int]:
+    """Return the units of every key that matches `pattern`; a key that ends meanwhile is left out."""
+    with answering() as server:
+        units = {key: server.get(key) for key in server.scan_iter(pattern)}
+    return {key: int(number) for key, number in units.items() if number is not None}
 
 
 def drop(keys: Iterable[str]) -> None:

@@ -3,6 +3,9 @@
 Nothing is looked up before the sale. The key is written in the order's own transaction under a unique index,
 so a repetition is found where it can't be missed; and before a refusal is answered the key is looked up,
 because what is sold out now may have been sold to this very request.
+
+A refusal is kept only when the database itself is short, units of unfinished sales counted as its own. Units
+that are missing in a copy may be held by an earlier request of the same key, which may still fail.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.http.request import HttpHeaders
 
-from inventory.domain import LimitReached, SoldOut
+from inventory.domain import Busy, LimitReached, SoldOut
+from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, OutcomeUnknown
 from inventory.reservations import ReservationGone
+from inventory.segments import is_short
 from orders.answers import address_of, json_answer
 from orders.models import IdempotencyKey
 from orders.problems import INVALID, KEY_IN_PROGRESS, KEY_MISSING, KEY_REUSED, Problem, document, problem_of
@@ -74,11 +78,6 @@ def once(key: ClientKey | None, work: Callable[[], HttpResponse]) -> HttpRespons
     with _alone(key):
         try:
             return work()
-        except RepeatedKey:
-            answer = _answered(key)
-            if answer is None:  # swept between the two looks, a day after it was written
-                raise
-            return answer
         except Exception as error:
             return _settled(key, error)
 
@@ -119,13 +118,22 @@ def _answered(key: ClientKey) -> HttpResponse | None:
 
 
 def _settled(key: ClientKey, error: Exception) -> HttpResponse:
-    """Return the key's answer, or keep a final refusal; raise what can be neither."""
+    """Return the key's answer, or keep a final refusal; raise what can be neither.
+
+    Raises:
+        OutcomeUnknown: the key has an answer, which can't be read now.
+        DatabaseUnavailable: a refusal can't be kept.
+        Exception: `error`. A database that can't be asked says nothing of the sale; what ended it does.
+    """
     try:
         return _answered(key) or _kept(key, error)
-    except (OperationalError, InterfaceError):
+    except CONNECTION_ERRORS as outage:
+        if isinstance(error, RepeatedKey):
+            raise OutcomeUnknown("the answer of the first request can't be read now") from outage
         if isinstance(error, _FINAL):
+            raise DatabaseUnavailable("a refusal could not be kept; nothing was ordered") from outage
+        if error is outage:
             raise
-        # A database that can't be asked says nothing of the sale; what ended it does.
         raise error from error.__cause__
 
 
@@ -133,6 +141,8 @@ def _kept(key: ClientKey, error: Exception) -> HttpResponse:
     """Store a final refusal and return it; raise anything else. If somebody was faster, theirs counts."""
     if not isinstance(error, _FINAL):
         raise error
+    if isinstance(error, SoldOut) and not is_short(error.shortages):
+        raise Busy("the missing units are held by sales that are not finished") from error
     problem = problem_of(error)
     row = IdempotencyKey(
         scope=key.scope,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import singledispatch, wraps
 from http import HTTPStatus
@@ -20,6 +20,7 @@ from django.utils.translation import gettext_noop
 from django.views.decorators.csrf import csrf_exempt
 
 from inventory.domain import Busy, InvalidCart, LimitReached, SoldOut
+from inventory.progress import DatabaseUnavailable, OutcomeUnknown, failures, refused_by_server
 from inventory.reservations import ReservationGone
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
 from orders.answers import json_answer
@@ -135,8 +136,9 @@ OUTCOME_UNKNOWN = ProblemType(
     HTTPStatus.SERVICE_UNAVAILABLE,
     gettext_noop("It isn't known whether the order was placed"),
     gettext_noop(
-        "The connection or the lock was lost in the middle. Look at the stock before trying again: a second "
-        "try may be a second order."
+        "The connection or the lock was lost in the middle. Repeat the request with the same "
+        "Idempotency-Key: the answer is the order if it was placed, and otherwise it is placed now, once. "
+        "Without a key a second request may be a second order."
     ),
 )
 NOT_FOUND = ProblemType(
@@ -315,42 +317,35 @@ def _(error: LockLost) -> Problem:
     return _unknown("The lock was lost while the order was being placed.")
 
 
+@problem_of.register
+def _(error: DatabaseUnavailable) -> Problem:
+    logger.error("the database failed: %s (%s)", error, error.__cause__)
+    return _try_again(UNAVAILABLE, "The database failed; nothing was ordered.", RETRY_AFTER_OUTAGE)
+
+
+@problem_of.register
+def _(error: OutcomeUnknown) -> Problem:
+    logger.error("the outcome of an order is unknown: %s (%s)", error, error.__cause__)
+    return _unknown("The connection to the database was lost while the order was being placed.")
+
+
 @problem_of.register(OperationalError)
 @problem_of.register(InterfaceError)
 def _(error: DatabaseError) -> Problem:
     logger.error("the database failed: %s", error)
-    failures = list(_failures(error))
-    if all(map(_unreachable, failures)):
+    chain = list(failures(error))
+    if all(map(_unreachable, chain)):
         return _try_again(UNAVAILABLE, "The database can't be reached.", RETRY_AFTER_OUTAGE)
-    if all(_unreachable(failure) or _refused(failure) for failure in failures):
+    if all(_unreachable(failure) or refused_by_server(failure) for failure in chain):
         return _try_again(
             UNAVAILABLE, "The database refused the work; nothing was changed.", RETRY_AFTER_OUTAGE
         )
     return _unknown("The connection to the database was lost.")
 
 
-def _failures(error: BaseException | None) -> Iterator[Error]:
-    """Give the database's errors from this one back to the first.
-
-    After a COMMIT without an answer Django connects anew: where that is refused, the refusal hides the loss.
-    """
-    while error is not None:
-        if isinstance(error, Error):
-            yield error
-        error = error.__context__
-
-
 def _unreachable(error: Error) -> bool:
     """Return whether no connection could be opened: then nothing was asked of the database."""
     return getattr(error.__cause__, "pgconn", None) is not None  # psycopg sets it for that case only
-
-
-def _refused(error: Error) -> bool:
-    """Return whether the server itself said no: conflict or deadlock (40), resources (53), lock (55).
-
-    Anything else, a lost connection above all, may have come after the commit.
-    """
-    return (getattr(error.__cause__, "sqlstate", None) or "")[:2] in {"40", "53", "55"}
 
 
 def _invalid(faults: Sequence[Fault]) -> Problem:
@@ -367,7 +362,9 @@ def _try_again(kind: ProblemType, detail: str, seconds: float) -> Problem:
 
 
 def _unknown(detail: str) -> Problem:
-    return _try_again(OUTCOME_UNKNOWN, detail, RETRY_AFTER_OUTAGE)
+    return _try_again(
+        OUTCOME_UNKNOWN, f"{detail} Repeat the request with the same Idempotency-Key.", RETRY_AFTER_OUTAGE
+    )
 
 
 # Around a view ---------------------------------------------------------------------------------------------

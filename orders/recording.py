@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, overload
 
+from django.db import Error
+
 from inventory.domain import Line
 from inventory.limits import count_units, uncount_units
 from inventory.models import Product
+from inventory.progress import SaleProgress, refused_by_server
 from inventory.rows import in_key_order
 from inventory.statements import prepared_cursor
 from orders.models import Order
@@ -137,6 +141,7 @@ class Receipt:
     total: Decimal | None = None
     body: dict[str, Any] = field(default_factory=dict)
     watched: tuple[int, ...] = ()
+    progress: SaleProgress = field(default_factory=SaleProgress)
 
     def price(self, products: Mapping[str, Product]) -> None:
         """Compute what the order costs, and the answer to its client, but for its dates."""
@@ -208,6 +213,7 @@ def write_many(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> 
     """
     refused: dict[uuid.UUID, Exception] = {}
     for receipt in receipts:
+        receipt.progress.restart()  # a try before this one was rolled back
         receipt.price(products)
         if error := count_units(receipt.customer, in_key_order(receipt.cart, products)):
             refused[receipt.id] = error
@@ -216,6 +222,7 @@ def write_many(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> 
     for receipt in wanted:
         if receipt.id in written:
             receipt.date(written[receipt.id])
+            receipt.progress.write()
         else:
             assert receipt.key is not None
             uncount_units(receipt.customer, in_key_order(receipt.cart, products))
@@ -237,11 +244,28 @@ def sell_many(receipts: Sequence[Receipt], products: Mapping[str, Product], wait
     """
     for receipt in receipts:
         receipt.price(products)
-    with prepared_cursor() as cursor:
-        cursor.execute(_SALE, [*_rows(receipts, products), f"{max(1, round(wait * 1000))}ms"])
+    values = [*_rows(receipts, products), f"{max(1, round(wait * 1000))}ms"]
+    with prepared_cursor() as cursor, _committing(receipts):
+        cursor.execute(_SALE, values)
         _, created_at = cursor.fetchone()
     for receipt in receipts:
         receipt.date(created_at)
+
+
+@contextmanager
+def _committing(receipts: Sequence[Receipt]) -> Iterator[None]:
+    """Note for each receipt that the block commits it, and what became of that."""
+    for receipt in receipts:
+        receipt.progress.written = True  # from here on the commit may be made, whether it is answered or not
+    try:
+        yield
+    except Error as error:
+        if refused_by_server(error):
+            for receipt in receipts:
+                receipt.progress.restart()
+        raise
+    for receipt in receipts:
+        receipt.progress.commit()
 
 
 def _insert(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> dict[uuid.UUID, datetime]:

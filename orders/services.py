@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from django.conf import settings
@@ -15,6 +16,7 @@ from inventory.checkpoints import checkpoint
 from inventory.domain import LimitReached, Line, SoldOut, merge_in_order
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product
+from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, OutcomeUnknown
 from inventory.rows import refuse
 from inventory.strategies import Sale, Strategy, get_strategy
 from orders.models import Order
@@ -50,6 +52,8 @@ def checkout(
         Busy: the stock was busy for too long; try again.
         RepeatedKey: the key has its answer already, and nothing was written.
         BackendUnavailable: the strategy's lock server or stock server doesn't answer.
+        DatabaseUnavailable: the database failed; nothing was ordered.
+        OutcomeUnknown: the database failed in COMMIT; nobody knows whether there is an order.
 
     Example:
         >>> checkout([Line("mug", 2), Line("pen", 1)], strategy="row_lock")  # doctest: +SKIP
@@ -68,15 +72,37 @@ def place(
     """`checkout` that returns the order's receipt, which has the answer to the client as well."""
     basket = merge_in_order(lines)
     cart = tuple(sorted(basket))
-    seller = get_strategy(_strategy_of(cart) if strategy is None else strategy)
-    with remembered(cart):
-        receipt = Receipt(cart, seller.name, customer, _payment_window(), key)
+    receipt = Receipt(cart, "", customer, _payment_window(), key)
+    with remembered(cart), _outcome_of(receipt):
+        seller = get_strategy(_strategy_of(cart) if strategy is None else strategy)
+        receipt.strategy = seller.name
         sale = _sale(receipt, basket)
         # A strategy whose copy of the stock refuses without asking the database relies on the sweep.
         refusals = (LimitReached,) if seller.keeps_stock else (SoldOut, LimitReached)
         _despite_overdue(cart, partial(_sell, seller, sale), refusals)
     tell_low_stock(receipt)
     return receipt
+
+
+@contextmanager
+def _outcome_of(receipt: Receipt) -> Iterator[None]:
+    """Decide what an error of the block says about the order: once, here, where it is known how far that was.
+
+    Raises:
+        DatabaseUnavailable, OutcomeUnknown: for the database's errors; any other one is left as it is. After
+            the commit nothing is raised: the order stands, whatever fails behind it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if receipt.progress.committed:
+            logger.exception("order %s is placed; what came after its commit failed", receipt.id)
+        elif isinstance(error, OutcomeUnknown) or not isinstance(error, CONNECTION_ERRORS):
+            raise
+        elif receipt.progress.is_unknown_after(error):
+            raise OutcomeUnknown(f"the database failed while order {receipt.id} was committed") from error
+        else:
+            raise DatabaseUnavailable("the database failed; nothing was ordered") from error
 
 
 def tell_low_stock(receipt: Receipt) -> None:
@@ -97,11 +123,12 @@ def checkout_reserved(basket: uuid.UUID, *, customer: str = "", key: ClientKey |
     Raises:
         ReservationGone: it expired, was released or used. LimitReached, RepeatedKey, Busy: see `checkout`.
     """
-    cart = reservations.lines_of(basket)
-    buyer = customer or reservations.customer_of(basket)
-    receipt = Receipt(cart, "reservation", buyer, _payment_window(), key)
-    use = partial(reservations.use, basket, _Record(receipt), wait=Strategy.wait)
-    _despite_overdue(cart, use, (LimitReached,))
+    receipt = Receipt((), "reservation", customer, _payment_window(), key)
+    with _outcome_of(receipt):
+        receipt.cart = reservations.lines_of(basket)
+        receipt.customer = customer or reservations.customer_of(basket)
+        use = partial(reservations.use, basket, _Record(receipt), wait=Strategy.wait)
+        _despite_overdue(receipt.cart, use, (LimitReached,))
     tell_low_stock(receipt)
     return receipt
 
@@ -115,6 +142,7 @@ def _sale(receipt: Receipt, basket: tuple[Line, ...]) -> Sale:
         receipt=receipt,
         record_many=write_many,
         sell_many=sell_many,
+        progress=receipt.progress,
     )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from typing import ClassVar
 
-from django.db import InterfaceError, OperationalError
-
 from inventory.checkpoints import checkpoint
 from inventory.claims import commit_asynchronously, consume, give_back, give_back_older_than, write_claims
+from inventory.progress import CONNECTION_ERRORS, SaleProgress
 from inventory.rows import Products, in_key_order, read_products, refuse, sale_transaction, subtract
 from inventory.strategies.base import Reconciled, Sale, Strategy
 
@@ -40,16 +39,18 @@ class AsyncReserve(Strategy):
 
     def sell(self, sale: Sale) -> None:
         """Claim, COMMIT without a flush; order, COMMIT with one; give the claim back if that fails."""
-        products = self._claim(sale)
+        claim = SaleProgress()
         try:
+            products = self._claim(sale, claim)
             with sale_transaction(self.wait):
                 consume(sale)
                 sale.record(products)
         except BaseException:
-            self._give_back(sale)
+            if claim.written:  # and perhaps committed, although nobody was told so
+                self._give_back(sale)
             raise
 
-    def _claim(self, sale: Sale) -> Products:
+    def _claim(self, sale: Sale, claim: SaleProgress) -> Products:
         with sale_transaction(self.wait):
             commit_asynchronously()
             products = read_products(sale.lines)
@@ -60,12 +61,13 @@ class AsyncReserve(Strategy):
                     refuse(sale.lines, taken=pairs[:number])
             checkpoint("written")
             write_claims(sale, products)
+            claim.write()
         return products
 
     def _give_back(self, sale: Sale) -> None:
         try:
             give_back(sale.id)  # finds none if the order was committed after all
-        except (OperationalError, InterfaceError) as lost:
+        except CONNECTION_ERRORS as lost:
             logger.warning("%s; the claim of %s is left to reconcile", lost, sale.id)
 
     def reconcile(self, older_than: float = 30.0) -> Reconciled:

@@ -12,6 +12,7 @@ from django.conf import settings
 
 from inventory.domain import Line
 from inventory.models import Product
+from inventory.progress import SaleProgress
 from locking import LockError, get_lock
 
 
@@ -35,6 +36,7 @@ class Sale:
             transaction, the same function for all: given their receipts, the products of all by SKU as they
             were read, and the seconds to wait for a row. It raises IntegrityError or DataError, with nothing
             done, when anything isn't as it was read or one of the sales can't be.
+        progress: whether its rows were written and committed; whoever writes them says so.
     """
 
     lines: tuple[Line, ...]
@@ -44,6 +46,7 @@ class Sale:
     receipt: Any = None
     record_many: Callable[[Sequence[Any], Mapping[str, Product]], dict[UUID, Exception]] | None = None
     sell_many: Callable[[Sequence[Any], Mapping[str, Product], float], None] | None = None
+    progress: SaleProgress = field(default_factory=SaleProgress)
 
 
 class Strategy(ABC):

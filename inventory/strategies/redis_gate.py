@@ -36,10 +36,9 @@ class RedisGate(Gated):
 
     def sell(self, sale: Sale) -> None:
         """Take and enter in the ledger; sell in the database; strike the entry."""
-        with self.gate.holding(sale) as hold:
+        with self.gate.holding(sale):
             checkpoint("decided")
             with sale_transaction(self.wait):
-                hold.commits()
                 products = read_products(sale.lines)
                 subtract_all(sale.lines, products)
                 sale.record(products)

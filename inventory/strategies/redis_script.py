@@ -9,7 +9,7 @@ from inventory import stock_store
 from inventory.checkpoints import checkpoint
 from inventory.models import Product
 from inventory.rows import find_products, read_products, sale_transaction, subtract_all
-from inventory.strategies.base import Sale, Strategy
+from inventory.strategies.base import Reconciled, Sale, Strategy
 
 
 class RedisScript(Strategy):
@@ -25,8 +25,8 @@ class RedisScript(Strategy):
     Verdict:
         Exact: whatever Redis believes, the conditional UPDATE stands in one transaction with order and items.
         A crash after the script and before the commit leaves Redis too low, never the database: those units
-        rest unsold until `prepare` (`manage.py reload_stock`) rebuilds Redis from the database. An empty
-        Redis, after a flush, is rebuilt by the first buyer.
+        rest unsold until `reconcile` removes the copy, which the next buyer reads from the database. So does
+        the first buyer after a flush.
 
     Cost:
         A refusal costs one Redis request and no transaction; a sale still costs its row in the database.
@@ -38,7 +38,7 @@ class RedisScript(Strategy):
 
     def sell(self, sale: Sale) -> None:
         """Take from Redis, then from the database; give back to Redis if that fails."""
-        with stock_store.returned_on_failure(self._take(sale)):
+        with stock_store.returned_on_failure(self._take(sale), sale.progress):
             checkpoint("decided")
             with sale_transaction(self.wait):
                 products = read_products(sale.lines)
@@ -56,6 +56,18 @@ class RedisScript(Strategy):
     def forget(self, products: Iterable[Product]) -> None:
         """Remove the units from Redis; the next buyer loads them again."""
         stock_store.drop(_key(product.sku) for product in products)
+
+    def reconcile(self, older_than: float = 30.0) -> Reconciled:
+        """Remove each copy that differs from the database; the next buyer loads it again.
+
+        There is no ledger that says how old a difference is. A copy that is removed during a sale does no
+        harm: read too early it is too high, and then the database refuses.
+        """
+        copies = stock_store.stored(_key("*"))
+        stock = _stock(Product.objects.all())
+        drifted = [key for key, units in copies.items() if units != stock.get(key)]
+        stock_store.drop(drifted)
+        return Reconciled(rebuilt=len(drifted))
 
 
 def _key(sku: str) -> str:

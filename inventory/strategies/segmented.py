@@ -36,10 +36,9 @@ class Segmented(Gated):
 
     def sell(self, sale: Sale) -> None:
         """Take from one segment or several; sell in the database; strike the entries."""
-        with self.gate.holding(sale) as hold:
+        with self.gate.holding(sale):
             checkpoint("decided")
             with sale_transaction(self.wait):
-                hold.commits()
                 products = read_products(sale.lines)
                 subtract_all(sale.lines, products)
                 sale.record(products)

@@ -15,6 +15,7 @@ from inventory import batch_sale as module
 from inventory.combiner import Combiner
 from inventory.domain import Busy, LimitReached, Line, SoldOut, UnknownProduct
 from inventory.models import CustomerPurchase, Product
+from inventory.progress import OutcomeUnknown, SaleProgress
 from inventory.rows import subtract_many
 from inventory.strategies import Sale, Strategy
 from inventory.strategies.combined import Combined
@@ -155,6 +156,46 @@ def test_a_leader_that_is_stopped_after_its_commit_has_sold_for_the_others(way):
         a.ends()
         assert isinstance(b.reaches("committed").dies().error, Killed)
         assert Order.objects.filter(pk=c.ends().result.pk).exists()
+    assert books(sku).sold == 2
+
+
+def stopped_once(step):
+    """Return a step at which the first one who comes there is stopped for good."""
+    stops = iter([Killed("here")])
+
+    def stop(*args):
+        for killed in stops:
+            raise killed
+        return step(*args)
+
+    return stop
+
+
+def test_a_leader_that_is_stopped_right_behind_its_commit_has_sold_for_the_others(monkeypatch):
+    """The server has committed and said so, B is ended before it could tell C: C gets its order."""
+    sku = ProductFactory.create().sku
+    with buyers() as start:
+        a, (b, c) = line_up(start, [Line(sku, 1)], [Line(sku, 1)])
+        b.stops.append("decided")
+        a.ends()
+        b.reaches("decided")
+        monkeypatch.setattr(module, "_settle", stopped_once(module._settle))
+        assert isinstance(b.ends().error, Killed)
+        assert Order.objects.filter(pk=c.ends().result.pk).exists()
+    assert books(sku).sold == 2
+
+
+def test_a_leader_that_is_stopped_in_its_commit_leaves_the_outcome_unknown(monkeypatch):
+    """The server has committed, B is ended before it heard so: C isn't told that nothing was sold."""
+    sku = ProductFactory.create().sku
+    with buyers() as start:
+        a, (b, c) = line_up(start, [Line(sku, 1)], [Line(sku, 1)])
+        b.stops.append("decided")
+        a.ends()
+        b.reaches("decided")
+        monkeypatch.setattr(SaleProgress, "commit", stopped_once(SaleProgress.commit))
+        assert isinstance(b.ends().error, Killed)
+        assert isinstance(c.ends().error, OutcomeUnknown)
     assert books(sku).sold == 2
 
 

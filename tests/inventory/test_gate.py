@@ -14,8 +14,9 @@ from django.db import OperationalError, transaction
 from inventory import stock_store
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, SoldOut
-from inventory.gate import Gate, Hold
+from inventory.gate import Gate
 from inventory.models import Product, StockMovement
+from inventory.progress import SaleProgress
 from inventory.rooms import Room
 from inventory.rows import find_products
 from inventory.services import change_stock
@@ -229,7 +230,7 @@ def test_a_mutant_of_a_script_is_noticed(mutant, lua):
 
 def test_a_gate_that_settles_before_the_commit_is_noticed(monkeypatch):
     """An entry that is struck while the transaction may still fail loses the units."""
-    monkeypatch.setattr(Hold, "commits", lambda hold: setattr(hold, "committed", True))
+    monkeypatch.setattr(SaleProgress, "write", SaleProgress.commit)
     assert a_sale_fails_before_its_commit("redis_gate", ProductFactory.create(on_hand=STOCK).sku) == -1
 
 
@@ -312,7 +313,7 @@ def test_a_sale_of_which_nobody_knows_is_left_to_the_reconciler(made, monkeypatc
         raise OperationalError("server closed the connection")
 
     monkeypatch.setattr("inventory.strategies.redis_gate.sale_transaction", lose)
-    monkeypatch.setattr(Hold, "commits", lambda hold: None)
+    monkeypatch.setattr(SaleProgress, "commit", lambda progress: None)  # a lost connection runs no hooks
     with pytest.raises(OperationalError):
         checkout([Line(sku, 1)], "redis_gate")
     assert drift("redis_gate", sku) == 0

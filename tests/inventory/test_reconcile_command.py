@@ -8,10 +8,12 @@ from uuid import uuid4
 import pytest
 from django.core.management import CommandError, call_command
 
-from inventory.domain import Line
+from inventory import stock_store
+from inventory.domain import Line, SoldOut
 from inventory.models import StockClaim
 from inventory.rows import subtract
 from inventory.strategies.redis_gate import RedisGate
+from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.inventory.books import books
 
@@ -54,3 +56,14 @@ def test_an_age_below_zero_is_refused():
     """There is nothing that young."""
     with pytest.raises(CommandError, match="can't be below 0"):
         reconcile("--older-than", "-1")
+
+
+def test_a_copy_without_a_ledger_is_reconciled_too():
+    """What a dead buyer of `redis_script` took from Redis alone is for sale again."""
+    sku = ProductFactory.create(on_hand=2).sku
+    checkout([Line(sku, 1)], "redis_script")
+    stock_store.client().decr(f"{{stock}}:{sku}")
+    with pytest.raises(SoldOut):
+        checkout([Line(sku, 1)], "redis_script")
+    assert "redis_script: 0 settled, 0 voided, 1 rebuilt." in reconcile()
+    checkout([Line(sku, 1)], "redis_script")

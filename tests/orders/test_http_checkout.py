@@ -134,13 +134,29 @@ def test_a_lock_server_that_is_down_is_an_outage(client, mug):
     assert not Order.objects.exists()
 
 
-def test_a_database_connection_that_dies_has_an_unknown_outcome(client, mug, monkeypatch):
-    """When the server ends the connection in mid-sale, the client is told that the outcome isn't known."""
-    monkeypatch.setattr("inventory.strategies.redis_lock.subtract_all", lambda *_: end_own_connection())
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("inventory.strategies.redis_lock.subtract_all", "unavailable"),
+        ("orders.services.checkpoint", "outcome-unknown"),
+    ],
+    ids=["before the order is written", "before the commit"],
+)
+def test_a_database_connection_that_dies(client, mug, monkeypatch, step, told):
+    """A connection that ends before the order is written sold nothing; after that the outcome is unknown."""
+    monkeypatch.setattr(step, lambda *_, **__: end_own_connection())
     lost = post(client, cart(("mug", 1)))
     connection.close()
-    assert (lost.status_code, lost.json()["type"]) == (503, "/problems/#outcome-unknown")
+    assert (lost.status_code, lost.json()["type"]) == (503, f"/problems/#{told}")
     assert not Order.objects.exists()
+
+
+def test_an_unknown_outcome_says_to_repeat_with_the_same_key(client, mug, monkeypatch):
+    """The client reads what to do in the answer itself."""
+    monkeypatch.setattr("orders.services.checkpoint", lambda *_, **__: end_own_connection())
+    lost = post(client, cart(("mug", 1)))
+    connection.close()
+    assert "Repeat the request with the same Idempotency-Key" in lost.json()["detail"]
 
 
 @pytest.mark.parametrize("strategy", ["conditional_update", "redis_lock", "fenced_lock"])

@@ -130,6 +130,7 @@ def test_an_answer_that_was_lost_after_the_commit_is_found(monkeypatch):
 
     def commit_and_break(self: ConditionalUpdate, sale: Any) -> None:
         sell(self, sale)
+        sale.progress.committed = False
         raise OperationalError("the connection is gone")
 
     monkeypatch.setattr(ConditionalUpdate, "sell", commit_and_break)
@@ -147,7 +148,11 @@ def test_a_lost_commit_stays_unknown_while_nobody_can_be_asked(monkeypatch):
         except psycopg.OperationalError as error:
             raise OperationalError("can't be reached") from error
 
-    def break_off(*args: object) -> None:
+    sell = ConditionalUpdate.sell
+
+    def break_off(self: ConditionalUpdate, sale: Any) -> None:
+        sell(self, sale)
+        sale.progress.committed = False
         raise OperationalError("the connection is gone")
 
     monkeypatch.setattr("orders.idempotency._answered", refuse)

@@ -17,7 +17,7 @@ class Command(BaseCommand):
     help = (
         "Settle the sales that dead buyers left in the ledgers of redis_gate, segmented and async_reserve:"
         " those with an order are struck, the units of the others go back on sale. Rebuild copies of the"
-        " stock that have drifted from the database."
+        " stock (redis_script's too) that have drifted from the database."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

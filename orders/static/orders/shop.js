@@ -84,18 +84,23 @@ async function buy(event) {
 
 async function place(order, key) {
   busy(true);
+  let unknown;
   try {
-    await show(await send(form.action, order, { "Idempotency-Key": key }));
+    unknown = await show(await send(form.action, order, { "Idempotency-Key": key }));
   } catch {
-    const item = add("unknown", gettext("No answer: it isn't known whether the order was placed"), []);
-    const again = element("button", { type: "button", textContent: gettext("Ask again") });
-    // The same key: if the order was placed, this gets its answer and places no second one.
-    again.addEventListener("click", () => { again.remove(); place(order, key); });
-    item.append(again);
+    unknown = add("unknown", gettext("No answer: it isn't known whether the order was placed"), []);
   }
+  if (unknown) offerRepetition(unknown, order, key);
   busy(false);
   showSum();
   await refresh();
+}
+
+// The same key: if the order was placed, this gets its answer and places no second one.
+function offerRepetition(item, order, key) {
+  const again = element("button", { type: "button", textContent: gettext("Ask again") });
+  again.addEventListener("click", () => { again.remove(); place(order, key); });
+  item.append(again);
 }
 
 // crypto.randomUUID() is missing where a page comes over plain HTTP from another machine.
@@ -126,6 +131,7 @@ async function show(answer) {
   const item = add(kind, title, details, `${answer.status} ${isJson ? JSON.stringify(body, null, 2) : answer.statusText}`);
   if (answer.ok) follow(item, body);
   if (answer.ok) rows.forEach((row) => (field(row).value = 0));
+  return kind === "unknown" ? item : null;
 }
 
 function ordered(order) {
@@ -151,7 +157,7 @@ function refused(answer, problem) {
   // Without a known type only the status tells: below 500 the server refused, from 500 on anything may have happened.
   return answer.status < 500
     ? ["invalid", gettext("The order was refused"), [problem.detail ?? answer.statusText]]
-    : ["unknown", gettext("It isn't known whether the order was placed"), [gettext("Look at the stock first.")]];
+    : ["unknown", gettext("It isn't known whether the order was placed"), [gettext("Ask again: no second order is placed.")]];
 }
 
 function shortage({ sku, requested, available }) {
