@@ -20,6 +20,7 @@ from locking.backends.base import BaseLockBackend
 from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.identity import PROCESS
+from locking.liveness import registration
 from locking.names import check_ttl
 from locking.signals import LockEvent, Outcome, announce, heard, lock_lost, lock_released, tell
 from locking.tally import NOTES
@@ -396,6 +397,7 @@ class SingleLease(Lease):
             return
         HOLDS.pop(self._hold_key, None)
         if self.state is not State.LOST:
+            registration.keep(self.owner, PROCESS.date_of(self.deadline))
             self._settle("kept")
 
 

@@ -15,6 +15,7 @@ from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Outc
 from locking.burial import undertaker
 from locking.clock import now
 from locking.conf import DEFAULT_LEASE
+from locking.dead_processes import watcher
 from locking.exceptions import (
     BackendError,
     BackendUnavailable,
@@ -24,8 +25,15 @@ from locking.exceptions import (
     LockNotOwned,
 )
 from locking.handler import DEFAULT_ALIAS, locks
-from locking.identity import current_context, is_owner_of, new_owner
+from locking.identity import (
+    current_context,
+    is_owner_of,
+    new_fenced_owner,
+    new_outlasting_owner,
+    new_owner,
+)
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
+from locking.liveness import registration
 from locking.names import UNSET, Unset, check_names, check_template, check_ttl, check_wait
 from locking.presence import reporter
 from locking.renewal import watchdogs
@@ -346,7 +354,8 @@ class SingleLock(Lock):
         self.transaction_on = options.backend.transaction_on
         self._wait = options.wait
         self.key = options.backend.key(name)
-        self._new_owner: Callable[[], str] = new_owner
+        self._new_owner = _owners_of(options)
+        self._shares_name = False
         self.site: Site | None = None
 
     def taken_at(self, site: Site | None) -> None:
@@ -358,7 +367,7 @@ class SingleLock(Lock):
 
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
         """See `Lock.act_for`."""
-        self._new_owner = partial(new_owner, client_id)
+        self._new_owner, self._shares_name = partial(new_owner, client_id), True
         if take_over and self._backend.supports_force_release:
             self._end_hold_of(client_id)
 
@@ -372,7 +381,7 @@ class SingleLock(Lock):
 
     def act_as(self, owner: str) -> None:
         """Acquire as exactly this owner: it is granted at once what it holds already."""
-        self._new_owner = lambda: owner
+        self._new_owner, self._shares_name = lambda: owner, True
 
     def locked(self) -> bool:
         """See `Lock.locked`."""
@@ -386,6 +395,7 @@ class SingleLock(Lock):
         """Re-enter, or stand in the queue and wait for our turn."""
         if hold := self._reenter(context):
             return hold
+        self._register()
         begun, owner, options = now(), self._new_owner(), self._options
         place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
         outcome: Outcome | None = None
@@ -403,6 +413,7 @@ class SingleLock(Lock):
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
         if hold := self._reenter(context):
             return hold
+        self._register()
         begun, owner, options = now(), self._new_owner(), self._options
         place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
         outcome: Outcome | None = None
@@ -416,14 +427,19 @@ class SingleLock(Lock):
             raise
         return self._leased(owner, outcome, context, begun)
 
+    def _register(self) -> None:
+        """Have others know, should this process be killed, on which backends it may have left something."""
+        if self._backend.alias not in registration.aliases:
+            registration.enter(self._backend.settings.alias, self._backend.alias)
+
     def _wait_in(self, place: Place, outcome: Outcome, begun: float, wait: float | None) -> Grant:
-        with waiting(self.name, self._options.template, self._backend.alias):
+        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
             while isinstance(outcome, Busy):
                 outcome = place.wait(self._pause(outcome, begun, wait))
         return outcome
 
     async def _await_in(self, place: AsyncPlace, outcome: Outcome, begun: float, wait: float | None) -> Grant:
-        with waiting(self.name, self._options.template, self._backend.alias):
+        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
             while isinstance(outcome, Busy):
                 outcome = await place.wait(self._pause(outcome, begun, wait))
         return outcome
@@ -492,7 +508,7 @@ class SingleLock(Lock):
             renewed=options.renewed,
             min_hold=options.min_hold,
             on_lost=options.on_lost,
-            shared_name=self._new_owner is not new_owner,
+            shared_name=self._shares_name,
             template=options.template,
             site=self.site or site_of_caller(),
         )
@@ -504,6 +520,13 @@ class SingleLock(Lock):
         if heard(lock_acquired):
             announce(lock_acquired, lease.event("acquired", waited=now() - begun))
         return lease
+
+
+def _owners_of(options: Options) -> Callable[[], str]:
+    """Return what makes the owners of a lock: they tell what becomes of it when its process is dead."""
+    if options.min_hold:
+        return new_outlasting_owner
+    return new_fenced_owner if options.fenced else new_owner
 
 
 class MultiLock(Lock):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from locking.backoff import jittered
 from locking.exceptions import BackendUnavailable, LockError, LockNotSupported
+from locking.identity import process_of
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -97,6 +98,9 @@ class Held:
     waiters: int | None = None
     since: float | None = None
 
+
+PAGE: Final = 500
+"""Holds that are read at a time where all are looked through."""
 
 PRESENCE_KEPT: Final = 3600
 """Seconds for which the record of a client that fell silent is kept, so that it can be told who it was."""
@@ -282,6 +286,29 @@ class BaseLockBackend(ABC):
             if (hold.key, hold.owner, hold.kind) == (key, owner, kind):
                 return hold
         return None
+
+    # what a dead process has left: see `locking.dead_processes`
+
+    def of_kind(self, kind: str) -> BaseLockBackend:
+        """Return the backend that ends holds of this kind, one of those that `held` tells."""
+        if kind == "lock":
+            return self
+        return self.variant(kind, **({"permits": 1} if kind == "semaphore" else {}))
+
+    def held_by(self, client: str) -> list[Held]:
+        """Return everything that a process holds.
+
+        Args:
+            client: its client id, see `identity.process_of`.
+        """
+        found, offset = list[Held](), 0
+        while page := self.held(prefix=self.settings.key_prefix, offset=offset, limit=PAGE):
+            found += [hold for hold in page if process_of(hold.owner) == client]
+            offset += len(page)
+        return found
+
+    def dequeue(self, client: str) -> None:  # noqa: B027 - most pass over a waiter whose process is dead
+        """Take a dead process's waiters out of every queue, where others would have to wait for them."""
 
     # What processes tell of themselves, where the engine has room for it: see `locking.presence`.
 
