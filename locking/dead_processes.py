@@ -35,7 +35,6 @@ from locking.liveness import (
     DeadProcess,
     Record,
     Session,
-    directory,
     peers,
     read,
     registration,
@@ -63,8 +62,11 @@ MOST_PIDFDS: Final = 100
 """Processes that are watched by the kernel; any further ones are looked at every `TICK`."""
 
 SESSIONS: Final = """
-SELECT pg_backend_pid(), count(*) FILTER (WHERE pid = ANY(%s)) FROM pg_stat_activity
+SELECT pg_backend_pid(),
+       count(*) FILTER (WHERE pid = ANY(%s) OR pid = ANY(%s) AND state IS DISTINCT FROM 'idle')
+  FROM pg_stat_activity
 """
+"""A session that the dead process had inherited is its parent's as well, and stays: it must be idle."""
 
 
 # --- the guard ---------------------------------------------------------------------------------------------
@@ -91,7 +93,7 @@ def _none_on(alias: str, server: str, told: list[Session]) -> bool:
         return False
     connection = connections[alias]
     try:
-        return _shows_none(connection, server, [session.pid for session in told])
+        return _shows_none(connection, server, told)
     except DatabaseError as error:
         logger.info("can't tell yet whether sessions of a dead process are open on %r: %s", alias, error)
         return False
@@ -99,12 +101,13 @@ def _none_on(alias: str, server: str, told: list[Session]) -> bool:
         connection.close()
 
 
-def _shows_none(connection: BaseDatabaseWrapper, server: str, pids: list[int]) -> bool:
+def _shows_none(connection: BaseDatabaseWrapper, server: str, told: list[Session]) -> bool:
+    own, inherited = ([each.pid for each in told if each.inherited is which] for which in (False, True))
     with connection.cursor() as cursor:
-        cursor.execute(SESSIONS, [pids])
-        own, still_there = cursor.fetchone()
+        cursor.execute(SESSIONS, [own, inherited])
+        session, still_there = cursor.fetchone()
     # A pooler answers with a number of its own when a client connects: none of its clients' is a session's.
-    is_direct = own == connection.connection.info.backend_pid
+    is_direct = session == connection.connection.info.backend_pid
     return bool(is_direct and server_of(connection) == server and still_there == 0)
 
 
@@ -118,41 +121,40 @@ class Cleanup:
         self.dead = dead
         self.due = now()
         self._pause = FIRST_PAUSE
-        self._found_nothing_at: float | None = None
+        self._was_clean = False
         self._guard_passed = False
 
     def attempt(self) -> bool:
-        """Release what may be released now; True when nothing is left.
+        """Release what may be released now; True when there was nothing left, twice in a row.
 
-        That is believed the second time only: a server may still have had a request of the process to work
-        off, or may have handed a lock over to a waiter whose socket it had not yet found closed.
+        Once isn't enough: a server may still have had a request of the process to work off, or may have
+        handed a lock over to a waiter whose socket it had not yet found closed.
         """
-        left = sum(self._clean(locks[alias]) for alias in self.dead.record.aliases if alias in locks)
-        if left:
-            self._found_nothing_at = None
-            self.due = now() + self._pause
+        found = [self._clean(locks[alias]) for alias in self.dead.record.aliases if alias in locks]
+        if any(not all(settled) for settled in found):
+            self._was_clean, pause = False, self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-            return False
-        if self._found_nothing_at is not None:
+        elif self._was_clean and not any(found):
             return True
-        self._found_nothing_at = now()
-        self.due = now() + SETTLING
+        else:
+            self._was_clean, pause = not any(found), SETTLING
+        self.due = now() + pause
         return False
 
-    def _clean(self, backend: BaseLockBackend) -> int:
-        """Return how many holds on this backend wait for the next attempt."""
+    def _clean(self, backend: BaseLockBackend) -> list[bool]:
+        """Return for each hold that was found on this backend whether it is settled."""
         if not backend.supports_listing or not backend.supports_force_release or backend.frees_with_holder:
-            return 0
+            return []
         record = self.dead.record
         try:
             backend.dequeue(record.client)
             if f"{backend.alias}/fair" in record.aliases:
                 backend.of_kind("fair").dequeue(record.client)
             holds = [hold for hold in backend.held_by(record.client) if not _stays(record, hold)]
-            return sum(not self._release(backend, hold) for hold in holds)
+            return [self._release(backend, hold) for hold in holds]
         except LockError as error:
             logger.info("releasing the locks of the dead process %d has to wait: %s", record.pid, error)
-            return 1
+            return [False]
 
     def _release(self, backend: BaseLockBackend, hold: Held) -> bool:
         """Release one hold, unless its process's work may still be running; True when it is settled."""
@@ -291,9 +293,13 @@ class Watch:
 
 
 class Watcher:
-    """One thread per process, at work while somebody waits for a lock or something has to be released."""
+    """One thread per process, at work while somebody waits for a lock or something has to be released.
+
+    `enabled` = False keeps it from looking: then the leases decide.
+    """
 
     def __init__(self) -> None:
+        self.enabled = True
         self.reset()
 
     def reset(self) -> None:
@@ -324,7 +330,7 @@ class Watcher:
                 self._changed.notify()
 
     def _start(self) -> None:
-        if registration.fd is None:  # turned off, or no directory: the leases decide
+        if not self.enabled or registration.folder is None:  # the leases decide
             return
         thread = threading.Thread(target=self._run, name="locking-dead-processes", daemon=True)
         with suppress(RuntimeError):  # no more threads: the next one to wait tries again
@@ -342,18 +348,18 @@ class Watcher:
 
     def _sleep(self) -> None:
         with self._changed:
-            while not self._asked and not self._waiters:
+            while not self.enabled or not (self._asked or self._waiters):
                 self._changed.wait()
 
     def _work(self) -> None:
         """Look and release, until nobody waits and nothing is left."""
-        folder = directory()
-        if folder is None:
-            self._asked = False
+        folder = registration.folder
+        if folder is None:  # given up meanwhile
+            threading.Event().wait(LOOK_AGAIN)
             return
         watch, cleanups = Watch(), list[Cleanup]()
         try:
-            while self._is_needed() or cleanups:
+            while folder == registration.folder and (self._is_needed() or cleanups):
                 cleanups += [Cleanup(dead) for dead in watch.refresh(folder)]
                 cleanups = [cleanup for cleanup in cleanups if not _is_done(cleanup)]
                 due = min((cleanup.due - now() for cleanup in cleanups), default=TICK)
@@ -367,7 +373,7 @@ class Watcher:
         """Whether somebody waits, or has asked for a look since the last one."""
         with self._changed:
             asked, self._asked = self._asked, False
-            return asked or self._waiters > 0
+            return self.enabled and (asked or self._waiters > 0)
 
 
 def _is_done(cleanup: Cleanup) -> bool:

@@ -24,7 +24,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -174,11 +174,13 @@ class Session:
         alias: of the database.
         server: host, port and name of the database as the connection knows them.
         pid: on the server.
+        inherited: a parent has opened it, and may go on with it.
     """
 
     alias: str
     server: str
     pid: int
+    inherited: bool = False
 
 
 @dataclass(slots=True)
@@ -212,7 +214,7 @@ class Record:
     def as_text(self) -> str:
         """Return it as the file has it."""
         fields = {name: getattr(self, name) for name in self.__slots__}
-        fields["sessions"] = [[each.alias, each.server, each.pid] for each in self.sessions]
+        fields["sessions"] = [list(astuple(each)) for each in self.sessions]
         return json.dumps(fields)
 
     @classmethod
@@ -241,7 +243,7 @@ class Record:
 class Sessions:
     """The database connections that Django has opened in this process.
 
-    A forked child counts its parent's as its own: it may go on with a connection that it has inherited.
+    A forked child notes its parent's, too: it may go on with one of them, though not safely.
     """
 
     def __init__(self) -> None:
@@ -250,15 +252,17 @@ class Sessions:
         self._untold: set[str] = set()
 
     def reset(self) -> None:
-        """Give a forked child a mutex of its own."""
+        """Tell a forked child's connections from those that it has inherited."""
         self._mutex = threading.Lock()
+        self._open = [(raw, _as_inherited(told)) for raw, told in self._open]
 
     def add(self, connection: BaseDatabaseWrapper) -> bool:
         """Note a new connection; False when there is nothing new to tell.
 
-        SQLite has no sessions: what a dead process had begun there is rolled back by the next one.
+        SQLite has no sessions: what a dead process had begun there is rolled back by the next one. And on the
+        connections of locks in a database nothing of the application's runs.
         """
-        if connection.vendor == "sqlite":
+        if connection.vendor == "sqlite" or getattr(connection, "locks_only", False):
             return False
         raw: Any = connection.connection
         with self._mutex:
@@ -277,6 +281,10 @@ class Sessions:
             told = [session for _, session in self._open]
         unwatched = self._untold.union(each for each in told if isinstance(each, str))
         return [each for each in told if isinstance(each, Session)], sorted(unwatched)
+
+
+def _as_inherited(told: Session | str) -> Session | str:
+    return replace(told, inherited=True) if isinstance(told, Session) else told
 
 
 def _is_open(raw: Any) -> bool:
@@ -335,6 +343,11 @@ class Registration:
     def fd(self) -> int | None:
         """The file descriptor whose flock says that this process is alive."""
         return self._fd
+
+    @property
+    def folder(self) -> Path | None:
+        """The directory of this process's file; None while it has none."""
+        return None if self._fd is None or self.path is None else self.path.parent
 
     def enter(self, *aliases: str) -> None:
         """Say that this process uses these backends; the first time it gets its file.
