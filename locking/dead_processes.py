@@ -147,10 +147,10 @@ class Cleanup:
             return []
         record = self.dead.record
         try:
-            backend.dequeue(record.client)
+            backend.dequeue(record.made)
             if f"{backend.alias}/fair" in record.aliases:
-                backend.of_kind("fair").dequeue(record.client)
-            holds = [hold for hold in backend.held_by(record.client) if not _stays(record, hold)]
+                backend.of_kind("fair").dequeue(record.made)
+            holds = [hold for hold in backend.held_by(record.made) if not _stays(record, hold)]
             return [self._release(backend, hold) for hold in holds]
         except LockError as error:
             logger.info("releasing the locks of the dead process %d has to wait: %s", record.pid, error)

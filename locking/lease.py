@@ -377,6 +377,8 @@ class SingleLease(Lease):
     def _ended(self, was_held: bool, outcome: Outcome) -> None:
         self.unreleased = False
         HOLDS.pop(self._hold_key, None)
+        if self.shared_name:
+            registration.act_no_more(self.owner)
         if not was_held:
             self.lose()
         if self._state is State.LOST:

@@ -35,7 +35,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from locking.identity import PROCESS
+from locking.identity import PROCESS, process_of
 
 logger = logging.getLogger("locking")
 
@@ -194,6 +194,7 @@ class Record:
         start: see `start_of`.
         name: of the machine, for people.
         aliases: the backends that it has used.
+        acting: owners that it made in the name of a unit of work, such as a Celery task.
         kept: by owner, the Unix time until which a lease has to stay although its process is dead.
         only: where the process ended in order, the owners that may be released; None: all.
         sessions: its connections to PostgreSQL.
@@ -206,6 +207,7 @@ class Record:
     start: str | None
     name: str
     aliases: list[str] = field(default_factory=list)
+    acting: list[str] = field(default_factory=list)
     kept: dict[str, float] = field(default_factory=dict)
     only: list[str] | None = None
     sessions: list[Session] = field(default_factory=list)
@@ -231,6 +233,10 @@ class Record:
         """Return whether `/proc` still has the process, whatever became of its flock."""
         now_there = start_of(self.pid)
         return now_there is not None and now_there in (self.start, "unknown")
+
+    def made(self, owner: str) -> bool:
+        """Return whether this owner is of an acquisition that the process made."""
+        return process_of(owner) == self.client or owner in self.acting
 
     def keeps(self, owner: str) -> bool:
         """Return whether this owner's lease has to stay until it ends."""
@@ -335,6 +341,7 @@ class Registration:
         self.path: Path | None = None
         self.aliases: set[str] = set()
         """The backends that this process has used; asked before every acquisition."""
+        self._acting: set[str] = set()
         self._kept: dict[str, float] = {}
         self._prune_at = REWRITE_AT
         self._identity: tuple[str, int, str | None, str] = ("", 0, None, "")
@@ -399,6 +406,7 @@ class Registration:
             PROCESS.client_id,
             *self._identity,
             aliases=sorted(self.aliases),
+            acting=sorted(self._acting),
             kept=dict(self._kept),
             sessions=told,
             unwatched=unwatched,
@@ -430,11 +438,25 @@ class Registration:
     def keep(self, owner: str, until: float) -> None:
         """Have `owner`'s lease stay until the Unix time `until`, even if this process dies before."""
         with self._mutex:
+            self._acting.discard(owner)
             self._kept[owner] = until
             if len(self._kept) > self._prune_at:
                 self._kept = {each: end for each, end in self._kept.items() if end > time.time()}
                 self._prune_at = max(REWRITE_AT, 2 * len(self._kept))
             self.rewrite()
+
+    def act(self, owner: str) -> None:
+        """Note an acquisition in the name of a unit of work, whose owner doesn't tell that it is ours."""
+        with self._mutex:
+            self._acting.add(owner)
+            self.rewrite()
+
+    def act_no_more(self, owner: str) -> None:
+        """Note that such an acquisition has ended."""
+        with self._mutex:
+            if owner in self._acting:
+                self._acting.discard(owner)
+                self.rewrite()
 
     def refresh(self) -> None:
         """Keep the file from looking old to a sweep of `/tmp`; make one where there is none any more."""

@@ -355,7 +355,7 @@ class SingleLock(Lock):
         self._wait = options.wait
         self.key = options.backend.key(name)
         self._new_owner = _owners_of(options)
-        self._shares_name = False
+        self._shares_name = self._acts_for_work = False
         self.site: Site | None = None
 
     def taken_at(self, site: Site | None) -> None:
@@ -367,7 +367,8 @@ class SingleLock(Lock):
 
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
         """See `Lock.act_for`."""
-        self._new_owner, self._shares_name = partial(new_owner, client_id), True
+        self._new_owner = partial(new_owner, client_id)
+        self._shares_name = self._acts_for_work = True
         if take_over and self._backend.supports_force_release:
             self._end_hold_of(client_id)
 
@@ -381,7 +382,8 @@ class SingleLock(Lock):
 
     def act_as(self, owner: str) -> None:
         """Acquire as exactly this owner: it is granted at once what it holds already."""
-        self._new_owner, self._shares_name = lambda: owner, True
+        self._new_owner = lambda: owner
+        self._shares_name, self._acts_for_work = True, False
 
     def locked(self) -> bool:
         """See `Lock.locked`."""
@@ -395,8 +397,7 @@ class SingleLock(Lock):
         """Re-enter, or stand in the queue and wait for our turn."""
         if hold := self._reenter(context):
             return hold
-        self._register()
-        begun, owner, options = now(), self._new_owner(), self._options
+        begun, owner, options = now(), self._registered_owner(), self._options
         place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
         outcome: Outcome | None = None
         try:
@@ -413,8 +414,7 @@ class SingleLock(Lock):
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
         if hold := self._reenter(context):
             return hold
-        self._register()
-        begun, owner, options = now(), self._new_owner(), self._options
+        begun, owner, options = now(), self._registered_owner(), self._options
         place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
         outcome: Outcome | None = None
         try:
@@ -427,10 +427,14 @@ class SingleLock(Lock):
             raise
         return self._leased(owner, outcome, context, begun)
 
-    def _register(self) -> None:
-        """Have others know, should this process be killed, on which backends it may have left something."""
+    def _registered_owner(self) -> str:
+        """Return a new owner; should this process be killed, others know that what it holds is this one's."""
         if self._backend.alias not in registration.aliases:
             registration.enter(self._backend.settings.alias, self._backend.alias)
+        owner = self._new_owner()
+        if self._acts_for_work:
+            registration.act(owner)
+        return owner
 
     def _wait_in(self, place: Place, outcome: Outcome, begun: float, wait: float | None) -> Grant:
         with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
@@ -473,6 +477,8 @@ class SingleLock(Lock):
         """See that an attempt whose outcome isn't known leaves no ghost; a refusal is known, and so is what
         never left this process. Who stands in the queue already may be handed the lock all the same.
         """
+        if self._acts_for_work:
+            registration.act_no_more(owner)
         unsent = isinstance(error, BackendUnavailable) and not error.sent and not queued
         if not isinstance(error, LockNotAcquired) and not unsent:
             undertaker.bury(self._backend, self.key, owner, self._options.ttl)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from locking.backoff import jittered
 from locking.exceptions import BackendUnavailable, LockError, LockNotSupported
-from locking.identity import process_of
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -295,20 +294,22 @@ class BaseLockBackend(ABC):
             return self
         return self.variant(kind, **({"permits": 1} if kind == "semaphore" else {}))
 
-    def held_by(self, client: str) -> list[Held]:
-        """Return everything that a process holds.
-
-        Args:
-            client: its client id, see `identity.process_of`.
-        """
+    def held_by(self, owned: Callable[[str], bool]) -> list[Held]:
+        """Return everything that is held by the owners of which `owned` says True."""
         found, offset = list[Held](), 0
         while page := self.held(prefix=self.settings.key_prefix, offset=offset, limit=PAGE):
-            found += [hold for hold in page if process_of(hold.owner) == client]
+            found += [hold for hold in page if owned(hold.owner)]
             offset += len(page)
         return found
 
-    def dequeue(self, client: str) -> None:  # noqa: B027 - most pass over a waiter whose process is dead
-        """Take a dead process's waiters out of every queue, where others would have to wait for them."""
+    def dequeue(  # noqa: B027 - most engines pass over a waiter whose process is dead
+        self, owned: Callable[[str], bool]
+    ) -> None:
+        """Take the waiters of a dead process out of every queue in which others would wait for them.
+
+        Args:
+            owned: tells its owners from others'.
+        """
 
     # What processes tell of themselves, where the engine has room for it: see `locking.presence`.
 

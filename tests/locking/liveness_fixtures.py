@@ -8,10 +8,24 @@ from typing import Any
 
 import pytest
 
+from locking import liveness
 from locking.dead_processes import watcher
-from locking.liveness import registration
+from locking.liveness import Record, registration
 
 __all__ = ["runtime_dir", "watching"]
+
+
+def own_path() -> Path:
+    """Return the file of this process."""
+    assert registration.path is not None
+    return registration.path
+
+
+def read(path: Path) -> Record:
+    """Return what a process's file says."""
+    record = liveness.read(path)
+    assert record is not None
+    return record
 
 
 @pytest.fixture

@@ -7,24 +7,26 @@ import os
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from locking import dead_processes, get_lock, locked_transaction
+from locking import dead_processes, get_lock, liveness, locked_transaction
 from locking.dead_processes import Cleanup, Watch, has_no_session, watcher
 from locking.handler import locks
-from locking.identity import PROCESS, process_of
+from locking.identity import PROCESS, client_of_work, process_of
 from locking.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.liveness import Record, Session, registration, server_of, sessions
+from locking.liveness import DeadProcess, Record, Session, registration, server_of, sessions
 from locking.models import LockEvent
 from locking.signals import Observer, flush, lock_orphaned, observe, stop_observing
 from locking.testing.contract.base import begin
 from locking.testing.contract.processes import child
 from tests.backends import BACKENDS
-from tests.locking.liveness_fixtures import *  # noqa: F403
+from tests.locking.liveness_fixtures import own_path, read
 from tests.locking.pooler import pooler_to
 from tests.locking.topologies.servers import until
 
@@ -45,7 +47,7 @@ ENGINES = [
     "zookeeper",
     "etcd",
 ]
-MAKERS = [
+MAKERS: list[Any] = [
     get_lock,
     get_fair_lock,
     get_read_lock,
@@ -153,26 +155,31 @@ def test_locks_of_the_living_stay(watching):
         with killed(lambda: get_lock("a", ttl=LEASE)):
             get_lock("a", ttl=60, wait=WAIT).acquire().release()
         until_nobody_is_dead()
-        assert locks["default"].holder("b").owner == owner
+        assert owner_of("b") == owner
         mine.confirm()
+
+
+def owner_of(name):
+    """Who has the lock."""
+    holder = locks["default"].holder(name)
+    assert holder is not None
+    return holder.owner
 
 
 def until_nobody_is_dead():
     """Wait until the files of the dead are gone: whatever was to be released is."""
-    living = {registration.path.name}
+    living = {own_path().name}
 
     def swept():
         watcher.look()
-        left = {path.name for path in registration.folder.iterdir()}
-        return left <= living or all(_lives(registration.folder / name) for name in left - living)
+        left = {path.name for path in own_path().parent.iterdir()}
+        return left <= living or all(_lives(own_path().parent / name) for name in left - living)
 
     until(swept, "the dead are cleaned up behind")
 
 
 def _lives(path):
-    from locking.liveness import read
-
-    record = read(path)
+    record = liveness.read(path)
     return record is not None and record.is_running()
 
 
@@ -197,7 +204,39 @@ def test_what_is_to_outlast_its_process_stays(watching, name, make):
     with killed(make, lambda: get_lock("other", ttl=LEASE)) as (owner, _):
         get_lock("other", ttl=60, wait=WAIT).acquire().release()
         until_nobody_is_dead()
-        assert locks["default"].holder(name).owner == owner
+        assert owner_of(name) == owner
+
+
+class OfWork:
+    """A lock that a process takes in the name of a task."""
+
+    def acquire(self):
+        """Take it as a Celery task does."""
+        lock = get_lock("task", ttl=LEASE)
+        lock.act_for(client_of_work("task-7"))
+        return lock.acquire()
+
+
+def test_what_a_killed_task_held_is_released(watching):
+    """Its owner is the task's and not the process's, and yet it is known whose it was."""
+    with killed(OfWork) as (owner,):
+        assert process_of(owner) != PROCESS.client_id
+        get_lock("task", ttl=60, wait=WAIT).acquire().release()
+
+
+def test_a_task_that_runs_again_elsewhere_keeps_its_lock(watching):
+    """A second run of the same task has another owner: the death of the first takes nothing from it."""
+    with child(holding(OfWork)) as first:
+        first.report()
+        locks["default"].force_release("task", owner_of("task"))
+        lock = get_lock("task", ttl=LEASE)
+        lock.act_for(client_of_work("task-7"))
+        lease = lock.acquire()
+        first.kill()
+        until_nobody_is_dead()
+        lease.confirm()
+        lease.release()
+    assert read(own_path()).acting == []
 
 
 def test_a_release_for_a_dead_process_is_told(watching):
@@ -420,18 +459,17 @@ def test_a_database_that_does_not_answer_proves_nothing(monkeypatch):
 # --- cleaning up ------------------------------------------------------------------------------------------
 
 
-class Dead:
+def dead(client, *aliases):
     """A dead process without a file."""
-
-    def __init__(self, client):
-        self.record = record_of()
-        self.record.client, self.record.aliases = client, ["default", "gone"]
+    record = record_of()
+    record.client, record.aliases = client, list(aliases)
+    return DeadProcess(record, Path("/nowhere"), -1)
 
 
 def test_what_comes_late_is_found_by_a_second_look(monkeypatch):
     """A request that the server had still to work off grants a lock to the dead: it is released as well."""
     owner = f"{process_of('0' * 8 + '-0000-8000-a000-000000000000:1')}:1"
-    cleanup = Cleanup(Dead(process_of(owner)))
+    cleanup = Cleanup(dead(process_of(owner), "default", "gone"))
     assert not cleanup.attempt()
     locks["default"].try_acquire("late", owner, LEASE)
     assert not cleanup.attempt()
@@ -442,8 +480,7 @@ def test_what_comes_late_is_found_by_a_second_look(monkeypatch):
 
 def test_a_backend_that_does_not_answer_is_asked_again(backend_down):
     """An outage keeps the file: nothing is forgotten."""
-    cleanup = Cleanup(Dead("c"))
-    cleanup.dead.record.aliases = [backend_down]
+    cleanup = Cleanup(dead("c", backend_down))
     for _ in range(3):
         assert not cleanup.attempt()
     assert cleanup.due > 0
@@ -456,12 +493,12 @@ def test_the_kernel_wakes_whoever_waits(watching):
         registration.enter("default")
         watch = Watch()
         try:
-            assert watch.refresh(registration.folder) == []
+            assert watch.refresh(own_path().parent) == []
             holder.kill()
             begun = time.monotonic()
             watch.wait(30.0)
             assert time.monotonic() - begun < 20
-            (dead,) = watch.refresh(registration.folder)
+            (dead,) = watch.refresh(own_path().parent)
             dead.close()
         finally:
             watch.close()
@@ -478,9 +515,9 @@ def test_a_process_without_a_pidfd_is_looked_at(watching, monkeypatch):
         holder.report()
         registration.enter("default")
         watch = Watch()
-        assert watch.refresh(registration.folder) == []
+        assert watch.refresh(own_path().parent) == []
         holder.kill()
-        (dead,) = watch.refresh(registration.folder)
+        (dead,) = watch.refresh(own_path().parent)
         dead.close()
         watch.close()
 

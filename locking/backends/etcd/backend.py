@@ -10,7 +10,7 @@ again.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from django.core.checks import CheckMessage
@@ -38,7 +38,6 @@ from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admi
 from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
-from locking.identity import process_of
 
 OUTAGE_PAUSE: Final = 0.25
 """Seconds until a waiter asks again while a cluster has no leader."""
@@ -276,11 +275,11 @@ class EtcdBackend(LineBackend):
         lines.pop(self._prefix + FOLDER, None)
         return lines
 
-    def dequeue(self, client: str) -> None:
+    def dequeue(self, owned: Callable[[str], bool]) -> None:
         """See the base class."""
         for line in self._lines().values():
             for waiter in line[len(holders_of(line)) :]:
-                if process_of(waiter.owner) == client:
+                if owned(waiter.owner):
                     self._leases.revoke(waiter.lease)
 
     def _shown(self, key: str, contender: Contender, waiters: int) -> Held:

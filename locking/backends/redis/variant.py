@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -20,7 +20,6 @@ from locking.backends.redis.wire import Calls, TooFewCopies, Wire
 from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable, LockError
-from locking.identity import process_of
 
 
 class RedisVariant(BaseLockBackend):
@@ -65,7 +64,7 @@ class RedisVariant(BaseLockBackend):
         """See the base class."""
         return AnnouncedPlace(self.kind, self._wire, self._ears_of, key, owner, ttl, fenced)
 
-    def dequeue(self, client: str) -> None:
+    def dequeue(self, owned: Callable[[str], bool]) -> None:
         """See the base class: only Redisson's fair lock keeps a waiter in its queue that is silent."""
         if self.kind.name != "fair":
             return
@@ -73,7 +72,7 @@ class RedisVariant(BaseLockBackend):
             for queue in _fair_queues(server, self.settings.key_prefix):
                 waiters = [owner.decode() for owner in server.command("LRANGE", queue, 0, -1)]
                 for owner in waiters:
-                    if process_of(owner) == client:
+                    if owned(owner):
                         self._wire.call(self.kind.release(key_of_queue(queue), owner))
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from django.core.checks import CheckMessage
@@ -38,7 +38,6 @@ from locking.backends.zookeeper.session import (
 from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
-from locking.identity import process_of
 
 OUTAGE_PAUSE: Final = 0.25
 """Seconds until a waiter asks again while an ensemble has no leader."""
@@ -285,12 +284,12 @@ class ZooKeeperBackend(LineBackend):
             if is_answer(answer)
         ]
 
-    def dequeue(self, client: str) -> None:
+    def dequeue(self, owned: Callable[[str], bool]) -> None:
         """See the base class."""
         lines = [line for _, line in self._lines(self.settings.key_prefix)]
         nodes = [waiter.node for line in lines for waiter in line[len(holders_of(line)) :]]
         for node, found in zip(nodes, self._ask_each(nodes, data), strict=True):
-            if is_answer(found) and process_of(_told(node, *found)[0]) == client:
+            if is_answer(found) and owned(_told(node, *found)[0]):
                 self._delete(node)
 
     def _ask_each(self, paths: Sequence[str], request: Any) -> list[Any]:
