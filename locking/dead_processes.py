@@ -55,7 +55,7 @@ SETTLING: Final = 0.1
 """Seconds after which a server has surely worked off what a process had sent before it died."""
 
 FIRST_PAUSE: Final = 0.01
-LONGEST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 0.2
 """Seconds until a release that has to wait for a database's session is tried again; doubled each time."""
 
 MOST_PIDFDS: Final = 100
@@ -96,9 +96,8 @@ def _none_on(alias: str, server: str, told: list[Session]) -> bool:
         return _shows_none(connection, server, told)
     except DatabaseError as error:
         logger.info("can't tell yet whether sessions of a dead process are open on %r: %s", alias, error)
-        return False
-    finally:
         connection.close()
+        return False
 
 
 def _shows_none(connection: BaseDatabaseWrapper, server: str, told: list[Session]) -> bool:
@@ -214,7 +213,6 @@ def _audit(event: LockEvent, kind: str) -> None:
         row.save(using=alias)
     except DatabaseError as error:
         logger.warning("the release of %r for a dead process has no audit row: %s", event.name, error)
-    finally:
         connections[alias].close()
 
 
@@ -362,9 +360,12 @@ class Watcher:
             while folder == registration.folder and (self._is_needed() or cleanups):
                 cleanups += [Cleanup(dead) for dead in watch.refresh(folder)]
                 cleanups = [cleanup for cleanup in cleanups if not _is_done(cleanup)]
+                if not cleanups:
+                    connections.close_all()  # this thread's, which has no request whose end would do so
                 due = min((cleanup.due - now() for cleanup in cleanups), default=TICK)
                 watch.wait(min(TICK, due) if self._waiters or cleanups else 0.0)
         finally:
+            connections.close_all()
             watch.close()
             for cleanup in cleanups:
                 cleanup.dead.close()

@@ -410,8 +410,16 @@ def own_session(**changes):
 
 
 def asked_elsewhere(record):
-    """Ask the guard in a thread, as the watcher does: it closes the connection that it has used."""
-    return begin(lambda: has_no_session(record)).result(timeout=WAIT)
+    """Ask the guard in a thread, as the watcher does, with a connection of its own."""
+
+
+    def ask():
+        try:
+            return has_no_session(record)
+        finally:
+            connections.close_all()
+
+    return begin(ask).result(timeout=WAIT)
 
 
 def test_the_guard_needs_proof():
