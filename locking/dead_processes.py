@@ -15,6 +15,7 @@ import logging
 import os
 import select
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -64,7 +65,7 @@ MOST_PIDFDS: Final = 100
 SESSIONS: Final = """
 SELECT pg_backend_pid(),
        count(*) FILTER (WHERE pid = ANY(%s) OR pid = ANY(%s) AND state IS DISTINCT FROM 'idle')
-  FROM pg_stat_activity
+  FROM pg_stat_activity WHERE pid <> pg_backend_pid()
 """
 """A session that the dead process had inherited is its parent's as well, and stays: it must be idle."""
 
@@ -342,7 +343,7 @@ class Watcher:
                 self._work()
             except Exception:  # the thread must outlive every surprise
                 logger.exception("looking for dead processes failed; it goes on")
-                threading.Event().wait(LOOK_AGAIN)
+                time.sleep(LOOK_AGAIN)
 
     def _sleep(self) -> None:
         with self._changed:
@@ -353,7 +354,7 @@ class Watcher:
         """Look and release, until nobody waits and nothing is left."""
         folder = registration.folder
         if folder is None:  # given up meanwhile
-            threading.Event().wait(LOOK_AGAIN)
+            time.sleep(LOOK_AGAIN)
             return
         watch, cleanups = Watch(), list[Cleanup]()
         try:

@@ -44,6 +44,11 @@ SETTING: Final = "LOCKING_RUNTIME_DIR"
 REWRITE_AT: Final = 1000
 """Kept leases in a file at which those that have ended are dropped."""
 
+LEFT_OVER: Final = 24 * 3600.0
+"""Seconds after which a file that nobody here may judge is deleted, as one from before a reboot. A living
+process touches its own every minute.
+"""
+
 
 # --- where -------------------------------------------------------------------------------------------------
 
@@ -560,9 +565,10 @@ def _judged(path: Path, fd: int) -> DeadProcess | None:
 
     A process that closed all its file descriptors has lost its flock and lives: /proc has the last word.
     """
-    size = os.fstat(fd).st_size
-    record = Record.parse(os.pread(fd, size, 0))
-    is_deleted = os.fstat(fd).st_nlink == 0
-    if record is None or is_deleted or record.host != host_identity() or record.is_running():
+    found = os.fstat(fd)
+    record = Record.parse(os.pread(fd, found.st_size, 0))
+    if record is None or record.host != host_identity():
+        if time.time() - found.st_mtime > LEFT_OVER:
+            path.unlink()
         return None
-    return DeadProcess(record, path, fd)
+    return None if not found.st_nlink or record.is_running() else DeadProcess(record, path, fd)

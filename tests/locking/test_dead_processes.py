@@ -412,7 +412,6 @@ def own_session(**changes):
 def asked_elsewhere(record):
     """Ask the guard in a thread, as the watcher does, with a connection of its own."""
 
-
     def ask():
         try:
             return has_no_session(record)

@@ -178,6 +178,16 @@ def test_what_cannot_be_read_is_not_gone_by(runtime_dir, text):
     assert seize(path) is None
 
 
+def test_files_from_before_a_reboot_do_not_pile_up(runtime_dir):
+    """One that can't be judged and that nobody has touched for a day is deleted."""
+    path = put(runtime_dir, host="an-earlier-boot/1")
+    assert seize(path) is None
+    assert path.exists()
+    os.utime(path, (0, 0))
+    assert seize(path) is None
+    assert not path.exists()
+
+
 def test_another_users_file_is_left_alone(runtime_dir, monkeypatch):
     """What may not be opened isn't judged, and nothing fails."""
     path = put(runtime_dir)
