@@ -9,7 +9,7 @@ ZOOKEEPER_HOSTS             zk1:2181,zk2:2181/locks: a lock alias `zookeeper`, a
 ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its strategy
 REDLOCK_URLS                redis://a,redis://b,redis://c: a lock alias `redlock`, and its strategy
 CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
-WATCHDOG_TTL                seconds for which a killed worker's distributed locks stay locked at most (default 5)
+WATCHDOG_TTL                seconds for which a killed worker's locks stay locked at most (default 5)
 LOCKING_RUNTIME_DIR         where processes show that they are alive, so that others do; empty: nobody does
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
 CONN_MAX_AGE                seconds for which each thread keeps its connection to the database; default 0
