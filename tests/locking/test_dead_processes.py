@@ -207,6 +207,15 @@ def test_what_is_to_outlast_its_process_stays(watching, name, make):
         assert owner_of(name) == owner
 
 
+def test_a_release_that_knows_no_exception_would_end_what_was_kept(watching, monkeypatch):
+    """The mutant: without the look at what was kept, a lease that was to stay is released with the others."""
+    monkeypatch.setattr(dead_processes, "_stays", lambda record, hold: False)
+    registration.enter("default")
+    with killed(Kept):
+        until_nobody_is_dead()
+        assert locks["default"].holder("kept") is None
+
+
 class OfWork:
     """A lock that a process takes in the name of a task."""
 

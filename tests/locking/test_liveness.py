@@ -143,6 +143,22 @@ def test_a_process_that_closed_its_file_is_not_taken_for_dead():
         assert seize(Path(other.report())) is None
 
 
+def test_the_flock_alone_would_take_a_living_process_for_dead(monkeypatch):
+    """The mutant: without /proc, a process that has closed its descriptors is judged, and lives."""
+    monkeypatch.setattr(Record, "is_running", lambda self: False)
+
+    def work(pipe):
+        registration.enter("default")
+        os.close(registration.fd or -1)
+        pipe.send(str(own_path()))
+        pipe.recv()
+
+    with child(work) as other:
+        dead = seize(Path(other.report()))
+        assert dead is not None
+        dead.close()
+
+
 def put(runtime_dir, **changes):
     """Write the file of a process that is dead, and return its path."""
     fields = {"client": "c", "host": liveness.host_identity(), "pid": 1 << 22, "start": "1", "name": "n"}
