@@ -59,6 +59,9 @@ FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 0.2
 """Seconds until a release that has to wait for a database's session is tried again; doubled each time."""
 
+GIVEN_UP_FOR: Final = 30.0
+"""Seconds until a release is tried again that failed for a reason of our own."""
+
 MOST_PIDFDS: Final = 100
 """Processes that are watched by the kernel; any further ones are looked at every `TICK`."""
 
@@ -381,10 +384,16 @@ class Watcher:
 def _is_done(cleanup: Cleanup) -> bool:
     if cleanup.due > now():
         return False
-    if not cleanup.attempt():
-        return False
-    cleanup.dead.forget()
-    return True
+    try:
+        done = cleanup.attempt()
+    except (
+        Exception
+    ):  # one that fails, for want of a package perhaps, keeps no other's locks from being released
+        logger.exception("releasing the locks of the dead process %d failed", cleanup.dead.record.pid)
+        cleanup.due, done = now() + GIVEN_UP_FOR, False
+    if done:
+        cleanup.dead.forget()
+    return done
 
 
 watcher = Watcher()

@@ -523,8 +523,10 @@ class DeadProcess:
         self.close()
 
     def close(self) -> None:
-        """Let others have a look."""
-        os.close(self.fd)
+        """Let others have a look; a second call does nothing."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def peers(folder: Path) -> Iterator[Path]:

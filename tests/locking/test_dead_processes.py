@@ -16,6 +16,7 @@ from django.db import OperationalError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking import dead_processes, get_lock, liveness, locked_transaction
+from locking.clock import now
 from locking.dead_processes import Cleanup, Watch, has_no_session, watcher
 from locking.handler import locks
 from locking.identity import PROCESS, client_of_work, process_of
@@ -500,6 +501,19 @@ def test_a_backend_that_does_not_answer_is_asked_again(backend_down):
     for _ in range(3):
         assert not cleanup.attempt()
     assert cleanup.due > 0
+
+
+def test_a_release_that_fails_keeps_no_other_from_being_tried(monkeypatch):
+    """A backend that can't even be made is looked at again much later."""
+    cleanup = Cleanup(dead("c", "default"))
+
+    def broken():
+        raise ImportError("no such package")
+
+    monkeypatch.setattr(cleanup, "attempt", broken)
+    assert not dead_processes._is_done(cleanup)
+    assert cleanup.due > now() + 1
+    cleanup.dead.close()
 
 
 def test_the_kernel_wakes_whoever_waits(watching):
