@@ -129,8 +129,11 @@ def _configured(running: Running) -> Iterator[None]:
     from django.db import connections
 
     from locking.handler import locks
+    from locking.liveness import registration
 
     locks.reset()
+    registration.leave([])
+    registration.reset()  # this engine's processes meet in a directory of their own
     try:
         yield
     finally:

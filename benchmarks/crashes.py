@@ -176,7 +176,7 @@ def _delays(waiters: dict[str, Taker], since: dict[str, float]) -> dict[str, flo
     delays = {}
     for name, waiter in waiters.items():
         taken = waiter.taken.wait(max(0.0, deadline - time.monotonic()))
-        delays[name] = (waiter.got - since[name]) * 1000 if taken else -1.0
+        delays[name] = max(0.0, waiter.got - since[name]) * 1000 if taken else -1.0
     return delays
 
 

@@ -9,7 +9,8 @@ ZOOKEEPER_HOSTS             zk1:2181,zk2:2181/locks: a lock alias `zookeeper`, a
 ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its strategy
 REDLOCK_URLS                redis://a,redis://b,redis://c: a lock alias `redlock`, and its strategy
 CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
-WATCHDOG_TTL                seconds for which a killed worker's distributed locks stay taken (default 5)
+WATCHDOG_TTL                seconds for which a killed worker's locks stay locked at most (default 5)
+LOCKING_RUNTIME_DIR         where processes show that they are alive, so that others do; empty: nobody does
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
 CONN_MAX_AGE                seconds for which each thread keeps its connection to the database; default 0
 PREPARE_THRESHOLD           runs on a connection after which PostgreSQL remembers a statement of the checkout;
@@ -142,6 +143,9 @@ LOCKING: dict[str, dict[str, Any]] = {
 # give up (`Strategy.wait`, 10 s). A worker frozen for longer loses its lock, and its sale is refused.
 for entry in LOCKING.values():
     entry["WATCHDOG_TTL"] = env.float("WATCHDOG_TTL", default=5.0)
+# Workers of one host release each other's locks when one is killed; see locking.dead_processes.
+if "LOCKING_RUNTIME_DIR" in env:
+    LOCKING_RUNTIME_DIR = env.str("LOCKING_RUNTIME_DIR") or None
 
 REDIS_CLUSTER = env.bool("REDIS_CLUSTER", default=False)
 CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")

@@ -3,6 +3,8 @@
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
+from locking import liveness  # noqa: F401 - it notes every database connection from the first on
+
 
 class LockingConfig(AppConfig):
     """Holdfast's locks."""

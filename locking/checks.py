@@ -22,6 +22,7 @@ from locking.decorators import DECORATED, Options, check_policy
 from locking.exceptions import BackendError
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.keys import dotted_path
+from locking.liveness import base_directory
 from locking.names import check_ttl
 
 LIVE_TAG: Final = "locking_live"
@@ -40,6 +41,16 @@ def check_setting(**_: Any) -> list[CheckMessage]:
         known = ", ".join(map(repr, setting))
         return [_missing_alias(f"LOCKING has no alias 'default', only {known}.")]
     return [message for alias in locks for message in _check_alias(alias, locks.settings[alias])]
+
+
+@register("locking")
+def check_runtime_directory(**_: Any) -> list[CheckMessage]:
+    """Check `LOCKING_RUNTIME_DIR`, where processes show that they are alive."""
+    try:
+        base_directory()
+    except ImproperlyConfigured as error:
+        return [Error(f"{error}.", hint="See docs/reference/settings.md.", id="locking.E010")]
+    return []
 
 
 def _check_alias(alias: str, raw: Any) -> Iterator[CheckMessage]:

@@ -35,14 +35,24 @@ def _as_uuid8(digits: str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
+PLAIN, FENCED, OUTLASTING = "a", "b", "9"
+"""The variant digit of a client id: what may become of the acquisition once its process is dead.
+
+`PLAIN`: released when no database session of the process is left. `FENCED`: released at once, because the
+database refuses what comes late. `OUTLASTING`: left to its lease, as `min_hold` asks for. The owner alone
+tells, so nothing has to be written down when a lock is acquired.
+"""
+
+_VARIANT: Final = 19
+"""Where in a UUID the variant digit is."""
+
+
 class _Process:
     """What identifies this process; made anew in a forked child, which must never pass for its parent."""
 
     def __init__(self) -> None:
-        self.client_id = _new_client_id()
-        self.counter = itertools.count(1)
-        self.generation = 0
-        self.started, self.started_at = time.time(), now()  # noqa: TID251 shown
+        self.generation = -1
+        self.renew()
 
     def renew(self) -> None:
         self.client_id = _new_client_id()
@@ -71,6 +81,40 @@ def new_owner(client_id: str | None = None) -> str:
     if client_id is None:
         return f"{PROCESS.client_id}:{next(PROCESS.counter)}"
     return f"{client_id}:{secrets.randbits(48)}"
+
+
+def new_fenced_owner() -> str:
+    """Return the owner of an acquisition whose fencing token a database checks."""
+    return f"{_with_variant(PROCESS.client_id, FENCED)}:{next(PROCESS.counter)}"
+
+
+def new_outlasting_owner() -> str:
+    """Return the owner of an acquisition that is meant to outlast its process."""
+    return f"{_with_variant(PROCESS.client_id, OUTLASTING)}:{next(PROCESS.counter)}"
+
+
+def _with_variant(client_id: str, digit: str) -> str:
+    return client_id[:_VARIANT] + digit + client_id[_VARIANT + 1 :]
+
+
+def process_of(owner: str) -> str:
+    """Return the client id of the process that made this owner.
+
+    Example:
+        >>> process_of("01234567-89ab-8def-b123-456789abcdef:7")
+        '01234567-89ab-8def-a123-456789abcdef'
+    """
+    return _with_variant(owner.split(":", 1)[0], PLAIN)
+
+
+def is_fenced(owner: str) -> bool:
+    """Return whether this owner was made by `new_fenced_owner`."""
+    return owner[_VARIANT : _VARIANT + 1] == FENCED
+
+
+def outlasts_process(owner: str) -> bool:
+    """Return whether this owner was made by `new_outlasting_owner`."""
+    return owner[_VARIANT : _VARIANT + 1] == OUTLASTING
 
 
 def client_of_work(work: str) -> str:

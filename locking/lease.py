@@ -23,6 +23,7 @@ from locking.background import after_fork, run_once
 from locking.clock import now
 from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.identity import PROCESS, current_sync_call, runs_in
+from locking.liveness import registration
 from locking.names import check_ttl
 from locking.signals import LockEvent, Outcome, announce, heard, lock_lost, lock_released, tell
 from locking.tally import NOTES
@@ -468,6 +469,8 @@ class SingleLease(Lease):
     def _ended(self, was_held: bool, outcome: Outcome) -> None:
         self.unreleased = False
         unregister(self)
+        if self.shared_name:
+            registration.act_no_more(self.owner)
         if not was_held:
             self.lose()
         if self._state is State.LOST:
@@ -488,6 +491,7 @@ class SingleLease(Lease):
             return
         unregister(self)
         if self.state is not State.LOST:
+            registration.keep(self.owner, PROCESS.date_of(self.deadline))
             self._settle("kept")
 
 

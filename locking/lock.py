@@ -15,6 +15,7 @@ from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Outc
 from locking.burial import undertaker
 from locking.clock import now
 from locking.conf import DEFAULT_LEASE
+from locking.dead_processes import watcher
 from locking.exceptions import (
     BackendError,
     BackendUnavailable,
@@ -25,8 +26,15 @@ from locking.exceptions import (
     LockNotSupported,
 )
 from locking.handler import DEFAULT_ALIAS, locks
-from locking.identity import current_context, is_owner_of, new_owner
+from locking.identity import (
+    current_context,
+    is_owner_of,
+    new_fenced_owner,
+    new_outlasting_owner,
+    new_owner,
+)
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
+from locking.liveness import registration
 from locking.names import UNSET, Unset, check_names, check_template, check_ttl, check_wait
 from locking.presence import reporter
 from locking.renewal import watchdogs
@@ -347,8 +355,8 @@ class SingleLock(Lock):
         self.transaction_on = options.backend.transaction_on
         self._wait = options.wait
         self.key = options.backend.key(name)
-        self._new_owner: Callable[[], str] = new_owner
-        self._owner_is_given = False
+        self._new_owner = _owners_of(options)
+        self._shares_name = self._acts_for_work = False
         self.site: Site | None = None
 
     def taken_at(self, site: Site | None) -> None:
@@ -361,6 +369,7 @@ class SingleLock(Lock):
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
         """See `Lock.act_for`."""
         self._new_owner = partial(new_owner, client_id)
+        self._shares_name = self._acts_for_work = True
         if take_over and self._backend.supports_force_release:
             self._end_hold_of(client_id)
 
@@ -379,7 +388,7 @@ class SingleLock(Lock):
         have taken the lock anew, that ends with its ttl.
         """
         self._new_owner = lambda: owner
-        self._owner_is_given = True
+        self._shares_name, self._acts_for_work = True, False
 
     def locked(self) -> bool:
         """See `Lock.locked`."""
@@ -393,7 +402,7 @@ class SingleLock(Lock):
         """Re-enter, or stand in the queue and wait for our turn."""
         if hold := self._reenter(context):
             return hold
-        begun, owner, options = now(), self._new_owner(), self._options
+        begun, owner, options = now(), self._registered_owner(), self._options
         place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
         outcome: Outcome | None = None
         try:
@@ -411,7 +420,7 @@ class SingleLock(Lock):
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
         if hold := self._reenter(context):
             return hold
-        begun, owner, options = now(), self._new_owner(), self._options
+        begun, owner, options = now(), self._registered_owner(), self._options
         place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
         outcome: Outcome | None = None
         try:
@@ -425,14 +434,23 @@ class SingleLock(Lock):
             raise
         return self._leased(place.owner or owner, outcome, context, begun)
 
+    def _registered_owner(self) -> str:
+        """Return a new owner; should this process be killed, others know that what it holds is this one's."""
+        if self._backend.alias not in registration.aliases:
+            registration.enter(self._backend.settings.alias, self._backend.alias)
+        owner = self._new_owner()
+        if self._acts_for_work:
+            registration.act(owner)
+        return owner
+
     def _wait_in(self, place: Place, outcome: Outcome, begun: float, wait: float | None) -> Grant:
-        with waiting(self.name, self._options.template, self._backend.alias):
+        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
             while isinstance(outcome, Busy):
                 outcome = place.wait(self._pause(outcome, begun, wait))
         return outcome
 
     async def _await_in(self, place: AsyncPlace, outcome: Outcome, begun: float, wait: float | None) -> Grant:
-        with waiting(self.name, self._options.template, self._backend.alias):
+        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
             while isinstance(outcome, Busy):
                 outcome = await place.wait(self._pause(outcome, begun, wait))
         return outcome
@@ -479,12 +497,15 @@ class SingleLock(Lock):
         Args:
             first: the first answer. Busy says that a given owner held nothing when the attempt began.
         """
-        return not self._owner_is_given or (isinstance(first, Busy) and first.outage is None)
+        owner_is_given = self._shares_name and not self._acts_for_work
+        return not owner_is_given or (isinstance(first, Busy) and first.outage is None)
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
         """See that an attempt whose outcome isn't known leaves no ghost; a refusal is known, and so is what
         never left this process. Who stands in the queue already may be handed the lock all the same.
         """
+        if self._acts_for_work:
+            registration.act_no_more(owner)
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
             undertaker.bury(self._backend, self.key, owner, self._options.ttl)
@@ -520,7 +541,7 @@ class SingleLock(Lock):
             renewed=options.renewed,
             min_hold=options.min_hold,
             on_lost=options.on_lost,
-            shared_name=self._new_owner is not new_owner,
+            shared_name=self._shares_name,
             template=options.template,
             site=self.site or site_of_caller(),
         )
@@ -533,6 +554,13 @@ class SingleLock(Lock):
         if heard(lock_acquired):
             announce(lock_acquired, lease.event("acquired", waited=now() - begun))
         return lease
+
+
+def _owners_of(options: Options) -> Callable[[], str]:
+    """Return what makes the owners of a lock: they tell what becomes of it when its process is dead."""
+    if options.min_hold:
+        return new_outlasting_owner
+    return new_fenced_owner if options.fenced else new_owner
 
 
 class MultiLock(Lock):

@@ -62,13 +62,16 @@ class LockEventQuerySet(models.QuerySet["LockEvent"]):
 
 
 class LockEvent(models.Model):
-    """What an operator did to another's lock, when and why: the audit. Never changed; pruned by age."""
+    """What was done to another's lock, by an operator or for a dead process: the audit. Never changed; pruned
+    by age.
+    """
 
     class Action(models.TextChoices):
         """What was asked for."""
 
         FORCE_RELEASE = "force_release", _("force release")
         EXTEND = "extend", _("extend")
+        DEAD_PROCESS = "dead_process", _("release for a dead process")
 
     at = models.DateTimeField(_("at"), db_default=UtcNow(), editable=False, db_index=True)
     action = models.CharField(_("action"), max_length=20, choices=Action.choices)

@@ -95,10 +95,7 @@ def _required(reason: str) -> str:
 
 
 def _engine(hold: HeldLock) -> BaseLockBackend:
-    backend = locks[hold.backend]
-    if hold.kind == "lock":
-        return backend
-    return backend.variant(hold.kind, **({"permits": 1} if hold.kind == "semaphore" else {}))
+    return locks[hold.backend].of_kind(hold.kind)
 
 
 def _carry_out(event: LockEvent, step: object) -> Result:

@@ -25,10 +25,12 @@ from locking import tally
 from locking.backends.base import BaseLockBackend
 from locking.background import Worker, after_fork
 from locking.clock import now
+from locking.dead_processes import watcher
 from locking.exceptions import LockError
 from locking.handler import locks
 from locking.identity import PROCESS
 from locking.lease import HOLDS, SingleLease, State
+from locking.liveness import registration
 from locking.whereabouts import doing_of, name_of
 
 logger = logging.getLogger("locking")
@@ -78,12 +80,14 @@ class Reporter:
         return now() + BEAT
 
     def beat(self) -> None:
-        """Tell what there is to tell."""
+        """Tell what there is to tell, and have somebody look for dead processes whose locks nobody wants."""
         self._trouble = False
+        watcher.look()
         self._add_figures()
         self._tell(records_of(_long_holds()))
         if now() >= self._tidy_at:
             self._tidy_at = now() + TIDY_EVERY
+            registration.refresh()
             for backend in locks.all(initialized_only=True):
                 self._try(backend.tidy)
 

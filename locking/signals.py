@@ -47,7 +47,12 @@ lock_lost = Signal()
 lock_force_released = Signal()
 """Somebody broke another's hold."""
 
-Outcome = Literal["acquired", "contended", "unavailable", "released", "kept", "lost", "force_released"]
+lock_orphaned = Signal()
+"""The lock of a process that has died was released by another one on its host."""
+
+Outcome = Literal[
+    "acquired", "contended", "unavailable", "released", "kept", "lost", "force_released", "orphaned"
+]
 
 Renewal = Literal["renewed", "failed", "lost"]
 
@@ -91,7 +96,8 @@ class LockEvent(Fields):
         ttl: seconds of the lease when it was taken or last extended.
         waited: seconds from the first try to the grant or refusal; None afterwards.
         held: seconds from the grant to the end of the hold (of a lost one: to the discovery); None before it.
-        holder: a refusal's reason: who has the lock, where the backend can tell.
+        holder: a refusal's reason: who has the lock, where the backend can tell; of an orphaned lock its
+            dead process.
         at: Unix time of the event.
         thread: name of the thread in which it happened.
         template: what the names of its kind have in common, such as `order:<order_id>`; None where unknown.
@@ -131,7 +137,7 @@ class Observer:
     """
 
     def happened(self, event: LockEvent) -> None:
-        """A lock was acquired, refused, released, kept, lost or force-released."""
+        """A lock was acquired, refused, released, kept, lost, force-released, or released for the dead."""
 
     def waiting(self, name: str, template: str | None, backend: str, change: int) -> None:
         """A caller began (`change` = 1) or ceased (-1) to wait for a lock that others have."""
@@ -210,6 +216,7 @@ LEVELS: Final = {
     lock_released: logging.DEBUG,
     lock_lost: logging.WARNING,
     lock_force_released: logging.WARNING,
+    lock_orphaned: logging.WARNING,
 }
 
 SENTENCES: Final[dict[Outcome, str]] = {
@@ -220,6 +227,7 @@ SENTENCES: Final[dict[Outcome, str]] = {
     "kept": "left the lock %(lock)r on backend %(backend)r to its ttl (%(ttl)g s) after %(held).3f s",
     "lost": "lost the lock %(lock)r (ttl %(ttl)g s) on backend %(backend)r",
     "force_released": "the lock %(lock)r on backend %(backend)r was taken from %(owner)s by force",
+    "orphaned": "released the lock %(lock)r on backend %(backend)r, whose process %(holder)s has died",
 }
 
 

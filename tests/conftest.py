@@ -77,11 +77,12 @@ def quick_emptying() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def quiet() -> Iterator[None]:
     """Nothing is sent from the side: tests that count requests, or lose replies, must know each of them."""
+    from locking.dead_processes import watcher
     from locking.presence import reporter
 
-    reporter.enabled = False
+    reporter.enabled = watcher.enabled = False
     yield
-    reporter.enabled = True
+    reporter.enabled = watcher.enabled = True
 
 
 @pytest.fixture(scope="session")

@@ -103,6 +103,9 @@ class Held:
     since: float | None = None
 
 
+PAGE: Final = 500
+"""Holds that are read at a time where all are looked through."""
+
 PRESENCE_KEPT: Final = 3600
 """Seconds for which the record of a client that fell silent is kept, so that it can be told who it was."""
 
@@ -301,6 +304,31 @@ class BaseLockBackend(ABC):
             if (hold.key, hold.owner, hold.kind) == (key, owner, kind):
                 return hold
         return None
+
+    # what a dead process has left: see `locking.dead_processes`
+
+    def of_kind(self, kind: str) -> BaseLockBackend:
+        """Return the backend that ends holds of this kind, one of those that `held` tells."""
+        if kind == "lock":
+            return self
+        return self.variant(kind, **({"permits": 1} if kind == "semaphore" else {}))
+
+    def held_by(self, owned: Callable[[str], bool]) -> list[Held]:
+        """Return everything that is held by the owners of which `owned` says True."""
+        found, offset = list[Held](), 0
+        while page := self.held(prefix=self.settings.key_prefix, offset=offset, limit=PAGE):
+            found += [hold for hold in page if owned(hold.owner)]
+            offset += len(page)
+        return found
+
+    def dequeue(  # noqa: B027 - most engines pass over a waiter whose process is dead
+        self, owned: Callable[[str], bool]
+    ) -> None:
+        """Take the waiters of a dead process out of every queue in which others would wait for them.
+
+        Args:
+            owned: tells its owners from others'.
+        """
 
     # What processes tell of themselves, where the engine has room for it: see `locking.presence`.
 

@@ -56,7 +56,7 @@ class Spans(Observer):
             self._begin_hold(event, self._wait_span(event))
         elif event.outcome in ("contended", "unavailable"):
             self._wait_span(event)
-        elif event.outcome != "force_released":
+        elif event.outcome not in ("force_released", "orphaned"):
             self._end_hold(event)
 
     def _wait_span(self, event: LockEvent) -> Span:

@@ -71,6 +71,9 @@ class Meter(Observer):
         self.waiters = Gauge("locking_waiters", "Callers that wait.", LABELS, **gauge)
         self.lost = Counter("locking_lost", "Leases that ended too early.", LABELS, **where)
         self.forced = Counter("locking_force_releases", "Holds that somebody broke.", LABELS, **where)
+        self.orphaned = Counter(
+            "locking_orphaned", "Locks of dead processes that these released.", LABELS, **where
+        )
         self.renewals = Counter(
             "locking_renewals", "Leases due for renewal, by outcome.", ("backend", "outcome"), **where
         )
@@ -119,6 +122,7 @@ class Series:
         self.wait, self.hold = meter.wait.labels(*labels), meter.hold.labels(*labels)
         self.held, self.waiters = meter.held.labels(*labels), meter.waiters.labels(*labels)
         self.lost, self.forced = meter.lost.labels(*labels), meter.forced.labels(*labels)
+        self.orphaned = meter.orphaned.labels(*labels)
         self.held.set(0)  # a forked child has its parent's figures
         self.waiters.set(0)
 
@@ -156,6 +160,10 @@ class Series:
         """Broken from here; the holder's own process tells the end of the hold."""
         self.forced.inc()
 
+    def was_orphaned(self, event: LockEvent) -> None:
+        """Released from here; its holder is dead, and so is what that counted."""
+        self.orphaned.inc()
+
     def keep_only(self, owners: set[str]) -> None:
         """Forget holds that aren't among these."""
         for owner in self._owners.copy() - owners:
@@ -170,6 +178,7 @@ REACTIONS: Final[dict[str, Callable[[Series, LockEvent], None]]] = {
     "kept": Series.ended,
     "lost": Series.was_lost,
     "force_released": Series.was_forced,
+    "orphaned": Series.was_orphaned,
 }
 
 _meter: Meter | None = None

@@ -26,11 +26,14 @@ UNKNOWN = 0  # in the place of a status
 
 
 class Visit(NamedTuple):
-    """One buyer: when it was to come, how long it took from then, and the status that it was told."""
+    """One buyer: when it was to come, how long it took from then, the status that it was told in the end, and
+    the requests that it took.
+    """
 
     at: float
     latency: float
     status: int
+    requests: int = 1
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,10 @@ class Buyers:
             for number in self._arrivals():
                 at = self._job.schedule.at(number)
                 time.sleep(max(0.0, self._job.start + at - time.monotonic()))
+                asked = wire.requests
                 status = self._visit(wire, number)
-                self.visits.append(Visit(at, time.monotonic() - self._job.start - at, status))
+                latency = time.monotonic() - self._job.start - at
+                self.visits.append(Visit(at, latency, status, wire.requests - asked))
 
     def _arrivals(self) -> Iterator[int]:
         while True:

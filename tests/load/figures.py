@@ -23,15 +23,22 @@ def percentile(sorted_values: Sequence[float], percent: float) -> float:
 
 
 def summary(visits: Sequence[Visit], seconds: float) -> dict[str, Any]:
-    """Return counts by kind, orders a second, and latencies in ms counted from the scheduled arrival."""
+    """Return counts by kind, the share of requests whose answer was definite (an order, or sold out), orders
+    per second, and latencies in ms counted from the scheduled arrival.
+    """
     latencies = sorted(visit.latency for visit in visits)
     counts = {kind: sum(visit.status in statuses for visit in visits) for kind, statuses in KINDS.items()}
     return {
         **counts,
+        "definite_percent": round(100 * (counts["sold"] + counts["refused"]) / _requests(visits), 1),
         "orders_per_second": round(counts["sold"] / seconds, 1),
         **{f"p{percent}_ms": round(percentile(latencies, percent) * 1000, 1) for percent in PERCENTS},
         "slowest_ms": round(latencies[-1] * 1000, 1),
     }
+
+
+def _requests(visits: Sequence[Visit]) -> int:
+    return sum(visit.requests for visit in visits)
 
 
 def over_time(visits: Sequence[Visit], seconds: float, step: float = 0.25) -> dict[str, list[float | None]]:

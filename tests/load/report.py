@@ -21,6 +21,7 @@ COLUMNS = {
     "refused": "refused",
     "busy": "busy",
     "unknown": "unknown",
+    "definite_percent": "definite %",
     "orders_per_second": "orders/s",
     "p50_ms": "p50 ms",
     "p95_ms": "p95 ms",

@@ -54,6 +54,8 @@ class Wire:
         self._timeout = timeout
         self._socket: socket.socket | None = None
         self._used = 0.0
+        self.requests = 0
+        """Sent so far, answered or not."""
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +85,7 @@ class Wire:
         Raises:
             OSError: no reply came, or none in time: whether the shop did the work is not known.
         """
+        self.requests += 1
         try:
             connection = self._fresh()
             connection.sendall(request)

@@ -15,6 +15,7 @@ from locking.lease import SingleLease
 from tests.lock_fixtures import *  # noqa: F403
 from tests.locking.engines import *  # noqa: F403
 from tests.locking.fenced_databases import Database, registered, settings_of
+from tests.locking.liveness_fixtures import *  # noqa: F403
 from tests.locking.mariadb import MISSING, programs, running_mariadb
 from tests.locking.support import committed
 

@@ -10,7 +10,7 @@ again.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -291,16 +291,27 @@ class EtcdBackend(LineBackend):
 
     def _holders(self, prefix: str) -> list[tuple[str, Contender, int]]:
         """See `LineBackend`: one read of all keys, sorted into locks."""
+        found = [
+            (name_of(folder.removeprefix(self._prefix)), holder, len(line) - len(holders_of(line)))
+            for folder, line in self._lines().items()
+            for holder in holders_of(line)
+        ]
+        return sorted((hold for hold in found if hold[0].startswith(prefix)), key=lambda hold: hold[1].order)
+
+    def _lines(self) -> dict[str, list[Entry]]:
+        """Return the line of every lock, by its folder."""
         lines: dict[str, list[Entry]] = {}
         for entry in self._read(self._prefix).entries:
             lines.setdefault(entry.node.rpartition("/")[0], []).append(entry)
         lines.pop(self._prefix + FOLDER, None)
-        found = [
-            (name_of(folder.removeprefix(self._prefix)), holder, len(line) - len(holders_of(line)))
-            for folder, line in lines.items()
-            for holder in holders_of(line)
-        ]
-        return sorted((hold for hold in found if hold[0].startswith(prefix)), key=lambda hold: hold[1].order)
+        return lines
+
+    def dequeue(self, owned: Callable[[str], bool]) -> None:
+        """See the base class."""
+        for line in self._lines().values():
+            for waiter in line[len(holders_of(line)) :]:
+                if owned(waiter.owner):
+                    self._leases.revoke(waiter.lease)
 
     def _shown(self, key: str, contender: Contender, waiters: int) -> Held:
         entry = contender if isinstance(contender, Entry) else Entry(contender.node, contender.order)

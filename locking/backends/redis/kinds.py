@@ -278,6 +278,17 @@ class Fair(Kind):
         return _call(LIST_LOCK, [*self._keys(key)[:3], self.index.of(key.encode())], *told)
 
 
+def key_of_queue(queue: bytes) -> str:
+    """Return the key of a fair lock's queue; of `{a}` and `a`, which share theirs, the latter.
+
+    Example:
+        >>> key_of_queue(b"redisson_lock_queue:{a}")
+        'a'
+    """
+    name = queue.decode().removeprefix("redisson_lock_queue:")
+    return name[1:-1] if name.startswith("{") and name.endswith("}") else name
+
+
 def semaphores_of(ends: bytes) -> list[bytes]:
     """Return the semaphores whose permits' ends may lie in this key: `{a}:timeout` is `a`'s and `{a}`'s.
 

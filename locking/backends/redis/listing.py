@@ -167,7 +167,7 @@ class Listing:
     def adopt(self, count: int = NEAR) -> None:
         """Look on through the next `count` keys of each server for what Redisson's clients hold."""
         for place, wire in enumerate(self._wire.servers()):
-            found = self._look_on(place, wire, count, "hash", _escaped(self._key_prefix) + "*")
+            found = self._look_on(place, wire, count, "hash", escaped(self._key_prefix) + "*")
             self._wire.call_many([adopt_request(key, index=self._index) for key in found])
             ends = self._look_on(place, wire, count, "zset", "*:timeout")
             self._wire.call_many([request for key in ends for request in self._permits_of(key)])
@@ -214,6 +214,6 @@ def _as_held(entry: Entry, reply: Any) -> Held | None:
     )
 
 
-def _escaped(prefix: str) -> str:
+def escaped(prefix: str) -> str:
     """Return `prefix` as a pattern that means itself."""
     return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from locking.backends.base import AsyncPlace, BaseLockBackend, Busy, Grant, Holder, Outcome, Place
 from locking.backends.redis.aio import AsyncCalls, Hub, Rooms
-from locking.backends.redis.kinds import Kind, read_holders
+from locking.backends.redis.kinds import Kind, key_of_queue, read_holders
+from locking.backends.redis.listing import escaped
 from locking.backends.redis.scripts import read_outcome
 from locking.backends.redis.waiting import RECOVERY_PAUSE, Ear, EarsOf
-from locking.backends.redis.wire import Calls, TooFewCopies
+from locking.backends.redis.wire import Calls, TooFewCopies, Wire
 from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable, LockError
@@ -62,6 +64,17 @@ class RedisVariant(BaseLockBackend):
         """See the base class."""
         return AnnouncedPlace(self.kind, self._wire, self._ears_of, key, owner, ttl, fenced)
 
+    def dequeue(self, owned: Callable[[str], bool]) -> None:
+        """See the base class: only Redisson's fair lock keeps a waiter in its queue that is silent."""
+        if self.kind.name != "fair":
+            return
+        for server in self._wire.servers():
+            for queue in _fair_queues(server, self.settings.key_prefix):
+                waiters = [owner.decode() for owner in server.command("LRANGE", queue, 0, -1)]
+                for owner in waiters:
+                    if owned(owner):
+                        self._wire.call(self.kind.release(key_of_queue(queue), owner))
+
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         room, sent = await self._rooms.here(), now()
@@ -84,6 +97,16 @@ class RedisVariant(BaseLockBackend):
     def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
         """See the base class."""
         return AsyncAnnouncedPlace(self.kind, self._rooms, key, owner, ttl, fenced)
+
+
+def _fair_queues(server: Wire, key_prefix: str) -> Iterator[bytes]:
+    """Yield the queues of one server's fair locks: no list of them is kept, so it looks at every key."""
+    pattern, cursor = f"redisson_lock_queue:*{escaped(key_prefix)}*", b"0"
+    while True:
+        cursor, found = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", "list")
+        yield from (queue for queue in found if key_of_queue(queue).startswith(key_prefix))
+        if cursor == b"0":
+            return
 
 
 def _yes(reply: Any) -> bool:

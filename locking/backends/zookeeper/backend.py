@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -265,22 +265,36 @@ class ZooKeeperBackend(LineBackend):
     # listing
 
     def _holders(self, prefix: str) -> list[tuple[str, Contender, int]]:
-        _, names = self._session.patiently(
-            lambda: self._session.ask(synced(self._root), children(self._root))
-        )
-        locks = [name for name in names if name != FOLDER] if is_answer(names) else []
-        folders = [name for name in locks if decode(name).startswith(prefix)]
-        lines = self._ask_each([f"{self._root}/{name}" for name in folders], children)
         found = [
-            (decode(name), holder, len(line) - len(holders_of(line)))
-            for name, answer in zip(folders, lines, strict=True)
-            if is_answer(answer)
-            for line in [parse(f"{self._root}/{name}", answer)]
+            (key, holder, len(line) - len(holders_of(line)))
+            for key, line in self._lines(prefix)
             for holder in holders_of(line)
         ]
         ages = self._ask_each([holder.node for _, holder, _ in found], data)
         dated = [(age[1].czxid, *hold) for age, hold in zip(ages, found, strict=True) if is_answer(age)]
         return [(key, holder, waiters) for _, key, holder, waiters in sorted(dated, key=lambda hold: hold[0])]
+
+    def _lines(self, prefix: str) -> list[tuple[str, list[Contender]]]:
+        """Return the keys that begin with `prefix`, each with its line."""
+        _, names = self._session.patiently(
+            lambda: self._session.ask(synced(self._root), children(self._root))
+        )
+        locks = [name for name in names if name != FOLDER] if is_answer(names) else []
+        folders = [name for name in locks if decode(name).startswith(prefix)]
+        answers = self._ask_each([f"{self._root}/{name}" for name in folders], children)
+        return [
+            (decode(name), parse(f"{self._root}/{name}", answer))
+            for name, answer in zip(folders, answers, strict=True)
+            if is_answer(answer)
+        ]
+
+    def dequeue(self, owned: Callable[[str], bool]) -> None:
+        """See the base class."""
+        lines = [line for _, line in self._lines(self.settings.key_prefix)]
+        nodes = [waiter.node for line in lines for waiter in line[len(holders_of(line)) :]]
+        for node, found in zip(nodes, self._ask_each(nodes, data), strict=True):
+            if is_answer(found) and owned(_told(node, *found)[0]):
+                self._delete(node)
 
     def _ask_each(self, paths: Sequence[str], request: Any) -> list[Any]:
         return self._session.patiently(lambda: self._session.ask(*map(request, paths))) if paths else []

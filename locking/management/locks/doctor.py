@@ -20,6 +20,7 @@ from locking.exceptions import LockError
 from locking.handler import locks
 from locking.held import GONE, held_locks
 from locking.identity import new_owner
+from locking.liveness import SETTING, directory, peers
 from locking.models import Fence
 
 ROUNDS: Final = 40
@@ -65,7 +66,7 @@ def worst(sections: Sequence[Section]) -> str:
 
 def examine(alias: str | None = None) -> Iterator[Section]:
     """Look at the settings, at every backend (or one), and at every database; each as soon as it is done."""
-    yield Section("settings", _settings())
+    yield Section("settings", [*_settings(), _liveness()])
     for each in [alias] if alias is not None else list(locks):
         yield Section(f"backend {each}", _backend(each))
     for each in connections:
@@ -88,6 +89,20 @@ def _guarded(
 def _settings() -> list[Finding]:
     found = [_as_finding(message) for message in run_checks(tags=["locking"])]
     return found or [Finding("checks", "ok", "manage.py check --tag locking finds nothing")]
+
+
+def _liveness() -> Finding:
+    """Whether a killed process's locks are released at once, as far as this process's user can tell."""
+    hint = f"Set {SETTING} to a directory that only this deployment's users may write to, or to None."
+    try:
+        folder = directory()
+        others = 0 if folder is None else sum(1 for _ in peers(folder))
+    except (OSError, ImproperlyConfigured) as error:
+        text = f"locks of killed processes end with their leases: {error}"
+        return Finding("process liveness", "warning", text, hint)
+    if folder is None:
+        return Finding("process liveness", "ok", f"turned off: {SETTING} is None")
+    return Finding("process liveness", "ok", f"{others} other processes in {folder}")
 
 
 def _as_finding(message: Any) -> Finding:

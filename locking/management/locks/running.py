@@ -21,6 +21,7 @@ from typing import Any, Final
 from locking.background import run_once
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
 from locking.lease import Lease
+from locking.liveness import registration
 from locking.lock import get_lock
 from locking.names import Unset, check_ttl, check_wait
 
@@ -183,7 +184,12 @@ class Running:
 
     def _start(self, lease: Lease) -> None:
         environment = {"HOLDFAST_LOCK": lease.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
-        self._process = subprocess.Popen(self._job.command, env=os.environ | environment, process_group=0)
+        # As long as the command lives, this process counts as alive: if it is killed, its lock isn't released
+        # while the command goes on.
+        alive = () if registration.fd is None else (registration.fd,)
+        self._process = subprocess.Popen(
+            self._job.command, env=os.environ | environment, process_group=0, pass_fds=alive
+        )
         if not run_once("locking-await-command", self._await_end):
             self._process.kill()
             raise OSError("no thread can be started to wait for its end")

@@ -18,6 +18,7 @@ from django.db import connections
 
 from locking.backends.base import BaseLockBackend
 from locking.clock import now
+from locking.dead_processes import watcher
 from locking.exceptions import LockNotOwned
 from locking.lock import Lock, get_lock
 from locking.testing.contract.base import ContractBase
@@ -69,6 +70,11 @@ def _child(work: Callable[[Connection], None], pipe: Connection) -> None:
 
 class ProcessContract(ContractBase):
     """One name, several processes."""
+
+    @pytest.fixture(autouse=True)
+    def leases_decide(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Leave dead processes to the engine: what is tried here is its lease."""
+        monkeypatch.setattr(watcher, "enabled", False)
 
     def test_a_lock_held_by_a_child_excludes_its_parent(self, backend: BaseLockBackend, name: str) -> None:
         """Processes exclude each other where `shared_between_processes` is on, and don't where it is off."""

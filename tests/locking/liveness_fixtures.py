@@ -1,0 +1,49 @@
+"""A runtime directory of the test's own, and a watcher that looks into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from locking import liveness
+from locking.dead_processes import watcher
+from locking.liveness import Record, registration
+
+__all__ = ["runtime_dir", "watching"]
+
+
+def own_path() -> Path:
+    """Return the file of this process."""
+    assert registration.path is not None
+    return registration.path
+
+
+def read(path: Path) -> Record:
+    """Return what a process's file says."""
+    record = liveness.read(path)
+    assert record is not None
+    return record
+
+
+@pytest.fixture
+def runtime_dir(tmp_path: Path, settings: Any) -> Iterator[Path]:
+    """A directory for this test's processes; this one has not registered yet."""
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    settings.LOCKING_RUNTIME_DIR = folder
+    registration.problem = None
+    registration.reset()
+    yield folder
+    registration.leave([])
+    registration.problem = None
+    registration.reset()
+
+
+@pytest.fixture
+def watching(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, and dead processes are looked for."""
+    monkeypatch.setattr(watcher, "enabled", True)
+    return runtime_dir
