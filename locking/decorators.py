@@ -136,7 +136,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             holder that was overtaken can't write; see `docs/how-to/fencing.md`. With `atomic=False` it is the
             function's own `locked_transaction(…, fenced=True)` of the same names that checks it.
         retries: how often the whole function is run again, in a new transaction under the same lock, when the
-            database gave its transaction up for another's sake (a serialization failure, a deadlock).
+            database gave its transaction up for another's sake (a serialization failure, a deadlock). Once
+            one of the databases in `using` has committed, the error is raised instead.
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
         condition: a callable that gets the call's arguments; where it returns False no lock is taken.
@@ -304,12 +305,15 @@ class LockedCall:
             if not self._applies(args, kwargs):
                 return self._without_lock(args, kwargs)
             names = self.build_names(args, kwargs)
+            committed: list[str] = []
             try:
                 run = self._run_again if self.options.retries else self._run
-                return run(names, args, kwargs)
+                return run(names, args, kwargs, committed)
             except _Refusal as refusal:
                 return refusal.response
             except (LockLost, StaleFencingToken) as error:
+                if committed:
+                    raise
                 return self._on_loss(error, names, args, kwargs)
 
         return locked
@@ -326,16 +330,20 @@ class LockedCall:
             return conflict_response(request, error)
         raise error
 
-    def _run(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _run(
+        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], committed: list[str]
+    ) -> Any:
         with ExitStack() as section:
             try:
-                section.enter_context(self._section(names))
+                section.enter_context(self._section(names, committed))
             except (LockNotAcquired, BackendUnavailable) as error:
                 return self._on_conflict(error, args, kwargs)
             return self._finished(self.function(*args, **kwargs))
 
-    def _run_again(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Hold the lock, and so the token, around as many transactions as it takes."""
+    def _run_again(
+        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], committed: list[str]
+    ) -> Any:
+        """Hold the lock, and so the token, around as many transactions as it takes until one commits."""
         with ExitStack() as hold:
             try:
                 hold.enter_context(self._hold(names))
@@ -343,12 +351,12 @@ class LockedCall:
                 return self._on_conflict(error, args, kwargs)
             for attempt in range(self._retries(names)):
                 try:
-                    return self._run(names, args, kwargs)
+                    return self._run(names, args, kwargs, committed)
                 except DatabaseError as error:
-                    if not was_overtaken(error):
+                    if committed or not was_overtaken(error):
                         raise
                 time.sleep(jittered(attempt))
-            return self._run(names, args, kwargs)
+            return self._run(names, args, kwargs, committed)
 
     def _hold(self, names: Sequence[str]) -> AbstractContextManager[Any]:
         if not self._is_nested(names):
@@ -378,7 +386,7 @@ class LockedCall:
                 stack.enter_context(transaction.atomic(alias))
             return self.function(*args, **kwargs)
 
-    def _section(self, names: Sequence[str]) -> AbstractContextManager[Any]:
+    def _section(self, names: Sequence[str], committed: list[str]) -> AbstractContextManager[Any]:
         options = self.options
         lock = self._lock(names)
         if not self._atomic:
@@ -392,6 +400,7 @@ class LockedCall:
             release=options.release,
             fenced=options.fenced,
             on_open_transaction=options.on_open_transaction,
+            committed=committed,
         )
 
     def _lock(self, names: Sequence[str]) -> Lock:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
@@ -115,6 +115,8 @@ class Section:
     backend: str
     lease: Lease
     fenced: bool = False
+    committed: list[str] = field(default_factory=list)
+    """The databases whose COMMIT has succeeded so far."""
 
     def covers(self, names: Sequence[str], aliases: Sequence[str], backend: str) -> bool:
         """Whether everything asked for is held until this section's own commits are through."""
@@ -124,7 +126,8 @@ class Section:
 class SectionAtomic(Atomic):
     """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it.
 
-    With a fence it also finds out what became of a COMMIT whose answer was lost.
+    It notes its COMMIT in the section: an error that follows is no rollback. With a fence it
+    also finds out what became of a COMMIT whose answer was lost.
     """
 
     section: Section
@@ -137,15 +140,20 @@ class SectionAtomic(Atomic):
         self.witness: Witness | None = None
         self.answered = False
 
+    def __enter__(self) -> None:
+        super().__enter__()
+        if not inside_test_case(connections[self.alias]):  # nothing is committed there
+            on_commit(self._note_commit, using=self.alias)  # the first hook to run, right behind COMMIT
+
+    def _note_commit(self) -> None:
+        self.answered = True
+        self.section.committed.append(self.alias)
+
     def raise_fence(self) -> None:
         """Advance the fence: the first statement of this transaction."""
         witness = fence.advance(self.alias, self.section.lease)
-        if not inside_test_case(connections[self.alias]):  # nothing is committed there
+        if not inside_test_case(connections[self.alias]):
             self.witness = witness
-            on_commit(self._hear_the_answer, using=self.alias)  # the first hook to run, right behind COMMIT
-
-    def _hear_the_answer(self) -> None:
-        self.answered = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -190,8 +198,13 @@ def transaction_under(
     release: bool = True,
     on_open_transaction: OnOpenTransaction = "refuse",
     fenced: bool = False,
+    committed: list[str] | None = None,
 ) -> Iterator[Lease]:
-    """`locked_transaction` on a lock that was made already; without `release` it is left to its ttl."""
+    """`locked_transaction` on a lock that was made already; without `release` it is left to its ttl.
+
+    Each database whose COMMIT succeeds is added to `committed`.
+    """
+    committed = [] if committed is None else committed
     if outer := enclosing_section(names, aliases, backend):
         if fenced and not outer.fenced:
             raise LockTransactionError(_why_unfenced(names))
@@ -207,13 +220,13 @@ def transaction_under(
         return
     refuse_open_transactions(names)
     if lock.transaction_on is not None:
-        with _inside_transaction(lock, names, aliases, backend) as lease:
+        with _told(committed), _inside_transaction(lock, names, aliases, backend, committed) as lease:
             yield lease
         return
     if fenced:
         fence.require_fence(aliases)
-    with holding(lock, release=release) as lease:
-        section = Section(frozenset(names), frozenset(aliases), backend, lease, fenced)
+    with holding(lock, release=release) as lease, _told(committed):
+        section = Section(frozenset(names), frozenset(aliases), backend, lease, fenced, committed)
         with _begin_fenced(aliases, section) if fenced else _begin(aliases, section):
             yield lease
             _refuse_silent_rollbacks(aliases)
@@ -221,8 +234,20 @@ def transaction_under(
 
 
 @contextmanager
+def _told(committed: Sequence[str]) -> Iterator[None]:
+    """Have an error say which databases had committed before it was raised."""
+    try:
+        yield
+    except BaseException as error:
+        if committed:
+            plural = "databases" if len(committed) > 1 else "database"
+            error.add_note(f"raised after COMMIT on the {plural} {_shown(committed)}: that work is stored")
+        raise
+
+
+@contextmanager
 def _inside_transaction(
-    lock: Lock, names: Sequence[str], aliases: Sequence[str], backend: str
+    lock: Lock, names: Sequence[str], aliases: Sequence[str], backend: str, committed: list[str]
 ) -> Iterator[Lease]:
     """Take a lock that ends with its transaction: BEGIN, lock, body, COMMIT, and that was the release.
 
@@ -234,7 +259,7 @@ def _inside_transaction(
         blocks = [stack.enter_context(_block(alias)) for alias in order]
         lease = lock.acquire()
         settled.callback(_let_go, lease, release=True)
-        section = Section(frozenset(names), frozenset(aliases), backend, lease)
+        section = Section(frozenset(names), frozenset(aliases), backend, lease, committed=committed)
         for block in blocks:
             block.section = section
         yield lease
