@@ -51,12 +51,10 @@ INSERT IGNORE INTO locking_fence (name, token, owner, mark, updated_at) VALUES (
 """
 FORBID: Final = """
 INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, %s, '', '', %s)
-ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = '', mark = ''
+ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = ''
  WHERE locking_fence.token <= excluded.token
 """
-FORBID_MADE: Final = (
-    "UPDATE locking_fence SET token = %s, owner = '', mark = '' WHERE name = %s AND token <= %s"
-)
+FORBID_MADE: Final = "UPDATE locking_fence SET token = %s, owner = '' WHERE name = %s AND token <= %s"
 
 
 def require_fence(aliases: Iterable[str]) -> None:
@@ -175,7 +173,8 @@ def _overtaken(connection: BaseDatabaseWrapper, lease: SingleLease) -> StaleFenc
 def forbid(key: str, token: int, using: str = "default") -> bool:
     """Let no holder with this token, or an older one, write any more: what breaking a lock by force needs.
 
-    It waits for a transaction that the broken holder has open behind its fence; that one still counts.
+    It waits for a transaction that the broken holder has open behind its fence; that one still counts. The
+    row keeps its mark, by which a COMMIT whose answer was lost is told from one that never happened.
 
     Args:
         key: of the lock, as its backend stores it (`lease.key`).
