@@ -140,9 +140,9 @@ class SingleLease(Lease):
     """The lease of one name."""
 
     __slots__ = (
-        "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "context", "deadline",
-        "depth", "key", "min_hold", "name", "owner", "renew_at", "renewals", "renewed", "shared_name", "site",
-        "taken_at", "template", "token", "ttl", "unreleased",
+        "__weakref__", "_generation", "_hold_key", "_on_lost", "_state", "backend", "behind_fence", "context",
+        "deadline", "depth", "key", "min_hold", "name", "owner", "renew_at", "renewals", "renewed",
+        "shared_name", "site", "taken_at", "template", "token", "ttl", "unreleased",
     )  # fmt: skip
 
     def __init__(
@@ -174,6 +174,7 @@ class SingleLease(Lease):
         self.renewals = 0
         self.unreleased = False  # its release has begun, and nobody has answered it
         self.site = site  # where in the code it was taken
+        self.behind_fence = False  # a fenced body has begun: its token is final
         self.shared_name = shared_name  # another process may act for the same client, and take the lock over
         self.template = template
         self._on_lost = on_lost

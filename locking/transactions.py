@@ -294,6 +294,8 @@ def _begin(aliases: Sequence[str], section: Section) -> ExitStack:
             stack.enter_context(block)
         for block in sorted(blocks, key=lambda block: block.alias) if section.fenced else ():
             block.raise_fence()
+        if section.fenced:
+            fence.passed(section.lease)
         return stack.pop_all()
 
 

@@ -86,8 +86,8 @@ def test_a_newer_holder_leaves_the_outcome_unknown(proxy: DroppingProxy) -> None
     assert lost.value.__notes__ == [UNSETTLED]
 
 
-BLIND = "owner = '', mark = ''"
-"""What the statements of `forbid` set when they wipe the mark of the last transaction."""
+BLIND = "owner = excluded.owner, mark = ''"
+"""What the statement of `forbid` sets when it wipes the mark of the last transaction."""
 
 
 def force_release_behind_the_commit(proxy: DroppingProxy) -> None:
@@ -120,7 +120,7 @@ def test_mutant_a_force_release_that_wipes_the_mark_denies_a_sale(
     proxy: DroppingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the mark the probe swears that nothing was committed, beside the row that was."""
-    monkeypatch.setattr("locking.fence.FORBID", FORBID.replace("owner = ''", BLIND))
+    monkeypatch.setattr("locking.fence.FORBID", FORBID.replace("owner = excluded.owner", BLIND))
     with pytest.raises(Error) as lost:
         force_release_behind_the_commit(proxy)
     assert lost.value.__notes__ == [NOTHING]

@@ -20,6 +20,7 @@ from locking.backends.redis.scripts import (
     acquire_request,
     extend_request,
     read_outcome,
+    reissue_token_request,
     release_request,
     shorten_request,
 )
@@ -93,6 +94,10 @@ class RedisBackend(BaseLockBackend):
     def force_release(self, key: str, expected: str) -> bool:
         """See the base class."""
         return self.release(key, expected)
+
+    def reissue_token(self, key: str, owner: str, above: int) -> int:
+        """See the base class."""
+        return int(self._wire.call(reissue_token_request(key, owner, above, index=self._wire.index)))
 
     def holder(self, key: str) -> Holder | None:
         """See the base class."""
