@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, connections
 from django.http import HttpRequest, HttpResponseBase
 
 from locking.backoff import jittered
@@ -38,6 +38,7 @@ from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_bui
 from locking.lock import Lock, get_lock
 from locking.names import UNSET, Unset, check_ttl, check_wait
 from locking.open_transactions import OnOpenTransaction, check_on_open_transaction
+from locking.request_state import RequestState
 from locking.responses import conflict_response
 from locking.transactions import (
     DatabaseAliases,
@@ -47,6 +48,7 @@ from locking.transactions import (
     refuse_open_transactions,
     silent_rollback,
     transaction_under,
+    transaction_without_lock,
 )
 from locking.whereabouts import site_of
 
@@ -302,21 +304,26 @@ class LockedCall:
         """Return the wrapper of a plain function."""
 
         def locked(*args: Any, **kwargs: Any) -> Any:
-            if not self._applies(args, kwargs):
-                return self._without_lock(args, kwargs)
-            names = self.build_names(args, kwargs)
-            committed: list[str] = []
             try:
-                run = self._run_again if self.options.retries else self._run
-                return run(names, args, kwargs, committed)
+                if not self._applies(args, kwargs):
+                    return self._without_lock(args, kwargs)
+                return self._with_lock(args, kwargs)
             except _Refusal as refusal:
                 return refusal.response
-            except (LockLost, StaleFencingToken) as error:
-                if committed:
-                    raise
-                return self._on_loss(error, names, args, kwargs)
 
         return locked
+
+    def _with_lock(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        names, progress = self.build_names(args, kwargs), _Progress(request_of(args, kwargs))
+        try:
+            run = self._run_again if self.options.retries else self._run
+            return run(names, args, kwargs, progress)
+        except (LockLost, StaleFencingToken) as error:
+            if progress.committed:
+                raise
+            if self._atomic:
+                progress.before.restore()
+            return self._on_loss(error, names, args, kwargs)
 
     def _on_loss(
         self, error: LockError, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -331,17 +338,17 @@ class LockedCall:
         raise error
 
     def _run(
-        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], committed: list[str]
+        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], progress: _Progress
     ) -> Any:
         with ExitStack() as section:
             try:
-                section.enter_context(self._section(names, committed))
+                section.enter_context(self._section(names, progress.committed))
             except (LockNotAcquired, BackendUnavailable) as error:
                 return self._on_conflict(error, args, kwargs)
             return self._finished(self.function(*args, **kwargs))
 
     def _run_again(
-        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], committed: list[str]
+        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], progress: _Progress
     ) -> Any:
         """Hold the lock, and so the token, around as many transactions as it takes until one commits."""
         with ExitStack() as hold:
@@ -351,12 +358,13 @@ class LockedCall:
                 return self._on_conflict(error, args, kwargs)
             for attempt in range(self._retries(names)):
                 try:
-                    return self._run(names, args, kwargs, committed)
+                    return self._run(names, args, kwargs, progress)
                 except DatabaseError as error:
-                    if committed or not was_overtaken(error):
+                    if progress.committed or not was_overtaken(error):
                         raise
+                progress.before.restore()
                 time.sleep(jittered(attempt))
-            return self._run(names, args, kwargs, committed)
+            return self._run(names, args, kwargs, progress)
 
     def _hold(self, names: Sequence[str]) -> AbstractContextManager[Any]:
         if not self._is_nested(names):
@@ -380,11 +388,9 @@ class LockedCall:
         return self.options.atomic is not False
 
     def _without_lock(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The caller's own condition says that no lock is needed; the transaction it gets all the same."""
-        with ExitStack() as stack:
-            for alias in database_aliases(self.options.using) if self._atomic else ():
-                stack.enter_context(transaction.atomic(alias))
-            return self.function(*args, **kwargs)
+        """The condition says that no lock is needed; the transaction and its rules stay the same."""
+        with transaction_without_lock(database_aliases(self.options.using) if self._atomic else ()):
+            return self._stored_or_refused(self.function(*args, **kwargs))
 
     def _section(self, names: Sequence[str], committed: list[str]) -> AbstractContextManager[Any]:
         options = self.options
@@ -412,8 +418,12 @@ class LockedCall:
         return lock
 
     def _finished(self, result: Any) -> Any:
-        """Refuse a result whose work isn't done yet; let a view's own refusal roll back."""
+        """Refuse a result whose work isn't done yet."""
         _refuse_unfinished(self.function, result)
+        return self._stored_or_refused(result)
+
+    def _stored_or_refused(self, result: Any) -> Any:
+        """Let a view's own refusal out of the transaction that it has had rolled back."""
         if self._atomic and _is_refusal(result) and (_was_raised(result) or self._is_rolled_back()):
             raise _Refusal(result)
         return result
@@ -479,6 +489,14 @@ class LockedCall:
         if policy != "skip":
             retry_running_task(self.function, error)
         raise error
+
+
+class _Progress:
+    """How far one call has come: which databases have committed, and what its request was like before."""
+
+    def __init__(self, request: HttpRequest | None) -> None:
+        self.committed: list[str] = []
+        self.before = RequestState(request)
 
 
 class _Refusal(Exception):

@@ -350,6 +350,14 @@ def _atomics(aliases: Sequence[str]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def transaction_without_lock(aliases: Sequence[str]) -> Iterator[None]:
+    """A transaction for a call that needs no lock; it never takes a rollback for success either."""
+    with _atomics(aliases):
+        yield
+        _refuse_silent_rollbacks(aliases)
+
+
 def database_aliases(using: object) -> tuple[str, ...]:
     """Return the database aliases of a `using` option, checked: one alias, or several, in the order given."""
     aliases = (using,) if isinstance(using, str) else using
