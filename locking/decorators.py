@@ -36,8 +36,8 @@ from locking.exceptions import (
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_builder, label_of
 from locking.lock import Lock, get_lock
-from locking.names import UNSET, Unset, check_ttl, check_wait
-from locking.open_transactions import OnOpenTransaction, check_on_open_transaction
+from locking.names import UNSET, OnOpenTransaction, Unset, check_ttl, check_wait
+from locking.open_transactions import check_together, connections_in_transaction, refuse_open_transactions
 from locking.request_state import RequestState
 from locking.responses import conflict_response
 from locking.transactions import (
@@ -45,7 +45,7 @@ from locking.transactions import (
     database_aliases,
     enclosing_section,
     holding,
-    refuse_open_transactions,
+    open_transaction_policy,
     silent_rollback,
     transaction_under,
     transaction_without_lock,
@@ -101,7 +101,7 @@ class LockOptions(TypedDict, total=False):
     backend: str
     min_hold: float
     condition: Callable[..., bool] | None
-    on_open_transaction: OnOpenTransaction
+    on_open_transaction: OnOpenTransaction | Unset
 
 
 @overload
@@ -143,8 +143,9 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
         condition: a callable that gets the call's arguments; where it returns False no lock is taken.
-        on_open_transaction: called inside a transaction that is open already, `refuse`, or `hold` the lock
-            until that one has ended, by commit or rollback. What it read before is as old as it was.
+        on_open_transaction: called inside a transaction that is open already, `refuse`, `hold` the lock until
+            that one has ended, by commit or rollback, or `ignore` it and release before. What it read before
+            is as old as it was. Default: the alias's `ON_OPEN_TRANSACTION`.
 
     Raises:
         LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one.
@@ -180,7 +181,7 @@ class Options:
     backend: str = DEFAULT_ALIAS
     min_hold: float = 0.0
     condition: Callable[..., bool] | None = None
-    on_open_transaction: OnOpenTransaction = "refuse"
+    on_open_transaction: OnOpenTransaction | Unset = UNSET
 
     def __post_init__(self) -> None:
         if not isinstance(self.ttl, Unset | None):
@@ -195,7 +196,8 @@ class Options:
             raise ValueError(
                 "release=False leaves the lock taken until its ttl ends: say how long, as in ttl=3"
             )
-        check_on_open_transaction(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
+        if not isinstance(self.on_open_transaction, Unset):
+            check_together(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
         if self.on_open_transaction == "hold" and self.atomic is False:
             raise ValueError(
                 "on_open_transaction='hold' is about the transaction that atomic=False leaves out"
@@ -205,8 +207,8 @@ class Options:
                 f"condition={self.condition!r} must be a callable that gets the call's arguments"
             )
 
-    def lock(self, names: Sequence[str], template: str | None = None) -> Lock:
-        """The lock that one call needs."""
+    def lock(self, names: Sequence[str], template: str | None = None, *, owned: bool = True) -> Lock:
+        """The lock that one call needs; `owned` where the decorator has a transaction of its own."""
         return get_lock(
             *names,
             ttl=self.ttl,
@@ -215,6 +217,13 @@ class Options:
             backend=self.backend,
             min_hold=self.min_hold,
             template=template,
+            on_open_transaction="ignore" if owned else self.on_open_transaction,
+        )
+
+    def open_transaction_policy(self) -> OnOpenTransaction:
+        """What to do inside an open transaction: the decorator's own word, or else the alias's."""
+        return open_transaction_policy(
+            self.on_open_transaction, self.backend, fenced=self.fenced, retries=self.retries
         )
 
     def policy(self) -> ConflictPolicy:
@@ -332,7 +341,7 @@ class LockedCall:
         a transaction around this one, which has to be rolled back as well.
         """
         request = request_of(args, kwargs)
-        own = self._atomic and self.options.on_open_transaction == "refuse" and not self._is_nested(names)
+        own = self._atomic and not connections_in_transaction()
         if request and own and self.options.policy() in ("auto", "skip", "retry"):
             return conflict_response(request, error)
         raise error
@@ -405,7 +414,7 @@ class LockedCall:
             options.backend,
             release=options.release,
             fenced=options.fenced,
-            on_open_transaction=options.on_open_transaction,
+            on_open_transaction=options.open_transaction_policy(),
             committed=committed,
         )
 
@@ -443,7 +452,7 @@ class LockedCall:
             names = await self._names(args, kwargs)
             async with AsyncExitStack() as section:
                 try:
-                    lock = self.options.lock(names, self.template)
+                    lock = self.options.lock(names, self.template, owned=False)
                     await section.enter_async_context(_asection(lock, self.options))
                 except (LockNotAcquired, BackendUnavailable) as error:
                     answer = self._on_conflict(error, args, kwargs)
@@ -541,7 +550,8 @@ def _close(result: Any) -> None:
 @contextmanager
 def _without_transaction(lock: Lock, names: Sequence[str], options: Options) -> Iterator[None]:
     """`atomic=False`: the function opens its own transactions, which must end before the release."""
-    if not enclosing_section(names, database_aliases(options.using), options.backend):
+    policy = options.open_transaction_policy()
+    if policy != "ignore" and not enclosing_section(names, database_aliases(options.using), options.backend):
         refuse_open_transactions(names)
     if options.release:
         with lock:

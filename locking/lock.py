@@ -26,7 +26,17 @@ from locking.exceptions import (
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.identity import current_context, is_owner_of, new_owner
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
-from locking.names import UNSET, Unset, check_names, check_template, check_ttl, check_wait
+from locking.names import (
+    UNSET,
+    OnOpenTransaction,
+    Unset,
+    check_names,
+    check_on_open_transaction,
+    check_template,
+    check_ttl,
+    check_wait,
+)
+from locking.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
 from locking.presence import reporter
 from locking.renewal import watchdogs
 from locking.signals import (
@@ -61,6 +71,7 @@ def get_lock(
     min_hold: float = NO_HOLD,
     on_lost: Callable[[Lease], None] | None = None,
     template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
 ) -> Lock:
     """Return the lock of these names; nothing is sent until it is acquired.
 
@@ -74,6 +85,10 @@ def get_lock(
         on_lost: called with the lease, in a thread of its own, when the lease is found lost.
         template: what the names of this kind have in common, such as `order:<id>`: metrics and traces group
             by it.
+        on_open_transaction: what acquiring does inside an open database transaction, in which the lock would
+            be released before COMMIT: `refuse` (LockTransactionError), `hold` the lock until that transaction
+            has ended, or `ignore` it. A TestCase's own transactions don't count, nor does a lock that is held
+            already. Default: the alias's `ON_OPEN_TRANSACTION`.
 
     Raises:
         LockKeyError: a name that can't be one. ValueError: a ttl, wait or template that can't be one.
@@ -83,7 +98,7 @@ def get_lock(
         ...     lease.ensure_held()
     """
     checked = check_names(names)
-    options = Options(locks[backend], ttl, wait, fenced, min_hold, on_lost, template)
+    options = Options(locks[backend], ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
     if len(checked) == 1:
         return SingleLock(checked[0], options)
     return MultiLock([SingleLock(name, options) for name in checked])
@@ -92,7 +107,10 @@ def get_lock(
 class Options:
     """The checked arguments of `get_lock`: one for all names, and one for every kind of lock."""
 
-    __slots__ = ("backend", "fenced", "min_hold", "on_lost", "renewed", "template", "ttl", "wait")
+    __slots__ = (
+        "backend", "fenced", "min_hold", "on_lost", "on_open_transaction", "renewed", "template", "ttl",
+        "wait",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -103,6 +121,7 @@ class Options:
         min_hold: float,
         on_lost: Callable[[Lease], None] | None,
         template: str | None = None,
+        on_open_transaction: OnOpenTransaction | Unset = UNSET,
     ) -> None:
         settings = backend.settings
         lease = settings.ttl if isinstance(ttl, Unset) else ttl
@@ -114,8 +133,17 @@ class Options:
         self.min_hold = NO_HOLD if min_hold is NO_HOLD else check_wait(min_hold, source="min_hold") or 0.0
         self.on_lost = on_lost
         self.template = None if template is None else check_template(template)
+        self.on_open_transaction = self._policy(on_open_transaction)
         if fenced and not backend.supports_fencing:
             raise backend.unsupported("mint fencing tokens (fenced=True)")
+
+    def _policy(self, chosen: OnOpenTransaction | Unset) -> OnOpenTransaction:
+        """What to do inside an open transaction; a lock that ends with one belongs into it."""
+        if not isinstance(chosen, Unset):
+            check_on_open_transaction(chosen)
+        if self.backend.transaction_on is not None:
+            return "ignore"
+        return self.backend.settings.on_open_transaction if isinstance(chosen, Unset) else chosen
 
 
 class Lock(ABC):
@@ -128,6 +156,8 @@ class Lock(ABC):
     name: str
     transaction_on: str | None
     """Alias of the database whose transaction it ends with; None for a lock that is released."""
+    on_open_transaction: OnOpenTransaction
+    """What acquiring it does inside an open transaction."""
     _wait: float | None
 
     def __init__(self) -> None:
@@ -174,9 +204,12 @@ class Lock(ABC):
 
         Raises:
             LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered.
+            LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
         """
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
+        if self.on_open_transaction == "hold":
+            hold_until_ended(lease)
         self._remember(lease, context)
         return lease
 
@@ -191,6 +224,12 @@ class Lock(ABC):
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
         lease = await self._atake(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
+        if self.on_open_transaction == "hold":
+            try:
+                await in_calling_thread(partial(hold_until_ended, lease))
+            except BaseException as error:
+                await _agive_back(lease, error)
+                raise
         self._remember(lease, context)
         return lease
 
@@ -344,6 +383,7 @@ class SingleLock(Lock):
         self._options = options
         self._backend = options.backend
         self.transaction_on = options.backend.transaction_on
+        self.on_open_transaction = options.on_open_transaction
         self._wait = options.wait
         self.key = options.backend.key(name)
         self._new_owner: Callable[[], str] = new_owner
@@ -386,6 +426,8 @@ class SingleLock(Lock):
         """Re-enter, or stand in the queue and wait for our turn."""
         if hold := self._reenter(context):
             return hold
+        if self.on_open_transaction != "ignore":
+            before_acquiring(self.on_open_transaction, self.name)
         begun, owner, options = now(), self._new_owner(), self._options
         place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
         outcome: Outcome | None = None
@@ -403,6 +445,8 @@ class SingleLock(Lock):
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
         if hold := self._reenter(context):
             return hold
+        if self.on_open_transaction != "ignore":
+            await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
         begun, owner, options = now(), self._new_owner(), self._options
         place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
         outcome: Outcome | None = None
@@ -513,6 +557,7 @@ class MultiLock(Lock):
         super().__init__()
         self._parts = parts
         self._wait, self.transaction_on = parts[0]._wait, parts[0].transaction_on
+        self.on_open_transaction = parts[0].on_open_transaction
         self.name = ", ".join(part.name for part in parts)
 
     def __repr__(self) -> str:
