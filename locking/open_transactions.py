@@ -91,15 +91,25 @@ def open_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
 
 def connections_in_transaction() -> list[BaseDatabaseWrapper]:
     """Return those of this thread's connections that have an open transaction."""
-    return [connection for connection in connections.all(initialized_only=True) if open_blocks(connection)]
+    return [connection for connection in _of_this_thread() if open_blocks(connection)]
+
+
+def _of_this_thread() -> Iterator[BaseDatabaseWrapper]:
+    """Yield `connections.all(initialized_only=True)`, which is twice as slow: every acquire asks."""
+    present: Any = connections._connections  # type: ignore[attr-defined]
+    for alias in connections.settings:
+        connection: BaseDatabaseWrapper | None = getattr(present, alias, None)
+        if connection is not None:
+            yield connection
 
 
 def refuse_open_transactions(names: Sequence[str]) -> None:
     """Raise LockTransactionError if a database of this thread has an open transaction: it ends too late."""
-    for connection in connections.all(initialized_only=True):
-        if open_blocks(connection):
-            raise LockTransactionError(_why_refused(connection, names))
-        if not connection.in_atomic_block and not _commits_by_itself(connection):
+    for connection in _of_this_thread():
+        if connection.in_atomic_block:
+            if open_blocks(connection):
+                raise LockTransactionError(_why_refused(connection, names))
+        elif not _commits_by_itself(connection):
             raise LockTransactionError(
                 f"autocommit is off on database {connection.alias!r}: the lock {shown(names)} would be"
                 " released before anything commits; set AUTOCOMMIT to True: the lock opens the transaction"
