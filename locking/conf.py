@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from locking.names import check_ttl, check_wait
+from locking.names import OnOpenTransaction, check_on_open_transaction, check_ttl, check_wait
 
 DEFAULT_LEASE: Final = 30.0
 """Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set; Redisson's default too."""
@@ -22,6 +22,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "WAIT": 5.0,
     "KEY_PREFIX": "",
     "ON_CONFLICT": "auto",
+    "ON_OPEN_TRANSACTION": "refuse",
     "FENCE_TIMEOUT": None,
     "OPTIONS": {},
 }
@@ -45,6 +46,8 @@ class AliasSettings:
         wait: default seconds that `acquire` waits; None = without end.
         key_prefix: put before every name.
         on_conflict: what `@distributed_lock` does when the lock is busy.
+        on_open_transaction: what acquiring a lock does inside an open transaction: `refuse`, `hold` it until
+            the transaction has ended, or `ignore` the transaction.
         fence_timeout: seconds that the transaction of a frozen holder may stand in the way of the next fenced
             one; None = as long as the lease, and at least a second.
         options: the backend's own options.
@@ -59,6 +62,7 @@ class AliasSettings:
     wait: float | None = 5.0
     key_prefix: str = ""
     on_conflict: Any = "auto"
+    on_open_transaction: OnOpenTransaction = "refuse"
     fence_timeout: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # likewise
 
@@ -79,6 +83,7 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
     values = {**DEFAULTS, **raw}
     try:
         wait = check_wait(values["WAIT"], source="WAIT")
+        on_open_transaction = check_on_open_transaction(values["ON_OPEN_TRANSACTION"], "ON_OPEN_TRANSACTION")
         ttl, watchdog_ttl, fence_timeout = (_seconds(values, key) for key in LENGTHS)
     except ValueError as error:
         raise ImproperlyConfigured(f"LOCKING[{alias!r}]: {error}") from None
@@ -94,6 +99,7 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
         wait=wait,
         key_prefix=str(values["KEY_PREFIX"]),
         on_conflict=values["ON_CONFLICT"],
+        on_open_transaction=on_open_transaction,
         fence_timeout=fence_timeout,
         options=dict(values["OPTIONS"]),
     )

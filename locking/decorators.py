@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, connections
 from django.http import HttpRequest, HttpResponseBase
 
 from locking.backoff import jittered
@@ -36,17 +36,19 @@ from locking.exceptions import (
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.keys import KeyBuilder, KeySource, dotted_path, is_request, key_builder, label_of
 from locking.lock import Lock, get_lock
-from locking.names import UNSET, Unset, check_ttl, check_wait
-from locking.open_transactions import OnOpenTransaction, check_on_open_transaction
+from locking.names import UNSET, OnOpenTransaction, Unset, check_ttl, check_wait
+from locking.open_transactions import check_together, connections_in_transaction, refuse_open_transactions
+from locking.request_state import RequestState
 from locking.responses import conflict_response
 from locking.transactions import (
     DatabaseAliases,
     database_aliases,
     enclosing_section,
     holding,
-    refuse_open_transactions,
+    open_transaction_policy,
     silent_rollback,
     transaction_under,
+    transaction_without_lock,
 )
 from locking.whereabouts import site_of
 
@@ -99,7 +101,7 @@ class LockOptions(TypedDict, total=False):
     backend: str
     min_hold: float
     condition: Callable[..., bool] | None
-    on_open_transaction: OnOpenTransaction
+    on_open_transaction: OnOpenTransaction | Unset
 
 
 @overload
@@ -136,12 +138,14 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             holder that was overtaken can't write; see `docs/how-to/fencing.md`. With `atomic=False` it is the
             function's own `locked_transaction(…, fenced=True)` of the same names that checks it.
         retries: how often the whole function is run again, in a new transaction under the same lock, when the
-            database gave its transaction up for another's sake (a serialization failure, a deadlock).
+            database gave its transaction up for another's sake (a serialization failure, a deadlock). Once
+            one of the databases in `using` has committed, the error is raised instead.
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
         condition: a callable that gets the call's arguments; where it returns False no lock is taken.
-        on_open_transaction: called inside a transaction that is open already, `refuse`, or `hold` the lock
-            until that one has ended, by commit or rollback. What it read before is as old as it was.
+        on_open_transaction: called inside a transaction that is open already, `refuse`, `hold` the lock until
+            that one has ended, by commit or rollback, or `ignore` it and release before. What it read before
+            is as old as it was. Default: the alias's `ON_OPEN_TRANSACTION`.
 
     Raises:
         LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one.
@@ -177,7 +181,7 @@ class Options:
     backend: str = DEFAULT_ALIAS
     min_hold: float = 0.0
     condition: Callable[..., bool] | None = None
-    on_open_transaction: OnOpenTransaction = "refuse"
+    on_open_transaction: OnOpenTransaction | Unset = UNSET
 
     def __post_init__(self) -> None:
         if not isinstance(self.ttl, Unset | None):
@@ -192,7 +196,8 @@ class Options:
             raise ValueError(
                 "release=False leaves the lock taken until its ttl ends: say how long, as in ttl=3"
             )
-        check_on_open_transaction(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
+        if not isinstance(self.on_open_transaction, Unset):
+            check_together(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
         if self.on_open_transaction == "hold" and self.atomic is False:
             raise ValueError(
                 "on_open_transaction='hold' is about the transaction that atomic=False leaves out"
@@ -202,8 +207,8 @@ class Options:
                 f"condition={self.condition!r} must be a callable that gets the call's arguments"
             )
 
-    def lock(self, names: Sequence[str], template: str | None = None) -> Lock:
-        """The lock that one call needs."""
+    def lock(self, names: Sequence[str], template: str | None = None, *, owned: bool = True) -> Lock:
+        """The lock that one call needs; `owned` where the decorator has a transaction of its own."""
         return get_lock(
             *names,
             ttl=self.ttl,
@@ -212,6 +217,13 @@ class Options:
             backend=self.backend,
             min_hold=self.min_hold,
             template=template,
+            on_open_transaction="ignore" if owned else self.on_open_transaction,
+        )
+
+    def open_transaction_policy(self) -> OnOpenTransaction:
+        """What to do inside an open transaction: the decorator's own word, or else the alias's."""
+        return open_transaction_policy(
+            self.on_open_transaction, self.backend, fenced=self.fenced, retries=self.retries
         )
 
     def policy(self) -> ConflictPolicy:
@@ -301,18 +313,26 @@ class LockedCall:
         """Return the wrapper of a plain function."""
 
         def locked(*args: Any, **kwargs: Any) -> Any:
-            if not self._applies(args, kwargs):
-                return self._without_lock(args, kwargs)
-            names = self.build_names(args, kwargs)
             try:
-                run = self._run_again if self.options.retries else self._run
-                return run(names, args, kwargs)
+                if not self._applies(args, kwargs):
+                    return self._without_lock(args, kwargs)
+                return self._with_lock(args, kwargs)
             except _Refusal as refusal:
                 return refusal.response
-            except (LockLost, StaleFencingToken) as error:
-                return self._on_loss(error, names, args, kwargs)
 
         return locked
+
+    def _with_lock(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        names, progress = self.build_names(args, kwargs), _Progress(request_of(args, kwargs))
+        try:
+            run = self._run_again if self.options.retries else self._run
+            return run(names, args, kwargs, progress)
+        except (LockLost, StaleFencingToken) as error:
+            if progress.committed:
+                raise
+            if self._atomic:
+                progress.before.restore()
+            return self._on_loss(error, names, args, kwargs)
 
     def _on_loss(
         self, error: LockError, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -321,21 +341,25 @@ class LockedCall:
         a transaction around this one, which has to be rolled back as well.
         """
         request = request_of(args, kwargs)
-        own = self._atomic and self.options.on_open_transaction == "refuse" and not self._is_nested(names)
+        own = self._atomic and not connections_in_transaction()
         if request and own and self.options.policy() in ("auto", "skip", "retry"):
             return conflict_response(request, error)
         raise error
 
-    def _run(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _run(
+        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], progress: _Progress
+    ) -> Any:
         with ExitStack() as section:
             try:
-                section.enter_context(self._section(names))
+                section.enter_context(self._section(names, progress.committed))
             except (LockNotAcquired, BackendUnavailable) as error:
                 return self._on_conflict(error, args, kwargs)
             return self._finished(self.function(*args, **kwargs))
 
-    def _run_again(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Hold the lock, and so the token, around as many transactions as it takes."""
+    def _run_again(
+        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], progress: _Progress
+    ) -> Any:
+        """Hold the lock, and so the token, around as many transactions as it takes until one commits."""
         with ExitStack() as hold:
             try:
                 hold.enter_context(self._hold(names))
@@ -343,12 +367,13 @@ class LockedCall:
                 return self._on_conflict(error, args, kwargs)
             for attempt in range(self._retries(names)):
                 try:
-                    return self._run(names, args, kwargs)
+                    return self._run(names, args, kwargs, progress)
                 except DatabaseError as error:
-                    if not was_overtaken(error):
+                    if progress.committed or not was_overtaken(error):
                         raise
+                progress.before.restore()
                 time.sleep(jittered(attempt))
-            return self._run(names, args, kwargs)
+            return self._run(names, args, kwargs, progress)
 
     def _hold(self, names: Sequence[str]) -> AbstractContextManager[Any]:
         if not self._is_nested(names):
@@ -372,13 +397,11 @@ class LockedCall:
         return self.options.atomic is not False
 
     def _without_lock(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The caller's own condition says that no lock is needed; the transaction it gets all the same."""
-        with ExitStack() as stack:
-            for alias in database_aliases(self.options.using) if self._atomic else ():
-                stack.enter_context(transaction.atomic(alias))
-            return self.function(*args, **kwargs)
+        """The condition says that no lock is needed; the transaction and its rules stay the same."""
+        with transaction_without_lock(database_aliases(self.options.using) if self._atomic else ()):
+            return self._stored_or_refused(self.function(*args, **kwargs))
 
-    def _section(self, names: Sequence[str]) -> AbstractContextManager[Any]:
+    def _section(self, names: Sequence[str], committed: list[str]) -> AbstractContextManager[Any]:
         options = self.options
         lock = self._lock(names)
         if not self._atomic:
@@ -391,7 +414,8 @@ class LockedCall:
             options.backend,
             release=options.release,
             fenced=options.fenced,
-            on_open_transaction=options.on_open_transaction,
+            on_open_transaction=options.open_transaction_policy(),
+            committed=committed,
         )
 
     def _lock(self, names: Sequence[str]) -> Lock:
@@ -403,8 +427,12 @@ class LockedCall:
         return lock
 
     def _finished(self, result: Any) -> Any:
-        """Refuse a result whose work isn't done yet; let a view's own refusal roll back."""
+        """Refuse a result whose work isn't done yet."""
         _refuse_unfinished(self.function, result)
+        return self._stored_or_refused(result)
+
+    def _stored_or_refused(self, result: Any) -> Any:
+        """Let a view's own refusal out of the transaction that it has had rolled back."""
         if self._atomic and _is_refusal(result) and (_was_raised(result) or self._is_rolled_back()):
             raise _Refusal(result)
         return result
@@ -424,7 +452,7 @@ class LockedCall:
             names = await self._names(args, kwargs)
             async with AsyncExitStack() as section:
                 try:
-                    lock = self.options.lock(names, self.template)
+                    lock = self.options.lock(names, self.template, owned=False)
                     await section.enter_async_context(_asection(lock, self.options))
                 except (LockNotAcquired, BackendUnavailable) as error:
                     answer = self._on_conflict(error, args, kwargs)
@@ -472,6 +500,14 @@ class LockedCall:
         raise error
 
 
+class _Progress:
+    """How far one call has come: which databases have committed, and what its request was like before."""
+
+    def __init__(self, request: HttpRequest | None) -> None:
+        self.committed: list[str] = []
+        self.before = RequestState(request)
+
+
 class _Refusal(Exception):
     """Carries a view's own refusal (400 and above) out of a transaction that it has had rolled back."""
 
@@ -514,7 +550,8 @@ def _close(result: Any) -> None:
 @contextmanager
 def _without_transaction(lock: Lock, names: Sequence[str], options: Options) -> Iterator[None]:
     """`atomic=False`: the function opens its own transactions, which must end before the release."""
-    if not enclosing_section(names, database_aliases(options.using), options.backend):
+    policy = options.open_transaction_policy()
+    if policy != "ignore" and not enclosing_section(names, database_aliases(options.using), options.backend):
         refuse_open_transactions(names)
     if options.release:
         with lock:

@@ -11,7 +11,7 @@ from locking.exceptions import LockNotSupported
 from locking.handler import DEFAULT_ALIAS, locks
 from locking.lease import Lease, held_by
 from locking.lock import Lock, Options, SingleLock
-from locking.names import UNSET, Unset, check_name
+from locking.names import UNSET, OnOpenTransaction, Unset, check_name
 
 MAX_PERMITS = 1_000_000
 
@@ -26,6 +26,7 @@ def get_read_lock(
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
     template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
 ) -> Lock:
     """Return the shared side of the read-write lock `name`: many readers, or one writer.
 
@@ -37,7 +38,9 @@ def get_read_lock(
         ...     render()
     """
     engine = locks[backend].variant("read")
-    return ReadLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template))
+    return ReadLock(
+        check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
+    )
 
 
 def get_write_lock(
@@ -50,6 +53,7 @@ def get_write_lock(
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
     template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
 ) -> Lock:
     """Return the exclusive side of the read-write lock `name`.
 
@@ -61,7 +65,9 @@ def get_write_lock(
         ...     rebuild()
     """
     engine = locks[backend].variant("write")
-    return WriteLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template))
+    return WriteLock(
+        check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
+    )
 
 
 def get_semaphore(
@@ -74,6 +80,7 @@ def get_semaphore(
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
     template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
 ) -> Lock:
     """Return a semaphore: at most `permits` holds of `name` at a time, each with a lease of its own.
 
@@ -91,7 +98,7 @@ def get_semaphore(
     if isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= MAX_PERMITS:
         raise ValueError(f"permits must be a whole number from 1 to {MAX_PERMITS:,}, not {permits!r}")
     engine = locks[backend].variant("semaphore", permits=permits)
-    options = Options(engine, ttl, wait, False, min_hold, on_lost, template)
+    options = Options(engine, ttl, wait, False, min_hold, on_lost, template, on_open_transaction)
     return Semaphore(check_name(name), permits, options)
 
 
@@ -105,6 +112,7 @@ def get_fair_lock(
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
     template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
 ) -> Lock:
     """Return Redisson's fair lock, for names that Java services lock with RFairLock.
 
@@ -112,7 +120,9 @@ def get_fair_lock(
     RLock and RFairLock, on one name. Arguments and errors: as for `get_lock`.
     """
     engine = locks[backend].variant("fair")
-    return FairLock(check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template))
+    return FairLock(
+        check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
+    )
 
 
 class ReadLock(SingleLock):

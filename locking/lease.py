@@ -187,9 +187,9 @@ class SingleLease(Lease):
 
     __slots__ = (
         "__weakref__", "_answered_at", "_extending", "_generation", "_hold_key", "_on_lost", "_state",
-        "_unanswered_ttl", "backend", "context", "deadline", "depth", "key", "min_hold", "name", "owner",
-        "renew_at", "renewals", "renewed", "rescheduled", "shared_name", "site", "sync_call", "taken_at",
-        "template", "token", "ttl", "unreleased",
+        "_unanswered_ttl", "backend", "behind_fence", "context", "deadline", "depth", "key", "min_hold",
+        "name", "owner", "renew_at", "renewals", "renewed", "rescheduled", "shared_name", "site", "sync_call",
+        "taken_at", "template", "token", "ttl", "unreleased",
     )  # fmt: skip
 
     def __init__(
@@ -224,6 +224,7 @@ class SingleLease(Lease):
         self.renewals = 0
         self.unreleased = False  # its release has begun, and nobody has answered it
         self.site = site  # where in the code it was taken
+        self.behind_fence = False  # a fenced body has begun: its token is final
         self.shared_name = shared_name  # another process may act for the same client, and take the lock over
         self.template = template
         self._on_lost = on_lost

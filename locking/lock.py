@@ -35,7 +35,17 @@ from locking.identity import (
 )
 from locking.lease import Lease, MultiLease, SingleLease, State, held_by
 from locking.liveness import registration
-from locking.names import UNSET, Unset, check_names, check_template, check_ttl, check_wait
+from locking.names import (
+    UNSET,
+    OnOpenTransaction,
+    Unset,
+    check_names,
+    check_on_open_transaction,
+    check_template,
+    check_ttl,
+    check_wait,
+)
+from locking.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
 from locking.presence import reporter
 from locking.renewal import watchdogs
 from locking.signals import (
@@ -70,6 +80,7 @@ def get_lock(
     min_hold: float = NO_HOLD,
     on_lost: Callable[[Lease], None] | None = None,
     template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
 ) -> Lock:
     """Return the lock of these names; nothing is sent until it is acquired.
 
@@ -83,6 +94,10 @@ def get_lock(
         on_lost: called with the lease, in a thread of its own, when the lease is found lost.
         template: what the names of this kind have in common, such as `order:<id>`: metrics and traces group
             by it.
+        on_open_transaction: what acquiring does inside an open database transaction, in which the lock would
+            be released before COMMIT: `refuse` (LockTransactionError), `hold` the lock until that transaction
+            has ended, or `ignore` it. A TestCase's own transactions don't count, nor does a lock that is held
+            already. Default: the alias's `ON_OPEN_TRANSACTION`.
 
     Raises:
         LockKeyError: a name that can't be one. ValueError: a ttl, wait or template that can't be one.
@@ -92,7 +107,7 @@ def get_lock(
         ...     lease.ensure_held()
     """
     checked = check_names(names)
-    options = Options(locks[backend], ttl, wait, fenced, min_hold, on_lost, template)
+    options = Options(locks[backend], ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
     if len(checked) == 1:
         return SingleLock(checked[0], options)
     return MultiLock([SingleLock(name, options) for name in checked])
@@ -101,7 +116,10 @@ def get_lock(
 class Options:
     """The checked arguments of `get_lock`: one for all names, and one for every kind of lock."""
 
-    __slots__ = ("backend", "fenced", "min_hold", "on_lost", "renewed", "template", "ttl", "wait")
+    __slots__ = (
+        "backend", "fenced", "min_hold", "on_lost", "on_open_transaction", "renewed", "template", "ttl",
+        "wait",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -112,6 +130,7 @@ class Options:
         min_hold: float,
         on_lost: Callable[[Lease], None] | None,
         template: str | None = None,
+        on_open_transaction: OnOpenTransaction | Unset = UNSET,
     ) -> None:
         settings = backend.settings
         lease = settings.ttl if isinstance(ttl, Unset) else ttl
@@ -123,8 +142,17 @@ class Options:
         self.min_hold = NO_HOLD if min_hold is NO_HOLD else check_wait(min_hold, source="min_hold") or 0.0
         self.on_lost = on_lost
         self.template = None if template is None else check_template(template)
+        self.on_open_transaction = self._policy(on_open_transaction)
         if fenced and not backend.supports_fencing:
             raise backend.unsupported("mint fencing tokens (fenced=True)")
+
+    def _policy(self, chosen: OnOpenTransaction | Unset) -> OnOpenTransaction:
+        """What to do inside an open transaction; a lock that ends with one belongs into it."""
+        if not isinstance(chosen, Unset):
+            check_on_open_transaction(chosen)
+        if self.backend.transaction_on is not None:
+            return "ignore"
+        return self.backend.settings.on_open_transaction if isinstance(chosen, Unset) else chosen
 
 
 class Lock(ABC):
@@ -137,6 +165,8 @@ class Lock(ABC):
     name: str
     transaction_on: str | None
     """Alias of the database whose transaction it ends with; None for a lock that is released."""
+    on_open_transaction: OnOpenTransaction
+    """What acquiring it does inside an open transaction."""
     _wait: float | None
 
     def __init__(self) -> None:
@@ -183,9 +213,12 @@ class Lock(ABC):
 
         Raises:
             LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered.
+            LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
         """
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
+        if self.on_open_transaction == "hold":
+            hold_until_ended(lease)
         self._remember(lease, context)
         return lease
 
@@ -200,6 +233,12 @@ class Lock(ABC):
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
         lease = await self._atake(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
+        if self.on_open_transaction == "hold":
+            try:
+                await in_calling_thread(partial(hold_until_ended, lease))
+            except BaseException as error:
+                await _agive_back(lease, error)
+                raise
         self._remember(lease, context)
         return lease
 
@@ -353,6 +392,7 @@ class SingleLock(Lock):
         self._options = options
         self._backend = options.backend
         self.transaction_on = options.backend.transaction_on
+        self.on_open_transaction = options.on_open_transaction
         self._wait = options.wait
         self.key = options.backend.key(name)
         self._new_owner = _owners_of(options)
@@ -402,6 +442,8 @@ class SingleLock(Lock):
         """Re-enter, or stand in the queue and wait for our turn."""
         if hold := self._reenter(context):
             return hold
+        if self.on_open_transaction != "ignore":
+            before_acquiring(self.on_open_transaction, self.name)
         begun, owner, options = now(), self._registered_owner(), self._options
         place = self._backend.place(self.key, owner, options.ttl, fenced=options.fenced)
         outcome: Outcome | None = None
@@ -420,6 +462,8 @@ class SingleLock(Lock):
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
         if hold := self._reenter(context):
             return hold
+        if self.on_open_transaction != "ignore":
+            await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
         begun, owner, options = now(), self._registered_owner(), self._options
         place = self._backend.aplace(self.key, owner, options.ttl, fenced=options.fenced)
         outcome: Outcome | None = None
@@ -570,6 +614,7 @@ class MultiLock(Lock):
         super().__init__()
         self._parts = parts
         self._wait, self.transaction_on = parts[0]._wait, parts[0].transaction_on
+        self.on_open_transaction = parts[0].on_open_transaction
         self.name = ", ".join(part.name for part in parts)
 
     def __repr__(self) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Never
+from typing import Any, ClassVar, Never, Self
 
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import models, router
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from locking import held
 from locking.databases import UtcNow
 from locking.exceptions import StaleFencingToken
+from locking.fence import outbid, passed
 from locking.lease import Lease, SingleLease
 
 
@@ -202,11 +203,14 @@ class ProcessRow(models.Model):
 class FencedModel(models.Model):
     """A row that carries its own fence: for one protected row, where the shared table isn't wanted.
 
+    Read it with `fenced_get` and write it with `fenced_update`, under one lease: an update that was decided
+    on an older read is refused.
+
     Example:
         >>> class Account(FencedModel):  # doctest: +SKIP
         ...     balance = models.IntegerField()
         >>> with get_lock("account:7", fenced=True) as lease:  # doctest: +SKIP
-        ...     account = Account.objects.get(pk=7)
+        ...     account = Account.fenced_get(lease, pk=7)
         ...     account.fenced_update(lease, balance=account.balance - 5)
     """
 
@@ -216,40 +220,85 @@ class FencedModel(models.Model):
     class Meta:
         abstract = True
 
-    def fenced_update(self, lease: Lease, **changes: Any) -> None:
-        """Write `changes` in one UPDATE that only the newest holder of the lock can make.
+    @classmethod
+    def fenced_get(cls, lease: Lease, *, using: str | None = None, **lookup: Any) -> Self:
+        """Put the lease's token into a row, and read it after that: no older holder can change it then.
 
         Args:
             lease: of one name, the lock that protects this row; acquired with `fenced=True`.
-            changes: fields and their values or expressions; the instance has them afterwards.
+            using: database alias; None = the router's choice.
+            lookup: finds one row, as for `get`.
 
         Raises:
-            StaleFencingToken: a newer holder has written this row. LockLost: the lease has ended.
-            DoesNotExist: the row is gone. ValueError: a lease of several names, or one without a token.
+            StaleFencingToken: a newer holder has been here. LockLost: the lease has ended.
+            DoesNotExist, MultipleObjectsReturned: as `get`. BackendUnavailable: the server doesn't answer.
+            ValueError: a lease of several names, or one without a token.
         """
         single = _single(lease)
         lease.ensure_held()
-        fresh = Q(fence_token__lt=single.token) | Q(fence_token=single.token, fence_owner=single.owner)
-        fenced = {"fence_token": single.token, "fence_owner": single.owner}
-        rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk)
-        if not rows.filter(fresh).update(**changes, **fenced):
-            raise self._refusal(single, rows)
-        self.refresh_from_db(fields=[*changes, *fenced])
+        rows = cls._base_manager.using(using or router.db_for_write(cls))
+        found = rows.get(**lookup)
+        if not found._stamp(single):
+            seen = rows.get(pk=found.pk)
+            if not (outbid(single, seen.fence_token, seen.fence_owner) and found._stamp(single)):
+                raise _overtaken(single, seen)
+        passed(lease)
+        read: Self = rows.filter(pk=found.pk).get(**lookup)
+        if read.fence_owner != single.owner:
+            raise _overtaken(single, read)
+        return read
 
-    def _refusal(self, lease: SingleLease, rows: models.QuerySet[Any]) -> Exception:
-        seen = rows.values_list("fence_token", flat=True).first()
-        if seen is None:
-            return self.DoesNotExist(f"{self!r} is no longer in the database")
-        return StaleFencingToken(
-            f"the lock {lease.name!r} has token {lease.token}, but {self!r} was written with {seen} by a"
-            " later holder: this one was overtaken, and nothing it does counts"
+    def fenced_update(self, lease: Lease, **changes: Any) -> None:
+        """Write `changes` in one UPDATE that only the holder who read this instance can make.
+
+        Args:
+            lease: under which `fenced_get` has read this instance.
+            changes: fields and their values or expressions; the instance has them afterwards.
+
+        Raises:
+            StaleFencingToken: a newer holder has been here. LockLost: the lease has ended.
+            DoesNotExist: the row is gone. ValueError: the instance was read without `fenced_get`, or under
+                another lease; or a lease of several names, or one without a token.
+        """
+        single = _single(lease)
+        lease.ensure_held()
+        self._require_fenced_read(single)
+        rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk)
+        if not rows.filter(fence_token=self.fence_token, fence_owner=single.owner).update(**changes):
+            seen = rows.first()
+            if seen is None:
+                raise self.DoesNotExist(f"{self!r} is no longer in the database")
+            raise _overtaken(single, seen)
+        self.refresh_from_db(fields=[*changes, "fence_token", "fence_owner"])
+
+    def _stamp(self, lease: SingleLease) -> bool:
+        """Put the lease's token into the row, unless a newer holder has been there; always a write."""
+        fresh = Q(fence_token__lt=lease.token) | Q(fence_token=lease.token, fence_owner=lease.owner)
+        rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk)
+        return bool(rows.filter(fresh).update(fence_token=lease.token, fence_owner=lease.owner))
+
+    def _require_fenced_read(self, lease: SingleLease) -> None:
+        if self.fence_owner == lease.owner:
+            return
+        if self.fence_token >= lease.token:
+            raise _overtaken(lease, self)
+        raise ValueError(
+            f"{self!r} was not read by fenced_get under this lease of {lease.name!r}, so another holder may"
+            f" have changed it since: read it with {type(self).__name__}.fenced_get(lease, pk={self.pk!r})"
         )
+
+
+def _overtaken(lease: SingleLease, row: FencedModel) -> StaleFencingToken:
+    return StaleFencingToken(
+        f"the lock {lease.name!r} has token {lease.token}, but {row!r} was written with {row.fence_token} by"
+        " a later holder: this one was overtaken, and nothing it does counts"
+    )
 
 
 def _single(lease: Lease) -> SingleLease:
     if len(lease.leases) != 1:
         raise ValueError(
-            f"fenced_update takes the lease of one name, not of {lease.name}: pass the one of lease.leases"
+            f"a fenced row takes the lease of one name, not of {lease.name}: pass the one of lease.leases"
             " that protects the row"
         )
     if not lease.leases[0].token:

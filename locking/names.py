@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, Literal, cast, get_args
 
 from locking.exceptions import LockKeyError
 
@@ -63,6 +63,17 @@ def _balanced(name: str) -> bool:
         if depth < 0:
             return False
     return depth == 0 and "{}" not in name
+
+
+OnOpenTransaction = Literal["refuse", "hold", "ignore"]
+"""What to do where a lock is acquired inside an open transaction."""
+
+
+def check_on_open_transaction(value: object, source: str = "on_open_transaction") -> OnOpenTransaction:
+    """Return `value` if it says what to do inside an open transaction, else raise ValueError."""
+    if value not in get_args(OnOpenTransaction):
+        raise ValueError(f"{source}={value!r} must be 'refuse', 'hold' or 'ignore'")
+    return cast(OnOpenTransaction, value)
 
 
 def check_names(names: tuple[object, ...]) -> tuple[str, ...]:

@@ -9,62 +9,179 @@ behind the last of them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from asgiref.sync import AsyncToSync, sync_to_async
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic
 
-from locking.exceptions import LockTransactionError
+from locking.burial import undertaker
+from locking.exceptions import LockError, LockTransactionError
 from locking.lease import Lease
-from locking.lock import Lock
+from locking.names import OnOpenTransaction, check_on_open_transaction
 
-OnOpenTransaction = Literal["refuse", "hold"]
+logger = logging.getLogger("locking")
 
 WATCHED: Final = ("commit", "set_autocommit", "savepoint_commit", "savepoint_rollback", "close")
 WATCH: Final = "_locking_watch"
 
 
-def check_on_open_transaction(value: object, *, fenced: bool = False, retries: int = 0) -> None:
-    """Raise ValueError for what isn't one of the two, or can't go together with `hold`."""
-    if value not in ("refuse", "hold"):
-        raise ValueError(f"on_open_transaction={value!r} must be 'refuse' or 'hold'")
-    if value == "hold" and (fenced or retries):
+def check_together(policy: object, *, fenced: bool = False, retries: int = 0) -> None:
+    """Raise ValueError for what isn't a policy, or can't be used inside an open transaction."""
+    if check_on_open_transaction(policy) != "refuse" and (fenced or retries):
         option, needs = ("fenced", "stand first in") if fenced else ("retries", "begin anew")
         raise ValueError(
-            f"on_open_transaction='hold' can't go together with {option}: that has to {needs} the"
+            f"on_open_transaction={policy!r} can't go together with {option}: that has to {needs} the"
             " transaction, which is open already; put the lock outside of it"
         )
 
 
+def before_acquiring(policy: OnOpenTransaction, name: str) -> None:
+    """Refuse to acquire a lock inside an open transaction, or under one that would see old data.
+
+    Raises:
+        LockTransactionError: the message says what to do instead.
+    """
+    if policy == "refuse":
+        refuse_open_transactions([name])
+    elif policy == "hold":
+        for connection in connections_in_transaction():
+            _refuse_blind(connection)
+
+
+async def in_calling_thread(step: Callable[[], None]) -> None:
+    """Run `step` in the synchronous code that has called this coroutine: its thread has the transactions.
+
+    Where there is no such code, nothing is open: Django's transactions don't last over an await.
+    """
+    if getattr(AsyncToSync.executors, "current", None) is None:
+        return
+    try:
+        await sync_to_async(step)()
+    except RuntimeError:
+        logger.debug("the synchronous caller has ended, and its transactions with it")
+
+
+def hold_until_ended(lease: Lease) -> None:
+    """Keep a new lease until each open transaction of this thread has ended, also if it is released."""
+    open_ones = connections_in_transaction()
+    for single in lease.leases:
+        if open_ones and single.depth == 1:  # else an outer hold outlasts this one, or it is kept already
+            single.depth += 1
+            _watch(Hold(single, set(open_ones), let_go))
+
+
+def section_of(connection: BaseDatabaseWrapper) -> Any:
+    """Return the locked transaction that a connection is in, or None."""
+    blocks = open_blocks(connection)
+    return getattr(blocks[0], "section", None) if blocks else None
+
+
+def open_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
+    """The atomic blocks that are open, without those that TestCase wraps around each test."""
+    blocks: list[Any] = connection.atomic_blocks
+    return [block for block in blocks if not block._from_testcase]
+
+
+def connections_in_transaction() -> list[BaseDatabaseWrapper]:
+    """Return those of this thread's connections that have an open transaction."""
+    return [connection for connection in _of_this_thread() if open_blocks(connection)]
+
+
+def _of_this_thread() -> Iterator[BaseDatabaseWrapper]:
+    """Yield `connections.all(initialized_only=True)`, which is twice as slow: every acquire asks."""
+    present: Any = connections._connections  # type: ignore[attr-defined]
+    for alias in connections.settings:
+        connection: BaseDatabaseWrapper | None = getattr(present, alias, None)
+        if connection is not None:
+            yield connection
+
+
+def refuse_open_transactions(names: Sequence[str]) -> None:
+    """Raise LockTransactionError if a database of this thread has an open transaction: it ends too late."""
+    for connection in _of_this_thread():
+        if connection.in_atomic_block:
+            if open_blocks(connection):
+                raise LockTransactionError(_why_refused(connection, names))
+        elif not _commits_by_itself(connection):
+            raise LockTransactionError(
+                f"autocommit is off on database {connection.alias!r}: the lock {shown(names)} would be"
+                " released before anything commits; set AUTOCOMMIT to True: the lock opens the transaction"
+            )
+
+
+def _commits_by_itself(connection: BaseDatabaseWrapper) -> bool:
+    return connection.autocommit if connection.connection else bool(connection.settings_dict["AUTOCOMMIT"])
+
+
+def _why_refused(connection: BaseDatabaseWrapper, names: Sequence[str]) -> str:
+    return (
+        f"a transaction is open on database {connection.alias!r}, and the lock {shown(names)} would be"
+        f" released before it commits: the next holder would read old data. {_way_out(connection)}"
+    )
+
+
+def _way_out(connection: BaseDatabaseWrapper) -> str:
+    if section := section_of(connection):
+        held = shown(sorted(section.names))
+        return f"Take every name and database in the outermost locked transaction; it has only {held}"
+    advice = (
+        "Put the lock outside: @distributed_lock above @transaction.atomic, or locked_transaction(…) instead"
+        " of `with transaction.atomic()` around it; or on_open_transaction='hold' keeps the lock until that"
+        " one has ended ('ignore' releases it before)"
+    )
+    if connection.settings_dict["ATOMIC_REQUESTS"]:
+        advice += (
+            f". ATOMIC_REQUESTS is on for {connection.alias!r}: decorate what the URLconf calls (for a class"
+            " method_decorator on 'dispatch'), outermost, and name the database in using="
+        )
+    return advice
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return names as an error shows them."""
+    return ", ".join(repr(name) for name in names)
+
+
+def let_go(lease: Lease, *, release: bool = True) -> None:
+    """End a hold after its transaction was settled: trouble in that is no error of the transaction's."""
+    try:
+        lease.release() if release else lease.keep()
+    except LockError as error:
+        logger.warning("after its transaction was settled, %r could not be released: %s", lease, error)
+        undertaker.let_go_later(lease)
+
+
 @contextmanager
 def held_over(
-    lock: Lock,
+    acquire: Callable[[], Lease],
     aliases: Sequence[str],
     open_connections: Sequence[BaseDatabaseWrapper],
-    let_go: Callable[[Lease], None],
+    end: Callable[[Lease], None],
 ) -> Iterator[Lease]:
-    """Hold `lock` from here until the last of these connections' transactions has ended.
+    """Hold a lock from here until the last of these connections' transactions has ended.
 
     The body runs in a block of its own (a savepoint, or a transaction of a database that has none open).
 
     Args:
-        lock: what to hold.
+        acquire: takes the lock.
         aliases: the databases that the body writes to.
         open_connections: those of this thread's connections that are in a transaction.
-        let_go: ends the hold; must not raise.
+        end: ends the hold; must not raise.
 
     Raises:
         LockTransactionError: a transaction that doesn't see what others commit, or whose end can't be seen.
     """
     for connection in open_connections:
         _refuse_blind(connection)
-    hold = Hold(lock.acquire(), set(open_connections), let_go)
-    for connection in open_connections:
-        _watch_of(connection).holds.append(hold)
+    hold = Hold(acquire(), set(open_connections), end)
+    _watch(hold)
     with ExitStack() as blocks:
         for alias in aliases:
             blocks.enter_context(atomic(alias))
@@ -77,13 +194,13 @@ class Hold:
 
     lease: Lease
     pending: set[BaseDatabaseWrapper]
-    let_go: Callable[[Lease], None]
+    end: Callable[[Lease], None]
 
     def ended(self, connection: BaseDatabaseWrapper) -> None:
         """Note the end of one transaction; let go after the last."""
         self.pending.discard(connection)
         if not self.pending:
-            self.let_go(self.lease)
+            self.end(self.lease)
 
 
 class Watch:
@@ -135,6 +252,11 @@ class Watch:
         holds, self.holds = self.holds, []
         for hold in reversed(holds):
             hold.ended(self.connection)
+
+
+def _watch(hold: Hold) -> None:
+    for connection in hold.pending:
+        _watch_of(connection).holds.append(hold)
 
 
 def _watch_of(connection: BaseDatabaseWrapper) -> Watch:

@@ -66,6 +66,8 @@ def force_release(
     engine = _engine(hold)
     event = LockEvent.of(hold, LockEvent.Action.FORCE_RELEASE, reason, actor or _user(), fences)
     result = _carry_out(event, lambda: engine.force_release(hold.key, hold.owner))
+    for database in databases:  # until it was taken away, the holder may have been given a higher token
+        _advance_fence(hold, database)
     if result.done:
         tell(lock_force_released, lambda: _signal(hold))
     return result
@@ -124,7 +126,7 @@ def _advance_fence(hold: HeldLock, database: str) -> str:
         with transaction.atomic(using=database):
             limit_waits(connection, PATIENCE)
             try:
-                advanced = forbid(hold.key, hold.token, using=database)
+                advanced = forbid(hold.key, hold.token, using=database, owner=hold.owner)
             finally:
                 restore_waits(connection)
     except OperationalError as error:

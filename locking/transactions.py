@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
@@ -21,14 +21,21 @@ from django.db.transaction import Atomic, atomic, on_commit
 
 from locking import fence
 from locking.backoff import jittered
-from locking.burial import undertaker
 from locking.databases import inside_test_case, reply_was_lost, stood_idle, was_overtaken
-from locking.exceptions import LockError, LockLost, LockTransactionError
-from locking.handler import DEFAULT_ALIAS
+from locking.exceptions import LockLost, LockTransactionError
+from locking.handler import DEFAULT_ALIAS, locks
 from locking.lease import Lease
 from locking.lock import Lock, get_lock
-from locking.names import UNSET, Unset, check_names
-from locking.open_transactions import OnOpenTransaction, check_on_open_transaction, held_over
+from locking.names import UNSET, OnOpenTransaction, Unset, check_names
+from locking.open_transactions import (
+    check_together,
+    connections_in_transaction,
+    held_over,
+    let_go,
+    refuse_open_transactions,
+    section_of,
+    shown,
+)
 from locking.witness import Witness, settle
 
 logger = logging.getLogger("locking")
@@ -49,7 +56,7 @@ def locked_transaction(
     backend: str = DEFAULT_ALIAS,
     min_hold: float = 0.0,
     on_lost: Callable[[Lease], None] | None = None,
-    on_open_transaction: OnOpenTransaction = "refuse",
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
     template: str | None = None,
 ) -> Iterator[Lease]:
     """Hold the locks of these names around a transaction: lock, BEGIN, fence, body, COMMIT, release.
@@ -67,8 +74,9 @@ def locked_transaction(
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the block ends earlier.
         on_lost: called with the lease when it is found lost.
-        on_open_transaction: inside a transaction that is open already, `refuse`, or `hold` the lock until
-            that one has ended, by commit or rollback. What it read before is as old as it was: read it again.
+        on_open_transaction: inside a transaction that is open already, `refuse`, `hold` the lock until that
+            one has ended, by commit or rollback, or `ignore` it and release before. What it read before is as
+            old as it was: read it again. Default: the alias's `ON_OPEN_TRANSACTION`.
         template: what the names of this kind have in common; see `get_lock`.
 
     Returns:
@@ -88,7 +96,7 @@ def locked_transaction(
         ...     order.pay()
     """
     checked, aliases = check_names(names), database_aliases(using)
-    check_on_open_transaction(on_open_transaction, fenced=fenced)
+    policy = open_transaction_policy(on_open_transaction, backend, fenced=fenced)
     lock = get_lock(
         *checked,
         ttl=ttl,
@@ -98,10 +106,9 @@ def locked_transaction(
         min_hold=min_hold,
         on_lost=on_lost,
         template=template,
+        on_open_transaction="ignore",  # what is open is looked at below, also for a lock that is held already
     )
-    section = transaction_under(
-        lock, checked, aliases, backend, fenced=fenced, on_open_transaction=on_open_transaction
-    )
+    section = transaction_under(lock, checked, aliases, backend, fenced=fenced, on_open_transaction=policy)
     with section as lease:
         yield lease
 
@@ -115,6 +122,8 @@ class Section:
     backend: str
     lease: Lease
     fenced: bool = False
+    committed: list[str] = field(default_factory=list)
+    """The databases whose COMMIT has succeeded so far."""
 
     def covers(self, names: Sequence[str], aliases: Sequence[str], backend: str) -> bool:
         """Whether everything asked for is held until this section's own commits are through."""
@@ -124,7 +133,8 @@ class Section:
 class SectionAtomic(Atomic):
     """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it.
 
-    With a fence it also finds out what became of a COMMIT whose answer was lost.
+    It notes its COMMIT in the section: an error that follows is no rollback. With a fence it
+    also finds out what became of a COMMIT whose answer was lost.
     """
 
     section: Section
@@ -137,15 +147,20 @@ class SectionAtomic(Atomic):
         self.witness: Witness | None = None
         self.answered = False
 
+    def __enter__(self) -> None:
+        super().__enter__()
+        if not inside_test_case(connections[self.alias]):  # nothing is committed there
+            on_commit(self._note_commit, using=self.alias)  # the first hook to run, right behind COMMIT
+
+    def _note_commit(self) -> None:
+        self.answered = True
+        self.section.committed.append(self.alias)
+
     def raise_fence(self) -> None:
         """Advance the fence: the first statement of this transaction."""
         witness = fence.advance(self.alias, self.section.lease)
-        if not inside_test_case(connections[self.alias]):  # nothing is committed there
+        if not inside_test_case(connections[self.alias]):
             self.witness = witness
-            on_commit(self._hear_the_answer, using=self.alias)  # the first hook to run, right behind COMMIT
-
-    def _hear_the_answer(self) -> None:
-        self.answered = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -190,8 +205,13 @@ def transaction_under(
     release: bool = True,
     on_open_transaction: OnOpenTransaction = "refuse",
     fenced: bool = False,
+    committed: list[str] | None = None,
 ) -> Iterator[Lease]:
-    """`locked_transaction` on a lock that was made already; without `release` it is left to its ttl."""
+    """`locked_transaction` on a lock that was made already; without `release` it is left to its ttl.
+
+    Each database whose COMMIT succeeds is added to `committed`.
+    """
+    committed = [] if committed is None else committed
     if outer := enclosing_section(names, aliases, backend):
         if fenced and not outer.fenced:
             raise LockTransactionError(_why_unfenced(names))
@@ -199,30 +219,69 @@ def transaction_under(
             yield outer.lease
             _refuse_silent_rollbacks(aliases)
         return
-    if on_open_transaction == "hold" and (open_ones := _in_transaction()):
-        with held_over(lock, aliases, open_ones, partial(_let_go, release=release)) as lease:
+    if on_open_transaction != "refuse" and (open_ones := connections_in_transaction()):
+        if on_open_transaction == "hold":
+            held = held_over(lock.acquire, aliases, open_ones, partial(let_go, release=release))
+        else:
+            held = _released_before(lock, aliases, release=release)
+        with held as lease:
             yield lease
             _refuse_silent_rollbacks(aliases)
             lease.confirm()
         return
     refuse_open_transactions(names)
     if lock.transaction_on is not None:
-        with _inside_transaction(lock, names, aliases, backend) as lease:
+        with _told(committed), _inside_transaction(lock, names, aliases, backend, committed) as lease:
             yield lease
         return
     if fenced:
         fence.require_fence(aliases)
-    with holding(lock, release=release) as lease:
-        section = Section(frozenset(names), frozenset(aliases), backend, lease, fenced)
+    with holding(lock, release=release) as lease, _told(committed):
+        section = Section(frozenset(names), frozenset(aliases), backend, lease, fenced, committed)
         with _begin_fenced(aliases, section) if fenced else _begin(aliases, section):
             yield lease
             _refuse_silent_rollbacks(aliases)
             lease.confirm()
 
 
+def open_transaction_policy(
+    chosen: OnOpenTransaction | Unset, backend: str, *, fenced: bool = False, retries: int = 0
+) -> OnOpenTransaction:
+    """Return what to do inside an open transaction: the caller's word, or else the alias's.
+
+    A fence and retries need a transaction of their own: with them the alias's word counts as `refuse`.
+
+    Raises:
+        ValueError: the caller's word isn't one, or can't go together with `fenced` or `retries`.
+    """
+    if not isinstance(chosen, Unset):
+        check_together(chosen, fenced=fenced, retries=retries)
+        return chosen
+    return "refuse" if fenced or retries else locks[backend].settings.on_open_transaction
+
+
+@contextmanager
+def _released_before(lock: Lock, aliases: Sequence[str], *, release: bool) -> Iterator[Lease]:
+    """Hold a lock around savepoints, and release it before the transaction around them has ended."""
+    with holding(lock, release=release) as lease, _atomics(aliases):
+        yield lease
+
+
+@contextmanager
+def _told(committed: Sequence[str]) -> Iterator[None]:
+    """Have an error say which databases had committed before it was raised."""
+    try:
+        yield
+    except BaseException as error:
+        if committed:
+            plural = "databases" if len(committed) > 1 else "database"
+            error.add_note(f"raised after COMMIT on the {plural} {shown(committed)}: that work is stored")
+        raise
+
+
 @contextmanager
 def _inside_transaction(
-    lock: Lock, names: Sequence[str], aliases: Sequence[str], backend: str
+    lock: Lock, names: Sequence[str], aliases: Sequence[str], backend: str, committed: list[str]
 ) -> Iterator[Lease]:
     """Take a lock that ends with its transaction: BEGIN, lock, body, COMMIT, and that was the release.
 
@@ -233,8 +292,8 @@ def _inside_transaction(
         order = [home, *(alias for alias in aliases if alias != home)]
         blocks = [stack.enter_context(_block(alias)) for alias in order]
         lease = lock.acquire()
-        settled.callback(_let_go, lease, release=True)
-        section = Section(frozenset(names), frozenset(aliases), backend, lease)
+        settled.callback(let_go, lease, release=True)
+        section = Section(frozenset(names), frozenset(aliases), backend, lease, committed=committed)
         for block in blocks:
             block.section = section
         yield lease
@@ -247,7 +306,7 @@ def _home_of(lock: Lock, aliases: Sequence[str]) -> str:
     if home is None or home not in aliases:
         raise LockTransactionError(
             f"the lock {lock.name!r} ends with a transaction on the database {home!r}, and this one is on"
-            f" {_shown(aliases)}: name it in using="
+            f" {shown(aliases)}: name it in using="
         )
     return home
 
@@ -269,6 +328,8 @@ def _begin(aliases: Sequence[str], section: Section) -> ExitStack:
             stack.enter_context(block)
         for block in sorted(blocks, key=lambda block: block.alias) if section.fenced else ():
             block.raise_fence()
+        if section.fenced:
+            fence.passed(section.lease)
         return stack.pop_all()
 
 
@@ -291,7 +352,7 @@ def _begin_fenced(aliases: Sequence[str], section: Section) -> ExitStack:
 
 def _why_unfenced(names: Sequence[str]) -> str:
     return (
-        f"fenced=True for {_shown(names)} inside a locked transaction without it: what that one has read"
+        f"fenced=True for {shown(names)} inside a locked transaction without it: what that one has read"
         " already is not behind the fence; write fenced=True on the outermost one"
     )
 
@@ -303,15 +364,7 @@ def holding(lock: Lock, *, release: bool = True) -> Iterator[Lease]:
     try:
         yield lease
     finally:
-        _let_go(lease, release=release)
-
-
-def _let_go(lease: Lease, *, release: bool) -> None:
-    try:
-        lease.release() if release else lease.keep()
-    except LockError as error:
-        logger.warning("after its transaction was settled, %r could not be released: %s", lease, error)
-        undertaker.let_go_later(lease)
+        let_go(lease, release=release)
 
 
 @contextmanager
@@ -321,6 +374,14 @@ def _atomics(aliases: Sequence[str]) -> Iterator[None]:
         for alias in aliases:
             stack.enter_context(atomic(alias))
         yield
+
+
+@contextmanager
+def transaction_without_lock(aliases: Sequence[str]) -> Iterator[None]:
+    """A transaction for a call that needs no lock; it never takes a rollback for success either."""
+    with _atomics(aliases):
+        yield
+        _refuse_silent_rollbacks(aliases)
 
 
 def database_aliases(using: object) -> tuple[str, ...]:
@@ -340,70 +401,11 @@ def database_aliases(using: object) -> tuple[str, ...]:
 
 def enclosing_section(names: Sequence[str], aliases: Sequence[str], backend: str) -> Section | None:
     """The locked transaction around the caller that holds all of this until its commit, if there is one."""
-    found = {_section_of(connections[alias]) for alias in aliases}
-    section = found.pop()
+    found = {section_of(connections[alias]) for alias in aliases}
+    section: Section | None = found.pop()
     if found or section is None or not section.covers(names, aliases, backend):
         return None
     return section
-
-
-def _section_of(connection: BaseDatabaseWrapper) -> Section | None:
-    blocks = _open_blocks(connection)
-    return getattr(blocks[0], "section", None) if blocks else None
-
-
-def _open_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
-    """The atomic blocks that are open, without those that TestCase wraps around each test."""
-    blocks: list[Any] = connection.atomic_blocks
-    return [block for block in blocks if not block._from_testcase]
-
-
-def _in_transaction() -> list[BaseDatabaseWrapper]:
-    return [connection for connection in connections.all(initialized_only=True) if _open_blocks(connection)]
-
-
-def refuse_open_transactions(names: Sequence[str]) -> None:
-    """Raise LockTransactionError if a database of this thread has an open transaction: it ends too late."""
-    for connection in connections.all(initialized_only=True):
-        if _open_blocks(connection):
-            raise LockTransactionError(_why_refused(connection, names))
-        if not connection.in_atomic_block and not _commits_by_itself(connection):
-            raise LockTransactionError(
-                f"autocommit is off on database {connection.alias!r}: the lock {_shown(names)} would be"
-                " released before anything commits; set AUTOCOMMIT to True: the lock opens the transaction"
-            )
-
-
-def _commits_by_itself(connection: BaseDatabaseWrapper) -> bool:
-    return connection.autocommit if connection.connection else bool(connection.settings_dict["AUTOCOMMIT"])
-
-
-def _why_refused(connection: BaseDatabaseWrapper, names: Sequence[str]) -> str:
-    return (
-        f"a transaction is open on database {connection.alias!r}, and the lock {_shown(names)} would be"
-        f" released before it commits: the next holder would read old data. {_way_out(connection)}"
-    )
-
-
-def _way_out(connection: BaseDatabaseWrapper) -> str:
-    if section := _section_of(connection):
-        held = _shown(sorted(section.names))
-        return f"Take every name and database in the outermost locked transaction; it has only {held}"
-    advice = (
-        "Put the lock outside: @distributed_lock above @transaction.atomic, or locked_transaction(…) instead"
-        " of `with transaction.atomic()` around it; or on_open_transaction='hold' keeps the lock until that"
-        " one has ended"
-    )
-    if connection.settings_dict["ATOMIC_REQUESTS"]:
-        advice += (
-            f". ATOMIC_REQUESTS is on for {connection.alias!r}: decorate what the URLconf calls (for a class"
-            " method_decorator on 'dispatch'), outermost, and name the database in using="
-        )
-    return advice
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names)
 
 
 # what was lost without a word

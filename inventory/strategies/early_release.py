@@ -34,7 +34,8 @@ class EarlyRelease(Strategy):
         """Lock inside the transaction."""
         with sale_transaction():
             checkpoint("waiting")
-            with get_lock(*(f"sku:{line.sku}" for line in sale.lines), wait=self.wait):
+            names = [f"sku:{line.sku}" for line in sale.lines]
+            with get_lock(*names, wait=self.wait, on_open_transaction="ignore"):
                 checkpoint("locked")
                 products = read_products(sale.lines)
                 decide(sale.lines, products)

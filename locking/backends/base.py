@@ -269,6 +269,21 @@ class BaseLockBackend(ABC):
         """Break the hold of `expected` and of nobody else; False when it doesn't have the lock."""
         raise self.unsupported("force_release")
 
+    def reissue_token(self, key: str, owner: str, above: int) -> int:
+        """Give the present holder a new fencing token, in one atomic step.
+
+        A server whose clock ran ahead and that lost its data mints lower tokens than a database has seen.
+
+        Args:
+            key: what `key(name)` returned.
+            owner: who asks; anyone but the present holder gets none.
+            above: the token that the new one, and every later one of this key, must exceed.
+
+        Returns:
+            The new token; 0 when `owner` doesn't hold the lock, or when the engine can't do this.
+        """
+        return 0
+
     def hold_ends(self, key: str, owner: str) -> float:
         """Return the `clock.now()` after which the hold may be over although its ttl isn't; asks nobody.
 

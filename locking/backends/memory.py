@@ -100,6 +100,16 @@ class Store:
             self._hand_over(key)
             return True
 
+    def reissue_token(self, key: str, owner: str, above: int) -> int:
+        """Give `owner`'s hold a new token above `above`; 0 when it has none."""
+        with self._mutex:
+            hold = self._live(key)
+            if hold is None or hold.owner != owner:
+                return 0
+            self._token = max(self._token, above)
+            hold.token = self._mint()
+            return hold.token
+
     def holder(self, key: str) -> Hold | None:
         """Return the hold of `key`, if it has one."""
         with self._mutex:
@@ -198,6 +208,10 @@ class MemoryBackend(BaseLockBackend):
     def release(self, key: str, owner: str) -> bool:
         """See the base class."""
         return self.store.release(key, owner)
+
+    def reissue_token(self, key: str, owner: str, above: int) -> int:
+        """See the base class."""
+        return self.store.reissue_token(key, owner, above)
 
     def force_release(self, key: str, expected: str) -> bool:
         """See the base class."""

@@ -43,6 +43,7 @@ from locking.backends.redis.scripts import (
     acquire_request,
     extend_request,
     raise_token_request,
+    reissue_token_request,
     release_request,
     seen_request,
 )
@@ -129,6 +130,17 @@ class RedlockBackend(BaseLockBackend):
             return True
         request = raise_token_request(key, owner, token, keep=keep, index=self._index)
         return ask_all(self.nodes, request, patience).count(1) >= self.quorum
+
+    def reissue_token(self, key: str, owner: str, above: int) -> int:
+        """See the base class: a majority must name the holder, and a majority know the new token."""
+        request = reissue_token_request(key, owner, above, index=self._index)
+        replies = ask_all(self.nodes, request, self._timeout)
+        self._require_quorum(replies)
+        tokens = [reply for reply in replies if isinstance(reply, int) and reply > 0]
+        if len(tokens) < self.quorum:
+            return 0
+        token = max(tokens)
+        return token if self._agree(key, owner, token, tokens, self._timeout, keep=True) else 0
 
     def _undo(self, key: str, owner: str, replies: list[Any], patience: float) -> None:
         """Give back what too few have granted; a silent server may still grant it, and is told later."""

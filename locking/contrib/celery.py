@@ -203,7 +203,7 @@ class QueuePlace:
 
     def take(self, *, take_over: bool) -> SingleLock:
         """Return the lock as the running task has it: without a gap, or away from an earlier delivery."""
-        lock = get_lock(self.name, ttl=None, backend=self.backend.alias)
+        lock = get_lock(self.name, ttl=None, backend=self.backend.alias, on_open_transaction="ignore")
         assert isinstance(lock, SingleLock)
         lock.act_for(self.client_id, take_over=take_over)
         held_as = self._held_as()

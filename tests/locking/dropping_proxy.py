@@ -20,7 +20,7 @@ class DroppingProxy:
         self.folder = folder
         self._database = database
         self.cut: str | None = None
-        self.after_cut: Callable[[], None] = lambda: None
+        self.after_cut: Callable[[], object] = lambda: None
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / ".s.PGSQL.5432"))
         self._listener.listen()

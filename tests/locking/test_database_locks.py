@@ -66,7 +66,7 @@ def test_a_rollback_of_the_caller_does_not_take_the_lock_with_it(postgresql):
 def test_a_lock_taken_inside_a_transaction_is_seen_at_once(postgresql):
     """Inside the caller's open transaction the lock is committed all the same."""
     using = postgresql._using
-    with transaction.atomic(using), get_lock("within", ttl=30):
+    with transaction.atomic(using), get_lock("within", ttl=30, on_open_transaction="ignore"):
         assert elsewhere(get_lock("within").locked)
     connections[using].close()
 

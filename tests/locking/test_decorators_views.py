@@ -164,7 +164,24 @@ def overtaken(request: HttpRequest) -> HttpResponse:
     return HttpResponse(status=201)
 
 
+@distributed_lock(key="'order:7'", condition=lambda request, outcome: False)
+def without_lock(request: HttpRequest, outcome: str) -> HttpResponse:
+    """Write a row, and fail in one of the ways that roll back under a lock."""
+    assert not get_lock("order:7").locked()
+    Group.objects.create(name="undone")
+    if outcome == "raised":
+        raise RuntimeError("mine")
+    if outcome == "error response":  # as Django REST framework answers an exception
+        response = HttpResponse(status=400)
+        response.exception = True  # type: ignore[attr-defined]
+        return response
+    with suppress(IntegrityError):
+        Group.objects.create(name="undone")
+    return HttpResponse(status=int(outcome))
+
+
 urlpatterns = [
+    path("without-lock/<str:outcome>/", without_lock),
     path("losing/", losing),
     path("losing-loudly/", losing_loudly),
     path("overtaken/", overtaken),
@@ -261,6 +278,33 @@ def test_a_refusal_may_roll_back(client: Client) -> None:
     assert client.get("/rollback/").status_code == 422
     assert committed() == []
     assert not elsewhere(get_lock("order:7").locked)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "atomic requests"])
+def atomic_or_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ATOMIC_REQUESTS and without."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", request.param)
+
+
+@pytest.mark.usefixtures("atomic_or_not")
+def test_without_its_lock_a_view_rolls_back_by_the_same_rules(client: Client) -> None:
+    """Where `condition` is False, errors and refusals roll back, and no 201 hides rows that are not there."""
+    with pytest.raises(RuntimeError, match="mine"):
+        client.get("/without-lock/raised/")
+    assert client.get("/without-lock/error response/").status_code == 400
+    assert client.get("/without-lock/409/").status_code == 409
+    with pytest.raises(LockTransactionError, match="was caught"):
+        client.get("/without-lock/201/")
+    assert committed() == []
+
+
+def test_mutant_a_bare_transaction_without_the_lock_answers_201_for_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Django's plain atomic block the view says 201, and the row was rolled back."""
+    monkeypatch.setattr("locking.decorators.transaction_without_lock", lambda aliases: transaction.atomic())
+    assert client.get("/without-lock/201/").status_code == 201
+    assert committed() == []
 
 
 def test_a_streaming_response_is_refused(client: Client) -> None:

@@ -252,6 +252,18 @@ def test_a_missing_fence_is_found():
     assert "manage.py migrate --database=default" in fence.hint
 
 
+def test_tokens_of_a_clock_that_ran_ahead_are_found():
+    """The names whose next holders will be given higher tokens, and by how much the clock was ahead."""
+    token = int((time.time() + 3600) * 1_000_000)
+    Fence.objects.create(name="shop", token=token, owner="gone:1", mark="gone")
+    (section,) = [each for each in doctor.examine() if each.title == "database default"]
+    tokens = next(finding for finding in section.findings if finding.subject == "tokens")
+    assert tokens.verdict == "warning"
+    assert re.fullmatch(
+        r"tokens of 1 names are up to 3[56]\d\d s ahead of this machine's clock: shop", tokens.text
+    )
+
+
 def test_mistakes_in_the_settings_are_found(settings):
     """As by `manage.py check`, and the backend says the same of itself."""
     settings.LOCKING = {"default": {"BACKEND": "locking.no.Such"}}

@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking import get_lock, locked_transaction
 from locking.databases import reply_was_lost
-from locking.fence import advance, prepare
+from locking.fence import FORBID, advance, forbid, prepare
 from locking.witness import NOTHING, TRIES, UNSETTLED, Witness, settle
 from tests.locking.dropping_proxy import DroppingProxy, proxied
 from tests.locking.fenced_databases import ALIAS, MARIADB, registered, sales, sell
@@ -84,6 +84,47 @@ def test_a_newer_holder_leaves_the_outcome_unknown(proxy: DroppingProxy) -> None
         sell("A")
         proxy.cut = "behind"
     assert lost.value.__notes__ == [UNSETTLED]
+
+
+BLIND = "owner = excluded.owner, mark = ''"
+"""What the statement of `forbid` sets when it wipes the mark of the last transaction."""
+
+
+def force_release_behind_the_commit(proxy: DroppingProxy) -> None:
+    """Sell, and have an operator break the lock while the answer to COMMIT is being lost."""
+    token = 0
+    proxy.after_cut = lambda: elsewhere(lambda: forbid("shop", token, using=ALIAS))
+    with locked_transaction("shop", using=ALIAS, fenced=True) as lease:
+        token = lease.fencing_token
+        sell("A")
+        proxy.cut = "behind"
+
+
+def test_a_force_release_does_not_blind_the_commit_probe(proxy: DroppingProxy) -> None:
+    """The broken holder's sale was committed, and the fence row still says so: the block is a success."""
+    force_release_behind_the_commit(proxy)
+    assert sales() == ["A"]
+
+
+def test_a_commit_that_never_arrived_is_known_after_a_force_release(proxy: DroppingProxy) -> None:
+    """The operator's row doesn't have the lost transaction's mark: the error says nothing was committed."""
+    with pytest.raises(Error) as lost, locked_transaction("shop", using=ALIAS, fenced=True) as lease:
+        sell("A")
+        proxy.after_cut = lambda: elsewhere(lambda: forbid("shop", lease.fencing_token, using=ALIAS))
+        proxy.cut = "before"
+    assert lost.value.__notes__ == [NOTHING]
+    assert sales() == []
+
+
+def test_mutant_a_force_release_that_wipes_the_mark_denies_a_sale(
+    proxy: DroppingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the mark the probe swears that nothing was committed, beside the row that was."""
+    monkeypatch.setattr("locking.fence.FORBID", FORBID.replace("owner = excluded.owner", BLIND))
+    with pytest.raises(Error) as lost:
+        force_release_behind_the_commit(proxy)
+    assert lost.value.__notes__ == [NOTHING]
+    assert sales() == ["A"]
 
 
 def test_a_hook_that_raises_is_not_taken_for_a_lost_commit(proxy: DroppingProxy) -> None:

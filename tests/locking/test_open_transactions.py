@@ -252,7 +252,7 @@ def test_autocommit_off_is_refused() -> None:
 
 def test_mistakes_are_told_at_decoration() -> None:
     """A word that isn't one, and what has no transaction to hold over."""
-    with pytest.raises(ValueError, match="'refuse' or 'hold'"):
+    with pytest.raises(ValueError, match="'refuse', 'hold' or 'ignore'"):
         distributed_lock(on_open_transaction="wait")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="atomic=False"):
         distributed_lock(on_open_transaction="hold", atomic=False)

@@ -21,6 +21,7 @@ from locking.backends.redis.scripts import (
     extend_request,
     force_release_request,
     read_outcome,
+    reissue_token_request,
     release_request,
     seen_request,
     shorten_request,
@@ -95,6 +96,10 @@ class RedisBackend(BaseLockBackend):
     def force_release(self, key: str, expected: str) -> bool:
         """See the base class."""
         return bool(self._wire.call(force_release_request(key, expected, index=self._wire.index)))
+
+    def reissue_token(self, key: str, owner: str, above: int) -> int:
+        """See the base class."""
+        return int(self._wire.call(reissue_token_request(key, owner, above, index=self._wire.index)))
 
     def holder(self, key: str) -> Holder | None:
         """See the base class."""

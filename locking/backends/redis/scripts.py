@@ -155,6 +155,7 @@ ADOPT: Final = Script("foreign", "adopt")
 FIND: Final = Script("find")
 ADD_UP: Final = Script("add_up")
 RAISE_TOKEN: Final = Script("raise_token")
+REISSUE_TOKEN: Final = Script("reissue_token")
 SEEN: Final = Script("foreign", "seen")
 
 KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
@@ -270,6 +271,12 @@ def raise_token_request(key: str, owner: str, token: int, *, keep: bool, index: 
     keys = keys_of(key, index)
     tail = keys.packed + bulk(owner.encode()) + bulk(b"%d" % token) + (KEEP if keep else DONT_KEEP)
     return RAISE_TOKEN.request(8, tail, keys.lock)
+
+
+def reissue_token_request(key: str, owner: str, above: int, *, index: Index) -> Request:
+    """Return the call of reissue_token.lua."""
+    keys = keys_of(key, index)
+    return REISSUE_TOKEN.request(7, keys.packed + bulk(owner.encode()) + bulk(b"%d" % above), keys.lock)
 
 
 def seen_request(key: str) -> Request:

@@ -193,7 +193,26 @@ def _stale(before: int, after: int, *, complete: bool) -> Finding:
 
 
 def _database(alias: str) -> list[Finding]:
-    return [_fence(alias), _clock(alias)]
+    fence = _fence(alias)
+    return [fence, *([_tokens(alias)] if fence.verdict == "ok" else []), _clock(alias)]
+
+
+def _tokens(alias: str) -> Finding:
+    """Look for tokens of a lock server whose clock ran ahead of this machine's."""
+    limit = int((time.time() + CLOCKS_APART) * 1_000_000)  # noqa: TID251 shown
+    ahead = Fence.objects.using(alias).filter(token__gt=limit)
+    names = list(ahead.order_by("-token").values_list("name", "token")[:3])
+    if not names:
+        return Finding("tokens", "ok", "no fencing token is ahead of this machine's clock")
+    seconds = names[0][1] / 1_000_000 - time.time()  # noqa: TID251 shown
+    some = ", ".join(name for name, _ in names)
+    return Finding(
+        "tokens",
+        "warning",
+        f"tokens of {ahead.count()} names are up to {seconds:.0f} s ahead of this machine's clock: {some}",
+        "The clock of a lock server ran ahead: synchronize it by NTP. Fenced work goes on: a holder whose"
+        " token is too low is given a higher one, unless its engine can't (docs/how-to/fencing.md).",
+    )
 
 
 def _fence(alias: str) -> Finding:
