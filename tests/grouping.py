@@ -16,12 +16,11 @@ GROUPS = [
     r"/locking/java/",
     r"/browser/|/test_http_rush",
     r"/locking/worker/",
-    r"/scratch/",
+    r"/scratch/|/test_wheel",
     r"\[.*redis-cluster|/test_cluster",
     r"\[.*redis-sentinel|/test_sentinel",
     r"/test_deaths",
     r"/test_segments_in_a_cluster",
-    r"/test_wheel",
     r"\[.*redlock",
 ]
 

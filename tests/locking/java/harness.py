@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+CACHE = HERE.parents[2] / ".pytest_cache" / "d" / "classpaths"
 
 VERSIONS = ("3.45.1", "3.52.0", "4.7.0")
 
@@ -27,6 +29,16 @@ def missing() -> str | None:
 
 @cache
 def classpath(version: str, home: Path = HERE) -> str:
+    """Return where the library is, with what it needs: as Maven said last, else Maven fetches it."""
+    said = CACHE / f"{home.name}-{version}"
+    if said.exists() and all(map(os.path.exists, said.read_text().split(os.pathsep))):
+        return said.read_text()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    said.write_text(_fetched(version, home))
+    return said.read_text()
+
+
+def _fetched(version: str, home: Path) -> str:
     """Have Maven fetch the library and what it needs, and return where it is; skip if that can't be."""
     with tempfile.NamedTemporaryFile(mode="r") as found:
         goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found.name}"]
