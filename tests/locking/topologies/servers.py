@@ -130,7 +130,16 @@ class Service:
         until(lambda: is_copying(self.replica), "a replica")
         self.sentinels = [self._sentinel(folder) for _ in range(3)]
         for sentinel in self.sentinels:
+            until(partial(self._hastened, sentinel), "a Sentinel that answers")
+        for sentinel in self.sentinels:
             until(partial(self._sees_all, sentinel), "Sentinels that know each other")
+
+    @staticmethod
+    def _hastened(sentinel: Server) -> bool:
+        """Have it tell the others of itself more often than every two seconds, where it can (Redis 7)."""
+        with contextlib.suppress(redis.ResponseError):
+            sentinel.ask("SENTINEL", "DEBUG", "PUBLISH-PERIOD", 100, "INFO-PERIOD", 500)
+        return True
 
     def _sentinel(self, folder: Path) -> Server:
         port = free_port()
