@@ -25,8 +25,8 @@ def nothing_of_other_tests() -> Iterator[None]:
 class TurnedClock:
     """The local clock of `locking`: it goes on by itself, and further when it is turned.
 
-    It turns what this process counts: leases, watchdogs, the locks in memory. A server has its own clock, and a
-    thread that sleeps already isn't woken.
+    It turns what this process counts: leases, watchdogs, the locks in memory. A server has its own clock, and
+    a thread that sleeps already isn't woken.
     """
 
     def __init__(self) -> None:
