@@ -23,7 +23,7 @@ VERSIONS = ("3.45.1", "3.52.0", "4.7.0")
 
 def missing() -> str | None:
     """Return why no Java can be run here, or None."""
-    absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    absent = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
     return f"no {' and no '.join(absent)} on PATH to run Redisson with" if absent else None
 
 
@@ -50,6 +50,17 @@ def _fetched(version: str, home: Path) -> str:
     pytest.skip(f"{home.name} {version} can't be fetched: {(done.stdout + done.stderr)[-300:]}")
 
 
+@cache
+def compiled(version: str, home: Path = HERE) -> str:
+    """Return where the harness's classes are; compiled again when its source has changed since."""
+    classes, source = CACHE / f"{home.name}-{version}-classes", home / "Harness.java"
+    made = classes / "Harness.class"
+    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
+        command = ["javac", "-d", str(classes), "-cp", classpath(version, home), str(source)]
+        subprocess.run(command, check=True, capture_output=True)
+    return str(classes)
+
+
 class Java:
     """The client; `do` answers when it has answered, `begin` at once."""
 
@@ -60,9 +71,10 @@ class Java:
         command = [
             "java",
             "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
             "-cp",
-            classpath(version, home),
-            str(home / "Harness.java"),
+            os.pathsep.join([compiled(version, home), classpath(version, home)]),
+            "Harness",
             *urls,
         ]
         self._process = subprocess.Popen(
