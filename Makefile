@@ -5,7 +5,8 @@ PORT ?= 8000
 LOAD ?= --json build/loadtest.json --html build/loadtest.html
 RACE ?= --strategy all --buyers 40 --stock 10 --gap 20ms --processes 4
 PYTEST ?=
-WORKERS ?= 2
+# Tests wait for servers and leases more than they compute: twice as many as a small machine has cores.
+WORKERS ?= 4
 
 VENV := .venv
 RUN := $(VENV)/bin/python

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+_read = partial(time.clock_gettime, _CLOCK)
+"""The clock itself. Who replaces it turns the clock of all of `locking`, however `now` was imported."""
 
 
 def now() -> float:
@@ -14,4 +18,4 @@ def now() -> float:
     lease counted by it could look alive after its end. CLOCK_BOOTTIME exists on Linux only; elsewhere
     CLOCK_MONOTONIC is the best there is.
     """
-    return time.clock_gettime(_CLOCK)
+    return _read()

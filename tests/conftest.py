@@ -20,8 +20,12 @@ from tests.coordination import (
 from tests.emptying import deletes
 from tests.grouping import Scheduling, place
 from tests.serving import server
+from tests.wheels import wheel, wheel_environment
 
-__all__ = ["etcd_location", "etcd_room", "redlock_location", "server", "zookeeper_location", "zookeeper_room"]
+__all__ = [
+    "etcd_location", "etcd_room", "redlock_location", "server", "wheel", "wheel_environment",
+    "zookeeper_location", "zookeeper_room",
+]  # fmt: skip
 
 # Strategies whose locks need a server that isn't always there: its variable, and the fixture that starts one.
 ELSEWHERE = {

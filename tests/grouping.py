@@ -16,23 +16,30 @@ GROUPS = [
     r"/locking/java/",
     r"/browser/|/test_http_rush",
     r"/locking/worker/",
-    r"/scratch/",
+    r"/scratch/|/test_wheel",
     r"\[.*redis-cluster|/test_cluster",
     r"\[.*redis-sentinel|/test_sentinel",
     r"/test_deaths",
     r"/test_segments_in_a_cluster",
-    r"/test_wheel",
     r"\[.*redlock",
 ]
 
 
+# Single tests of many seconds: dealt out before the others, so that none of them is left for the end.
+LONG = (
+    r"/test_(embedded|interleavings|oversell_command|lab_runs|race|async_reserve_crash|servers|run|history"
+    r"|event_loops|ensembles|security|single|locks_run|metrics|serve|redlock|sound_strategies)\.py"
+)
+
+
 def place(test: str) -> int:
-    """Return the place of a test's group in the table; tests of none come last."""
-    return next((i for i, pattern in enumerate(GROUPS) if re.search(pattern, test)), len(GROUPS))
+    """Return the place of a test's group in the table; then come the long tests, then the others."""
+    order = (i for i, pattern in enumerate([*GROUPS, LONG]) if re.search(pattern, test))
+    return next(order, len(GROUPS) + 1)
 
 
 class Scheduling(LoadScopeScheduling):
     """Deals out whole groups, then single tests."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return [*GROUPS, nodeid][place(nodeid)]
+        return [*GROUPS, nodeid, nodeid][place(nodeid)]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.test.utils import override_settings
 
+from locking import clock
 from locking.burial import undertaker
 from locking.lease import HOLDS
 from tests.backends import MEMORY, REDIS
@@ -19,6 +20,32 @@ def nothing_of_other_tests() -> Iterator[None]:
     yield
     undertaker.forget()
     HOLDS.clear()
+
+
+class TurnedClock:
+    """The local clock of `locking`: it goes on by itself, and further when it is turned.
+
+    It turns what this process counts: leases, watchdogs, the locks in memory. A server has its own clock, and
+    a thread that sleeps already isn't woken.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._ahead = clock._read, 0.0
+
+    def __call__(self) -> float:
+        return self._read() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        """Turn it."""
+        self._ahead += seconds
+
+
+@pytest.fixture
+def turned_clock(monkeypatch: pytest.MonkeyPatch) -> TurnedClock:
+    """The clock of `locking` for the test to turn, instead of waiting for a lease to end."""
+    turned = TurnedClock()
+    monkeypatch.setattr(clock, "_read", turned)
+    return turned
 
 
 @pytest.fixture(scope="session")

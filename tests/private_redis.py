@@ -1,10 +1,6 @@
 """A Redis server that belongs to one test module: it may be paused, killed and flushed."""
 
-import os
-import signal
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,57 +8,23 @@ from pathlib import Path
 import redis
 
 from config.embedded.redis import program
-from orders.race.guard import guard_over, relieve
+from tests.support.processes import ServerProcess, until
 
 
-class PrivateRedis:
+class PrivateRedis(ServerProcess):
     """A running server and its socket."""
 
     def __init__(self, folder: Path) -> None:
         self.path = str(folder / "redis.sock")
         self.url = f"unix://{self.path}?db=0"
-        command = [
-            str(program()),
-            "--port",
-            "0",
-            "--unixsocket",
-            self.path,
-            "--save",
-            "",
-            "--dir",
-            str(folder),
-        ]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        self._guard = guard_over(self.process.pid)
+        super().__init__(folder, [str(program()), "--port", "0", "--unixsocket", self.path, "--save", ""])
         self.client = redis.Redis(unix_socket_path=self.path)
-        self._await_answer()
-
-    def _await_answer(self) -> None:
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                self.client.ping()
-            except redis.ConnectionError:
-                assert time.monotonic() < deadline, "the private redis-server did not start"
-                time.sleep(0.01)
-            else:
-                return
-
-    def pause(self) -> None:
-        """Stop it in its tracks; sockets stay open."""
-        os.kill(self.process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it go on."""
-        os.kill(self.process.pid, signal.SIGCONT)
+        until(self.client.ping, "a private redis-server", despite=(redis.ConnectionError,))
 
     def close(self) -> None:
         """End it."""
         self.client.close()
-        self.resume()
-        self.process.kill()
-        self.process.wait()
-        relieve(self._guard)
+        self.kill()
 
 
 @contextmanager

@@ -29,11 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skipif(not CHROMIUM, reason="apt-get install chromium"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """One Chromium for the tests of a module; each test has its own context in it."""
+    """One Chromium for the tests of this folder; each test has its own context in it."""
     # Playwright keeps an event loop running in this thread, which Django takes for async code; none of ours
-    # runs in it, so the ORM may be used here. It ends with the module: tests of async code need a loop too.
+    # runs in it, so the ORM may be used here. It ends with the folder: tests of async code need a loop too.
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         expect.set_options(timeout=PATIENCE)
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from config import embedded
+from config.embedded.account import Done, own
 
 ROOT = Path(__file__).resolve().parents[2]
 START = "import sys; from pathlib import Path; from config import embedded; embedded.start(Path(sys.argv[1]))"
@@ -34,9 +35,33 @@ def make_checkout() -> Iterator[Callable[..., Path]]:
     shutil.rmtree(room)
 
 
+@pytest.fixture(scope="session")
+def copied_clusters(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Done]:
+    """In place of `Postgres.tool`: the first cluster that initdb makes is copied where another is wanted."""
+    original, real = tmp_path_factory.mktemp("cluster") / "original", embedded.Postgres.tool
+
+    def tool(server: embedded.Postgres, name: str, *arguments: str, alive: int | None = None) -> Done:
+        target = server.home.path / arguments[1]
+        if name == "initdb" and original.exists():
+            subprocess.run(["cp", "-a", original, target], check=True)
+            if target.stat().st_uid != server.home.account.pw_uid:
+                for path in [target, *target.rglob("*")]:
+                    own(path, server.home.account)
+            return Done([], 0, "", "")
+        done = real(server, name, *arguments, alive=alive)
+        if name == "initdb":
+            subprocess.run(["cp", "-a", target, original], check=True)
+        return done
+
+    return tool
+
+
 @pytest.fixture
-def checkout(make_checkout: Callable[..., Path]) -> Path:
-    """One empty checkout."""
+def checkout(
+    make_checkout: Callable[..., Path], copied_clusters: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """One empty checkout, for tests of what comes after initdb."""
+    monkeypatch.setattr(embedded.Postgres, "tool", copied_clusters)
     return make_checkout()
 
 

@@ -301,8 +301,9 @@ class TestPlaces:
         assert stat.S_IMODE(checkout.stat().st_mode) == 0o700
         assert all(server.answers() for server in embedded.servers(checkout))
 
-    def test_programs_out_of_reach_are_copied(self, checkout, monkeypatch):
+    def test_programs_out_of_reach_are_copied(self, make_checkout, monkeypatch):
         """Where the servers' account can't run the installed programs, whole copies in the home are run."""
+        checkout = make_checkout()
         monkeypatch.setattr(homes, "can_run", lambda account, binary: False)
         embedded.start(checkout)
         programs = {Path(psutil.Process(pid).exe()) for pid in pids(checkout)}

@@ -2,14 +2,13 @@
 
 import os
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 from django.conf import settings
 
-from tests.config.conftest import ROOT
+from tests.wheels import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -43,15 +42,6 @@ print("used")
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """The wheel, built in isolation as a publisher would."""
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True)
-    return Path(*out.glob("*.whl"))
-
-
 def test_it_holds_locking_alone_with_all_its_files(wheel):
     """Every file of the app is in the wheel, and nothing of the demo project."""
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -63,13 +53,9 @@ def test_it_holds_locking_alone_with_all_its_files(wheel):
     assert any(name.endswith(".lua") for name in packed)
 
 
-def test_it_works_in_an_empty_environment(wheel, tmp_path):
+def test_it_works_in_an_empty_environment(wheel_environment, tmp_path):
     """Installed with its redis extra and nothing else, it locks through both backends and passes check."""
-    environment = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    python = environment / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "requirements.lock"]
-    subprocess.run([*pip, f"{wheel}[redis]"], check=True)
+    python = wheel_environment / "bin" / "python"
     (tmp_path / "scratch.py").write_text(SETTINGS % settings.REDIS_URL)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "PYTHON"))}
     check = ["-m", "django", "check", "--settings", "scratch", "--pythonpath", "."]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import struct
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import redis
+
+from tests.support import processes
+from tests.support.processes import ServerProcess
 
 PATIENCE = 20.0
 SHIM = Path(__file__).with_name("clock_shim.c")
@@ -27,7 +28,7 @@ class Node:
         self._path = folder / "node.sock"
         self._clock = folder / "clock"
         self._count = 0
-        self._running: dict[Path, subprocess.Popen[bytes]] = {}
+        self._running: dict[Path, ServerProcess] = {}
         self.set_clock(0)
         self.place = self.start()
 
@@ -44,9 +45,7 @@ class Node:
         environment = dict(os.environ)
         if self._shim:
             environment |= {"LD_PRELOAD": str(self._shim), "CLOCK_OFFSET_FILE": str(self._clock)}
-        self._running[path] = subprocess.Popen(
-            [*command, "--dir", str(self._folder)], env=environment, stdout=subprocess.DEVNULL
-        )
+        self._running[path] = ServerProcess(self._folder, command, environment)
         until(lambda: client(path).ping(), "a server that answers")
         if in_place:
             self.put(path)
@@ -60,17 +59,15 @@ class Node:
 
     def kill(self) -> None:
         """End the server that is in place; nothing that it knew is kept."""
-        process = self._running.pop(self.place)
-        process.kill()
-        process.wait()
+        self._running.pop(self.place).kill()
 
     def pause(self) -> None:
         """Freeze it."""
-        self._running[self.place].send_signal(signal.SIGSTOP)
+        self._running[self.place].pause()
 
     def resume(self) -> None:
         """Let it go on."""
-        self._running[self.place].send_signal(signal.SIGCONT)
+        self._running[self.place].resume()
 
     def set_clock(self, seconds: int) -> None:
         """Have its clock be off by so many seconds, at once."""
@@ -85,7 +82,6 @@ class Node:
         """End all its servers."""
         for process in self._running.values():
             process.kill()
-            process.wait()
 
 
 def client(path: Path) -> redis.Redis:
@@ -94,14 +90,7 @@ def client(path: Path) -> redis.Redis:
 
 
 def until(condition, what: str) -> None:
-    """Wait until `condition()` is true."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        with suppress(redis.RedisError):
-            if condition():
-                return
-        time.sleep(0.01)
-    raise AssertionError(f"{what}: not within {PATIENCE:g} s")
+    processes.until(condition, what, within=PATIENCE, despite=(redis.RedisError,))
 
 
 def compiled_shim(folder: Path) -> Path | None:

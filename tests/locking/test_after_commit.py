@@ -1,7 +1,5 @@
 """Errors after COMMIT: what is stored is neither run again nor answered as if nothing had been stored."""
 
-# ruff: noqa: D103 - the views under test are small and named for what they do
-
 from __future__ import annotations
 
 from collections.abc import Callable

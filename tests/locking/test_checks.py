@@ -1,7 +1,5 @@
 """The system checks: each trap is told under its own id, and a sound project hears nothing."""
 
-# ruff: noqa: D102, D103 - the views under test are small and named for what they do
-
 from __future__ import annotations
 
 import os

@@ -1,12 +1,12 @@
-"""The shipped contract, over every backend of the table."""
+"""The shipped contract: what depends on the engine over every backend of the table, the rest on one."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import pytest
 
-from locking.testing.contract import LockContract
-from tests.backends import BACKENDS, Backend
+from locking.testing.contract import CoreContract, EngineContract
+from tests.backends import BACKENDS, MEMORY, Backend
 
 
 @pytest.fixture(params=list(BACKENDS.values()), ids=list(BACKENDS))
@@ -15,7 +15,7 @@ def row(request: pytest.FixtureRequest) -> Backend:
     return cast(Backend, request.param)
 
 
-class TestContract(LockContract):
+class TestContract(EngineContract):
     """One run for each row."""
 
     @pytest.fixture
@@ -31,3 +31,9 @@ class TestContract(LockContract):
         request.getfixturevalue("nowhere")
         with django_db_blocker.unblock():
             yield entry
+
+
+class TestCore(CoreContract):
+    """One run: no engine can change this."""
+
+    settings = {"BACKEND": MEMORY}  # noqa: RUF012 - as the contract has it

@@ -1,7 +1,5 @@
 """`@distributed_lock` on plain and async functions: what it takes, when it lets go, what it refuses."""
 
-# ruff: noqa: D103 - the functions under test are small and named for what they do
-
 from __future__ import annotations
 
 import asyncio

@@ -1,7 +1,5 @@
 """`@distributed_lock` on Celery tasks, run by Celery's own tracer."""
 
-# ruff: noqa: D103 - the tasks under test are small and named for what they do
-
 from __future__ import annotations
 
 import subprocess

@@ -1,7 +1,5 @@
 """`@distributed_lock` on views, called as Django calls them: through URLs, handler and middleware."""
 
-# ruff: noqa: D102, D103 - the views under test are small and named for what they do
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,5 @@
 """Plain locks inside an open transaction: refused with the cure, held until it has ended, or left alone."""
 
-# ruff: noqa: D102, D103 - the views under test are small and named for what they do
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`on_open_transaction="hold"`: the lock outlasts a transaction that was open before, however that ends."""
 
-# ruff: noqa: D103 - the views under test are small and named for what they do
-
 from __future__ import annotations
 
 from contextlib import suppress

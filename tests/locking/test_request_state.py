@@ -1,7 +1,5 @@
 """A body that was rolled back leaves no trace in the session, and none in the messages."""
 
-# ruff: noqa: D103 - the views under test are small and named for what they do
-
 from __future__ import annotations
 
 from importlib import import_module

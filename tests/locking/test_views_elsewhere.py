@@ -1,7 +1,5 @@
 """`@distributed_lock` on the views of Django REST framework and Django Ninja, and in Chinese."""
 
-# ruff: noqa: D102, D103 - the views under test are small and named for what they do
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+import inspect
 import json
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -11,8 +12,9 @@ from django.test import Client, override_settings
 from inventory.models import Product
 from inventory.services import create_product
 from inventory.strategies import STRATEGIES
+from inventory.strategies.base import lock_names
 from inventory.strategies.redis_lock import RedisLock
-from locking import get_lock
+from locking import distributed_lock, get_lock
 from orders.models import Order
 from orders.parsing import MAX_BODY_BYTES
 from orders.selectors import PAGE
@@ -112,7 +114,8 @@ def test_outside_debug_the_strategy_is_not_the_clients_choice(client, mug):
 
 def test_a_held_lock_is_busy_and_never_sold_out(client, mug, monkeypatch):
     """503 with Retry-After while someone else holds the product, and a sale once it is free again."""
-    monkeypatch.setattr(RedisLock, "wait", 0.05)
+    impatient = distributed_lock(key=lock_names, wait=0.05, on_conflict="raise")
+    monkeypatch.setattr(RedisLock, "_sell_locked", impatient(inspect.unwrap(RedisLock._sell_locked)))
     lock = get_lock("sku:mug", ttl=20)
     with ThreadPoolExecutor(1) as someone_else:  # in this thread the lock would be re-entered
         someone_else.submit(lock.acquire).result()

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 RACE = {"buyers": 8, "stock": 2, "gap": 20, "processes": 2, "strategy": "row_lock", "mischief": "none"}
 PATIENCE = 60.0
 RACE_KIND = LabRun.Kind.RACE
+ENDLESS = RACE | {"gap": 300, "stock": 100, "buyers": 40, "processes": 1}  # ends when it is ended
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -113,7 +114,7 @@ def test_a_race_tells_everything_that_the_page_draws():
 def test_one_race_at_a_time_and_a_visitor_may_stop_it(monkeypatch):
     """The lock is held while a race runs; `stop` sends its buyers home, clears up, and frees the lock."""
     monkeypatch.setattr(supervisor, "ENDING", 0.0)
-    run = supervisor.start(RACE_KIND, RACE | {"gap": 300, "stock": 100, "buyers": 40})
+    run = supervisor.start(RACE_KIND, ENDLESS)
     assert get_lock(supervisor.RACE_LOCK).locked()
     with pytest.raises(LockNotAcquired):
         supervisor.start(RACE_KIND, RACE)
@@ -126,7 +127,7 @@ def test_one_race_at_a_time_and_a_visitor_may_stop_it(monkeypatch):
 
 def test_a_killed_run_is_told_of():
     """The supervisor says the end of a run that can't, and frees the lock."""
-    run = supervisor.start(RACE_KIND, RACE | {"gap": 300, "stock": 100, "buyers": 40})
+    run = supervisor.start(RACE_KIND, ENDLESS)
     until(lambda: said(run, "heat"), "the race has begun")
     the_process(run).kill()
     assert ended(run)["why"] == "died"
@@ -137,7 +138,7 @@ def test_a_race_does_not_go_on_without_its_lock():
     """Its lease is the shop's short one, so that a killed server closes the lab for seconds; when an operator
     breaks it, the race is ended.
     """
-    run = supervisor.start(RACE_KIND, RACE | {"gap": 300, "stock": 100, "buyers": 40})
+    run = supervisor.start(RACE_KIND, ENDLESS)
     (hold,) = holds_of(supervisor.RACE_LOCK)
     assert 0 < (hold.remaining or 0) <= settings.LOCKING["default"]["WATCHDOG_TTL"]
     assert force_release(hold.name, owner=hold.owner)
@@ -148,7 +149,7 @@ def test_a_race_does_not_go_on_without_its_lock():
 
 def test_a_run_ends_when_its_web_server_is_gone():
     """The pipe from the server ends, so the run goes home, clears up and says why."""
-    run = LabRun.objects.create(kind="race", parameters=RACE | {"gap": 300, "stock": 100, "buyers": 40})
+    run = LabRun.objects.create(kind="race", parameters=ENDLESS)
     process = subprocess.Popen(
         [sys.executable, "-m", "orders.lab.runner", run.pk],
         cwd=ROOT,

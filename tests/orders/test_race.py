@@ -105,19 +105,19 @@ def test_a_broken_strategy_that_can_not_show_its_fault_gets_its_tries():
 
 def test_more_stock_than_buyers_is_sold_to_all():
     """Exact means min(stock, demand), not an empty shelf."""
-    (result,) = run("row_lock", buyers=3, stock=10)
+    (result,) = run("row_lock", buyers=3, stock=10, processes=1)
     assert (result.sold, result.left, result.exact) == (3, 7, True)
 
 
 def test_an_empty_shelf_refuses_everybody():
     """Nothing there, nothing sold, and that is exact."""
-    (result,) = run("conditional_update", stock=0)
+    (result,) = run("conditional_update", stock=0, processes=1)
     assert (result.sold, result.refused, result.exact) == (0, 8, True)
 
 
 def test_the_stock_is_sampled_when_the_report_asks():
     """The samples begin at the full stock and end at the empty one."""
-    plan = Plan(buyers=4, stock=2, gap=0.0, processes=2)
+    plan = Plan(buyers=4, stock=2, gap=0.0, processes=1)
     (result,) = race(plan, choose("row_lock", STRATEGIES, plan), Silent(), sample=True)
     assert (result.samples[0].left, result.samples[0].sold) == (2, 0)
     assert (result.samples[-1].left, result.samples[-1].sold) == (0, 2)
@@ -171,8 +171,8 @@ def test_what_goes_wrong_for_a_buyer_is_told(product):
 
 def test_an_acknowledged_order_is_the_one_in_the_books(product):
     """The ids that buyers were given are the ids of the rows."""
-    with Crew(2) as crew:
-        outcomes = crew.race(heats(product.sku, (1, 3), (2,)), lambda _: None)
+    with Crew(1) as crew:
+        outcomes = crew.race(heats(product.sku, (1, 2, 3)), lambda _: None)
     assert {o.order for o in outcomes if o.order} == read_books(product.sku).orders
     assert sum(o.answer == "sold" for o in outcomes) == 2
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -24,10 +23,10 @@ from django.conf import settings
 from psycopg import sql
 
 from tests.private_redis import PrivateRedis, private_redis
+from tests.wheels import install
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 SOON = 30.0
 
 
@@ -84,11 +83,14 @@ def parameters(database: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory, django_db_setup: None) -> Iterator[Scratch]:
+def scratch(
+    tmp_path_factory: pytest.TempPathFactory, wheel_environment: Path, django_db_setup: None
+) -> Iterator[Scratch]:
     """The project with the wheel installed and its tables made."""
     folder = tmp_path_factory.mktemp("scratch")
     shutil.copytree(Path(__file__).parent / "project", folder, dirs_exist_ok=True)
-    install(folder)
+    shutil.copytree(wheel_environment, folder / "venv", symlinks=True)
+    install(folder / "venv", "gunicorn", "psycopg[binary]")
     kept = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
     server = {name: settings.DATABASES["default"].get(name, "") for name in kept}
     database = server | {"NAME": f"scratch_{os.getpid()}"}
@@ -107,39 +109,6 @@ def administer(server: dict[str, Any], statement: str, database: str) -> None:
     """Run a statement about a database, from another one."""
     with psycopg.connect(**parameters(server), autocommit=True) as open_connection:
         open_connection.execute(sql.SQL(statement).format(sql.Identifier(database)))
-
-
-def install(folder: Path) -> None:
-    """Build the wheel as a publisher would, and install it into an empty environment."""
-    build: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(folder),
-        str(ROOT),
-    ]
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    pip: list[str | Path] = [
-        folder / "venv/bin/python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ]
-    needed: list[str | Path] = [
-        "--constraint",
-        ROOT / "requirements.lock",
-        f"{wheel}[redis]",
-        "gunicorn",
-        "psycopg[binary]",
-    ]
-    subprocess.run([*pip, *needed], check=True)
 
 
 @pytest.fixture(scope="module")

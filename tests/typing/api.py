@@ -1,7 +1,5 @@
 """How the typed API looks to a user: checked by mypy, never run."""
 
-# ruff: noqa: D103 - their types are what they say
-
 from collections.abc import Callable, Coroutine
 from typing import Any, assert_type
 

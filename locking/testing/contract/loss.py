@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from unittest import mock
 
 import pytest
 from django.test.utils import override_settings
@@ -15,7 +14,6 @@ from locking.identity import new_owner
 from locking.lease import Lease, State
 from locking.lock import get_lock
 from locking.testing.contract.base import ContractBase, at_leisure, until
-from locking.testing.tools import simulate_loss
 
 
 class LossContract(ContractBase):
@@ -73,12 +71,6 @@ class LossContract(ContractBase):
 
         at_leisure(outlive, self.shortest_ttl * 4)
 
-    def test_a_lease_with_a_ttl_is_not_renewed(self, name: str) -> None:
-        """A number given as ttl is an upper bound."""
-        lease = get_lock(name, ttl=self.shortest_ttl).acquire()
-        until(lambda: not get_lock(name).locked(), self.patience)
-        assert lease.state is State.LOST
-
     def test_a_lost_lock_is_found_and_told_once(
         self, backend: BaseLockBackend, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -100,11 +92,6 @@ class LossContract(ContractBase):
         assert told == [lease]
         assert backend.holder(single.key) is None
 
-    def test_leaving_the_block_tells_a_loss(self, name: str) -> None:
-        """A body that ends well under a lost lock ends with LockLost."""
-        with pytest.raises(LockLost, match=name), get_lock(name, ttl=30) as lease:
-            simulate_loss(lease)
-
     def test_leaving_the_block_tells_a_loss_that_nobody_noticed(
         self, backend: BaseLockBackend, name: str
     ) -> None:
@@ -118,50 +105,3 @@ class LossContract(ContractBase):
         assert holder is not None
         assert holder.owner == rival
         backend.release(backend.key(name), rival)
-
-    def test_a_loss_does_not_mask_the_bodys_error(self, name: str) -> None:
-        """The body's own exception goes on, whatever became of the lock."""
-        with pytest.raises(ZeroDivisionError), get_lock(name, ttl=30) as lease:
-            simulate_loss(lease)
-            raise ZeroDivisionError
-
-    def test_a_failing_release_spoils_nothing(self, backend: BaseLockBackend, name: str) -> None:
-        """A body that is done has its result though the release found no server, and is made up for later."""
-        down = mock.Mock(side_effect=BackendUnavailable("down"))
-        with mock.patch.object(backend, "release", down), get_lock(name, ttl=300):
-            pass
-        assert down.called
-        until(lambda: not get_lock(name).locked(), self.patience)
-
-    def test_a_failing_release_does_not_mask_the_bodys_error(
-        self, backend: BaseLockBackend, name: str
-    ) -> None:
-        """Nor does it hide what the body raised."""
-        down = mock.Mock(side_effect=BackendUnavailable("down"))
-        with (
-            mock.patch.object(backend, "release", down),
-            pytest.raises(ZeroDivisionError),
-            get_lock(name, ttl=30),
-        ):
-            raise ZeroDivisionError
-
-    def test_several_names_count_as_lost_when_one_is(self, name: str) -> None:
-        """Losing one of several names stops the work under all of them, and the others are let go."""
-        with pytest.raises(LockLost), get_lock(f"{name}:1", f"{name}:2", ttl=30) as lease:
-            simulate_loss(f"{name}:2")
-            assert lease.state is State.LOST
-            with pytest.raises(LockLost):
-                lease.ensure_held()
-        assert not get_lock(f"{name}:1").locked()
-
-    def test_an_early_name_that_ended_while_waiting_for_a_later_one(self, name: str) -> None:
-        """A body never runs under several names of which the first has ended before the last was got."""
-        get_lock(f"{name}:2", ttl=self.shortest_ttl * 3).acquire().keep()
-        several = get_lock(f"{name}:1", f"{name}:2", ttl=self.shortest_ttl, wait=self.patience)
-        try:
-            lease = several.acquire()
-        except LockLost:
-            assert not get_lock(f"{name}:2").locked()
-        else:
-            lease.ensure_held()
-            lease.release()

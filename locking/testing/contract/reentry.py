@@ -68,15 +68,6 @@ class ReentryContract(ContractBase):
 
         asyncio.run(scenario())
 
-    def test_a_task_is_not_its_thread(self, name: str) -> None:
-        """A task doesn't enter by a hold that the thread took before it ran the event loop."""
-
-        async def scenario() -> None:
-            assert await get_lock(name, ttl=30).atry_acquire() is None
-
-        with get_lock(name, ttl=30):
-            asyncio.run(scenario())
-
 
 def _free(lock: Lock) -> bool:
     if lock.try_acquire() is None:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
-import socket
-import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +14,8 @@ import requests
 from locking import BackendUnavailable, get_lock
 from locking.backends.zookeeper.health import four_letters
 from tests.locking.ensembles.certificates import Certificates
+from tests.support import processes
+from tests.support.processes import ServerProcess, free_ports
 
 PATIENCE = 40.0
 """Seconds after which a condition that never comes fails its test; three JVMs start slowly."""
@@ -45,13 +43,7 @@ needs_etcd = pytest.mark.skipif(no_etcd(), reason=MISSING_ETCD)
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Return what `condition` returns as soon as that is true; fail when it never is."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"{what}: not within {PATIENCE:g} s")
+    return processes.until(condition, what, within=PATIENCE)
 
 
 def serves() -> bool:
@@ -63,40 +55,12 @@ def serves() -> bool:
     return True
 
 
-def free_ports(number: int) -> list[int]:
-    """Return ports that nobody uses at the moment, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-class Server:
-    """One server process; it can be killed, frozen and started again on the same data."""
+class Server(ServerProcess):
+    """One server of an ensemble; it can be killed, frozen and started again on the same data."""
 
     def __init__(self, folder: Path, command: Sequence[str], port: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.port, self._command = folder, port, list(command)
-        self.start()
-
-    def start(self) -> None:
-        """Start the process."""
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self.folder)
-
-    def kill(self) -> None:
-        """End the process at once."""
-        self.process.kill()
-        self.process.wait()
-
-    def pause(self) -> None:
-        """Freeze it; its sockets stay open."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it go on."""
-        self.process.send_signal(signal.SIGCONT)
+        self.port = port
+        super().__init__(folder, command)
 
     @property
     def address(self) -> str:

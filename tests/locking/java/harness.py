@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -15,18 +16,29 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+CACHE = HERE.parents[2] / ".pytest_cache" / "d" / "classpaths"
 
 VERSIONS = ("3.45.1", "3.52.0", "4.7.0")
 
 
 def missing() -> str | None:
     """Return why no Java can be run here, or None."""
-    absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    absent = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
     return f"no {' and no '.join(absent)} on PATH to run Redisson with" if absent else None
 
 
 @cache
 def classpath(version: str, home: Path = HERE) -> str:
+    """Return where the library is, with what it needs: as Maven said last, else Maven fetches it."""
+    said = CACHE / f"{home.name}-{version}"
+    if said.exists() and all(map(os.path.exists, said.read_text().split(os.pathsep))):
+        return said.read_text()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    said.write_text(_fetched(version, home))
+    return said.read_text()
+
+
+def _fetched(version: str, home: Path) -> str:
     """Have Maven fetch the library and what it needs, and return where it is; skip if that can't be."""
     with tempfile.NamedTemporaryFile(mode="r") as found:
         goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found.name}"]
@@ -36,6 +48,17 @@ def classpath(version: str, home: Path = HERE) -> str:
             if done.returncode == 0:
                 return found.read()
     pytest.skip(f"{home.name} {version} can't be fetched: {(done.stdout + done.stderr)[-300:]}")
+
+
+@cache
+def compiled(version: str, home: Path = HERE) -> str:
+    """Return where the harness's classes are; compiled again when its source has changed since."""
+    classes, source = CACHE / f"{home.name}-{version}-classes", home / "Harness.java"
+    made = classes / "Harness.class"
+    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
+        command = ["javac", "-d", str(classes), "-cp", classpath(version, home), str(source)]
+        subprocess.run(command, check=True, capture_output=True)
+    return str(classes)
 
 
 class Java:
@@ -48,9 +71,10 @@ class Java:
         command = [
             "java",
             "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
             "-cp",
-            classpath(version, home),
-            str(home / "Harness.java"),
+            os.pathsep.join([compiled(version, home), classpath(version, home)]),
+            "Harness",
             *urls,
         ]
         self._process = subprocess.Popen(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import socket
-import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +12,9 @@ from typing import Any
 
 import pytest
 import redis
+
+from tests.support import processes
+from tests.support.processes import ServerProcess
 
 PATIENCE = 20.0
 """Seconds after which a condition that never comes fails its test."""
@@ -26,14 +26,8 @@ needs_redis_server = pytest.mark.skipif(
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Return what `condition` returns as soon as that is true; fail when it never is."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        with contextlib.suppress(redis.RedisError):
-            if found := condition():
-                return found
-        time.sleep(0.01)
-    raise AssertionError(f"{what}: not within {PATIENCE:g} s")
+    """Return what `condition` returns as soon as that is true, and an error of Redis means not yet."""
+    return processes.until(condition, what, within=PATIENCE, despite=(redis.RedisError,))
 
 
 def free_port() -> int:
@@ -47,19 +41,17 @@ def free_port() -> int:
                 return port
 
 
-class Server:
+class Server(ServerProcess):
     """One redis-server process in a folder of its own."""
 
     def __init__(
         self, folder: Path, options: Mapping[str, object], *, port: int, sentinel: bool = False
     ) -> None:
         folder.mkdir(parents=True)
-        self.folder, self.port = folder, port
+        self.port = port
         config = folder / "redis.conf"
         config.write_text("".join(f"{name} {value}\n" for name, value in options.items()))
-        command = ["redis-server", str(config), *(["--sentinel"] if sentinel else [])]
-        self.log = (folder / "log").open("wb")
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, cwd=folder)
+        super().__init__(folder, ["redis-server", str(config), *(["--sentinel"] if sentinel else [])])
 
     @property
     def url(self) -> str:
@@ -74,20 +66,6 @@ class Server:
         """Send one command."""
         with self.client() as client:
             return client.execute_command(*command)
-
-    def pause(self) -> None:
-        """Freeze the process."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it go on."""
-        self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End the process at once."""
-        self.process.kill()
-        self.process.wait()
-        self.log.close()
 
 
 def options_for(port: int, **more: object) -> dict[str, object]:
@@ -130,7 +108,16 @@ class Service:
         until(lambda: is_copying(self.replica), "a replica")
         self.sentinels = [self._sentinel(folder) for _ in range(3)]
         for sentinel in self.sentinels:
+            until(partial(self._hastened, sentinel), "a Sentinel that answers")
+        for sentinel in self.sentinels:
             until(partial(self._sees_all, sentinel), "Sentinels that know each other")
+
+    @staticmethod
+    def _hastened(sentinel: Server) -> bool:
+        """Have it tell the others of itself more often than every two seconds, where it can (Redis 7)."""
+        with contextlib.suppress(redis.ResponseError):
+            sentinel.ask("SENTINEL", "DEBUG", "PUBLISH-PERIOD", 100, "INFO-PERIOD", 500)
+        return True
 
     def _sentinel(self, folder: Path) -> Server:
         port = free_port()

@@ -1,7 +1,5 @@
 """What the worker is given to do."""
 
-# ruff: noqa: D103 - the tasks under test are small and named for what they do
-
 from __future__ import annotations
 
 import os

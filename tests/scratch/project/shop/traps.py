@@ -1,7 +1,5 @@
 """Views that are decorated wrongly, each in its own way."""
 
-# ruff: noqa: D102, D103 - each is named for what is wrong with it
-
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.views import View
