@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
+from typing import Final
 
 from locking.backends.base import BaseLockBackend
 from locking.clock import now
@@ -26,6 +27,12 @@ logger = logging.getLogger("locking")
 COMPANY = 1 / 30
 """Share of its ttl by which a lease may be renewed early, together with others: ten thousand leases that fall
 due one by one would otherwise cost ten thousand rounds, each of which looks at all of them."""
+
+RENEWALS: Final[tuple[tuple[Renewal, bool | None], ...]] = (
+    ("renewed", True),
+    ("lost", False),
+    ("failed", None),
+)
 
 RETRY_PAUSE = 0.5
 """Seconds between attempts while a backend doesn't answer."""
@@ -122,9 +129,12 @@ def renew(leases: list[SingleLease]) -> None:
         _tell(backend, "failed", len(leases))
         return
     for lease, held in zip(leases, answers, strict=True):
-        _settle(lease, held, sent)
-    _tell(backend, "renewed", sum(answers))
-    _tell(backend, "lost", len(answers) - sum(answers))
+        if held is None:
+            _doubt(lease)
+        else:
+            _settle(lease, held, sent)
+    for outcome, answer in RENEWALS:
+        _tell(backend, outcome, [*answers].count(answer))
 
 
 def _tell(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:

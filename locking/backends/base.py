@@ -235,8 +235,14 @@ class BaseLockBackend(ABC):
         """Return a new place in the lock's queue; no I/O."""
         return PollingPlace(self, key, owner, ttl, fenced)
 
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
-        """Extend each `(key, owner, ttl)`; one answer each, in order. The watchdog renews by this."""
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> Sequence[bool | None]:
+        """Extend each `(key, owner, ttl)`; one answer each, in order: None = unknown, nobody could tell.
+
+        The watchdog renews by this, so the trouble of one lease must not become that of another.
+
+        Raises:
+            BackendUnavailable: nothing could be asked.
+        """
         return [self.extend(key, owner, ttl) for key, owner, ttl in leases]
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:

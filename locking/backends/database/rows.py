@@ -141,7 +141,7 @@ class DatabaseBackend(BaseLockBackend):
         asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
         return self._pool.run(lambda cursor, _: self._told(cursor, self.sql.shorten, asked))
 
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool]:
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> Sequence[bool | None]:
         """See the base class."""
         statement = self.sql.extend_many
         if statement is None:

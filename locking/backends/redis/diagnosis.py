@@ -10,8 +10,9 @@ from django.core.checks import CheckMessage
 
 from locking.backends.base import Finding
 from locking.backends.redis.health import judge_eviction, judge_version, parse_info
+from locking.backends.redis.protocol import ReplicaAck
 from locking.backends.redis.scripts import command
-from locking.backends.redis.wire import Copies, Wire
+from locking.backends.redis.transport import Client
 from locking.exceptions import BackendError, BackendUnavailable
 
 CLOCKS_APART: Final = 1.0
@@ -33,7 +34,7 @@ COUNTERS: Final = "redisson_lock_token:*"
 Verdict = Literal["ok", "warning", "error", "unknown"]
 
 
-def diagnose_server(wire: Wire, alias: str, copies: Copies | None) -> list[Finding]:
+def diagnose_server(wire: Client, alias: str, copies: ReplicaAck | None) -> list[Finding]:
     """Return what one server shows; BackendUnavailable where it doesn't answer."""
     return [
         *_permitted(
@@ -55,7 +56,7 @@ def _permitted(look: Callable[[], list[Finding]], needed: str) -> list[Finding]:
         return [Finding("permissions", "unknown", str(error), hint)]
 
 
-def _by_info(info: Mapping[str, str], alias: str, copies: Copies | None) -> list[Finding]:
+def _by_info(info: Mapping[str, str], alias: str, copies: ReplicaAck | None) -> list[Finding]:
     return [
         _checked("version", judge_version(info, alias), f"Redis {info.get('redis_version', '?')}"),
         _checked("eviction", judge_eviction(info, alias), "maxmemory-policy noeviction"),
@@ -114,7 +115,7 @@ def _persistence(info: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _replication(info: Mapping[str, str], copies: Copies | None) -> Iterator[Finding]:
+def _replication(info: Mapping[str, str], copies: ReplicaAck | None) -> Iterator[Finding]:
     if info.get("role") == "slave":
         link = info.get("master_link_status", "?")
         yield Finding(
@@ -140,7 +141,7 @@ def _replication(info: Mapping[str, str], copies: Copies | None) -> Iterator[Fin
         yield Finding("replication", "ok", f"master of {replicas} replicas")
 
 
-def _clock(wire: Wire) -> Finding:
+def _clock(wire: Client) -> Finding:
     asked = time.time()
     seconds, micros = wire.command("TIME")
     answered = time.time()
@@ -152,7 +153,7 @@ def _clock(wire: Wire) -> Finding:
     return Finding("clock", "warning", text, hint)
 
 
-def _counters(wire: Wire) -> Finding:
+def _counters(wire: Client) -> Finding:
     """Count the fencing counters that stay for ever: one for each name that was ever fenced."""
     endless, looked_at, cursor = 0, 0, b"0"
     while looked_at < LOOKED_AT:

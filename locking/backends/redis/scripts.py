@@ -124,7 +124,7 @@ class Command(NamedTuple):
 def command(*parts: str | bytes | int) -> Command:
     """Return a command; its second part is the key that tells where it goes."""
     raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
-    return Command(b"*%d\r\n%b" % (len(raw), pack(*raw)), raw[1])
+    return Command(b"*%d\r\n%b" % (len(raw), pack(*raw)), raw[1] if len(raw) > 1 else b"")
 
 
 def _read(name: str) -> bytes:

@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from locking import BackendError, BackendUnavailable, LockNotAcquired, get_lock
 from locking.backends.redis import cluster as room
-from locking.backends.redis.wire import Wire
+from locking.backends.redis.protocol import Server
 from locking.handler import locks
 from locking.identity import new_owner
 from locking.kinds import get_semaphore
@@ -187,13 +187,13 @@ def test_renewals_of_many_slots_are_one_batch_a_node(cluster, monkeypatch):
     move_slot(cluster, key_slot(moved.encode()), cluster.masters[1], cluster.masters[2])
     backend.release(*leases[7][:2])
     pipelines = []
-    send = Wire.exchange_many
+    send = Server.pipeline
 
-    def exchange_many(wire, requests):
+    def pipeline(server, requests):
         pipelines.append(len(requests))
-        return send(wire, requests)
+        return send(server, requests)
 
-    monkeypatch.setattr(Wire, "exchange_many", exchange_many)
+    monkeypatch.setattr(Server, "pipeline", pipeline)
 
     held = backend.extend_many(leases)
 

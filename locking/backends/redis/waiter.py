@@ -1,0 +1,273 @@
+"""How to wait for a lock: ask, enqueue, receive the messages that wake, ask again. No I/O, see `protocol`.
+
+The ordinary lock is handed over: its release script grants it to the first waiter of the queue that listens
+to its own channel, and says so there. The other kinds are announced, and whoever asks first has them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import Final
+
+from redis.exceptions import RedisError
+
+from locking.backends.base import Busy, Grant, Outcome
+from locking.backends.redis.kinds import Kind
+from locking.backends.redis.protocol import (
+    UNREACHABLE,
+    Calls,
+    Listen,
+    Message,
+    NotReplicated,
+    Receive,
+    Sleep,
+    Steps,
+    Subscribe,
+    Subscription,
+    SubscriptionPool,
+    Unsubscribe,
+    translated,
+)
+from locking.backends.redis.scripts import (
+    Asked,
+    Request,
+    acquire_request,
+    lock_channel,
+    place_in_queue,
+    read_outcome,
+    read_wakeup,
+    release_request,
+)
+from locking.clock import now
+from locking.exceptions import BackendUnavailable, LockError
+
+RECOVERY_PAUSE: Final = 0.1
+"""Seconds between a waiter's questions while its server is away and another is to take over."""
+
+PREPARATIONS: Final = 4
+"""How often one attempt subscribes anew before the waiter sleeps: a slot that moves must not keep it busy."""
+
+
+class Waiter(ABC):
+    """Waits for one lock; the steps of `base.Place` as generators."""
+
+    def __init__(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        self._calls = calls
+        self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
+        self._subscription: Subscription | None = None
+        self._asked, self._wants_channel = Asked(0.0), False
+
+    @abstractmethod
+    def _request(self, queue: bool) -> Request:
+        """Return the request that takes the lock or, with `queue`, enqueues."""
+
+    @abstractmethod
+    def _undo(self) -> Request:
+        """Return the request that releases what was granted."""
+
+    @abstractmethod
+    def _channel(self) -> str | None:
+        """Return the channel that wakes this waiter beside its own, if there is one."""
+
+    @abstractmethod
+    def _meaning(self, message: Message) -> Grant | bool:
+        """Return the hand-over that a message carries, True for *ask again*, False for nothing."""
+
+    @abstractmethod
+    def _dequeue(self) -> Steps[bool]:
+        """Leave the queue; False: it isn't known whether that worked."""
+
+    def try_acquire(self, queue: bool) -> Steps[Outcome]:
+        """See `Place.try_acquire`; an outage of servers that have a failover isn't the end of the wait."""
+        try:
+            return (yield from self._try(queue))
+        except NotReplicated:
+            raise
+        except BackendUnavailable as error:
+            if not (queue and self._calls.has_failover):
+                raise
+            self._close()
+            return Busy(outage=error)
+
+    def _try(self, queue: bool) -> Steps[Outcome]:
+        """Ask, and again after anything changed in what this waiter listens to: it may be free by then."""
+        outcome = yield from self._ask(queue)
+        for _ in range(PREPARATIONS if queue else 0):
+            if isinstance(outcome, Grant) or not (yield from self._prepare()):
+                break
+            outcome = yield from self._ask(queue)
+        if isinstance(outcome, Grant) and self._subscription is not None:
+            yield from self._unsubscribe()
+        return outcome
+
+    def _ask(self, queue: bool) -> Steps[Outcome]:
+        sent = now()
+        reply = yield from self._calls.acquire(self._request(queue), self._undo)
+        if isinstance(reply, int):
+            return Grant(reply, sent)
+        outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
+        return outcome
+
+    def _prepare(self) -> Steps[bool]:
+        """Listen on the server that has the lock; False when that was so already."""
+        try:
+            return (yield from self._prepared(self._pool(), self._channel()))
+        except (RedisError, OSError) as error:
+            raise translated(error, self._calls.alias) from error
+
+    def _prepared(self, pool: SubscriptionPool, channel: str | None) -> Steps[bool]:
+        subscription = self._subscription
+        if subscription is not None and subscription.pool is pool:
+            if channel is None or subscription.hears(channel):
+                return False
+            with suppress(*UNREACHABLE):  # it died with its server, or while it was idle
+                yield from _listening(subscription, channel)
+                return True
+        yield from self._abandon()
+        while (idle := pool.idle(self._owner)) is not None:
+            self._subscription = idle
+            with suppress(*UNREACHABLE):
+                yield from _listening(idle, channel)
+                return True
+            self._close()
+        self._subscription = yield Subscribe(pool, self._owner)
+        yield from _listening(self._subscription, channel)
+        return True
+
+    def _pool(self) -> SubscriptionPool:
+        server = self._calls.server_of(self._key.encode())
+        assert server is not None, "the lock's server has just answered"
+        return server.transport.subscriptions
+
+    def wait(self, timeout: float) -> Steps[Outcome]:
+        """See `Place.wait`."""
+        if self._subscription is None:  # the server was away
+            yield Sleep(min(timeout, RECOVERY_PAUSE))
+            return (yield from self.try_acquire(queue=True))
+        try:
+            grant = yield from self._received(self._subscription, now() + timeout)
+        except (RedisError, OSError):
+            yield from self._abandon()
+            grant = None
+        if grant is None:
+            return (yield from self.try_acquire(queue=True))
+        yield from self._unsubscribe()
+        return grant
+
+    def _received(self, subscription: Subscription, deadline: float) -> Steps[Grant | None]:
+        """Return the hand-over, or None when it is time to ask."""
+        while (left := deadline - now()) > 0:
+            message: Message | None = yield Receive(subscription, left)
+            meaning = True if message is None else self._meaning(message)
+            if isinstance(meaning, Grant) and self._calls.replica_ack is None:
+                return meaning
+            if meaning:
+                break
+        return None
+
+    def cancel(self) -> Steps[None]:
+        """See `Place.leave`."""
+        if (yield from self._dequeue()):
+            yield from self._unsubscribe()
+        else:
+            self._close()
+
+    def _unsubscribe(self) -> Steps[None]:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            yield Unsubscribe(subscription)
+
+    def _abandon(self) -> Steps[None]:
+        """Start over: whoever stands in a queue with a channel that nobody hears is passed over."""
+        if self._subscription is not None:
+            yield from self._dequeue()
+            self._close()
+
+    def _close(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close()
+
+
+def _listening(subscription: Subscription, channel: str | None) -> Steps[None]:
+    if channel is not None:
+        yield Listen(subscription, channel)
+
+
+class QueueWaiter(Waiter):
+    """Waits for the ordinary lock.
+
+    Its first wait asks without a place in the queue, subscribes, then asks again with one: who never waits
+    needs no second connection, and who waits again has it already and asks once.
+    """
+
+    def _request(self, queue: bool) -> Request:
+        if queue and self._subscription is None and (server := self._calls.server_of(self._key.encode())):
+            self._subscription = server.transport.subscriptions.idle(self._owner)
+        return acquire_request(
+            self._key, self._owner, self._ttl, keep=self._fenced, place=self._place(), index=self._calls.index
+        )
+
+    def _place(self) -> bytes:
+        if self._subscription is None:
+            return b""
+        channel = self._subscription.channel
+        return place_in_queue(self._owner, self._ttl, keep=self._fenced, channel=channel)
+
+    def _undo(self) -> Request:
+        return release_request(self._key, self._owner, index=self._calls.index)
+
+    def _channel(self) -> str | None:
+        """Return the lock's own channel, for a holder who wakes no other: a client of another language."""
+        return lock_channel(self._key) if self._wants_channel else None
+
+    def _meaning(self, message: Message) -> Grant | bool:
+        assert self._subscription is not None
+        if message.channel == self._subscription.channel.encode():
+            return read_wakeup(message.payload, self._owner, self._asked)
+        return bool(message.channel)
+
+    def _dequeue(self) -> Steps[bool]:
+        if self._subscription is None:
+            return True
+        request = release_request(self._key, self._owner, index=self._calls.index, place=self._place())
+        try:
+            yield from self._calls.call(request)
+        except LockError:
+            return False
+        return True
+
+
+class ChannelWaiter(Waiter):
+    """Waits for a kind of lock that is announced: it hears the kind's channel and asks after each message."""
+
+    def __init__(self, kind: Kind, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        super().__init__(calls, key, owner, ttl, fenced)
+        self._kind, self._enqueued = kind, False
+
+    def _request(self, queue: bool) -> Request:
+        self._enqueued |= queue
+        return self._kind.acquire(self._key, self._owner, self._ttl, keep=self._fenced, queue=queue)
+
+    def _undo(self) -> Request:
+        return self._kind.release(self._key, self._owner)
+
+    def _channel(self) -> str:
+        return self._kind.channel(self._key, self._owner)
+
+    def _meaning(self, message: Message) -> bool:
+        assert self._subscription is not None
+        return message.channel not in (b"", self._subscription.channel.encode())
+
+    def _dequeue(self) -> Steps[bool]:
+        yield from ()
+        return True
+
+    def cancel(self) -> Steps[None]:
+        """Leave the kind's own queue, too; Redisson's drops a silent waiter by itself."""
+        yield from super().cancel()
+        request = self._kind.leave(self._key, self._owner) if self._enqueued else None
+        if request is not None:
+            with suppress(LockError):
+                yield from self._calls.call(request)
