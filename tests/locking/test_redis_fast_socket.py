@@ -119,7 +119,7 @@ def test_other_kinds_of_connection_keep_to_redis_pys_way():
 def release_over(connection) -> None:
     """Send a release over this connection, as a verb does."""
     transport = Transport(ConnectionPool())
-    transport.give_back(connection)
+    transport.idle.append(connection)
     run(Server(transport, "default", Index()).call(release_request("a", "owner", index=Index())))
 
 

@@ -204,24 +204,12 @@ class AsyncTransport:
 
     def __init__(self, connector: Connector, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         self._connector = connector
-        self._idle: deque[AsyncConnection] = deque()
+        self.idle: deque[AsyncConnection] = deque()
         self.subscriptions = AsyncSubscriptionPool(self.make, verbs)
-
-    def take(self) -> AsyncConnection:
-        """See `protocol.Transport`."""
-        return self._idle.pop() if self._idle else self.make()
 
     def make(self) -> AsyncConnection:
         """Return a new connection, not yet connected."""
         return AsyncConnection(self._connector.make(), self._connector.timeout)
-
-    def is_connected(self, connection: AsyncConnection) -> bool:
-        """See `protocol.Transport`."""
-        return bool(connection.connection.is_connected)
-
-    def give_back(self, connection: AsyncConnection) -> None:
-        """See `protocol.Transport`."""
-        self._idle.append(connection)
 
     def close(self, connection: AsyncConnection) -> None:
         """See `protocol.Transport`."""
@@ -230,8 +218,8 @@ class AsyncTransport:
     async def shutdown(self) -> None:
         """Close every socket."""
         await self.subscriptions.shutdown()
-        while self._idle:
-            await self._idle.pop().hang_up()
+        while self.idle:
+            await self.idle.pop().hang_up()
         if self._connector.close is not None:
             await self._connector.close()
 
@@ -471,8 +459,9 @@ async def arun(verb: Steps[T]) -> T:
                 step = verb.send(result)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    finally:
+    except BaseException:
         verb.close()
+        raise
 
 
 class EventLoops:

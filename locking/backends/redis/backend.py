@@ -18,7 +18,6 @@ from locking.backends.redis.presence import PresenceBook
 from locking.backends.redis.protocol import Calls, Steps
 from locking.backends.redis.scripts import Request, command, extend_request, shorten_request
 from locking.backends.redis.topology import servers_of
-from locking.backends.redis.transport import run
 from locking.backends.redis.verbs import RedisVariant, RedisVerbs
 from locking.backends.redis.waiter import QueueWaiter
 from locking.conf import AliasSettings
@@ -48,7 +47,7 @@ class RedisBackend(RedisVerbs):
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
-        return bool(run(self._calls.call(self._shorten(key, owner, ttl))))
+        return bool(self._client.call(self._shorten(key, owner, ttl)))
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""

@@ -12,7 +12,8 @@ loop. What holds for every socket therefore stands here, once:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
@@ -21,6 +22,7 @@ from redis.exceptions import (
     ClusterCrossSlotError,
     ClusterDownError,
     MovedError,
+    NoPermissionError,
     NoScriptError,
     ReadOnlyError,
     RedisError,
@@ -31,8 +33,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis.index import Index
-from locking.backends.redis.scripts import Command, Request, command, pack
-from locking.exceptions import BackendError, BackendUnavailable, LockError
+from locking.backends.redis.scripts import Command, Request, command, new_tuple, pack
+from locking.exceptions import BackendError, BackendUnavailable
 
 T = TypeVar("T")
 
@@ -117,14 +119,12 @@ class Transport(Protocol):
     def subscriptions(self) -> SubscriptionPool:
         """Those that receive messages."""
 
-    def take(self) -> Any:
-        """Return an idle connection, or a new one that isn't connected yet."""
+    @property
+    def idle(self) -> deque[Any]:
+        """The connected ones, without an unread reply, that no request uses at the moment."""
 
-    def is_connected(self, connection: Any) -> bool:
-        """Whether the connection is open, as far as this side knows."""
-
-    def give_back(self, connection: Any) -> None:
-        """Keep a connection without an unread reply for the next request."""
+    def make(self) -> Any:
+        """Return a new connection, not yet connected."""
 
     def close(self, connection: Any) -> None:
         """Close the connection at once; it may be connected again."""
@@ -184,7 +184,7 @@ def _hint(error: Exception) -> str:
         return " (a key of that name is no lock: choose another name, or a KEY_PREFIX)"
     if isinstance(error, (MovedError, ClusterCrossSlotError)):
         return " (it is a node of a cluster: make LOCATION a list of its nodes' URLs)"
-    if "NOPERM" in str(error):
+    if isinstance(error, NoPermissionError):
         return " (give this user the commands, keys and channels of docs/how-to/acl.md)"
     return ""
 
@@ -276,21 +276,6 @@ class Calls(ABC):
         except (RedisError, OSError) as error:
             raise translated(error, self.alias) from error
 
-    def acquire(self, request: Request, undo: Callable[[], Request]) -> Steps[Any]:
-        """`call` for what grants a lock: it counts once the replicas have it.
-
-        Raises:
-            NotReplicated: they don't; the lock was given back by `undo`.
-        """
-        try:
-            return (yield from self.deliver(request, self.replica_ack))
-        except (RedisError, OSError) as error:
-            raise translated(error, self.alias) from error
-        except NotReplicated:
-            with suppress(LockError):  # the caller releases what is left
-                yield from self.call(undo())
-            raise
-
     def call_many(self, requests: Sequence[Request | Command]) -> Steps[list[Any]]:
         """`call` for each; the first error is raised."""
         replies = yield from self.call_each(requests)
@@ -350,6 +335,7 @@ class Server(Calls):
     ) -> None:
         super().__init__(alias, index, replica_ack, has_failover=has_failover)
         self.transport = transport
+        self._is_clustered = index.clustered
 
     def server_of(self, key: bytes) -> Server:
         """Itself."""
@@ -373,18 +359,18 @@ class Server(Calls):
     ) -> Steps[Any]:
         """See the base class; `asking` follows a cluster's ASK, and isn't tried twice."""
         transport = self.transport
-        connection, complete = transport.take(), False
+        idle, complete = transport.idle, False
+        connection = taken_from(idle) or (yield from self._connected())
         try:
-            if not transport.is_connected(connection):
-                yield from _connected(connection)
-            if self.index.clustered:
+            if self._is_clustered:
                 request = request.in_cluster
-            try:
-                reply = yield from (_asked_there if asking else _asked)(connection, request)
-            except UNREACHABLE:
-                if asking:
-                    raise
-                reply = yield from self._asked_again(connection, request)
+            if asking:
+                reply = yield from _asked_there(connection, request)
+            else:
+                try:
+                    reply = yield new_tuple(Exchange, (connection, request.by_digest, None))
+                except (NoScriptError, *UNREACHABLE) as error:
+                    reply = yield from self._asked_again(connection, request, error)
             if replica_ack is not None and isinstance(reply, int):
                 yield from replica_ack.confirm(connection, self.alias)
             complete = True
@@ -393,50 +379,57 @@ class Server(Calls):
             complete = not isinstance(error, ReadOnlyError)
             raise
         finally:
-            self._put_back(connection, complete)
+            # Kept after a complete exchange only: the next must not read what is left of another.
+            idle.append(connection) if complete else transport.close(connection)
 
-    def _asked_again(self, connection: Any, request: Request | Command) -> Steps[Any]:
-        """Repeat the request on a fresh socket: the first may meet one that the server closed while idle."""
+    def _asked_again(self, connection: Any, request: Request | Command, error: Exception) -> Steps[Any]:
+        """Send a script whole that the server doesn't know, or a request whose reply was lost once more.
+
+        On a fresh socket: the first may meet one that the server closed while it was idle.
+        """
+        if isinstance(error, NoScriptError):
+            with suppress(*UNREACHABLE):
+                return (yield Exchange(connection, request.by_source))
         self.transport.close(connection)
         yield Connect(connection)
-        return request.settled((yield from _asked(connection, request)))
+        try:
+            reply = yield Exchange(connection, request.by_digest)
+        except NoScriptError:
+            reply = yield Exchange(connection, request.by_source)
+        return request.settled(reply)
 
     def pipeline(self, requests: Sequence[Request | Command]) -> Steps[list[Any]]:
         """Send all, then read all, without a second try; an error stands in the place of its reply."""
-        connection, complete = self.transport.take(), False
+        idle, complete = self.transport.idle, False
+        connection = taken_from(idle) or (yield from self._connected())
         try:
-            if not self.transport.is_connected(connection):
-                yield from _connected(connection)
-            known = [each.in_cluster for each in requests] if self.index.clustered else requests
+            known = [each.in_cluster for each in requests] if self._is_clustered else requests
             packet = b"".join([each.by_digest for each in known])
             replies: list[Any] = yield Exchange(connection, packet, len(known))
             complete = True
             return replies
         finally:
-            self._put_back(connection, complete)
+            idle.append(connection) if complete else self.transport.close(connection)
 
-    def _put_back(self, connection: Any, complete: bool) -> None:
-        """Keep the connection after a complete exchange; the next must not read what is left of another."""
-        if complete:
-            self.transport.give_back(connection)
-        else:
-            self.transport.close(connection)
+    def _connected(self) -> Steps[Any]:
+        """Connect before anything is sent: a failure leaves no doubt then. Sentinels are asked where to."""
+        connection = self.transport.make()
+        try:
+            yield Connect(connection)
+        except BaseException as error:
+            self.transport.close(connection)  # the next must not read what is left of a handshake
+            if isinstance(error, UNREACHABLE):
+                raise NeverSent(str(error)) from error
+            raise
+        return connection
 
 
-def _connected(connection: Any) -> Steps[None]:
-    """Connect before anything is sent: a failure then leaves no doubt, and Sentinels are asked where to."""
+def taken_from(idle: deque[Any]) -> Any | None:
+    """Return an idle connection, or None; other threads take some, too."""
     try:
-        yield Connect(connection)
-    except UNREACHABLE as error:
-        raise NeverSent(str(error)) from error
-
-
-def _asked(connection: Any, request: Request | Command) -> Steps[Any]:
-    """One request and its reply."""
-    try:
-        return (yield Exchange(connection, request.by_digest))
-    except NoScriptError:
-        return (yield Exchange(connection, request.by_source))
+        return idle.pop()
+    except IndexError:
+        return None
 
 
 def _asked_there(connection: Any, request: Request | Command) -> Steps[Any]:

@@ -35,6 +35,7 @@ from locking.backends.redis.protocol import (
     Subscribe,
     Unsubscribe,
     is_unknown_command,
+    translated,
 )
 from locking.backends.redis.scripts import Command, Request, command
 from locking.backends.redis.waiter import Waiter
@@ -78,21 +79,14 @@ class Transport:
 
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         self._pool = pool
-        self._idle: deque[AbstractConnection] = deque()
+        self.idle: deque[AbstractConnection] = deque()
         self.subscriptions = SubscriptionPool(self.make, verbs)
         IDLE_SOCKETS.add(self)
 
     def forget(self) -> None:
         """See `KeepsSockets`."""
-        self._idle = deque()
+        self.idle = deque()
         self.subscriptions.forget()
-
-    def take(self) -> AbstractConnection:
-        """See `protocol.Transport`."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self.make()
 
     def make(self) -> AbstractConnection:
         """Return a new connection, not yet connected, that gives up in bounded time."""
@@ -104,14 +98,6 @@ class Transport:
             connection.socket_connect_timeout = connection.socket_connect_timeout or DEFAULT_TIMEOUT
         return connection  # type: ignore[no-any-return]
 
-    def is_connected(self, connection: AbstractConnection) -> bool:
-        """See `protocol.Transport`."""
-        return getattr(connection, "_sock", None) is not None
-
-    def give_back(self, connection: AbstractConnection) -> None:
-        """See `protocol.Transport`."""
-        self._idle.append(connection)
-
     def close(self, connection: AbstractConnection) -> None:
         """See `protocol.Transport`."""
         connection.disconnect()
@@ -119,8 +105,8 @@ class Transport:
     def shutdown(self) -> None:
         """Close everything idle."""
         self.subscriptions.close()
-        while self._idle:
-            self._idle.pop().disconnect()
+        while self.idle:
+            self.idle.pop().disconnect()
 
 
 class Subscription:
@@ -283,8 +269,9 @@ def run(verb: Steps[T]) -> T:
                 step = verb.send(result)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    finally:
+    except BaseException:
         verb.close()  # an interruption between two steps must not leave a connection in its hands
+        raise
 
 
 class Client:
@@ -301,11 +288,14 @@ class Client:
 
     def call(self, request: Request | Command) -> Any:
         """See `Calls.call`."""
-        return run(self.calls.call(request))
+        try:
+            return run(self.calls.deliver(request))  # not `calls.call`: a generator less on the way
+        except (RedisError, OSError) as error:
+            raise translated(error, self.calls.alias) from error
 
     def command(self, *parts: str | bytes | int) -> Any:
         """Send an ordinary command; the second part is the key that tells where it goes."""
-        return run(self.calls.call(command(*parts)))
+        return self.call(command(*parts))
 
     def call_many(self, requests: Sequence[Request | Command]) -> list[Any]:
         """See `Calls.call_many`."""

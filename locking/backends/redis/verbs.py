@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, Place
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
 from locking.backends.redis.kinds import Kind, read_holders
 from locking.backends.redis.protocol import Calls, Steps
-from locking.backends.redis.scripts import Command, Request, read_outcome
+from locking.backends.redis.scripts import Command, Request
 from locking.backends.redis.transport import Client, ThreadWaiter, run
 from locking.backends.redis.waiter import ChannelWaiter, Waiter
-from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -39,21 +37,16 @@ class RedisVerbs(BaseLockBackend):
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
-        return run(self._acquire(self._calls, key, owner, ttl, fenced))
+        return run(self._waiter(self._calls, key, owner, ttl, fenced).try_acquire(queue=False))
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
-        return await arun(self._acquire(await self._loops.here(), key, owner, ttl, fenced))
-
-    def _acquire(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> Steps[Outcome]:
-        sent = now()
-        request = self.kind.acquire(key, owner, ttl, keep=fenced, queue=False)
-        reply = yield from calls.acquire(request, partial(self.kind.release, key, owner))
-        return read_outcome(reply, sent)[0]
+        calls = await self._loops.here()
+        return await arun(self._waiter(calls, key, owner, ttl, fenced).try_acquire(queue=False))
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
-        return _is_yes(run(self._calls.call(self.kind.extend(key, owner, ttl))))
+        return _is_yes(self._client.call(self.kind.extend(key, owner, ttl)))
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
@@ -72,7 +65,7 @@ class RedisVerbs(BaseLockBackend):
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class."""
-        return _is_yes(run(self._calls.call(self.kind.release(key, owner))))
+        return _is_yes(self._client.call(self.kind.release(key, owner)))
 
     async def arelease(self, key: str, owner: str) -> bool:
         """See the base class."""
@@ -120,7 +113,7 @@ class RedisVariant(RedisVerbs):
 
 def _is_yes(reply: Any) -> bool:
     """Whether a script said 1; that of several leases answers in a list."""
-    return reply in (1, [1])
+    return bool(reply == 1 or reply == [1])
 
 
 def _answer(reply: Any) -> bool | None:

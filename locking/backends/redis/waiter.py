@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from redis.exceptions import RedisError
 
@@ -40,7 +40,9 @@ from locking.backends.redis.scripts import (
     release_request,
 )
 from locking.clock import now
-from locking.exceptions import BackendUnavailable, LockError
+from locking.exceptions import BackendError, BackendUnavailable, LockError
+
+NOT_ASKED: Final = Asked(0.0)
 
 RECOVERY_PAUSE: Final = 0.1
 """Seconds between a waiter's questions while its server is away and another is to take over."""
@@ -56,7 +58,7 @@ class Waiter(ABC):
         self._calls = calls
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
         self._subscription: Subscription | None = None
-        self._asked, self._wants_channel = Asked(0.0), False
+        self._asked, self._wants_channel = NOT_ASKED, False
 
     @abstractmethod
     def _request(self, queue: bool) -> Request:
@@ -79,42 +81,46 @@ class Waiter(ABC):
         """Leave the queue; False: it isn't known whether that worked."""
 
     def try_acquire(self, queue: bool) -> Steps[Outcome]:
-        """See `Place.try_acquire`; an outage of servers that have a failover isn't the end of the wait."""
-        try:
-            return (yield from self._try(queue))
-        except NotReplicated:
-            raise
-        except BackendUnavailable as error:
-            if not (queue and self._calls.has_failover):
-                raise
-            self._close()
-            return Busy(outage=error)
+        """See `Place.try_acquire`.
 
-    def _try(self, queue: bool) -> Steps[Outcome]:
-        """Ask, and again after anything changed in what this waiter listens to: it may be free by then."""
-        outcome = yield from self._ask(queue)
+        Raises:
+            NotReplicated: too few replicas have the lock; it was given back.
+        """
+        sent = now()
+        try:
+            reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
+            if isinstance(reply, int) and self._subscription is None:  # nearly always
+                return Grant(reply, sent)
+            return (yield from self._concluded(reply, sent, queue))
+        except (RedisError, OSError, BackendError) as error:
+            return (yield from self._failed(error, queue))
+
+    def _concluded(self, reply: Any, sent: float, queue: bool) -> Steps[Outcome]:
+        """Ask again after anything changed in what this waiter listens to: the lock may be free by then."""
+        outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
         for _ in range(PREPARATIONS if queue else 0):
-            if isinstance(outcome, Grant) or not (yield from self._prepare()):
+            if isinstance(outcome, Grant) or not (yield from self._prepared(self._pool(), self._channel())):
                 break
-            outcome = yield from self._ask(queue)
-        if isinstance(outcome, Grant) and self._subscription is not None:
+            sent = now()
+            reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
+            outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
+        if isinstance(outcome, Grant):
             yield from self._unsubscribe()
         return outcome
 
-    def _ask(self, queue: bool) -> Steps[Outcome]:
-        sent = now()
-        reply = yield from self._calls.acquire(self._request(queue), self._undo)
-        if isinstance(reply, int):
-            return Grant(reply, sent)
-        outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
-        return outcome
-
-    def _prepare(self) -> Steps[bool]:
-        """Listen on the server that has the lock; False when that was so already."""
-        try:
-            return (yield from self._prepared(self._pool(), self._channel()))
-        except (RedisError, OSError) as error:
-            raise translated(error, self._calls.alias) from error
+    def _failed(self, error: Exception, queue: bool) -> Steps[Outcome]:
+        """An outage of servers that have a failover isn't the end of the wait."""
+        if isinstance(error, NotReplicated):
+            with suppress(LockError):  # the caller releases what is left
+                yield from self._calls.call(self._undo())
+            raise error
+        failure = error if isinstance(error, BackendError) else translated(error, self._calls.alias)
+        if queue and self._calls.has_failover and isinstance(failure, BackendUnavailable):
+            self._close()
+            return Busy(outage=failure)
+        if failure is error:
+            raise error
+        raise failure from error
 
     def _prepared(self, pool: SubscriptionPool, channel: str | None) -> Steps[bool]:
         subscription = self._subscription

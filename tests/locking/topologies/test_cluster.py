@@ -202,6 +202,24 @@ def test_renewals_of_many_slots_are_one_batch_a_node(cluster, monkeypatch):
     assert sum(pipelines) == 60
 
 
+def test_a_dead_master_leaves_the_leases_on_the_others_alone(tmp_path, settings):
+    """A renewal of many leases answers *unknown* for those of a dead node and *held* for all others."""
+    with servers(tmp_path) as start:
+        own = Cluster(start)
+        settings.LOCKING = {"default": {"LOCATION": own.location}}
+        backend = locks["default"]
+        leases = [(f"renewed:{i}", new_owner(), 20.0) for i in range(30)]
+        for key, owner, ttl in leases:
+            backend.try_acquire(key, owner, ttl)
+        lost = [own.owner(key) is own.masters[1] for key, _, _ in leases]
+
+        own.masters[1].kill()
+
+        held = backend.extend_many(leases)
+        assert {answer for answer, is_lost in zip(held, lost, strict=True) if is_lost} == {None}
+        assert {answer for answer, is_lost in zip(held, lost, strict=True) if not is_lost} == {True}
+
+
 def test_a_release_is_announced_both_ways(cluster):
     """Redisson's clients hear a release in a cluster whether they listen by SUBSCRIBE or by SSUBSCRIBE."""
     node = cluster.masters[0]
