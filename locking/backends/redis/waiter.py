@@ -174,10 +174,13 @@ class Waiter(ABC):
 
     def cancel(self) -> Steps[None]:
         """See `Place.leave`."""
-        if (yield from self._dequeue()):
-            yield from self._unsubscribe()
-        else:
-            self._close()
+        is_dequeued = False
+        try:
+            is_dequeued = yield from self._dequeue()
+        finally:
+            if not is_dequeued:  # a place that can't be withdrawn must at least not be heard
+                self._close()
+        yield from self._unsubscribe()
 
     def _unsubscribe(self) -> Steps[None]:
         subscription, self._subscription = self._subscription, None
