@@ -564,6 +564,7 @@ class Explorer:
         ours = self.holders() - {RIVAL, JAVA}
         if lease is None and ours:
             problems.append(f"{told}: granted, not told, and not released")
+        # Known, and bounded by the lease: a first request that arrives when the second was released already.
         if told == "released" and ours and Fault.LATE_REQUEST not in world.faults:
             problems.append("what was released is held again")
         forgotten = Fault.FORGOTTEN in world.faults
@@ -608,7 +609,7 @@ class Explorer:
     def explore(
         self, depth: int, before: Schedule = (), second: Collection[Fault] = frozenset(Fault)
     ) -> None:
-        """Run every schedule of at most `depth` faults that begins with `before`; all but the first of `second`."""
+        """Run all schedules of `before` and up to `depth` faults; those behind the first are of `second`."""
         world = self.run(before)
         if depth > len(before):
             for schedule in self.schedules(before, world, second):

@@ -236,7 +236,7 @@ class ModelServer:
 
     def do_lrem(self, key: bytes, _: bytes, item: bytes) -> int:
         """LREM of all."""
-        items = self._get(key, list)
+        items: list[bytes] = self._get(key, list)
         count = items.count(item)
         items[:] = [each for each in items if each != item]
         self._tidy(key)
