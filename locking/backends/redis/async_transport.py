@@ -14,6 +14,7 @@ import secrets
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from redis import Redis as BlockingRedis
@@ -199,17 +200,22 @@ async def in_time(step: Awaitable[T], seconds: float) -> T:
         raise RedisTimeoutError(f"no answer within {seconds:g} s") from error
 
 
+def new_connection(connector: Connector) -> AsyncConnection:
+    """Return a new connection, not yet connected."""
+    return AsyncConnection(connector.make(), connector.timeout)
+
+
 class AsyncTransport:
     """The connections of one event loop to one server; see `protocol.Transport`."""
 
     def __init__(self, connector: Connector, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         self._connector = connector
         self.idle: deque[AsyncConnection] = deque()
-        self.subscriptions = AsyncSubscriptionPool(self.make, verbs)
+        self.subscriptions = AsyncSubscriptionPool(partial(new_connection, connector), verbs)
 
     def make(self) -> AsyncConnection:
         """Return a new connection, not yet connected."""
-        return AsyncConnection(self._connector.make(), self._connector.timeout)
+        return new_connection(self._connector)
 
     def close(self, connection: AsyncConnection) -> None:
         """See `protocol.Transport`."""

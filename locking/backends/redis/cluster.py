@@ -150,9 +150,9 @@ class Cluster(Calls):
         self._slots, self._transport_to = slots, transport_to
         self._servers: dict[Address, Server] = {}
 
-    def server_of(self, key: bytes) -> Server | None:
+    def server_of(self, key: str | bytes) -> Server | None:
         """See the base class."""
-        owner = self._slots.owner(key_slot(key))
+        owner = self._slots.owner(key_slot(key.encode() if isinstance(key, str) else key))
         return None if owner is None else self._server(owner)
 
     def servers(self) -> Steps[list[Server]]:

@@ -250,7 +250,7 @@ class Calls(ABC):
         """Return the reply of the server that has the key; errors are redis-py's."""
 
     @abstractmethod
-    def server_of(self, key: bytes) -> Server | None:
+    def server_of(self, key: str | bytes) -> Server | None:
         """Return the server that has `key`, as far as it is known."""
 
     @abstractmethod
@@ -337,7 +337,7 @@ class Server(Calls):
         self.transport = transport
         self._is_clustered = index.clustered
 
-    def server_of(self, key: bytes) -> Server:
+    def server_of(self, key: str | bytes) -> Server:
         """Itself."""
         return self
 
@@ -360,7 +360,12 @@ class Server(Calls):
         """See the base class; `asking` follows a cluster's ASK, and isn't tried twice."""
         transport = self.transport
         idle, complete = transport.idle, False
-        connection = taken_from(idle) or (yield from self._connected())
+        try:
+            connection = idle.pop()
+        except IndexError:
+            connection = None
+        if connection is None:
+            connection = yield from self._connected()
         try:
             if self._is_clustered:
                 request = request.in_cluster

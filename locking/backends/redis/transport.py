@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -69,6 +70,17 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
+def new_connection(pool: ConnectionPool) -> AbstractConnection:
+    """Return a new connection, not yet connected, that gives up in bounded time."""
+    # Not by make_connection(): the pool would count it against its limit, even after it was closed.
+    connection: Any = pool.connection_class(**pool.connection_kwargs)
+    connection.retry = Retry(NoBackoff(), 0)
+    connection.socket_timeout = connection.socket_timeout or DEFAULT_TIMEOUT
+    if hasattr(connection, "socket_connect_timeout"):
+        connection.socket_connect_timeout = connection.socket_connect_timeout or DEFAULT_TIMEOUT
+    return connection  # type: ignore[no-any-return]
+
+
 class Transport:
     """The connections of all threads to one server.
 
@@ -80,7 +92,7 @@ class Transport:
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         self._pool = pool
         self.idle: deque[AbstractConnection] = deque()
-        self.subscriptions = SubscriptionPool(self.make, verbs)
+        self.subscriptions = SubscriptionPool(partial(new_connection, pool), verbs)
         IDLE_SOCKETS.add(self)
 
     def forget(self) -> None:
@@ -89,14 +101,8 @@ class Transport:
         self.subscriptions.forget()
 
     def make(self) -> AbstractConnection:
-        """Return a new connection, not yet connected, that gives up in bounded time."""
-        # Not by make_connection(): the pool would count it against its limit, even after it was closed.
-        connection: Any = self._pool.connection_class(**self._pool.connection_kwargs)
-        connection.retry = Retry(NoBackoff(), 0)
-        connection.socket_timeout = connection.socket_timeout or DEFAULT_TIMEOUT
-        if hasattr(connection, "socket_connect_timeout"):
-            connection.socket_connect_timeout = connection.socket_connect_timeout or DEFAULT_TIMEOUT
-        return connection  # type: ignore[no-any-return]
+        """See `protocol.Transport`."""
+        return new_connection(self._pool)
 
     def close(self, connection: AbstractConnection) -> None:
         """See `protocol.Transport`."""
@@ -313,6 +319,8 @@ class Client:
 
 class ThreadWaiter(Place):
     """A thread that waits."""
+
+    __slots__ = ("_waiter",)
 
     def __init__(self, waiter: Waiter) -> None:
         self._waiter = waiter

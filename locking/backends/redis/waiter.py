@@ -142,7 +142,7 @@ class Waiter(ABC):
         return True
 
     def _pool(self) -> SubscriptionPool:
-        server = self._calls.server_of(self._key.encode())
+        server = self._calls.server_of(self._key)
         assert server is not None, "the lock's server has just answered"
         return server.transport.subscriptions
 
@@ -212,15 +212,15 @@ class QueueWaiter(Waiter):
     """
 
     def _request(self, queue: bool) -> Request:
-        if queue and self._subscription is None and (server := self._calls.server_of(self._key.encode())):
+        if queue and self._subscription is None and (server := self._calls.server_of(self._key)):
             self._subscription = server.transport.subscriptions.idle(self._owner)
+        place = b"" if self._subscription is None else self._place()
         return acquire_request(
-            self._key, self._owner, self._ttl, keep=self._fenced, place=self._place(), index=self._calls.index
+            self._key, self._owner, self._ttl, keep=self._fenced, place=place, index=self._calls.index
         )
 
     def _place(self) -> bytes:
-        if self._subscription is None:
-            return b""
+        assert self._subscription is not None
         channel = self._subscription.channel
         return place_in_queue(self._owner, self._ttl, keep=self._fenced, channel=channel)
 
