@@ -27,6 +27,12 @@ COMPANY = 1 / 30
 """Share of its ttl by which a lease may be renewed early, together with others: ten thousand leases that fall
 due one by one would otherwise cost ten thousand rounds, each of which looks at all of them."""
 
+RENEWALS: Final[tuple[tuple[Renewal, bool | None], ...]] = (
+    ("renewed", True),
+    ("lost", False),
+    ("failed", None),
+)
+
 RETRY_PAUSE = 0.5
 """Seconds between attempts while a backend doesn't answer."""
 

@@ -10,8 +10,8 @@ import pytest
 from redis.connection import ConnectionPool
 
 from locking import BackendUnavailable, Lease, LockLost, LockNotAcquired, get_lock
-from locking.backends.redis import RedisBackend, scripts
-from locking.backends.redis.wire import Wire
+from locking.backends.redis import RedisBackend, scripts, transport
+from locking.backends.redis.protocol import Connect
 from locking.burial import undertaker
 from locking.clock import now
 from locking.handler import locks
@@ -152,7 +152,7 @@ def test_a_connection_that_broke_leaves_it_open_whether_the_request_arrived(thro
     monkeypatch.setattr(undertaker, "bury", bury)
     assert not get_lock("a").locked()
     through_proxy.lose_reply_to(ACQUIRE, times=1)
-    monkeypatch.setattr("locking.backends.redis.wire._open", mock.Mock(side_effect=ConnectionRefusedError))
+    monkeypatch.setitem(transport.PERFORM, Connect, mock.Mock(side_effect=ConnectionRefusedError))
     with pytest.raises(BackendUnavailable) as unknown:
         get_lock("a", ttl=60).acquire()
     assert unknown.value.sent
@@ -467,7 +467,8 @@ def test_a_killed_waiter_is_passed_over_at_once(own_redis, locks_on):
 
 def the_pool() -> ConnectionPool:
     """Where the backend under test gets its connections from."""
-    return cast(Wire, cast(RedisBackend, locks["default"])._wire)._pool
+    (used,) = cast(RedisBackend, locks["default"])._calls.transports()
+    return cast(ConnectionPool, used._pool)
 
 
 class Interrupting:

@@ -1,10 +1,13 @@
 """Locks on Redis, in the layout of Redisson's reentrant lock, with hand-over in the release script.
 
-backend   the verbs of the contract, for threads and for asyncio
-scripts   what is sent and what the answers mean; no I/O
-wire      sockets for threads: one request, one reply, bounded retries
-waiting   the wake-up channel of a waiting thread
-aio       the same two for asyncio
+backend          the engine: the ordinary lock, what is held, checks
+verbs            the verbs of the contract, for every kind of lock
+kinds, scripts   what is sent and what the answers mean
+protocol         requests as generators, no I/O: sockets, lost replies, pipelines; `cluster` adds redirections
+waiter           queueing and being woken, no I/O either
+transport        carries both out on a thread; `fast_socket` is its fast path
+async_transport  carries both out in an event loop
+topology         from the settings to the servers
 """
 
 from locking.backends.redis.backend import RedisBackend

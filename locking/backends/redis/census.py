@@ -11,7 +11,7 @@ from locking.backends.base import Held, Presence
 from locking.backends.redis.kinds import kind_named
 from locking.backends.redis.listing import Listing
 from locking.backends.redis.presence import PresenceBook
-from locking.backends.redis.wire import Calls
+from locking.backends.redis.transport import Client
 from locking.exceptions import BackendUnavailable
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Census:
         quorum: how many must list a hold, and answer at all.
     """
 
-    def __init__(self, wires: Sequence[Calls], key_prefix: str, quorum: int) -> None:
+    def __init__(self, wires: Sequence[Client], key_prefix: str, quorum: int) -> None:
         self._listings = [Listing(w, key_prefix, partial(kind_named, index=w.index)) for w in wires]
         self._books = [PresenceBook(wire, key_prefix) for wire in wires]
         self._quorum = quorum

@@ -10,8 +10,9 @@ from django.core.checks import CheckMessage
 
 from locking.backends.base import Finding
 from locking.backends.redis.health import judge_eviction, judge_version, parse_info
+from locking.backends.redis.protocol import ReplicaAck
 from locking.backends.redis.scripts import command
-from locking.backends.redis.wire import Copies, Wire
+from locking.backends.redis.transport import Client
 from locking.exceptions import BackendError, BackendUnavailable
 
 CLOCKS_APART: Final = 1.0
@@ -33,17 +34,17 @@ COUNTERS: Final = "redisson_lock_token:*"
 Verdict = Literal["ok", "warning", "error", "unknown"]
 
 
-def diagnose_server(wire: Wire, alias: str, copies: Copies | None) -> list[Finding]:
+def diagnose_server(client: Client, alias: str, copies: ReplicaAck | None) -> list[Finding]:
     """Return what one server shows; BackendUnavailable where it doesn't answer."""
     return [
         *_permitted(
             lambda: [
-                *_by_info(parse_info(wire.command("INFO")), alias, copies, _min_replicas(wire, copies)),
-                _clock(wire),
+                *_by_info(parse_info(client.command("INFO")), alias, copies, _min_replicas(client, copies)),
+                _clock(client),
             ],
             "INFO and TIME",
         ),
-        *_permitted(lambda: [_counters(wire)], "SCAN, DBSIZE and TTL"),
+        *_permitted(lambda: [_counters(client)], "SCAN, DBSIZE and TTL"),
     ]
 
 
@@ -59,7 +60,7 @@ def _permitted(look: Callable[[], list[Finding]], needed: str) -> list[Finding]:
 
 
 def _by_info(
-    info: Mapping[str, str], alias: str, copies: Copies | None, min_replicas: int | None
+    info: Mapping[str, str], alias: str, copies: ReplicaAck | None, min_replicas: int | None
 ) -> list[Finding]:
     return [
         _checked("version", judge_version(info, alias), f"Redis {info.get('redis_version', '?')}"),
@@ -120,7 +121,7 @@ def _persistence(info: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def judge_replication(
-    info: Mapping[str, str], copies: Copies | None, min_replicas: int | None
+    info: Mapping[str, str], copies: ReplicaAck | None, min_replicas: int | None
 ) -> Iterator[Finding]:
     """Say whether a failover may lose what was acquired.
 
@@ -170,12 +171,12 @@ def _unguarded(replicas: int, min_replicas: int | None) -> Finding:
     return Finding("replication", "unknown" if min_replicas is None else "warning", text, hint)
 
 
-def _min_replicas(wire: Wire, copies: Copies | None) -> int | None:
+def _min_replicas(client: Client, copies: ReplicaAck | None) -> int | None:
     """Return the server's `min-replicas-to-write`, None where it doesn't matter or can't be read."""
     if copies is None or copies.replicas != "auto":
         return None
     try:
-        found = wire.command("CONFIG", "GET", "min-replicas-to-write")
+        found = client.command("CONFIG", "GET", "min-replicas-to-write")
     except BackendUnavailable:
         raise
     except BackendError:
@@ -184,9 +185,9 @@ def _min_replicas(wire: Wire, copies: Copies | None) -> int | None:
     return int(values[0]) if values else None
 
 
-def _clock(wire: Wire) -> Finding:
+def _clock(client: Client) -> Finding:
     asked = time.time()  # noqa: TID251 shown
-    seconds, micros = wire.command("TIME")
+    seconds, micros = client.command("TIME")
     answered = time.time()  # noqa: TID251 shown
     ahead = int(seconds) + int(micros) / 1_000_000 - (asked + answered) / 2
     text = f"the server's clock is {ahead:+.3f} s from this machine's (± {(answered - asked) / 2:.3f} s)"
@@ -196,16 +197,16 @@ def _clock(wire: Wire) -> Finding:
     return Finding("clock", "warning", text, hint)
 
 
-def _counters(wire: Wire) -> Finding:
+def _counters(client: Client) -> Finding:
     """Count the fencing counters that stay for ever: one for each name that was ever fenced."""
     endless, looked_at, cursor = 0, 0, b"0"
     while looked_at < LOOKED_AT:
-        cursor, keys = wire.command("SCAN", cursor, "MATCH", COUNTERS, "COUNT", STRETCH)
-        lefts = wire.call_many([command("TTL", key) for key in keys])
+        cursor, keys = client.command("SCAN", cursor, "MATCH", COUNTERS, "COUNT", STRETCH)
+        lefts = client.call_many([command("TTL", key) for key in keys])
         endless, looked_at = endless + lefts.count(-1), looked_at + STRETCH
         if cursor == b"0":
             return _counted(str(endless), endless)
-    estimate = endless * int(wire.command("DBSIZE")) // looked_at  # SCAN goes through them in no order
+    estimate = endless * int(client.command("DBSIZE")) // looked_at  # SCAN goes through them in no order
     return _counted(f"about {estimate} ({endless} among {looked_at} keys)", estimate)
 
 

@@ -20,11 +20,16 @@ from locking.backends.redis.scripts import (
     LIST_LOCK,
     Request,
     Script,
+    acquire_request,
     bulk,
     derived,
+    extend_request,
     fair_queue,
+    lock_channel,
+    look_request,
     pack,
     packed_ms,
+    release_request,
 )
 
 FAIR_PATIENCE: Final = 300_000
@@ -276,6 +281,32 @@ class Fair(Kind):
         """See the base class."""
         told = bulk(member), bulk(self._channels(key))
         return _call(LIST_LOCK, [*self._keys(key)[:3], self.index.of(key.encode())], *told)
+
+
+class Ordinary(Kind):
+    """The ordinary lock, which is handed over by its release."""
+
+    name = "lock"
+
+    def channel(self, key: str, owner: str) -> str:
+        """See the base class."""
+        return lock_channel(key)
+
+    def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
+        """See the base class; a place in the queue takes more, see `waiter.QueueWaiter`."""
+        return acquire_request(key, owner, ttl, keep=keep, place=b"", index=self.index)
+
+    def extend(self, key: str, owner: str, ttl: float) -> Request:
+        """See the base class; it answers in a list."""
+        return extend_request([(key, owner, ttl)])
+
+    def release(self, key: str, owner: str) -> Request:
+        """See the base class."""
+        return release_request(key, owner, index=self.index)
+
+    def look(self, key: str, owner: str, member: bytes) -> Request:
+        """See the base class."""
+        return look_request(key, member, index=self.index)
 
 
 def key_of_queue(queue: bytes) -> str:

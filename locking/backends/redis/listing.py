@@ -22,7 +22,7 @@ from locking.backends.redis.scripts import (
     find_request,
     look_request,
 )
-from locking.backends.redis.wire import Calls
+from locking.backends.redis.transport import Client
 
 STRETCH: Final = 2000
 """Entries that the server looks through at a time, and serves nobody else: about a millisecond."""
@@ -57,7 +57,7 @@ class Listing:
         kind: from the name of a kind to its requests.
     """
 
-    def __init__(self, wire: Calls, key_prefix: str, kind: Callable[[str], Kind]) -> None:
+    def __init__(self, wire: Client, key_prefix: str, kind: Callable[[str], Kind]) -> None:
         self._wire, self._index, self._kind = wire, wire.index, kind
         self._key_prefix = key_prefix
         self._cursors: dict[tuple[int, str], bytes] = {}

@@ -21,7 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from locking.backends.redis.health import parse_info
 from locking.backends.redis.scripts import Request
 from locking.backends.redis.topology import servers_of
-from locking.backends.redis.wire import IDLE_SOCKETS, Calls, Wire
+from locking.backends.redis.transport import IDLE_SOCKETS, Client
 from locking.clock import now
 from locking.conf import AliasSettings
 
@@ -67,7 +67,7 @@ class Node:
     def __init__(self, settings: AliasSettings, url: str, timeout: float, restart_delay: float) -> None:
         options = {**settings.options, "socket_timeout": timeout, "socket_connect_timeout": timeout}
         servers = servers_of(replace(settings, location=url, cache=None, options=options))
-        self.wire: Calls = servers.wire
+        self.wire: Client = servers.client
         self._restart_delay = restart_delay
         self._idle: deque[AbstractConnection] = deque()
         self._debts: deque[Debt] = deque(maxlen=MOST_DEBTS)
@@ -131,8 +131,8 @@ class Node:
 
     def _opened(self) -> AbstractConnection:
         """Return a new connection; none outlives a restart, so this is where one shows."""
-        assert isinstance(self.wire, Wire)
-        connection = self.wire.connection()
+        (transport,) = self.wire.calls.transports()
+        connection: AbstractConnection = transport.make()
         connection.connect()
         if self._restart_delay:
             self._refuse_newcomers(connection)
@@ -190,8 +190,7 @@ class Node:
         """Close the idle sockets."""
         while self._idle:
             self._idle.pop().disconnect()
-        if isinstance(self.wire, Wire):
-            self.wire.close()
+        self.wire.close()
 
 
 def _reply(connection: AbstractConnection, deadline: float) -> Any:

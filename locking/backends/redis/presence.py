@@ -11,13 +11,13 @@ from typing import Any
 
 from locking.backends.base import PRESENCE_KEPT, Presence
 from locking.backends.redis.scripts import Command, Request, add_up_request, command
-from locking.backends.redis.wire import Calls
+from locking.backends.redis.transport import Client
 
 
 class PresenceBook:
     """The records of one alias."""
 
-    def __init__(self, wire: Calls, key_prefix: str) -> None:
+    def __init__(self, wire: Client, key_prefix: str) -> None:
         self._wire, self._prefix = wire, key_prefix
 
     def _key(self, what: str, name: str | int) -> bytes:

@@ -16,6 +16,8 @@ from locking.backends.base import Busy, Grant, Outcome
 from locking.backends.redis.index import Index
 from locking.clock import now
 
+new_tuple: Final = tuple.__new__
+
 
 def bulk(part: bytes) -> bytes:
     """Return `part` as a RESP bulk string."""
@@ -56,7 +58,7 @@ class Script:
         """Return the request whose `count` further parts (number of keys, keys, arguments) are packed in
         `tail`; `key` is the first of its keys.
         """
-        return Request(self, head(count), tail, key)
+        return new_tuple(Request, (self, head(count), tail, key))  # a third of the time of `Request(...)`
 
     @cached_property
     def in_cluster(self) -> Script:
@@ -125,7 +127,7 @@ class Command(NamedTuple):
 def command(*parts: str | bytes | int) -> Command:
     """Return a command; its second part is the key that tells where it goes."""
     raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
-    return Command(b"*%d\r\n%b" % (len(raw), pack(*raw)), raw[1])
+    return Command(b"*%d\r\n%b" % (len(raw), pack(*raw)), raw[1] if len(raw) > 1 else b"")
 
 
 def guarded(source: bytes, expected: bytes) -> bytes:

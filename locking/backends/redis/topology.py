@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
@@ -23,11 +24,12 @@ from redis.connection import ConnectionPool, parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from locking.backends.redis.aio import Room, Rooms, connections_like
-from locking.backends.redis.cluster import Address, ClusterRoom, ClusterWire, Nodes
+from locking.backends.redis.async_transport import AsyncTransport, EventLoops, connections_like
+from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.index import Index
-from locking.backends.redis.waiting import Ears, EarsOf
-from locking.backends.redis.wire import Calls, Copies, Wire
+from locking.backends.redis.protocol import ReplicaAck, Server
+from locking.backends.redis.transport import Client, Transport
+from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 
 SENTINEL_SCHEME: Final = "sentinel+"
@@ -35,19 +37,13 @@ SENTINEL_SCHEME: Final = "sentinel+"
 SENTINEL_TIMEOUT: Final = 1.0
 """Seconds after which the next Sentinel is asked: they are many, so that one may be down."""
 
-DEFAULT_COPIES_TIMEOUT_MS: Final = 1000
+DEFAULT_ACK_TIMEOUT_MS: Final = 1000
+
+LISTEN_BOTH: Final = ("SUBSCRIBE", "SSUBSCRIBE")
+"""Redisson announces by SPUBLISH in a cluster of Redis 7 and by PUBLISH in an older one."""
 
 OWN_OPTIONS: Final = ("wait_replicas", "wait_timeout_ms", "sentinel_kwargs")
 """What `OPTIONS` may hold beside arguments of redis-py's connections."""
-
-
-class Servers(NamedTuple):
-    """All that the verbs need of the servers: for threads, for waiting threads, for asyncio."""
-
-    wire: Calls
-    ears_of: EarsOf
-    rooms: Rooms
-    close: Callable[[], None]
 
 
 def servers_of(settings: AliasSettings) -> Servers:
@@ -69,19 +65,14 @@ def servers_of(settings: AliasSettings) -> Servers:
 
 
 def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
-    recovers = isinstance(pool, SentinelConnectionPool)
-    copies = _copies(settings, default="auto" if recovers else 0)
-    index = Index(settings.key_prefix)
-    wire = Wire(pool, settings.alias, index=index, copies=copies, recovers=recovers)
-    ears = Ears(wire)
-    connect = connections_like(pool)
-    rooms = Rooms(lambda: Room(connect, settings.alias, index=index, copies=copies, recovers=recovers))
+    has_failover = isinstance(pool, SentinelConnectionPool)
+    ack = _replica_ack(settings, default="auto" if has_failover else 0)
+    index, connector = Index(settings.key_prefix), connections_like(pool)
 
-    def close() -> None:
-        ears.close()
-        wire.close()
+    def server(transport: Transport | AsyncTransport) -> Server:
+        return Server(transport, settings.alias, index, ack, has_failover=has_failover)
 
-    return Servers(wire, lambda key: ears, rooms, close)
+    return Servers(Client(server(Transport(pool))), EventLoops(lambda: server(AsyncTransport(connector))))
 
 
 def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:
@@ -126,10 +117,22 @@ def _host_and_port(text: str, default: int) -> tuple[str, int]:
 
 
 def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping[str, Any]) -> Servers:
-    copies = _copies(settings, default="auto")
-    nodes = Nodes(seeds, options, settings.alias, Index(settings.key_prefix, clustered=True))
-    wire = ClusterWire(nodes, copies)
-    return Servers(wire, wire.ears_of, Rooms(lambda: ClusterRoom(nodes, copies)), wire.close)
+    ack = _replica_ack(settings, default="auto")
+    index, slots = Index(settings.key_prefix, clustered=True), SlotMap(seeds)
+
+    @cache
+    def pool(address: Address) -> ConnectionPool:
+        return ConnectionPool(**{**options, **address._asdict()})
+
+    def cluster(transport_to: Callable[[Address], Transport | AsyncTransport]) -> Cluster:
+        return Cluster(slots, transport_to, settings.alias, index, ack)
+
+    return Servers(
+        Client(cluster(lambda address: Transport(pool(address), LISTEN_BOTH))),
+        EventLoops(
+            lambda: cluster(lambda address: AsyncTransport(connections_like(pool(address)), LISTEN_BOTH))
+        ),
+    )
 
 
 def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[str, Any]]:
@@ -196,14 +199,14 @@ def _connection_options(settings: AliasSettings) -> dict[str, Any]:
     return {name: value for name, value in settings.options.items() if name not in OWN_OPTIONS}
 
 
-def _copies(settings: AliasSettings, *, default: int | str) -> Copies | None:
+def _replica_ack(settings: AliasSettings, *, default: int | Literal["auto"]) -> ReplicaAck | None:
     wanted = settings.options.get("wait_replicas", default)
-    timeout_ms = settings.options.get("wait_timeout_ms", DEFAULT_COPIES_TIMEOUT_MS)
+    timeout_ms = settings.options.get("wait_timeout_ms", DEFAULT_ACK_TIMEOUT_MS)
     if wanted != "auto" and not _is_whole(wanted, at_least=0):
         raise _bad_option(settings, "wait_replicas", 'a number of replicas or "auto"', wanted)
     if not _is_whole(timeout_ms, at_least=1):  # WAIT 0 would wait without end
         raise _bad_option(settings, "wait_timeout_ms", "whole milliseconds, at least 1", timeout_ms)
-    return Copies(wanted, timeout_ms) if wanted else None
+    return ReplicaAck(wanted, timeout_ms) if wanted else None
 
 
 def _is_whole(value: object, *, at_least: int) -> bool:

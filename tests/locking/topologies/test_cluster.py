@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from locking import BackendError, BackendUnavailable, LockNotAcquired, get_lock
 from locking.backends.redis import cluster as room
-from locking.backends.redis.wire import Wire
+from locking.backends.redis.protocol import Server
 from locking.handler import locks
 from locking.identity import new_owner
 from locking.kinds import get_semaphore
@@ -187,19 +187,37 @@ def test_renewals_of_many_slots_are_one_batch_a_node(cluster, monkeypatch):
     move_slot(cluster, key_slot(moved.encode()), cluster.masters[1], cluster.masters[2])
     backend.release(*leases[7][:2])
     pipelines = []
-    send = Wire.exchange_many
+    send = Server.pipeline
 
-    def exchange_many(wire, requests):
+    def pipeline(server, requests):
         pipelines.append(len(requests))
-        return send(wire, requests)
+        return send(server, requests)
 
-    monkeypatch.setattr(Wire, "exchange_many", exchange_many)
+    monkeypatch.setattr(Server, "pipeline", pipeline)
 
     held = backend.extend_many(leases)
 
     assert [i for i, is_held in enumerate(held) if not is_held] == [7]
     assert len(pipelines) == 3
     assert sum(pipelines) == 60
+
+
+def test_a_dead_master_leaves_the_leases_on_the_others_alone(tmp_path, settings):
+    """A renewal of many leases answers *unknown* for those of a dead node and *held* for all others."""
+    with servers(tmp_path) as start:
+        own = Cluster(start)
+        settings.LOCKING = {"default": {"LOCATION": own.location}}
+        backend = locks["default"]
+        leases = [(f"renewed:{i}", new_owner(), 20.0) for i in range(30)]
+        for key, owner, ttl in leases:
+            backend.try_acquire(key, owner, ttl)
+        lost = [own.owner(key) is own.masters[1] for key, _, _ in leases]
+
+        own.masters[1].kill()
+
+        held = backend.extend_many(leases)
+        assert {answer for answer, is_lost in zip(held, lost, strict=True) if is_lost} == {None}
+        assert {answer for answer, is_lost in zip(held, lost, strict=True) if not is_lost} == {True}
 
 
 def test_a_release_is_announced_both_ways(cluster):

@@ -22,7 +22,8 @@ from django.db import connection
 from redis.connection import Connection, UnixDomainSocketConnection
 
 from inventory import stock_store
-from locking.backends.redis.wire import IDLE_SOCKETS, Wire
+from locking.backends.redis.transport import IDLE_SOCKETS
+from locking.backends.redis.transport import Transport as RedisTransport
 
 DATABASE: Final = "database"
 REDIS: Final = "redis"
@@ -163,8 +164,8 @@ def close_all() -> None:
     connection.close()
     stock_store.client().connection_pool.disconnect()
     for keeper in list(IDLE_SOCKETS):
-        if isinstance(keeper, Wire):
-            keeper.close()
+        if isinstance(keeper, RedisTransport):
+            keeper.shutdown()
 
 
 class _Socket:

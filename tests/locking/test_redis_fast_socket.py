@@ -1,19 +1,20 @@
-"""The short way over a plain socket: every kind of answer, and every way to get none."""
+"""The fast path over a plain socket: every kind of answer, and every way to get none."""
 
 import socket
 import time
 from unittest import mock
 
 import pytest
-from redis.connection import Connection, SSLConnection
+from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from locking.backends.redis import line
+from locking.backends.redis import fast_socket as fast
 from locking.backends.redis.index import Index
+from locking.backends.redis.protocol import Server
 from locking.backends.redis.scripts import release_request
-from locking.backends.redis.wire import _exchange
+from locking.backends.redis.transport import Transport, run
 
 
 @pytest.fixture
@@ -28,9 +29,9 @@ def ends():
     theirs.close()
 
 
-def short_way(connection) -> socket.socket:
+def fast_way(connection) -> socket.socket:
     """The connection's own socket, over which requests may go directly."""
-    sock = line.shortened(connection)
+    sock = fast.fast_socket(connection)
     assert sock is not None
     return sock
 
@@ -39,7 +40,7 @@ def asked(ends, answer):
     """Send a request whose answer is `answer`."""
     connection, server = ends
     server.sendall(answer)
-    return line.talk(connection, short_way(connection), b"PING\r\n")
+    return fast.talk(connection, fast_way(connection), b"PING\r\n")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_an_answer_in_pieces_is_put_together(ends):
     """However the network cuts it, the answer is the same."""
     connection, _ = ends
     pieces = [b"*2\r", b"\n:1\r\n$3\r\nab", b"c\r\n"]
-    assert line.talk(connection, mock.Mock(recv=mock.Mock(side_effect=pieces)), b"PING\r\n") == [1, b"abc"]
+    assert fast.talk(connection, mock.Mock(recv=mock.Mock(side_effect=pieces)), b"PING\r\n") == [1, b"abc"]
 
 
 @pytest.mark.parametrize(
@@ -81,10 +82,10 @@ def test_an_error_is_redis_pys_own(ends, answer, kind):
 def test_a_closed_socket_is_no_answer(ends):
     """The end of the stream is a lost connection, never a number."""
     connection, server = ends
-    sock = short_way(connection)
+    sock = fast_way(connection)
     server.shutdown(socket.SHUT_WR)
     with pytest.raises(RedisConnectionError):
-        line.talk(connection, sock, b"PING\r\n")
+        fast.talk(connection, sock, b"PING\r\n")
 
 
 def test_a_silent_server_is_given_up_in_time(ends):
@@ -93,7 +94,7 @@ def test_a_silent_server_is_given_up_in_time(ends):
     connection._sock.settimeout(0.05)
     begun = time.monotonic()
     with pytest.raises(RedisTimeoutError):
-        line.talk(connection, short_way(connection), b"PING\r\n")
+        fast.talk(connection, fast_way(connection), b"PING\r\n")
     assert 0.04 <= time.monotonic() - begun < 30
 
 
@@ -101,18 +102,25 @@ def test_green_sockets_keep_their_own_time(ends, monkeypatch):
     """gevent's sockets never block, so their time-out must stay theirs; it is a time-out all the same."""
     connection, _ = ends
     connection._sock.settimeout(0.05)
-    monkeypatch.setattr(line, "_is_green", lambda: True)
-    sock = short_way(connection)
+    monkeypatch.setattr(fast, "_is_green", lambda: True)
+    sock = fast_way(connection)
     assert sock.gettimeout() == 0.05
     with pytest.raises(RedisTimeoutError):
-        line.talk(connection, sock, b"PING\r\n")
+        fast.talk(connection, sock, b"PING\r\n")
 
 
 def test_other_kinds_of_connection_keep_to_redis_pys_way():
     """TLS must be spoken by its own socket, and a class of somebody else's may mean anything."""
-    assert line.shortened(SSLConnection()) is None
-    assert line.shortened(type("Mine", (Connection,), {})()) is None
-    assert line.shortened(Connection()) is None, "not connected yet"
+    assert fast.fast_socket(SSLConnection()) is None
+    assert fast.fast_socket(type("Mine", (Connection,), {})()) is None
+    assert fast.fast_socket(Connection()) is None, "not connected yet"
+
+
+def release_over(connection) -> None:
+    """Send a release over this connection, as a verb does."""
+    transport = Transport(ConnectionPool())
+    transport.idle.append(connection)
+    run(Server(transport, "default", Index()).call(release_request("a", "owner", index=Index())))
 
 
 @pytest.mark.parametrize("moment", ["sendall", "recv"])
@@ -124,7 +132,7 @@ def test_an_interruption_closes_the_socket(ends, moment):
     connection._sock = sock
     server.sendall(b":1\r\n")
     with pytest.raises(KeyboardInterrupt):
-        _exchange(connection, release_request("a", "owner", index=Index()))
+        release_over(connection)
     assert connection._sock is None
 
 
@@ -136,5 +144,5 @@ def test_an_interruption_while_the_script_is_sent_whole_closes_the_socket(ends):
     sock.sendall.side_effect = [None, KeyboardInterrupt]
     connection._sock = sock
     with pytest.raises(KeyboardInterrupt):
-        _exchange(connection, release_request("a", "owner", index=Index()))
+        release_over(connection)
     assert connection._sock is None

@@ -1,11 +1,11 @@
-"""The short way over a plain socket: send, receive, and read the one number that nearly every answer is.
+"""The fast path over a plain socket: send, receive, and read the one number that nearly every answer is.
 
 redis-py's own send and read cost about as much as Redis needs for the answer: several layers, and a poll()
 before each call, because Python keeps the time of a socket that has a time-out. Only its plain TCP and Unix
 connections go this way, once they are connected; TLS, Sentinel and any other kind keep to redis-py's. What
 isn't a number is read by hiredis, its own parser in C; where that isn't installed, nothing goes this way.
 
-This leans on two private names of redis-py, `_sock` and `_parser`; a release without them has no short way.
+This leans on two private names of redis-py, `_sock` and `_parser`; a release without them has no fast path.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAIN: Final = (Connection, UnixDomainSocketConnection) if hiredis else ()
 PENDING: Final = object()
 
 
-def shortened(connection: AbstractConnection) -> socket.socket | None:
+def fast_socket(connection: AbstractConnection) -> socket.socket | None:
     """Return the connection's socket if requests may go over it directly."""
     if type(connection) not in PLAIN or not hasattr(connection, "_parser"):
         return None

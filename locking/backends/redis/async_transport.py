@@ -1,0 +1,523 @@
+"""Carries the protocol out in an event loop: its connections, its one subscribed socket, and `arun`.
+
+Tasks of one loop share one subscription. Its reader runs only while a task waits; a message names the owner
+it is meant for, so it reaches that task alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import secrets
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from redis import Redis as BlockingRedis
+from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool
+from redis.connection import SSLConnection as BlockingSSLConnection
+from redis.connection import UnixDomainSocketConnection as BlockingUnixConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.sentinel import SentinelConnectionPool as BlockingSentinelPool
+
+from locking.backends.base import AsyncPlace, Outcome
+from locking.backends.redis.protocol import (
+    UNREACHABLE,
+    Calls,
+    Connect,
+    Exchange,
+    Listen,
+    Message,
+    Receive,
+    Sleep,
+    Steps,
+    Subscribe,
+    Unsubscribe,
+    is_unknown_command,
+)
+from locking.backends.redis.transport import DEFAULT_TIMEOUT, MESSAGES, OPPOSITES
+from locking.backends.redis.waiter import Waiter
+
+T = TypeVar("T")
+
+logger = logging.getLogger("locking")
+
+SHARED_OPTIONS: Final = (
+    "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "protocol",
+    "socket_timeout", "socket_connect_timeout", "socket_keepalive", "ssl_keyfile", "ssl_certfile",
+    "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_check_hostname", "ssl_password",
+    "ssl_min_version", "ssl_ciphers",
+)  # fmt: skip
+"""What an asyncio connection takes over from the pool of blocking ones; the rest is of the other kind."""
+
+
+class Connector(NamedTuple):
+    """Makes connections to one server, not yet connected; `timeout`: how many seconds a request may take."""
+
+    make: Callable[[], AbstractConnection]
+    timeout: float
+    close: Callable[[], Awaitable[None]] | None = None
+    """Closes what finding the server has opened in this loop."""
+
+
+def connections_like(pool: ConnectionPool) -> Connector:
+    """Return a maker of asyncio connections to the same server, with the same credentials, as `pool`'s."""
+    options: dict[str, Any] = {
+        name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs
+    }
+    timeout = options.pop("socket_timeout", None) or DEFAULT_TIMEOUT
+    # Without a socket_timeout of its own: redis-py would spend it by wait_for, which before Python 3.12
+    # swallows a cancellation that comes when the request has just been sent.
+    options |= {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
+    if isinstance(pool, BlockingSentinelPool):
+        masters = Masters(pool, options)
+        return Connector(masters.make, timeout, masters.close)
+    kind: type[AbstractConnection] = Connection
+    if issubclass(pool.connection_class, BlockingUnixConnection):
+        kind = UnixDomainSocketConnection
+    elif issubclass(pool.connection_class, BlockingSSLConnection):
+        kind = SSLConnection
+    return Connector(lambda: kind(**options), timeout)
+
+
+class Masters:
+    """Makes connections to the master that the Sentinels of a pool name when they connect.
+
+    The clients of the Sentinels belong to an event loop, so each loop has its own.
+    """
+
+    def __init__(self, like: BlockingSentinelPool, options: dict[str, Any]) -> None:
+        self._like, self._options = like, options
+        self._pools = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SentinelConnectionPool]()
+
+    def make(self) -> AbstractConnection:
+        """Return a new connection, not yet connected."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._pools:
+            self._pools[loop] = self._pool()
+        connection: AbstractConnection = self._pools[loop].make_connection()
+        return connection
+
+    def _pool(self) -> SentinelConnectionPool:
+        manager = self._like.sentinel_manager
+        sentinel = Sentinel([], min_other_sentinels=manager.min_other_sentinels)
+        sentinel.sentinels = [_client_like(client) for client in manager.sentinels]
+        over_tls = issubclass(self._like.connection_class, BlockingSSLConnection)
+        return SentinelConnectionPool(self._like.service_name, sentinel, ssl=over_tls, **self._options)
+
+    async def close(self) -> None:
+        """Close the running loop's connections to the Sentinels."""
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        for client in pool.sentinel_manager.sentinels if pool else ():
+            await client.aclose()
+
+
+def _client_like(client: BlockingRedis) -> Redis:
+    """Return an asyncio client of the same Sentinel."""
+    options = client.connection_pool.connection_kwargs
+    kept: dict[str, Any] = {name: options[name] for name in SHARED_OPTIONS if name in options}
+    patience = kept.pop("socket_timeout", None) or DEFAULT_TIMEOUT
+    kept |= {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
+    made = SentinelClient(**kept, ssl="ssl_cert_reqs" in options)
+    made.patience = patience
+    return made
+
+
+class SentinelClient(Redis):
+    """A Sentinel's client that bounds its question itself: see `connections_like` for why."""
+
+    patience: float
+
+    async def sentinel_masters(self, **options: Any) -> Any:
+        """See redis-py."""
+        try:
+            async with asyncio.timeout(self.patience):
+                return await super().sentinel_masters(**options)
+        except TimeoutError as error:
+            raise RedisTimeoutError(f"no answer within {self.patience:g} s") from error
+
+
+class AsyncConnection:
+    """A connection of redis-py whose every use is bounded in time."""
+
+    def __init__(self, connection: AbstractConnection, timeout: float) -> None:
+        self.connection, self._timeout = connection, timeout
+
+    async def connect(self) -> None:
+        """See `protocol.Connect`."""
+        await in_time(self.connection.connect(), self._timeout)
+
+    async def exchange(self, packet: bytes, replies: int | None) -> Any:
+        """See `protocol.Exchange`."""
+        return await in_time(self._exchange(packet, replies), self._timeout)
+
+    async def _exchange(self, packet: bytes, replies: int | None) -> Any:
+        await self.connection.send_packed_command(packet, check_health=False)
+        if replies is None:
+            return await self.connection.read_response(disable_decoding=True)
+        return [await self._reply_or_error() for _ in range(replies)]
+
+    async def _reply_or_error(self) -> Any:
+        try:
+            return await self.connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return error
+
+    def close(self) -> None:
+        """Close without waiting for the other side: no await, so that a cancellation can't come between."""
+        closing = self.connection.disconnect(nowait=True)
+        with contextlib.suppress(StopIteration, RuntimeError):  # RuntimeError: its event loop is gone
+            closing.send(None)
+        closing.close()
+
+    async def hang_up(self) -> None:
+        """Close and wait for it, at most a second: TLS says good-bye, and a loop that ends before that
+        leaves a transport which Python reports as leaked.
+        """
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self.connection.disconnect()
+
+
+async def in_time(step: Awaitable[T], seconds: float) -> T:
+    """Return what `step` gives, or raise redis-py's TimeoutError after so many seconds."""
+    try:
+        # Not wait_for: before Python 3.12 it swallows a cancellation that comes together with the answer.
+        async with asyncio.timeout(seconds):
+            return await step
+    except TimeoutError as error:
+        raise RedisTimeoutError(f"no answer within {seconds:g} s") from error
+
+
+def new_connection(connector: Connector) -> AsyncConnection:
+    """Return a new connection, not yet connected."""
+    return AsyncConnection(connector.make(), connector.timeout)
+
+
+class AsyncTransport:
+    """The connections of one event loop to one server; see `protocol.Transport`."""
+
+    def __init__(self, connector: Connector, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
+        self._connector = connector
+        self.idle: deque[AsyncConnection] = deque()
+        self.subscriptions = AsyncSubscriptionPool(partial(new_connection, connector), verbs)
+
+    def make(self) -> AsyncConnection:
+        """Return a new connection, not yet connected."""
+        return new_connection(self._connector)
+
+    def close(self, connection: AsyncConnection) -> None:
+        """See `protocol.Transport`."""
+        connection.close()
+
+    async def shutdown(self) -> None:
+        """Close every socket."""
+        await self.subscriptions.shutdown()
+        while self.idle:
+            await self.idle.pop().hang_up()
+        if self._connector.close is not None:
+            await self._connector.close()
+
+
+class AsyncSubscription:
+    """One task's share of a subscribed socket; see `protocol.Subscription`."""
+
+    def __init__(self, reader: PubSubReader, owner: str) -> None:
+        self.reader, self.owner = reader, owner
+        self.channel, self.pool = reader.channel, reader.pool
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self.put = self._messages.put_nowait
+
+    def hears(self, channel: str) -> bool:
+        """See `protocol.Subscription`."""
+        return self in self.reader.listeners.get(channel, ())
+
+    async def listen(self, channel: str) -> None:
+        """Receive the messages of `channel` as well, from before this returns."""
+        try:
+            await in_time(self.reader.listen(self, channel), DEFAULT_TIMEOUT)
+        except UNREACHABLE:
+            self.reader.close()
+            raise
+
+    async def receive(self, timeout: float) -> Message | None:
+        """Return the next message, or None after `timeout` seconds."""
+        if not self._messages.empty():
+            return self._messages.get_nowait()
+        self.reader.start()
+        try:
+            async with asyncio.timeout(timeout):  # not wait_for, as above
+                return await self._messages.get()
+        except TimeoutError:
+            return None
+
+    def close(self) -> None:
+        """See `protocol.Subscription`: other tasks of the loop go on over a new socket."""
+        self.reader.close()
+
+
+class PubSubReader:
+    """A subscribed socket and the task that reads it for the tasks that wait."""
+
+    def __init__(self, pool: AsyncSubscriptionPool, connection: AsyncConnection) -> None:
+        self.pool = pool
+        self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
+        self.listeners: dict[str, set[AsyncSubscription]] = {}
+        self.is_closed = False
+        self._connection = connection
+        self._subscriptions: dict[str, AsyncSubscription] = {}
+        self._acknowledged: dict[str, asyncio.Future[None]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Connect and subscribe to the channel of this loop."""
+        try:
+            await self._connection.connect()
+            await in_time(self._subscribed(), DEFAULT_TIMEOUT)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _subscribed(self) -> None:
+        await self._send("SUBSCRIBE", self.channel)
+        await self._connection.connection.read_response(disable_decoding=True, push_request=True)
+
+    def subscription(self, owner: str) -> AsyncSubscription:
+        """Return `owner`'s share; what is published before it reads lies in the socket."""
+        made = self._subscriptions[owner] = AsyncSubscription(self, owner)
+        return made
+
+    def start(self) -> None:
+        """Read from now on."""
+        if self.is_closed:
+            raise RedisConnectionError("the subscribed socket is closed")
+        if self._task is None:
+            self._task = asyncio.create_task(self._read(), name="locking-subscriptions")
+
+    async def listen(self, subscription: AsyncSubscription, channel: str) -> None:
+        """See `AsyncSubscription.listen`; the first to listen sends the command, all wait for its answer."""
+        self.start()
+        self.listeners.setdefault(channel, set()).add(subscription)
+        if channel not in self._acknowledged:
+            self._acknowledged[channel] = asyncio.get_running_loop().create_future()
+            for verb in self.pool.verbs:
+                await self._send(verb, channel)
+        try:
+            await asyncio.shield(self._acknowledged[channel])
+        except ResponseError:  # refused: the next to ask may be allowed to
+            self._acknowledged.pop(channel, None)
+            self.listeners.pop(channel, None)
+            raise
+
+    async def leave(self, subscription: AsyncSubscription) -> None:
+        """Receive nothing more for this one; the last to leave stops the reader."""
+        if self._subscriptions.get(subscription.owner) is subscription:
+            del self._subscriptions[subscription.owner]
+        for channel in [name for name, listening in self.listeners.items() if subscription in listening]:
+            await self._stop_listening(subscription, channel)
+        if not self._subscriptions and self._task is not None:
+            task, self._task = self._task, None
+            task.cancel()
+            await asyncio.wait({task})  # unlike `await task`, it lets a cancellation of ours through
+
+    async def _stop_listening(self, subscription: AsyncSubscription, channel: str) -> None:
+        self.listeners[channel].discard(subscription)
+        if self.listeners[channel] or self.is_closed:
+            return
+        del self.listeners[channel]
+        self._acknowledged.pop(channel, None)
+        with contextlib.suppress(*UNREACHABLE):
+            for verb in self.pool.verbs:
+                await self._send(OPPOSITES[verb], channel)
+
+    async def _send(self, verb: str, channel: str) -> None:
+        await self._connection.connection.send_command(verb, channel, check_health=False)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                await self._read_one()
+        except (RedisError, OSError):
+            self.close()
+        except Exception:  # no message may end the reader without a word to those who wait
+            logger.exception("reading wake-ups failed; the waiters ask again")
+            self.close()
+
+    async def _read_one(self) -> None:
+        try:
+            kind, channel, payload = await self._connection.connection.read_response(
+                disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
+            )
+        except ResponseError as error:
+            self._refused(error)
+        else:
+            self._dispatch(kind, channel.decode(), payload)
+
+    def _refused(self, error: ResponseError) -> None:
+        """Settle what the server doesn't know (Redis 6 has no SSUBSCRIBE) or forbids."""
+        known = is_unknown_command(error)
+        if known:
+            self.pool.verbs = ("SUBSCRIBE",)
+        for acknowledged in self._acknowledged.values():
+            if not known:
+                _fail(acknowledged, error)
+            elif not acknowledged.done():
+                acknowledged.set_result(None)
+
+    def _dispatch(self, kind: bytes, channel: str, payload: Any) -> None:
+        acknowledged = self._acknowledged.get(channel)
+        if kind == self.pool.verbs[-1].lower().encode() and acknowledged and not acknowledged.done():
+            acknowledged.set_result(None)
+        elif kind == b"message" and channel == self.channel:
+            subscription = self._subscriptions.get(payload.decode().split(" ", 1)[0])
+            if subscription is not None:
+                subscription.put(Message(channel.encode(), payload))
+        elif kind in MESSAGES:
+            for listening in self.listeners.get(channel, ()):
+                listening.put(Message(channel.encode(), payload))
+
+    def close(self) -> None:
+        """Send every waiter back to ask anew; the next one opens a new socket with a new channel."""
+        self.is_closed = True
+        self._connection.close()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        for acknowledged in self._acknowledged.values():
+            _fail(acknowledged, RedisConnectionError("the subscribed socket is closed"))
+        for subscription in self._subscriptions.values():
+            subscription.put(Message(b"", b""))
+
+    async def shutdown(self) -> None:
+        """Close for good; see `AsyncConnection.hang_up`."""
+        if not self.is_closed:
+            await self._connection.hang_up()
+            self.close()
+
+
+def _fail(future: asyncio.Future[None], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # whoever waited may be gone by now: then nobody is to be told
+
+
+class AsyncSubscriptionPool:
+    """The subscribed socket of one event loop on one server; see `protocol.SubscriptionPool`."""
+
+    def __init__(self, make: Callable[[], AsyncConnection], verbs: tuple[str, ...]) -> None:
+        self._make = make
+        self.verbs = verbs
+        self._reader: PubSubReader | None = None
+        self._opening = asyncio.Lock()
+
+    def idle(self, owner: str) -> AsyncSubscription | None:
+        """See `protocol.SubscriptionPool`."""
+        if self._reader is None or self._reader.is_closed:
+            return None
+        return self._reader.subscription(owner)
+
+    async def open(self, owner: str) -> AsyncSubscription:
+        """Return a subscription on the loop's socket, a new one if there is none."""
+        async with self._opening:
+            if self._reader is None or self._reader.is_closed:
+                reader = PubSubReader(self, self._make())
+                await reader.open()
+                self._reader = reader
+        return self._reader.subscription(owner)
+
+    async def shutdown(self) -> None:
+        """Close the socket."""
+        if self._reader is not None:
+            await self._reader.shutdown()
+
+
+PERFORM: Final[dict[type, Callable[..., Awaitable[Any]]]] = {
+    Exchange: AsyncConnection.exchange,
+    Connect: AsyncConnection.connect,
+    Sleep: asyncio.sleep,
+    Subscribe: lambda pool, owner: pool.open(owner),
+    Listen: AsyncSubscription.listen,
+    Receive: AsyncSubscription.receive,
+    Unsubscribe: lambda subscription: subscription.reader.leave(subscription),
+}
+
+
+async def arun(verb: Steps[T]) -> T:
+    """Carry out a verb in this task."""
+    try:
+        step = next(verb)
+        while True:
+            try:
+                result = await PERFORM[type(step)](*step)
+            except BaseException as error:
+                step = verb.throw(error)
+            else:
+                step = verb.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    except BaseException:
+        verb.close()
+        raise
+
+
+class EventLoops:
+    """The protocol of each event loop; its sockets are closed when the loop shuts down."""
+
+    def __init__(self, make: Callable[[], Calls]) -> None:
+        self._make = make
+        self._calls = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Calls]()
+        self._guards = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None, None]]()
+
+    async def here(self) -> Calls:
+        """Return the running loop's."""
+        loop = asyncio.get_running_loop()
+        calls = self._calls.get(loop)
+        if calls is None:
+            calls = self._calls[loop] = self._make()
+            # Kept, because a generator that nobody knows any more is closed at once, and its sockets with it.
+            guard = self._guards[loop] = _until_shutdown(calls)
+            await anext(guard)
+        return calls
+
+
+async def _until_shutdown(calls: Calls) -> AsyncGenerator[None, None]:
+    """Close the sockets when the loop shuts down: asyncio then closes every generator that was begun."""
+    try:
+        yield
+    finally:
+        for transport in calls.transports():
+            await transport.shutdown()
+
+
+class TaskWaiter(AsyncPlace):
+    """A task that waits."""
+
+    def __init__(self, loops: EventLoops, make: Callable[[Calls], Waiter]) -> None:
+        self._loops, self._make = loops, make
+        self._waiter: Waiter | None = None
+
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class."""
+        if self._waiter is None:
+            self._waiter = self._make(await self._loops.here())
+        return await arun(self._waiter.try_acquire(queue))
+
+    async def wait(self, timeout: float) -> Outcome:
+        """See the base class."""
+        assert self._waiter is not None
+        return await arun(self._waiter.wait(timeout))
+
+    async def leave(self) -> None:
+        """See the base class."""
+        if self._waiter is not None:
+            await arun(self._waiter.cancel())

@@ -1,0 +1,445 @@
+"""The conversation with Redis, without any I/O: every verb is a generator.
+
+A verb yields what is to be done next (`Exchange`, `Connect`, `Sleep`, ...) and is sent what came of it; an
+error is thrown into it. `transport.run` carries a verb out on a thread, `async_transport.run` in an event
+loop. What holds for every socket therefore stands here, once:
+
+- a connection is used again only after a complete exchange; otherwise it is closed,
+- a lost reply is asked for once more, on a fresh connection: every script is safe to repeat,
+- the server's word (*no*, an error) and its silence are two different errors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
+
+from redis.exceptions import (
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from locking.backends.redis.index import Index
+from locking.backends.redis.scripts import Command, Request, command, new_tuple, pack
+from locking.exceptions import BackendError, BackendUnavailable
+
+T = TypeVar("T")
+
+UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
+
+MOVING = (TryAgainError, ClusterDownError)
+"""What a cluster answers while a slot or a master moves: not now."""
+
+ASKING: Final = b"*1\r\n" + pack(b"ASKING")
+ROLE: Final = b"*1\r\n" + pack(b"ROLE")
+
+
+# what a verb yields
+
+
+class Exchange(NamedTuple):
+    """Send `packet` and return its reply; an error is raised.
+
+    With a number of `replies` return a list of them, in which an error stands in the place of its reply.
+    """
+
+    connection: Any
+    packet: bytes
+    replies: int | None = None
+
+
+class Connect(NamedTuple):
+    """Open the connection."""
+
+    connection: Any
+
+
+class Sleep(NamedTuple):
+    """Do nothing for so many seconds."""
+
+    seconds: float
+
+
+class Subscribe(NamedTuple):
+    """Return a new `Subscription` of `owner`, on a new connection if need be."""
+
+    pool: SubscriptionPool
+    owner: str
+
+
+class Listen(NamedTuple):
+    """Receive the messages of `channel` as well, from before this returns."""
+
+    subscription: Subscription
+    channel: str
+
+
+class Receive(NamedTuple):
+    """Return the next `Message`, or None after `timeout` seconds."""
+
+    subscription: Subscription
+    timeout: float
+
+
+class Unsubscribe(NamedTuple):
+    """Give the subscription back to its pool."""
+
+    subscription: Subscription
+
+
+Step = Exchange | Connect | Sleep | Subscribe | Listen | Receive | Unsubscribe
+Steps = Generator[Step, Any, T]
+"""A verb that returns a T in the end."""
+
+
+class Message(NamedTuple):
+    """What was published; an empty channel means that a subscription ended or began."""
+
+    channel: bytes
+    payload: bytes
+
+
+class Transport(Protocol):
+    """The connections to one server that the threads of a process, or the tasks of an event loop, share."""
+
+    @property
+    def subscriptions(self) -> SubscriptionPool:
+        """Those that receive messages."""
+
+    @property
+    def idle(self) -> deque[Any]:
+        """The connected ones, without an unread reply, that no request uses at the moment."""
+
+    def make(self) -> Any:
+        """Return a new connection, not yet connected."""
+
+    def close(self, connection: Any) -> None:
+        """Close the connection at once; it may be connected again."""
+
+
+class SubscriptionPool(Protocol):
+    """The subscriptions on one server: only there a script can tell who listens."""
+
+    def idle(self, owner: str) -> Subscription | None:
+        """Return a subscription without any I/O, if there is one; it may have died unseen."""
+
+
+class Subscription(Protocol):
+    """Receives the messages for one waiter."""
+
+    channel: str
+    """The channel of its own, or of its event loop."""
+
+    @property
+    def pool(self) -> SubscriptionPool:
+        """Where it belongs."""
+
+    def hears(self, channel: str) -> bool:
+        """Whether it also receives the messages of `channel`."""
+
+    def close(self) -> None:
+        """Close its connection: the scripts pass over a waiter whose channel nobody listens to."""
+
+
+# errors
+
+
+class NeverSent(RedisConnectionError):
+    """No connection came about, so nothing was sent."""
+
+
+class NotReplicated(BackendUnavailable):
+    """Too few replicas have the lock: a failover could lose it, so it isn't granted at all."""
+
+
+MISSING: Final = ResponseError("no reply")
+"""Stands for what a pipeline didn't answer."""
+
+
+def translated(error: Exception, alias: str) -> BackendError:
+    """Return our error for redis-py's: *no answer* and *an error as answer* are two different things."""
+    kind = BackendUnavailable if isinstance(error, (*UNREACHABLE, *MOVING)) else BackendError
+    verb = "doesn't answer" if kind is BackendUnavailable else "refused the request"
+    made = kind(f"Redis of the lock backend {alias!r} {verb}{_hint(error)}: {error}")
+    if isinstance(error, NeverSent) and isinstance(made, BackendUnavailable):
+        made.sent = False  # nothing needs to be released
+    return made
+
+
+def _hint(error: Exception) -> str:
+    if "WRONGTYPE" in str(error):
+        return " (a key of that name is no lock: choose another name, or a KEY_PREFIX)"
+    if isinstance(error, (MovedError, ClusterCrossSlotError)):
+        return " (it is a node of a cluster: make LOCATION a list of its nodes' URLs)"
+    if isinstance(error, NoPermissionError):
+        return " (give this user the commands, keys and channels of docs/how-to/acl.md)"
+    return ""
+
+
+def is_unknown_command(error: ResponseError) -> bool:
+    """Whether a server that is too old for sharded channels, Redis 6, says so."""
+    return "unknown command" in str(error)
+
+
+# requests
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAck:
+    """How many replicas must have an acquisition before it counts.
+
+    Attributes:
+        replicas: how many; "auto" = one, if the master has any at that moment.
+        timeout_ms: how long to wait for them.
+    """
+
+    replicas: int | Literal["auto"]
+    timeout_ms: int
+
+    def confirm(self, connection: Any, alias: str) -> Steps[None]:
+        """Wait for the replicas; on the connection that wrote, because WAIT counts what it has written.
+
+        Raises:
+            NotReplicated: too few confirmed in time.
+        """
+        wanted = self.replicas
+        if wanted == "auto":
+            role = yield Exchange(connection, ROLE)
+            wanted = 1 if role[0] == b"master" and role[2] else 0
+        if not wanted:
+            return
+        confirmed = yield Exchange(connection, command("WAIT", wanted, self.timeout_ms).packet)
+        if confirmed < wanted:
+            raise NotReplicated(
+                f"{confirmed} of {wanted} replicas confirmed the lock on backend {alias!r} within"
+                f" {self.timeout_ms} ms: it was given back, for a failover could have lost it"
+            )
+
+
+class Calls(ABC):
+    """The requests of one alias, whether to one server or to a cluster.
+
+    Attributes:
+        alias: in `LOCKING`.
+        index: where the servers list what is held.
+        replica_ack: what replicas must confirm.
+        has_failover: another server takes over when one dies, so a waiter had better go on asking.
+    """
+
+    def __init__(
+        self, alias: str, index: Index, replica_ack: ReplicaAck | None, *, has_failover: bool
+    ) -> None:
+        self.alias, self.index = alias, index
+        self.replica_ack, self.has_failover = replica_ack, has_failover
+
+    @abstractmethod
+    def deliver(self, request: Request | Command, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
+        """Return the reply of the server that has the key; errors are redis-py's."""
+
+    @abstractmethod
+    def server_of(self, key: str | bytes) -> Server | None:
+        """Return the server that has `key`, as far as it is known."""
+
+    @abstractmethod
+    def servers(self) -> Steps[list[Server]]:
+        """Return each server that has keys."""
+
+    @abstractmethod
+    def transports(self) -> list[Any]:
+        """Return the transport of every server that was asked so far."""
+
+    @abstractmethod
+    def slots(self, keys: Sequence[str]) -> list[int]:
+        """Return a number for each key; keys of the same number may stand in one request."""
+
+    def call(self, request: Request | Command) -> Steps[Any]:
+        """Send a request and return the reply.
+
+        Raises:
+            BackendUnavailable: no reply; whether the script ran is unknown. BackendError: an error as reply.
+        """
+        try:
+            return (yield from self.deliver(request))
+        except (RedisError, OSError) as error:
+            raise translated(error, self.alias) from error
+
+    def call_many(self, requests: Sequence[Request | Command]) -> Steps[list[Any]]:
+        """`call` for each; the first error is raised."""
+        replies = yield from self.call_each(requests)
+        for reply in replies:
+            if isinstance(reply, BackendError):
+                raise reply
+        return replies
+
+    def call_each(self, requests: Sequence[Request | Command]) -> Steps[list[Any]]:
+        """`call` for each, in one pipeline per server; an error stands in the place of its reply.
+
+        What fails in a pipeline is sent once more, alone; a server that doesn't answer then is left alone.
+        """
+        replies = (yield from self._pipelined(requests)) if len(requests) > 1 else {}
+        silent: dict[Server | None, BackendError] = {}
+        for i, request in enumerate(requests):
+            if isinstance(replies.get(i, MISSING), ResponseError):
+                error = silent.get(self.server_of(request.key))
+                replies[i] = error if error else (yield from self._alone(request, silent))
+        return [replies[i] for i in range(len(requests))]
+
+    def _pipelined(self, requests: Sequence[Request | Command]) -> Steps[dict[int, Any]]:
+        """Return the replies by their number; those of a server that doesn't answer are missing."""
+        by_server: dict[Server, list[int]] = {}
+        for i, request in enumerate(requests):
+            if (server := self.server_of(request.key)) is not None:
+                by_server.setdefault(server, []).append(i)
+        replies: dict[int, Any] = {}
+        for server, numbers in by_server.items():
+            with suppress(*UNREACHABLE):
+                answers = yield from server.pipeline([requests[i] for i in numbers])
+                replies.update(zip(numbers, answers, strict=True))
+        return replies
+
+    def _alone(
+        self, request: Request | Command, silent: dict[Server | None, BackendError]
+    ) -> Steps[Any | BackendError]:
+        try:
+            return (yield from self.call(request))
+        except BackendError as error:
+            if isinstance(error.__cause__, UNREACHABLE):
+                silent[self.server_of(request.key)] = error
+            return error
+
+
+class Server(Calls):
+    """Requests to one server, or to whichever is the master of a Sentinel's service."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        alias: str,
+        index: Index,
+        replica_ack: ReplicaAck | None = None,
+        *,
+        has_failover: bool = False,
+    ) -> None:
+        super().__init__(alias, index, replica_ack, has_failover=has_failover)
+        self.transport = transport
+        self._is_clustered = index.clustered
+
+    def server_of(self, key: str | bytes) -> Server:
+        """Itself."""
+        return self
+
+    def servers(self) -> Steps[list[Server]]:
+        """Itself."""
+        yield from ()
+        return [self]
+
+    def transports(self) -> list[Any]:
+        """See the base class."""
+        return [self.transport]
+
+    def slots(self, keys: Sequence[str]) -> list[int]:
+        """See the base class: all keys may stand in one request."""
+        return [0] * len(keys)
+
+    def deliver(
+        self, request: Request | Command, replica_ack: ReplicaAck | None = None, *, asking: bool = False
+    ) -> Steps[Any]:
+        """See the base class; `asking` follows a cluster's ASK, and isn't tried twice."""
+        transport = self.transport
+        idle, complete = transport.idle, False
+        try:
+            connection = idle.pop()
+        except IndexError:
+            connection = None
+        if connection is None:
+            connection = yield from self._connected()
+        try:
+            if self._is_clustered:
+                request = request.in_cluster
+            if asking:
+                reply = yield from _asked_there(connection, request)
+            else:
+                try:
+                    reply = yield new_tuple(Exchange, (connection, request.by_digest, None))
+                except (NoScriptError, *UNREACHABLE) as error:
+                    reply = yield from self._asked_again(connection, request, error)
+            if replica_ack is not None and isinstance(reply, int):
+                yield from replica_ack.confirm(connection, self.alias)
+            complete = True
+            return reply
+        except ResponseError as error:  # a complete answer, if not the one that was hoped for
+            complete = not isinstance(error, ReadOnlyError)
+            raise
+        finally:
+            # Kept after a complete exchange only: the next must not read what is left of another.
+            idle.append(connection) if complete else transport.close(connection)
+
+    def _asked_again(self, connection: Any, request: Request | Command, error: Exception) -> Steps[Any]:
+        """Send a script whole that the server doesn't know, or a request whose reply was lost once more.
+
+        On a fresh socket: the first may meet one that the server closed while it was idle.
+        """
+        if isinstance(error, NoScriptError):
+            with suppress(*UNREACHABLE):
+                return (yield Exchange(connection, request.by_source))
+        self.transport.close(connection)
+        yield Connect(connection)
+        try:
+            reply = yield Exchange(connection, request.by_digest)
+        except NoScriptError:
+            reply = yield Exchange(connection, request.by_source)
+        return request.settled(reply)
+
+    def pipeline(self, requests: Sequence[Request | Command]) -> Steps[list[Any]]:
+        """Send all, then read all, without a second try; an error stands in the place of its reply."""
+        idle, complete = self.transport.idle, False
+        connection = taken_from(idle) or (yield from self._connected())
+        try:
+            known = [each.in_cluster for each in requests] if self._is_clustered else requests
+            packet = b"".join([each.by_digest for each in known])
+            replies: list[Any] = yield Exchange(connection, packet, len(known))
+            complete = True
+            return replies
+        finally:
+            idle.append(connection) if complete else self.transport.close(connection)
+
+    def _connected(self) -> Steps[Any]:
+        """Connect before anything is sent: a failure leaves no doubt then. Sentinels are asked where to."""
+        connection = self.transport.make()
+        try:
+            yield Connect(connection)
+        except BaseException as error:
+            self.transport.close(connection)  # the next must not read what is left of a handshake
+            if isinstance(error, UNREACHABLE):
+                raise NeverSent(str(error)) from error
+            raise
+        return connection
+
+
+def taken_from(idle: deque[Any]) -> Any | None:
+    """Return an idle connection, or None; other threads take some, too."""
+    try:
+        return idle.pop()
+    except IndexError:
+        return None
+
+
+def _asked_there(connection: Any, request: Request | Command) -> Steps[Any]:
+    """ASKING holds for the next command only, so the script is sent whole."""
+    _, reply = yield Exchange(connection, ASKING + request.by_source, 2)
+    if isinstance(reply, ResponseError):
+        raise reply
+    return reply

@@ -1,0 +1,338 @@
+"""Carries the protocol out on a thread: its connections, its subscriptions, and `run`.
+
+Connections come from a redis-py pool, so address, TLS and credentials are the user's own. A connection is
+kept in hand after its first use: the pool's check-out and check-in cost as much as the request.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakSet
+
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, ConnectionPool
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from locking.backends.base import Outcome, Place
+from locking.backends.redis.fast_socket import fast_socket, talk
+from locking.backends.redis.protocol import (
+    Calls,
+    Connect,
+    Exchange,
+    Listen,
+    Message,
+    Receive,
+    Sleep,
+    Steps,
+    Subscribe,
+    Unsubscribe,
+    is_unknown_command,
+    translated,
+)
+from locking.backends.redis.scripts import Command, Request, command
+from locking.backends.redis.waiter import Waiter
+from locking.background import after_fork
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT = 5.0
+"""Seconds for connecting and for a reply where the pool's own settings name none."""
+
+OPPOSITES: Final = {"SUBSCRIBE": "UNSUBSCRIBE", "SSUBSCRIBE": "SUNSUBSCRIBE"}
+
+MESSAGES: Final = (b"message", b"smessage", b"sunsubscribe")
+"""What wakes a waiter; a slot that moves to another node ends its subscriptions, a reason to ask again."""
+
+
+class KeepsSockets(Protocol):
+    """What a forked child must empty: a socket that two processes read mixes up their replies."""
+
+    def forget(self) -> None:
+        """Drop the idle sockets; a lock made before the fork then opens its own."""
+
+
+IDLE_SOCKETS: WeakSet[KeepsSockets] = WeakSet()
+
+
+def _forget_all() -> None:
+    for keeper in list(IDLE_SOCKETS):
+        keeper.forget()
+
+
+after_fork(_forget_all)
+
+
+def new_connection(pool: ConnectionPool) -> AbstractConnection:
+    """Return a new connection, not yet connected, that gives up in bounded time."""
+    # Not by make_connection(): the pool would count it against its limit, even after it was closed.
+    connection: Any = pool.connection_class(**pool.connection_kwargs)
+    connection.retry = Retry(NoBackoff(), 0)
+    connection.socket_timeout = connection.socket_timeout or DEFAULT_TIMEOUT
+    if hasattr(connection, "socket_connect_timeout"):
+        connection.socket_connect_timeout = connection.socket_connect_timeout or DEFAULT_TIMEOUT
+    return connection  # type: ignore[no-any-return]
+
+
+class Transport:
+    """The connections of all threads to one server.
+
+    Args:
+        pool: tells how to connect.
+        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
+    """
+
+    def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
+        self._pool = pool
+        self.idle: deque[AbstractConnection] = deque()
+        self.subscriptions = SubscriptionPool(partial(new_connection, pool), verbs)
+        IDLE_SOCKETS.add(self)
+
+    def forget(self) -> None:
+        """See `KeepsSockets`."""
+        self.idle = deque()
+        self.subscriptions.forget()
+
+    def make(self) -> AbstractConnection:
+        """See `protocol.Transport`."""
+        return new_connection(self._pool)
+
+    def close(self, connection: AbstractConnection) -> None:
+        """See `protocol.Transport`."""
+        connection.disconnect()
+
+    def shutdown(self) -> None:
+        """Close everything idle."""
+        self.subscriptions.close()
+        while self.idle:
+            self.idle.pop().disconnect()
+
+
+class Subscription:
+    """A connection of one waiting thread, subscribed to a channel of its own and perhaps to one more.
+
+    One per waiter: a thread that reads its own socket is woken by the kernel, without a hop through a
+    dispatching thread, and when the process dies the server sees it and passes the dead waiter over.
+    """
+
+    def __init__(self, pool: SubscriptionPool, connection: AbstractConnection) -> None:
+        self.pool = pool
+        self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
+        self._connection = connection
+        self._extra: str | None = None
+
+    def open(self) -> None:
+        """Connect and subscribe to the own channel."""
+        with self._closed_on_failure():
+            self._connection.connect()
+            self._change("SUBSCRIBE", self.channel)
+
+    def hears(self, channel: str) -> bool:
+        """See `protocol.Subscription`."""
+        return self._extra == channel
+
+    def listen(self, channel: str) -> None:
+        """Receive the messages of `channel` as well, from before this returns."""
+        with self._closed_on_failure():
+            for verb in self.pool.verbs:
+                self._change(verb, channel)
+        self._extra = channel
+
+    def reset(self) -> None:
+        """Listen to the own channel only."""
+        with self._closed_on_failure():
+            for verb in self.pool.verbs if self._extra is not None else ():
+                self._change(OPPOSITES[verb], str(self._extra))
+        self._extra = None
+
+    @contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        """The next waiter must not read an acknowledgement that this one has left unread."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _change(self, verb: str, channel: str) -> None:
+        self._connection.send_command(verb, channel, check_health=False)
+        try:
+            while not self._read(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
+                pass  # an older message, which nobody waits for any more
+        except ResponseError as error:
+            if not is_unknown_command(error):
+                raise
+            self.pool.verbs = ("SUBSCRIBE",)
+
+    def receive(self, timeout: float) -> Message | None:
+        """Return the next message, or None after `timeout` seconds."""
+        try:
+            kind, channel, payload = self._read(max(timeout, 0.001))
+        except RedisTimeoutError:
+            return None
+        return Message(channel, payload) if kind in MESSAGES else Message(b"", b"")
+
+    def _read(self, timeout: float) -> Any:
+        return self._connection.read_response(
+            disable_decoding=True, timeout=timeout, disconnect_on_error=False, push_request=True
+        )
+
+    def close(self) -> None:
+        """See `protocol.Subscription`."""
+        self._connection.disconnect()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this side has closed it."""
+        return not self._connection.is_connected
+
+
+class SubscriptionPool:
+    """The subscriptions on one server that no thread waits with at the moment."""
+
+    def __init__(self, make: Callable[[], AbstractConnection], verbs: tuple[str, ...]) -> None:
+        self._make = make
+        self.verbs = verbs
+        self._idle: deque[Subscription] = deque()
+
+    def forget(self) -> None:
+        """See `KeepsSockets`."""
+        self._idle = deque()
+
+    def idle(self, owner: str) -> Subscription | None:
+        """See `protocol.SubscriptionPool`."""
+        if not self._idle:  # nearly always; an exception costs more than a look
+            return None
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def open(self, owner: str) -> Subscription:
+        """Return a new subscription."""
+        subscription = Subscription(self, self._make())
+        subscription.open()
+        return subscription
+
+    def give_back(self, subscription: Subscription) -> None:
+        """Keep a subscription for the next waiter, with its own channel only; one that fails is closed."""
+        if not subscription.is_closed:
+            with suppress(RedisError, OSError):
+                subscription.reset()
+                self._idle.append(subscription)
+
+    def close(self) -> None:
+        """Close the idle ones."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def exchange(connection: AbstractConnection, packet: bytes, replies: int | None) -> Any:
+    """See `protocol.Exchange`."""
+    if replies is None and (sock := fast_socket(connection)) is not None:
+        return talk(connection, sock, packet)
+    connection.send_packed_command((packet,), check_health=False)
+    if replies is None:
+        return connection.read_response(disable_decoding=True)
+    return [_reply_or_error(connection) for _ in range(replies)]
+
+
+def _reply_or_error(connection: AbstractConnection) -> Any:
+    try:
+        return connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return error
+
+
+PERFORM: Final[dict[type, Callable[..., Any]]] = {
+    Exchange: exchange,
+    Connect: lambda connection: connection.connect(),
+    Sleep: time.sleep,
+    Subscribe: lambda pool, owner: pool.open(owner),
+    Listen: Subscription.listen,
+    Receive: Subscription.receive,
+    Unsubscribe: lambda subscription: subscription.pool.give_back(subscription),
+}
+
+
+def run(verb: Steps[T]) -> T:
+    """Carry out a verb on this thread."""
+    try:
+        step = next(verb)
+        while True:
+            try:
+                result = PERFORM[type(step)](*step)
+            except BaseException as error:
+                step = verb.throw(error)
+            else:
+                step = verb.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    except BaseException:
+        verb.close()  # an interruption between two steps must not leave a connection in its hands
+        raise
+
+
+class Client:
+    """Requests of all threads: the protocol's, carried out at once.
+
+    Attributes:
+        calls: the protocol.
+        index, replica_ack: see `Calls`.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self.index, self.replica_ack = calls.index, calls.replica_ack
+
+    def call(self, request: Request | Command) -> Any:
+        """See `Calls.call`."""
+        try:
+            return run(self.calls.deliver(request))  # not `calls.call`: a generator less on the way
+        except (RedisError, OSError) as error:
+            raise translated(error, self.calls.alias) from error
+
+    def command(self, *parts: str | bytes | int) -> Any:
+        """Send an ordinary command; the second part is the key that tells where it goes."""
+        return self.call(command(*parts))
+
+    def call_many(self, requests: Sequence[Request | Command]) -> list[Any]:
+        """See `Calls.call_many`."""
+        return run(self.calls.call_many(requests))
+
+    def servers(self) -> list[Client]:
+        """See `Calls.servers`."""
+        return [Client(server) for server in run(self.calls.servers())]
+
+    def close(self) -> None:
+        """Close the idle sockets."""
+        for transport in self.calls.transports():
+            transport.shutdown()
+
+
+class ThreadWaiter(Place):
+    """A thread that waits."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class."""
+        return run(self._waiter.try_acquire(queue))
+
+    def wait(self, timeout: float) -> Outcome:
+        """See the base class."""
+        return run(self._waiter.wait(timeout))
+
+    def leave(self) -> None:
+        """See the base class."""
+        run(self._waiter.cancel())

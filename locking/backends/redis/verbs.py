@@ -1,0 +1,152 @@
+"""The verbs of the contract for one kind of lock; threads and asyncio send the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, Place
+from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
+from locking.backends.redis.kinds import Kind, key_of_queue, read_holders
+from locking.backends.redis.listing import escaped
+from locking.backends.redis.protocol import Calls, Steps
+from locking.backends.redis.scripts import Command, Request, reissue_token_request
+from locking.backends.redis.transport import Client, ThreadWaiter, run
+from locking.backends.redis.waiter import ChannelWaiter, Waiter
+from locking.conf import AliasSettings
+from locking.exceptions import BackendError, BackendUnavailable
+
+
+class Servers(NamedTuple):
+    """The servers of one alias, as threads and as event loops reach them."""
+
+    client: Client
+    loops: EventLoops
+
+
+class RedisVerbs(BaseLockBackend):
+    """What all kinds of lock on Redis have in common."""
+
+    supports_fencing = True
+    supports_force_release = True
+
+    def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
+        super().__init__(settings)
+        self.kind, self._servers = kind, servers
+        self._client, self._loops = servers
+        self._calls = servers.client.calls
+
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class."""
+        return run(self._waiter(self._calls, key, owner, ttl, fenced).try_acquire(queue=False))
+
+    async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class."""
+        calls = await self._loops.here()
+        return await arun(self._waiter(calls, key, owner, ttl, fenced).try_acquire(queue=False))
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return _is_yes(self._client.call(self.kind.extend(key, owner, ttl)))
+
+    async def aextend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return _is_yes(await self._acall(self.kind.extend(key, owner, ttl)))
+
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
+        """See the base class: one answer per lease, whatever becomes of the others."""
+        return [_answer(reply) for reply in self._ask_each([self.kind.extend(*lease) for lease in leases])]
+
+    def _ask_each(self, requests: Sequence[Request | Command]) -> list[Any]:
+        """Return the reply or the error of each; raise when nobody answers."""
+        replies = run(self._calls.call_each(requests))
+        if replies and all(isinstance(reply, BackendUnavailable) for reply in replies):
+            raise replies[0]
+        return replies
+
+    def release(self, key: str, owner: str) -> bool:
+        """See the base class."""
+        return _is_yes(self._client.call(self.kind.release(key, owner)))
+
+    async def arelease(self, key: str, owner: str) -> bool:
+        """See the base class."""
+        return _is_yes(await self._acall(self.kind.release(key, owner)))
+
+    def force_release(self, key: str, expected: str) -> bool:
+        """See the base class."""
+        return self.release(key, expected)
+
+    def holder(self, key: str) -> Holder | None:
+        """Return one of the holders (there may be many), or None; the number of holds is its count."""
+        return run(self._holder(self._calls, key))
+
+    async def aholder(self, key: str) -> Holder | None:
+        """See `holder`."""
+        return await arun(self._holder(await self._loops.here(), key))
+
+    def _holder(self, calls: Calls, key: str) -> Steps[Holder | None]:
+        return read_holders((yield from calls.call(self.kind.holder(key))))
+
+    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+        """See the base class."""
+        return ThreadWaiter(self._waiter(self._calls, key, owner, ttl, fenced))
+
+    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+        """See the base class."""
+        return TaskWaiter(self._loops, lambda calls: self._waiter(calls, key, owner, ttl, fenced))
+
+    def _waiter(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> Waiter:
+        return ChannelWaiter(self.kind, calls, key, owner, ttl, fenced)
+
+    async def _acall(self, request: Request) -> Any:
+        return await arun((await self._loops.here()).call(request))
+
+
+class RedisVariant(RedisVerbs):
+    """A kind of lock as a backend of its own, on the sockets of the RedisBackend that it belongs to."""
+
+    def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
+        super().__init__(settings, kind, servers)
+        self.alias = f"{settings.alias}/{kind.name}"
+        self.exclusive = kind.name != "semaphore"
+        self.supports_fairness = kind.name == "fair"
+
+    def reissue_token(self, key: str, owner: str, above: int) -> int:
+        """See the base class; a read hold may have ended although its field is there, so it gets none."""
+        field = {"write": f"{owner}:write", "fair": owner}.get(self.kind.name)
+        if field is None:
+            return 0
+        return int(self._client.call(reissue_token_request(key, field, above, index=self._client.index)))
+
+    def dequeue(self, owned: Callable[[str], bool]) -> None:
+        """See the base class: only Redisson's fair lock keeps a waiter in its queue that is silent."""
+        if self.kind.name != "fair":
+            return
+        for server in self._client.servers():
+            for queue in _fair_queues(server, self.settings.key_prefix):
+                waiters = [owner.decode() for owner in server.command("LRANGE", queue, 0, -1)]
+                for owner in waiters:
+                    if owned(owner):
+                        self._client.call(self.kind.release(key_of_queue(queue), owner))
+
+
+def _fair_queues(server: Client, key_prefix: str) -> Iterator[bytes]:
+    """Yield the queues of one server's fair locks: no list of them is kept, so it looks at every key."""
+    pattern, cursor = f"redisson_lock_queue:*{escaped(key_prefix)}*", b"0"
+    while True:
+        cursor, found = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", "list")
+        yield from (queue for queue in found if key_of_queue(queue).startswith(key_prefix))
+        if cursor == b"0":
+            return
+
+
+def _is_yes(reply: Any) -> bool:
+    """Whether a script said 1; that of several leases answers in a list."""
+    return bool(reply == 1 or reply == [1])
+
+
+def _answer(reply: Any) -> bool | None:
+    """Return whether a lease was extended: a key that is no lock has no holder, an outage leaves it open."""
+    if isinstance(reply, BackendError):
+        return False if any(word in str(reply.__cause__) for word in ("WRONGTYPE", "NOTALOCK")) else None
+    return _is_yes(reply)

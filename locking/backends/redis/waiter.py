@@ -1,0 +1,282 @@
+"""How to wait for a lock: ask, enqueue, receive the messages that wake, ask again. No I/O, see `protocol`.
+
+The ordinary lock is handed over: its release script grants it to the first waiter of the queue that listens
+to its own channel, and says so there. The other kinds are announced, and whoever asks first has them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from locking.backends.base import Busy, Grant, Outcome
+from locking.backends.redis.kinds import Kind
+from locking.backends.redis.protocol import (
+    UNREACHABLE,
+    Calls,
+    Listen,
+    Message,
+    NotReplicated,
+    Receive,
+    Sleep,
+    Steps,
+    Subscribe,
+    Subscription,
+    SubscriptionPool,
+    Unsubscribe,
+    translated,
+)
+from locking.backends.redis.scripts import (
+    Asked,
+    Request,
+    acquire_request,
+    lock_channel,
+    place_in_queue,
+    read_outcome,
+    read_wakeup,
+    release_request,
+)
+from locking.clock import now
+from locking.exceptions import BackendError, BackendUnavailable, LockError
+
+NOT_ASKED: Final = Asked(0.0)
+
+RECOVERY_PAUSE: Final = 0.1
+"""Seconds between a waiter's questions while its server is away and another is to take over."""
+
+PREPARATIONS: Final = 4
+"""How often one attempt subscribes anew before the waiter sleeps: a slot that moves must not keep it busy."""
+
+
+class Waiter(ABC):
+    """Waits for one lock; the steps of `base.Place` as generators."""
+
+    def __init__(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        self._calls = calls
+        self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
+        self._subscription: Subscription | None = None
+        self._asked, self._wants_channel = NOT_ASKED, False
+
+    @abstractmethod
+    def _request(self, queue: bool) -> Request:
+        """Return the request that takes the lock or, with `queue`, enqueues."""
+
+    @abstractmethod
+    def _undo(self) -> Request:
+        """Return the request that releases what was granted."""
+
+    @abstractmethod
+    def _channel(self) -> str | None:
+        """Return the channel that wakes this waiter beside its own, if there is one."""
+
+    @abstractmethod
+    def _meaning(self, message: Message) -> Grant | bool:
+        """Return the hand-over that a message carries, True for *ask again*, False for nothing."""
+
+    @abstractmethod
+    def _dequeue(self) -> Steps[bool]:
+        """Leave the queue; False: it isn't known whether that worked."""
+
+    def try_acquire(self, queue: bool) -> Steps[Outcome]:
+        """See `Place.try_acquire`.
+
+        Raises:
+            NotReplicated: too few replicas have the lock; it was given back.
+        """
+        sent = now()
+        try:
+            reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
+            if isinstance(reply, int) and self._subscription is None:  # nearly always
+                return Grant(reply, sent)
+            return (yield from self._concluded(reply, sent, queue))
+        except (RedisError, OSError, BackendError) as error:
+            return (yield from self._failed(error, queue))
+
+    def _concluded(self, reply: Any, sent: float, queue: bool) -> Steps[Outcome]:
+        """Ask again after anything changed in what this waiter listens to: the lock may be free by then."""
+        outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
+        for _ in range(PREPARATIONS if queue else 0):
+            if isinstance(outcome, Grant) or not (yield from self._prepared(self._pool(), self._channel())):
+                break
+            sent = now()
+            reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
+            outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
+        if isinstance(outcome, Grant):
+            yield from self._unsubscribe()
+        return outcome
+
+    def _failed(self, error: Exception, queue: bool) -> Steps[Outcome]:
+        """An outage of servers that have a failover isn't the end of the wait."""
+        if isinstance(error, NotReplicated):
+            with suppress(LockError):  # the caller releases what is left
+                yield from self._calls.call(self._undo())
+            raise error
+        failure = error if isinstance(error, BackendError) else translated(error, self._calls.alias)
+        if queue and self._calls.has_failover and isinstance(failure, BackendUnavailable):
+            self._close()
+            return Busy(outage=failure)
+        if failure is error:
+            raise error
+        raise failure from error
+
+    def _prepared(self, pool: SubscriptionPool, channel: str | None) -> Steps[bool]:
+        subscription = self._subscription
+        if subscription is not None and subscription.pool is pool:
+            if channel is None or subscription.hears(channel):
+                return False
+            with suppress(*UNREACHABLE):  # it died with its server, or while it was idle
+                yield from _listening(subscription, channel)
+                return True
+        yield from self._abandon()
+        while (idle := pool.idle(self._owner)) is not None:
+            self._subscription = idle
+            with suppress(*UNREACHABLE):
+                yield from _listening(idle, channel)
+                return True
+            self._close()
+        self._subscription = yield Subscribe(pool, self._owner)
+        yield from _listening(self._subscription, channel)
+        return True
+
+    def _pool(self) -> SubscriptionPool:
+        server = self._calls.server_of(self._key)
+        assert server is not None, "the lock's server has just answered"
+        return server.transport.subscriptions
+
+    def wait(self, timeout: float) -> Steps[Outcome]:
+        """See `Place.wait`."""
+        if self._subscription is None:  # the server was away
+            yield Sleep(min(timeout, RECOVERY_PAUSE))
+            return (yield from self.try_acquire(queue=True))
+        try:
+            grant = yield from self._received(self._subscription, now() + timeout)
+        except (RedisError, OSError):
+            yield from self._abandon()
+            grant = None
+        if grant is None:
+            return (yield from self.try_acquire(queue=True))
+        yield from self._unsubscribe()
+        return grant
+
+    def _received(self, subscription: Subscription, deadline: float) -> Steps[Grant | None]:
+        """Return the hand-over, or None when it is time to ask."""
+        while (left := deadline - now()) > 0:
+            message: Message | None = yield Receive(subscription, left)
+            meaning = True if message is None else self._meaning(message)
+            if isinstance(meaning, Grant) and self._calls.replica_ack is None:
+                return meaning
+            if meaning:
+                break
+        return None
+
+    def cancel(self) -> Steps[None]:
+        """See `Place.leave`."""
+        is_dequeued = False
+        try:
+            is_dequeued = yield from self._dequeue()
+        finally:
+            if not is_dequeued:  # a place that can't be withdrawn must at least not be heard
+                self._close()
+        yield from self._unsubscribe()
+
+    def _unsubscribe(self) -> Steps[None]:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            yield Unsubscribe(subscription)
+
+    def _abandon(self) -> Steps[None]:
+        """Start over: whoever stands in a queue with a channel that nobody hears is passed over."""
+        if self._subscription is not None:
+            yield from self._dequeue()
+            self._close()
+
+    def _close(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close()
+
+
+def _listening(subscription: Subscription, channel: str | None) -> Steps[None]:
+    if channel is not None:
+        yield Listen(subscription, channel)
+
+
+class QueueWaiter(Waiter):
+    """Waits for the ordinary lock.
+
+    Its first wait asks without a place in the queue, subscribes, then asks again with one: who never waits
+    needs no second connection, and who waits again has it already and asks once.
+    """
+
+    def _request(self, queue: bool) -> Request:
+        if queue and self._subscription is None and (server := self._calls.server_of(self._key)):
+            self._subscription = server.transport.subscriptions.idle(self._owner)
+        place = b"" if self._subscription is None else self._place()
+        return acquire_request(
+            self._key, self._owner, self._ttl, keep=self._fenced, place=place, index=self._calls.index
+        )
+
+    def _place(self) -> bytes:
+        assert self._subscription is not None
+        channel = self._subscription.channel
+        return place_in_queue(self._owner, self._ttl, keep=self._fenced, channel=channel)
+
+    def _undo(self) -> Request:
+        return release_request(self._key, self._owner, index=self._calls.index)
+
+    def _channel(self) -> str | None:
+        """Return the lock's own channel, for a holder who wakes no other: a client of another language."""
+        return lock_channel(self._key) if self._wants_channel else None
+
+    def _meaning(self, message: Message) -> Grant | bool:
+        assert self._subscription is not None
+        if message.channel == self._subscription.channel.encode():
+            return read_wakeup(message.payload, self._owner, self._asked)
+        return bool(message.channel)
+
+    def _dequeue(self) -> Steps[bool]:
+        if self._subscription is None:
+            return True
+        request = release_request(self._key, self._owner, index=self._calls.index, place=self._place())
+        try:
+            yield from self._calls.call(request)
+        except LockError:
+            return False
+        return True
+
+
+class ChannelWaiter(Waiter):
+    """Waits for a kind of lock that is announced: it hears the kind's channel and asks after each message."""
+
+    def __init__(self, kind: Kind, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        super().__init__(calls, key, owner, ttl, fenced)
+        self._kind, self._enqueued = kind, False
+
+    def _request(self, queue: bool) -> Request:
+        self._enqueued |= queue
+        return self._kind.acquire(self._key, self._owner, self._ttl, keep=self._fenced, queue=queue)
+
+    def _undo(self) -> Request:
+        return self._kind.release(self._key, self._owner)
+
+    def _channel(self) -> str:
+        return self._kind.channel(self._key, self._owner)
+
+    def _meaning(self, message: Message) -> bool:
+        assert self._subscription is not None
+        return message.channel not in (b"", self._subscription.channel.encode())
+
+    def _dequeue(self) -> Steps[bool]:
+        yield from ()
+        return True
+
+    def cancel(self) -> Steps[None]:
+        """Leave the kind's own queue, too; Redisson's drops a silent waiter by itself."""
+        yield from super().cancel()
+        request = self._kind.leave(self._key, self._owner) if self._enqueued else None
+        if request is not None:
+            with suppress(LockError):
+                yield from self._calls.call(request)

@@ -1,0 +1,107 @@
+"""The explorer is worth what it finds: with one rule of the client taken out each, it has to see a violation.
+
+A mutant is a function that takes the rule out, and the case in which that shows. Rules that live elsewhere
+(the leases, the watchdog, what is released later) get theirs the same way: add a line to `MUTANTS`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from redis.exceptions import RedisError
+
+from locking.backends.redis import RedisBackend, transport, waiter
+from locking.backends.redis.async_transport import AsyncTransport
+from locking.backends.redis.protocol import Listen, Subscribe
+from locking.backends.redis.scripts import Request, extend_request
+from tests.locking.redis.explorer import CASES, Violation
+from tests.locking.redis.test_explorer import explorer
+
+__all__ = ["explorer"]
+
+
+def an_incomplete_exchange_keeps_its_socket(patch):
+    """A socket goes back to the idle ones whatever happened on it."""
+
+    def close(self, connection):
+        self.idle.append(connection)
+
+    patch.setattr(transport.Transport, "close", close)
+    patch.setattr(AsyncTransport, "close", close)
+
+
+def an_idle_subscription_is_trusted(patch):
+    """A subscription that died while it was idle ends the wait."""
+    patch.setattr(waiter, "UNREACHABLE", ())
+
+
+def a_refused_subscription_is_asked_for_again(patch):
+    """SUBSCRIBE that is refused is sent again and again."""
+
+    def prepared(self, pool, channel):
+        yield from self._abandon()
+        self._subscription = yield Subscribe(pool, self._owner)
+        with suppress(RedisError):
+            yield Listen(self._subscription, channel or "")
+        return True
+
+    patch.setattr(waiter.Waiter, "_prepared", prepared)
+    patch.setattr(waiter, "PREPARATIONS", 10**6)
+
+
+def one_answer_for_all_leases(patch):
+    """The error of one lease is the answer about every one."""
+    patch.setattr(
+        RedisBackend,
+        "extend_many",
+        lambda self, leases: [answer == 1 for answer in self._client.call(extend_request(leases))],
+    )
+
+
+def nothing_is_released_later(patch):
+    """An acquisition whose outcome isn't known is forgotten."""
+    patch.setattr("locking.lock.undertaker.bury", lambda *args: None)
+
+
+def a_second_release_is_no_answer(patch):
+    """A release whose answer was lost counts as refused when it finds nothing any more."""
+    patch.setattr(Request, "settled", lambda self, reply: reply)
+
+
+def a_place_is_not_withdrawn(patch):
+    """Who gives up stays in the queue."""
+
+    def dequeue(self):
+        yield from ()
+        return True
+
+    patch.setattr(waiter.QueueWaiter, "_dequeue", dequeue)
+
+
+MUTANTS = {
+    an_incomplete_exchange_keeps_its_socket: "lock, free",
+    an_idle_subscription_is_trusted: "write, waits again",
+    a_refused_subscription_is_asked_for_again: "lock, behind Java unheard",
+    one_answer_for_all_leases: "lock, renewed beside another",
+    nothing_is_released_later: "lock, free",
+    a_place_is_not_withdrawn: "lock, in vain",
+}
+"""By the rule that is taken out; audit defects 2, 15, 19, 4 first."""
+
+ONLY_THREADS = {one_answer_for_all_leases}
+
+
+@pytest.mark.parametrize("driver", ["threads", "asyncio"])
+@pytest.mark.parametrize(
+    ("mutant", "name"), MUTANTS.items(), ids=lambda value: getattr(value, "__name__", None)
+)
+def test_a_client_without_a_rule_is_found_out(explorer, monkeypatch, mutant, name, driver):
+    """The rule taken out, one fault or none shows it."""
+    if mutant in ONLY_THREADS and driver == "asyncio":
+        pytest.skip("the watchdog is a thread")
+    case = next(each for each in CASES if each.name == name)
+    exploring = explorer(case, driver)
+    mutant(monkeypatch)
+    with pytest.raises(Violation):
+        exploring.explore(depth=1)
