@@ -38,7 +38,7 @@ DEAD_TTL: Final = 3.0
 
 PATIENCE: Final = 40.0
 SETTLED: Final = 0.05
-"""Seconds after which another process, asked to wait, surely stands in line."""
+"""Seconds after which another process, asked to wait, surely waits in the queue."""
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "backends" / "index.md"
 BEGIN, END = "<!-- measured -->", "<!-- end -->"
@@ -118,7 +118,7 @@ def configure(entry: dict[str, Any], database: dict[str, Any] | None) -> None:
     if database:
         connections.settings[PLACE] = {**connections.settings["default"], **database}
     settings.LOCKING = {"default": dict(entry)}
-    from locking.presence import reporter
+    from locking.inspection.heartbeat import reporter
 
     reporter.enabled = False  # it would tell of itself in the middle of a measurement
 
@@ -128,8 +128,8 @@ def _configured(running: Running) -> Iterator[None]:
     configure(running.entry, running.database)
     from django.db import connections
 
-    from locking.handler import locks
-    from locking.liveness import registration
+    from locking.core.handler import locks
+    from locking.core.liveness import registration
 
     locks.reset()
     registration.leave([])
@@ -222,7 +222,7 @@ def _serve(entry: dict[str, Any], database: dict[str, Any] | None, pipe: Connect
 
 def _take(pipe: Connection, name: str) -> None:
     from locking import get_lock
-    from locking.clock import now
+    from locking.utils.clock import now
 
     with get_lock(name, ttl=30, wait=PATIENCE):
         got = now()
@@ -241,7 +241,7 @@ def _keep(pipe: Connection, name: str, ttl: float) -> None:
 def _hand_over(running: Running) -> float:
     """Return the milliseconds from a release to the moment at which a waiter elsewhere has the lock."""
     from locking import get_lock
-    from locking.clock import now
+    from locking.utils.clock import now
 
     delays = []
     with Other(running) as other:
@@ -257,7 +257,7 @@ def _hand_over(running: Running) -> float:
 def _crowd(pipe: Connection, seconds: float, start: float) -> None:
     """Sixteen threads want the lock; each counts the sections that it gets."""
     from locking import LockError, get_lock
-    from locking.clock import now
+    from locking.utils.clock import now
 
     counts, errors = [0] * THREADS, [0] * THREADS
     lock = get_lock("crowd", ttl=30, wait=PATIENCE)
@@ -281,7 +281,7 @@ def _crowd(pipe: Connection, seconds: float, start: float) -> None:
 
 
 def _throughput(running: Running, seconds: float) -> Record:
-    from locking.clock import now
+    from locking.utils.clock import now
 
     with Other(running) as one, Other(running) as two:
         start = now() + 0.5  # everyone has connections by then
@@ -299,7 +299,7 @@ def _throughput(running: Running, seconds: float) -> Record:
 def _dead_holder(running: Running) -> float:
     """Return the seconds from the death of a holder, right after it began, to the next holder."""
     from locking import get_lock
-    from locking.clock import now
+    from locking.utils.clock import now
 
     with Other(running) as other:
         other.ask("keep", "orphan", DEAD_TTL)
@@ -313,7 +313,7 @@ def _dead_holder(running: Running) -> float:
 def _dead_server(running: Running) -> float | None:
     """Return the seconds from the death of a server to the next hold of a lock that was on it."""
     from locking import LockError, get_lock
-    from locking.clock import now
+    from locking.utils.clock import now
 
     if running.kill is None:
         return None

@@ -25,7 +25,7 @@ PATIENCE: Final = 20.0
 """Seconds after the end of a run within which the last waiters must have had their turn, or are stuck."""
 
 WARM_UP: Final = 0.15
-"""Seconds until everyone has a connection and stands in line; nothing is counted before."""
+"""Seconds until everyone has a connection and waits in the queue; nothing is counted before."""
 
 
 class Shape(NamedTuple):
@@ -56,7 +56,7 @@ class Job(NamedTuple):
 
 
 @dataclass
-class Tally:
+class Counts:
     """What one thread counted.
 
     Attributes:
@@ -78,7 +78,7 @@ class Worker:
 
     def __init__(self, job: Job, number: int, inside: Any) -> None:
         self.job, self.number, self.inside = job, number, inside
-        self.tally = Tally()
+        self.counts = Counts()
         self.asked = 0.0
 
     def run(self, section: Section) -> None:
@@ -88,21 +88,21 @@ class Worker:
             try:
                 section(self.job.name, self.hold)
             except Exception as error:
-                self.tally.errors.append(f"{type(error).__name__}: {error}")
+                self.counts.errors.append(f"{type(error).__name__}: {error}")
             if self.job.shape.think:
                 time.sleep(self.job.shape.think)
 
     def hold(self) -> None:
-        """Be inside; whoever else comes in meanwhile leaves another number behind."""
-        got, tally = time.monotonic(), self.tally
-        tally.taken += 1
+        """Be inside; anyone who else comes in meanwhile leaves another number behind."""
+        got, counts = time.monotonic(), self.counts
+        counts.taken += 1
         if got >= self.job.start:
-            tally.waits.append(got - max(self.asked, self.job.start))
-            tally.sections += got < self.job.end
+            counts.waits.append(got - max(self.asked, self.job.start))
+            counts.sections += got < self.job.end
         if got < self.job.end:  # afterwards the last ones only file out
             self.inside.value = self.number
             time.sleep(self.job.shape.section)
-            tally.overlaps += self.inside.value != self.number
+            counts.overlaps += self.inside.value != self.number
 
 
 def process_main(url: str, names: Sequence[str], rank: int, inside: Any, orders: Connection) -> None:
@@ -115,18 +115,18 @@ def process_main(url: str, names: Sequence[str], rank: int, inside: Any, orders:
             orders.send(_run(job, rank, inside, opened[job.peer]))
 
 
-def _run(job: Job, rank: int, inside: Any, section: Section) -> list[Tally] | None:
-    """Return the tallies of all threads, or None when one of them is stuck."""
+def _run(job: Job, rank: int, inside: Any, section: Section) -> list[Counts] | None:
+    """Return the per_thread of all threads, or None when one of them is stuck."""
     workers = [Worker(job, rank * 1000 + number, inside) for number in range(job.shape.threads)]
     threads = [threading.Thread(target=worker.run, args=(section,), daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, job.end + PATIENCE - time.monotonic()))
-    return None if any(thread.is_alive() for thread in threads) else [worker.tally for worker in workers]
+    return None if any(thread.is_alive() for thread in threads) else [worker.counts for worker in workers]
 
 
-class Crew:
+class WorkerPool:
     """The processes of the workers; they stay for all runs, so that a run has nothing to load."""
 
     def __init__(self, url: str, names: Sequence[str]) -> None:
@@ -146,8 +146,8 @@ class Crew:
         for _, pipe in self._members:
             pipe.recv()
 
-    def run(self, job: Job) -> list[Tally] | None:
-        """Return the tallies of every thread, or None when someone was stuck; the processes are then new."""
+    def run(self, job: Job) -> list[Counts] | None:
+        """Return the counts of every thread, or None when one was stuck; the processes are then new."""
         for _, pipe in self._members:
             pipe.send(job)
         parts = [pipe.recv() for _, pipe in self._members]
@@ -155,7 +155,7 @@ class Crew:
             self.dismiss()
             self._hire()
             return None
-        return [tally for part in parts for tally in part]
+        return [counts for part in parts for counts in part]
 
     def dismiss(self) -> None:
         """End the processes."""
@@ -170,40 +170,40 @@ def measure(
     server: Server, peers: Sequence[Peer], rounds: int, seconds: float, progress: Callable[[str], None]
 ) -> list[Record]:
     """Return one record for each round, shape and peer."""
-    crew, records = Crew(server.url, [peer.name for peer in peers]), list[Record]()
+    pool, records = WorkerPool(server.url, [peer.name for peer in peers]), list[Record]()
     try:
         for peer in peers:  # what the first use loads is nobody's waiting time
-            _run_once(server, crew, peer, SHAPES["2×2"], 0.2)
+            _run_once(server, pool, peer, SHAPES["2×2"], 0.2)
         for number in range(rounds):
             for shape_name, shape in SHAPES.items():
                 progress(f"contended, {shape_name}, round {number + 1} of {rounds}")
                 for peer in random.sample(peers, len(peers)):
-                    figures = _run_once(server, crew, peer, shape, seconds)
+                    figures = _run_once(server, pool, peer, shape, seconds)
                     records.append({"round": number, "shape": shape_name, "peer": peer.name, **figures})
     finally:
-        crew.dismiss()
+        pool.dismiss()
     return records
 
 
-def _run_once(server: Server, crew: Crew, peer: Peer, shape: Shape, seconds: float) -> Record:
+def _run_once(server: Server, pool: WorkerPool, peer: Peer, shape: Shape, seconds: float) -> Record:
     server.clear()
     if peer.token:
         server.client.rpush("hot", "token")
     before = server.work()
     start = time.monotonic() + WARM_UP
-    tallies = crew.run(Job(peer.name, "hot", shape, start, start + seconds))
-    if tallies is None:
+    per_thread = pool.run(Job(peer.name, "hot", shape, start, start + seconds))
+    if per_thread is None:
         return {"stuck": 1}
     work = server.work().since(before)
-    taken = sum(tally.taken for tally in tallies)
+    taken = sum(counts.taken for counts in per_thread)
     return {
-        "sections_per_second": sum(tally.sections for tally in tallies) / seconds,
-        "jain": jain([tally.sections for tally in tallies]),
-        "longest_wait_ms": max((wait for tally in tallies for wait in tally.waits), default=0.0) * 1000,
+        "sections_per_second": sum(counts.sections for counts in per_thread) / seconds,
+        "jain": jain([counts.sections for counts in per_thread]),
+        "longest_wait_ms": max((wait for counts in per_thread for wait in counts.waits), default=0.0) * 1000,
         "requests": work.requests / taken,
         "commands": work.commands / taken,
         "redis_cpu_us": work.cpu / taken * 1e6,
-        "overlaps": sum(tally.overlaps for tally in tallies),
-        "errors": sum(len(tally.errors) for tally in tallies),
-        "first_error": next((error for tally in tallies for error in tally.errors), ""),
+        "overlaps": sum(counts.overlaps for counts in per_thread),
+        "errors": sum(len(counts.errors) for counts in per_thread),
+        "first_error": next((error for counts in per_thread for error in counts.errors), ""),
     }

@@ -27,7 +27,7 @@ APART = 0.04
 """Seconds between the beginnings of two peers' trials."""
 
 QUEUEING = 0.3
-"""Seconds in which a waiter surely stands in line."""
+"""Seconds in which a waiter surely waits in the queue."""
 
 GIVEN_UP = 15.0
 """Seconds after which a waiter that didn't get the lock is reported as never getting it."""
@@ -88,7 +88,7 @@ class Victim:
         self._pipe.recv()
 
     def take(self) -> dict[str, float]:
-        """Have it take every lock or stand in line; return when it got each, 0.0 where it waits."""
+        """Have it take every lock or wait in the queue; return when it got each, 0.0 where it waits."""
         self._pipe.send("go")
         moments: dict[str, float] = self._pipe.recv()
         return moments
@@ -132,19 +132,19 @@ def dead_holder(server: Server, sections: dict[str, Section], prefix: str) -> di
 
 
 def dead_waiter(server: Server, sections: dict[str, Section], prefix: str) -> dict[str, float]:
-    """Kill the process that is next in line; the delay counts from the release."""
+    """Kill the process that is next in the queue; the delay counts from the release."""
     return _after_waiter(server, sections, prefix, Victim.kill)
 
 
 def frozen_waiter(server: Server, sections: dict[str, Section], prefix: str) -> dict[str, float]:
-    """Freeze the process that is next in line."""
+    """Freeze the process that is next in the queue."""
     return _after_waiter(server, sections, prefix, Victim.freeze)
 
 
 def _after_waiter(
     server: Server, sections: dict[str, Section], prefix: str, strike: Callable[[Victim], None]
 ) -> dict[str, float]:
-    """A holder, the victim next in line, a waiter behind: strike, release, see when the waiter has it."""
+    """Kill the first waiter behind a holder, release, and see when the waiter behind it has the lock."""
     victim = Victim(server.url, list(sections), prefix)
     holders = _take_all(sections, prefix)
     victim.take()

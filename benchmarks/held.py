@@ -192,8 +192,8 @@ class _Nowhere:
 
 @contextmanager
 def _bare() -> Iterator[None]:
-    lock: Any = import_module("locking.lock")
-    lease: Any = import_module("locking.lease")
+    lock: Any = import_module("locking.core.lock")
+    lease: Any = import_module("locking.core.lease")
     kept = lock.site_of_caller, lock.NOTES, lease.NOTES
     lock.site_of_caller = lambda: None
     lock.NOTES = lease.NOTES = _Nowhere()
@@ -211,7 +211,7 @@ def measure_page(server: Server, locks: int) -> dict[str, Any]:
     """Return milliseconds of the admin's pages and of the backend's list, over `locks` held locks."""
     client = _signed_in()
     kept = _hold(locks)
-    backend = import_module("locking.handler").locks["default"]
+    backend = import_module("locking.core.handler").locks["default"]
     first, middle = "/admin/locking/heldlock/", f"/admin/locking/heldlock/?p={locks // 100}"
     steps: dict[str, Callable[[], Any]] = {
         "for comparison: the admin's index": lambda: client.get("/admin/"),
@@ -241,13 +241,13 @@ def _signed_in() -> Any:
 def _hold(locks: int) -> list[Any]:
     """Hold so many: the first by leases that this process tells of, the rest by the backend alone."""
     get_lock = import_module("locking").get_lock
-    backend = import_module("locking.handler").locks["default"]
-    new_owner = import_module("locking.identity").new_owner
-    presence = import_module("locking.presence")
+    backend = import_module("locking.core.handler").locks["default"]
+    new_owner = import_module("locking.utils.ownership").new_owner
+    presence = import_module("locking.inspection.heartbeat")
     leases = [get_lock(f"bench:{number}", ttl=3600.0).acquire() for number in range(min(TOLD, locks))]
     for number in range(len(leases), locks):
         backend.try_acquire(f"bench:{number}", new_owner(), 3600.0)
-    time.sleep(presence.WORTH_TELLING)
+    time.sleep(presence.PUBLISH_AFTER)
     presence.reporter.beat()
     return leases
 

@@ -140,7 +140,7 @@ def _by_kind(rounds: list[dict[str, Cost]]) -> dict[str, list[Cost]]:
 
 def table(figures: dict[str, list[Cost]]) -> Iterator[str]:
     """Yield the lines of the result: a pair beside one that nobody hears of, in the same round."""
-    yield "| who listens | time, x nobody (quartiles) | CPU of the locking thread, x nobody |"
+    yield "| observer | time, x without (quartiles) | CPU of the locking thread, x nobody |"
     yield "|---|---:|---:|"
     base = figures[NOBODY]
     for name, costs in figures.items():

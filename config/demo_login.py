@@ -11,7 +11,7 @@ PASSWORD: Final = "admin"  # noqa: S105 - it is no secret
 
 
 class DemoAwareBackend(ModelBackend):
-    """Django's own, which outside DEBUG refuses the password of the demo's user, whoever has it.
+    """Django's own, which outside DEBUG refuses the password of the demo's user, no matter who has it.
 
     A database that was once seeded as a demo may become a deployment's.
     """

@@ -103,9 +103,9 @@ try:
 except embedded.EmbeddedError as error:
     raise SystemExit(f"holdfast: {error}") from None
 
-# `make serve` keeps the connections of the server's threads. A pool would let requests stand in line for a
-# database that is down and ask it at ever longer intervals; a thread is refused at once, and back at once. A
-# connection that died while its thread slept is found out before a request uses it: after that nobody could
+# `make serve` keeps the connections of the server's threads. A pool would let requests wait in the queue for
+# a database that is down and ask it at ever longer intervals; a thread is refused at once, and back at once.
+# A connection that died while its thread slept is found out before a request uses it: after that nobody could
 # say what came of the order.
 DATABASE.setdefault("CONN_MAX_AGE", env.int("CONN_MAX_AGE", default=0))
 DATABASE.setdefault("CONN_HEALTH_CHECKS", True)
@@ -143,7 +143,7 @@ LOCKING: dict[str, dict[str, Any]] = {
 # give up (`Strategy.wait`, 10 s). A worker frozen for longer loses its lock, and its sale is refused.
 for entry in LOCKING.values():
     entry["WATCHDOG_TTL"] = env.float("WATCHDOG_TTL", default=5.0)
-# Workers of one host release each other's locks when one is killed; see locking.dead_processes.
+# Workers of one host release each other's locks when one is killed; see locking.core.dead_processes.
 if "LOCKING_RUNTIME_DIR" in env:
     LOCKING_RUNTIME_DIR = env.str("LOCKING_RUNTIME_DIR") or None
 

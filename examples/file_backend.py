@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome
-from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
+from locking.utils.clock import now
 
 
 class Record(NamedTuple):

@@ -11,8 +11,8 @@ from uuid import UUID
 from django.db import DataError, IntegrityError, transaction
 
 from inventory.checkpoints import checkpoint
-from inventory.combiner import Ticket
 from inventory.domain import Shortage, SoldOut, UnknownProduct
+from inventory.group_commit import Ticket
 from inventory.models import Product
 from inventory.rows import (
     busy_when_locked_out,
@@ -27,7 +27,7 @@ from inventory.strategies.base import Sale, Strategy
 F = TypeVar("F")
 
 
-def sell_together(batch: list[Ticket]) -> None:
+def sell_batch(batch: list[Ticket]) -> None:
     """Sell to each of `batch`, or say why not in its `error`; committed on return.
 
     A look at the stock, which refuses without a transaction, and one statement for all who can be served.
@@ -36,7 +36,7 @@ def sell_together(batch: list[Ticket]) -> None:
     one of them, each is tried alone.
 
     Raises:
-        Busy: the rows stayed locked; nobody was sold to. DatabaseError: perhaps nobody knows who was.
+        Busy: the rows stayed locked; nothing was sold. DatabaseError: the outcome may be unknown.
     """
     try:
         _sell_at_once(batch)

@@ -40,7 +40,7 @@ def count_units(customer: str, units: Units, *, reserved: bool = False) -> Limit
     """Count units for a customer in the current transaction, all or none.
 
     Args:
-        customer: whose they are; of a limited product nobody in particular gets any, because one nobody can't
+        customer: whose they are; of a limited product an anonymous customer gets none, because one can't
             be told from another.
         units: pairs of product and units, in the order of the products' keys.
         reserved: they are reserved, not bought.

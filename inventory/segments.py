@@ -5,7 +5,7 @@ Only who has locked a product's row makes its segments, takes them away, or wait
 
 Who takes from a single segment has no place in that line and doesn't wait. Having found none, it must not
 even go on in the same transaction: PostgreSQL locks a row before it looks whether that still has enough, and
-keeps the lock when it has not. Whoever then waits for the other rows may wait in a circle.
+keeps the lock when it has not. Anyone who then waits for the other rows may wait in a circle.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Holdfast's `locking`: distributed locks for Django that are let go only after the commit."""
 
-from locking.decorators import distributed_lock
+from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.core.lease import Lease
+from locking.core.lock import Lock, assert_locked, get_lock
 from locking.exceptions import (
     BackendError,
     BackendUnavailable,
@@ -13,10 +15,8 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
-from locking.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.lease import Lease
-from locking.lock import Lock, assert_locked, get_lock
-from locking.transactions import locked_transaction
+from locking.transactions.decorator import distributed_lock
+from locking.transactions.locked_transaction import locked_transaction
 
 __all__ = [
     "BackendError",

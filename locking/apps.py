@@ -3,7 +3,7 @@
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
-from locking import liveness  # noqa: F401 - it notes every database connection from the first on
+from locking.core import liveness  # noqa: F401 - it notes every database connection from the first on
 
 
 class LockingConfig(AppConfig):
@@ -14,5 +14,6 @@ class LockingConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks."""
+        """Register the system checks, and let the heartbeat listen to the core."""
         from locking import checks  # noqa: F401
+        from locking.inspection import heartbeat  # noqa: F401

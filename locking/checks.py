@@ -17,13 +17,13 @@ from django.db import connections
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from locking.conf import read_alias
-from locking.databases import VENDORS
-from locking.decorators import DECORATED, Options, check_policy
+from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.liveness import base_directory
 from locking.exceptions import BackendError
-from locking.handler import DEFAULT_ALIAS, locks
-from locking.keys import dotted_path
-from locking.liveness import base_directory
-from locking.names import check_ttl
+from locking.keys.names import check_ttl
+from locking.keys.template import dotted_path
+from locking.transactions.decorator import DECORATED, Options, check_policy
+from locking.utils.databases import VENDORS
 
 LIVE_TAG: Final = "locking_live"
 

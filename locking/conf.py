@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from locking.names import OnOpenTransaction, check_on_open_transaction, check_ttl, check_wait
+from locking.keys.names import OnOpenTransaction, check_on_open_transaction, check_ttl, check_wait
 
 DEFAULT_LEASE: Final = 30.0
 """Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set; Redisson's default too."""
@@ -71,7 +71,7 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
     """Return the settings of `alias`, with the defaults filled in.
 
     Raises:
-        ImproperlyConfigured: an unknown key, or a value that can't be meant; the message names it.
+        ImproperlyConfigured: an unknown key, or an invalid value; the message names it.
     """
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"LOCKING[{alias!r}] must be a dict, not {raw!r}")

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Never, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models, router
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from locking import held
-from locking.databases import UtcNow
+from locking.core.lease import Lease, SingleLease
 from locking.exceptions import StaleFencingToken
-from locking.fence import outbid, passed
-from locking.lease import Lease, SingleLease
+from locking.transactions.fence import outbid, passed
+from locking.utils.databases import UtcNow
+
+if TYPE_CHECKING:
+    from locking.inspection import held
 
 
 class Fence(models.Model):
     """The highest token seen for a name, and the owner that brought it. Rows are never deleted.
 
-    `locking.fence` writes it as the first statement of a fenced transaction: whoever comes with an older
-    token has lost the lock without knowing, and is refused.
+    `locking.transactions.fence` writes it as the first statement of a fenced transaction: anyone who comes
+    with an older token has lost the lock without knowing, and is refused.
     """
 
     name = models.CharField(_("name"), max_length=255, primary_key=True)
@@ -134,7 +136,7 @@ class LockEvent(models.Model):
 
 
 class HeldLock(models.Model):
-    """What is held at this moment, as the admin lists it: rows of `locking.held`, no table."""
+    """What is held at this moment, as the admin lists it: rows of `locking.inspection.held`, no table."""
 
     ident = models.CharField(primary_key=True, max_length=4000, editable=False)
 

@@ -1,4 +1,4 @@
-"""What became of a lock, told to whoever listens, and never at the cost of the locked section.
+"""What became of a lock, told to anyone who listens, and never at the cost of the locked section.
 
 An event is queued, and one thread a process sends it: a receiver may be slow or raise, and the section
 neither waits for it nor fails by it. Receivers run in that thread, in the order of the events, outside the
@@ -32,7 +32,7 @@ from typing import Final, Literal, NamedTuple
 from django.db import close_old_connections
 from django.dispatch import Signal
 
-from locking.background import Worker, after_fork
+from locking.utils.background import Worker, after_fork
 
 logger = logging.getLogger("locking")
 

@@ -26,10 +26,10 @@ from inventory.domain import Busy, LimitReached, SoldOut
 from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, OutcomeUnknown
 from inventory.reservations import ReservationGone
 from inventory.segments import is_short
-from orders.answers import address_of, json_answer
+from orders.json_responses import address_of, json_answer
 from orders.models import IdempotencyKey
+from orders.order_writer import CREATED, ClientKey, RepeatedKey
 from orders.problems import INVALID, KEY_IN_PROGRESS, KEY_MISSING, KEY_REUSED, Problem, document, problem_of
-from orders.recording import CREATED, ClientKey, RepeatedKey
 
 HEADER = "Idempotency-Key"
 _IN_META = HttpHeaders.to_wsgi_name(HEADER)  # there without the mapping of all headers, made for each request

@@ -23,7 +23,7 @@ from inventory.domain import Busy, InvalidCart, LimitReached, SoldOut
 from inventory.progress import DatabaseUnavailable, OutcomeUnknown, failures, refused_by_server
 from inventory.reservations import ReservationGone
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
-from orders.answers import json_answer
+from orders.json_responses import json_answer
 from orders.lifecycle import OrderUnknown, PaymentTooLate, TransitionRefused
 from orders.parsing import Fault, InvalidRequest
 

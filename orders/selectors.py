@@ -14,7 +14,7 @@ from inventory.reservations import Reserved
 from inventory.segments import in_all
 from inventory.strategies import STRATEGIES, Strategy
 from orders.models import Order, OrderItem
-from orders.recording import moment
+from orders.order_writer import moment
 
 PAGE = 100
 

@@ -20,8 +20,8 @@ from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, OutcomeUn
 from inventory.rows import refuse
 from inventory.strategies import Sale, Strategy, get_strategy
 from orders.models import Order
-from orders.recording import ClientKey, Receipt, sell_many, write_many
-from orders.refusals import remembered
+from orders.order_writer import ClientKey, Receipt, sell_many, write_many
+from orders.refusal_cache import remembered
 
 logger = logging.getLogger(__name__)
 

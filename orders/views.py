@@ -16,10 +16,11 @@ from django.views.decorators.http import require_safe
 from inventory.domain import Line, UnknownProduct
 from inventory.reservations import release, reserve
 from orders import openapi, selectors
-from orders.answers import address_of, json_answer
 from orders.idempotency import client_key, once
+from orders.json_responses import address_of, json_answer
 from orders.lifecycle import cancel, pay
 from orders.models import Order
+from orders.order_writer import ClientKey, Receipt
 from orders.pages import page
 from orders.parsing import (
     MAX_BODY_BYTES,
@@ -31,8 +32,7 @@ from orders.parsing import (
     unknown_products,
 )
 from orders.problems import MEDIA_TYPE, NOT_FOUND, PROBLEM_TYPES, TOO_LARGE, Problem, json_api
-from orders.rate import limit_address, limit_customer
-from orders.recording import ClientKey, Receipt
+from orders.rate_limit import limit_address, limit_customer
 from orders.services import checkout_reserved, place
 
 # JSON ------------------------------------------------------------------------------------------------------

@@ -81,8 +81,8 @@ def quick_emptying() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def quiet() -> Iterator[None]:
     """Nothing is sent from the side: tests that count requests, or lose replies, must know each of them."""
-    from locking.dead_processes import watcher
-    from locking.presence import reporter
+    from locking.core.dead_processes import watcher
+    from locking.inspection.heartbeat import reporter
 
     reporter.enabled = watcher.enabled = False
     yield

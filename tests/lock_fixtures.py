@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from django.test.utils import override_settings
 
-from locking import clock
-from locking.burial import undertaker
-from locking.lease import HOLDS
+from locking.core.lease import HOLDS
+from locking.core.pending_release import release_retrier
+from locking.utils import clock
 from tests.backends import MEMORY, REDIS
 from tests.private_redis import PrivateRedis, private_redis
 from tests.proxy import Proxy, proxy_to
@@ -16,9 +16,9 @@ from tests.proxy import Proxy, proxy_to
 
 @pytest.fixture(autouse=True)
 def nothing_of_other_tests() -> Iterator[None]:
-    """Let no burial begun by one test, and no lease that its traceback keeps alive, reach into the next."""
+    """Let no pending release of one test, and no lease that its traceback keeps alive, reach the next."""
     yield
-    undertaker.forget()
+    release_retrier.clear()
     HOLDS.clear()
 
 

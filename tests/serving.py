@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orders.race.guard import guarded
+from orders.race.process_guard import guarded
 
 ROOT = Path(__file__).parent.parent
 

@@ -22,7 +22,7 @@ from typing import Self
 from tests.load.wire import Address, content_length
 
 CONTEXT = multiprocessing.get_context("spawn")
-SETTLE_SECONDS = 20.0  # a buyer may stand in line for half of it
+SETTLE_SECONDS = 20.0  # a buyer may wait in the queue for half of it
 
 
 @dataclass

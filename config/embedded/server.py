@@ -66,7 +66,7 @@ class Server(ABC):
         return self.answers()
 
     def start(self) -> None:
-        """Have the server running, whoever starts it.
+        """Have the server running, no matter who starts it.
 
         Raises:
             EmbeddedError: it can't be started; the message says why and what to do.
@@ -77,7 +77,7 @@ class Server(ABC):
             self.start_alone()
 
     def start_alone(self) -> None:
-        """Start under the file lock; whoever held it before us may have done so already."""
+        """Start under the file lock; anyone who held it before us may have done so already."""
         launched = False
         deadline = time.monotonic() + READY_SECONDS
         while not self.is_up():
@@ -167,7 +167,7 @@ def end(process: psutil.Process) -> None:
 
 
 def gone_within(process: psutil.Process, seconds: float) -> bool:
-    """Whether the process ends in time; one that its parent has yet to bury has ended."""
+    """Whether the process ends in time; one that its parent has yet to reap has ended."""
     deadline = time.monotonic() + seconds
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > deadline:

@@ -6,7 +6,13 @@ import logging
 from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
-from inventory.claims import commit_asynchronously, consume, give_back, give_back_older_than, write_claims
+from inventory.pending_claims import (
+    commit_asynchronously,
+    consume,
+    give_back,
+    give_back_older_than,
+    write_claims,
+)
 from inventory.progress import CONNECTION_ERRORS, SaleProgress
 from inventory.rows import Products, in_key_order, read_products, refuse, sale_transaction, subtract
 from inventory.strategies.base import Reconciled, Sale, Strategy

@@ -23,7 +23,8 @@ class Sale:
     Attributes:
         lines: merged and sorted by SKU. record: writes order, items and movements in the current transaction,
             given the products by SKU. A strategy that tries again in a new transaction calls it again.
-        id: the order's, chosen before anything is taken: whoever keeps a ledger beside the database asks the
+        id: the order's, chosen before anything is taken: anyone who keeps a ledger beside the database asks
+        the
             database by it whether the sale was made.
         basket: the lines as the buyer wrote them, for the strategy that gets their order wrong.
         receipt: what `record_many` takes one of for each sale; nothing that a strategy looks into.
@@ -36,7 +37,7 @@ class Sale:
             transaction, the same function for all: given their receipts, the products of all by SKU as they
             were read, and the seconds to wait for a row. It raises IntegrityError or DataError, with nothing
             done, when anything isn't as it was read or one of the sales can't be.
-        progress: whether its rows were written and committed; whoever writes them says so.
+        progress: whether its rows were written and committed; anyone who writes them says so.
     """
 
     lines: tuple[Line, ...]
@@ -56,7 +57,7 @@ class Strategy(ABC):
     """How it is called in settings, in the lab and in the orders' rows."""
 
     sound: ClassVar[bool]
-    """It never sells more than there is, whoever comes in between."""
+    """It never sells more than there is, no matter who comes in between."""
 
     sound_across_processes: ClassVar[bool] = True
     """It stays sound when its buyers come from several processes."""

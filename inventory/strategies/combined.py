@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from django.db import connection
 
-from inventory.batch_sale import sell_together
-from inventory.combiner import Combiner
+from inventory.batch_sale import sell_batch
+from inventory.group_commit import GroupCommit
 from inventory.strategies.base import Sale, Strategy
 
 
@@ -33,10 +33,10 @@ class Combined(Strategy):
 
     name: ClassVar[str] = "combined"
     sound: ClassVar[bool] = True
-    combiner: ClassVar[Combiner] = Combiner(sell_together)
+    group_commit: ClassVar[GroupCommit] = GroupCommit(sell_batch)
 
     def sell(self, sale: Sale) -> None:
         """Lead, or wait for a leader."""
         if connection.in_atomic_block:
             raise RuntimeError("a sale can't be combined inside an open transaction")
-        self.combiner.submit(sale, self.wait)
+        self.group_commit.submit(sale, self.wait)

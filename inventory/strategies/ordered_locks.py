@@ -19,8 +19,8 @@ class OrderedLocks(Strategy):
         nothing that A could want.
 
     Verdict:
-        Exact, and no circle can close: whoever waits for a lock holds only earlier ones. Any order will do,
-        as long as there is one, in the whole shop. `get_lock("a", "b")` keeps one for distributed locks.
+        Exact, and no circle can close: anyone who waits for a lock holds only earlier ones. Any order will
+        do, as long as there is one, in the whole shop. `get_lock("a", "b")` keeps one for distributed locks.
 
     Cost:
         One look at the keys before the first lock. `row_lock` does the same in one statement, with ORDER BY.

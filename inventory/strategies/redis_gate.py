@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
-from inventory.gated import Gated
+from inventory.reserving_strategy import ReservingStrategy
 from inventory.rows import read_products, sale_transaction, subtract_all
 from inventory.strategies.base import Sale
 
 
-class RedisGate(Gated):
+class RedisGate(ReservingStrategy):
     """Idea:
         One script takes the units and writes into a ledger, in Redis too, whose they are. After the commit
         the entry is struck. What a dead buyer left is settled by asking the database for its order.

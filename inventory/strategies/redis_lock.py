@@ -28,8 +28,8 @@ class RedisLock(Strategy):
         See `expired_lease` for what it prevents, and `fenced_lock` for a fence around every write.
 
     Cost:
-        Two requests to Redis around each sale; refused buyers stand in line too. It also orders work outside
-        the database, which a row lock can't.
+        Two requests to Redis around each sale; refused buyers wait in the queue too. It also orders work
+        outside the database, which a row lock can't.
     """
 
     name: ClassVar[str] = "redis_lock"

@@ -13,7 +13,7 @@ from inventory.strategies.base import Sale, Strategy
 
 class RowLock(Strategy):
     """Idea:
-        SELECT … FOR NO KEY UPDATE: whoever reads the stock in order to change it locks its row until the
+        SELECT … FOR NO KEY UPDATE: anyone who reads the stock in order to change it locks its row until the
         commit.
 
     Interleaving:

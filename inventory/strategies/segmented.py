@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
-from inventory.gated import Gated
+from inventory.reserving_strategy import ReservingStrategy
 from inventory.rows import read_products, sale_transaction, subtract_all
 from inventory.strategies.base import Sale
 
 
-class Segmented(Gated):
+class Segmented(ReservingStrategy):
     """Idea:
         Spread 100 units over 5 segments of 20, each in a slot of its own with a ledger of its own: in a
         cluster they lie on different servers. Each buyer begins at a random one.

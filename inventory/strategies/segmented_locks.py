@@ -32,7 +32,7 @@ class SegmentedLocks(Strategy):
 
     Interleaving:
         A has the lock of row 3, B finds it taken and gets the lock of row 5: both sell at once. Rows 1, 1, 1
-        are left and a cart wants 3: it waits in line for all the locks, and gathers.
+        are left and a cart wants 3: it waits in the queue for all the locks, and gathers.
 
     Verdict:
         Exact: the lock outlasts the commit, and should a lease end too early, UPDATE … WHERE units >= n

@@ -69,5 +69,5 @@ class SetnxExpireDel(Strategy):
             try:
                 yield
             finally:
-                redis.delete(key)  # whoever's it is by now
+                redis.delete(key)  # anyone's it is by now
                 checkpoint("unlocked", lock=key)

@@ -17,8 +17,8 @@ from inventory.strategies.base import Sale, Strategy
 
 class SetnxGetset(Strategy):
     """Idea:
-        No gap between SETNX and EXPIRE: the value is the time at which the lock ends. Whoever finds it past
-        takes over by GETSET, and has won if it got the old stamp back.
+        No gap between SETNX and EXPIRE: the value is the time at which the lock ends. Anyone who finds it
+        past takes over by GETSET, and has won if it got the old stamp back.
 
     Interleaving:
         A's work outlasts its stamp, or B's clock is fast: B finds it past, takes over and sells what A is

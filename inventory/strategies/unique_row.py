@@ -1,4 +1,4 @@
-"""Sound: whoever inserts the row has the lock."""
+"""Sound: anyone who inserts the row has the lock."""
 
 from __future__ import annotations
 

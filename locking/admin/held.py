@@ -17,7 +17,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
-from locking.admin.rows import (
+from locking.admin.formatting import age, duration
+from locking.admin.held_rows import (
     FILTERS,
     KIND_NAMES,
     MOST_AT_ONCE,
@@ -26,13 +27,12 @@ from locking.admin.rows import (
     find_row,
     page_of,
 )
-from locking.admin.words import age, duration
+from locking.core.handler import locks
 from locking.exceptions import BackendError, LockNotSupported
-from locking.handler import locks
+from locking.inspection.admin_actions import Result, extend_held, force_release
+from locking.inspection.heartbeat import figures
+from locking.keys.names import MAX_TTL
 from locking.models import HeldLock, LockEvent
-from locking.names import MAX_TTL
-from locking.operating import Result, extend_held, force_release
-from locking.presence import figures
 
 MOST_AS_JSON = 1000
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from locking.backoff import jittered
-from locking.clock import now
 from locking.exceptions import BackendError, BackendUnavailable, LockError, LockNotSupported
+from locking.utils.backoff import jittered
+from locking.utils.clock import now
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -88,9 +88,9 @@ class Held:
         count: the hold count the backend keeps.
         remaining: seconds left of the lease; None when it has no end.
         token: its fencing token.
-        waiters: how many stand in line for it.
+        waiters: how many wait in the queue for it.
         since: Unix time of the grant, by the backend's clock; without `lists_by_age` it may be that of the
-            place in line.
+            place in the queue.
     """
 
     key: str
@@ -104,18 +104,18 @@ class Held:
 
 
 PAGE: Final = 500
-"""Holds that are read at a time where all are looked through."""
+"""LeaseExpirer that are read at a time where all are looked through."""
 
-PRESENCE_KEPT: Final = 3600
+HEARTBEAT_TTL: Final = 3600
 """Seconds for which the record of a client that fell silent is kept, so that it can be told who it was."""
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class Heartbeat:
     """What a process has told of itself.
 
     Attributes:
-        text: JSON, see `locking.presence`.
+        text: JSON, see `locking.inspection.heartbeat`.
         silent: seconds since its last sign of life; None where the engine would have ended its holds with it.
     """
 
@@ -143,7 +143,7 @@ class Finding:
 Outcome = Grant | Busy
 
 
-class Place(ABC):
+class Waiter(ABC):
     """One waiter's place in the queue of one lock: try, wait to be woken, and leave if it came to nothing."""
 
     owner: str = ""
@@ -164,23 +164,23 @@ class Place(ABC):
         """Give the place up, and the lock too if it was handed over unseen. Never raises a LockError."""
 
 
-class AsyncPlace(ABC):
-    """`Place` for asyncio: the same three steps, awaited."""
+class AsyncWaiter(ABC):
+    """`Waiter` for asyncio: the same three steps, awaited."""
 
     owner: str = ""
-    """See `Place.owner`."""
+    """See `Waiter.owner`."""
 
     @abstractmethod
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See `Place.try_acquire`."""
+        """See `Waiter.try_acquire`."""
 
     @abstractmethod
     async def wait(self, timeout: float) -> Outcome:
-        """See `Place.wait`."""
+        """See `Waiter.wait`."""
 
     @abstractmethod
     async def leave(self) -> None:
-        """See `Place.leave`."""
+        """See `Waiter.leave`."""
 
 
 class BaseLockBackend(ABC):
@@ -245,9 +245,9 @@ class BaseLockBackend(ABC):
     def holder(self, key: str) -> Holder | None:
         """Return who has the lock now, or None when it is free."""
 
-    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         """Return a new place in the lock's queue; no I/O."""
-        return PollingPlace(self, key, owner, ttl, fenced)
+        return PollingWaiter(self, key, owner, ttl, fenced)
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """Extend each `(key, owner, ttl)`. The watchdog renews by this.
@@ -320,7 +320,7 @@ class BaseLockBackend(ABC):
                 return hold
         return None
 
-    # what a dead process has left: see `locking.dead_processes`
+    # what a dead process has left: see `locking.core.dead_processes`
 
     def of_kind(self, kind: str) -> BaseLockBackend:
         """Return the backend that ends holds of this kind, one of those that `held` tells."""
@@ -336,7 +336,7 @@ class BaseLockBackend(ABC):
             offset += len(page)
         return found
 
-    def dequeue(  # noqa: B027 - most engines pass over a waiter whose process is dead
+    def dequeue_owned(  # noqa: B027 - most engines pass over a waiter whose process is dead
         self, owned: Callable[[str], bool]
     ) -> None:
         """Take the waiters of a dead process out of every queue in which others would wait for them.
@@ -345,9 +345,9 @@ class BaseLockBackend(ABC):
             owned: tells its owners from others'.
         """
 
-    # What processes tell of themselves, where the engine has room for it: see `locking.presence`.
+    # What processes tell of themselves, where the engine has room for it: see `locking.inspection.heartbeat`.
 
-    def tell_presence(  # noqa: B027 - an engine may have no room for it
+    def publish_heartbeats(  # noqa: B027 - an engine may have no room for it
         self, records: Mapping[str, str | None], *, forget: Collection[str] = ()
     ) -> None:
         """Note a sign of life of some clients: what they tell of themselves, None = the same as before.
@@ -357,11 +357,11 @@ class BaseLockBackend(ABC):
             forget: clients that hold nothing any more.
         """
 
-    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """Return what is known of these clients; one that never told anything is left out."""
         return {}
 
-    def add_figures(self, minute: int, figures: Mapping[str, int]) -> None:  # noqa: B027 - likewise
+    def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:  # noqa: B027 - likewise
         """Add to the sums of a minute (of Unix time)."""
 
     def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
@@ -418,9 +418,9 @@ class BaseLockBackend(ABC):
         """`holder` for asyncio."""
         return await asyncio.to_thread(self.holder, key)
 
-    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+    def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
         """`place` for asyncio."""
-        return AsyncPollingPlace(self, key, owner, ttl, fenced)
+        return AsyncPollingWaiter(self, key, owner, ttl, fenced)
 
     # housekeeping
 
@@ -484,7 +484,7 @@ def _finding(message: CheckMessage) -> Finding:
     return Finding(message.id or "check", verdict, str(message.msg), str(message.hint or ""))
 
 
-class PollingPlace(Place):
+class PollingWaiter(Waiter):
     """A place for engines that wake nobody: ask again after a growing, jittered pause."""
 
     def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
@@ -505,8 +505,8 @@ class PollingPlace(Place):
         """There is no queue to leave, and a refused attempt leaves nothing behind."""
 
 
-class AsyncPollingPlace(AsyncPlace):
-    """`PollingPlace` that sleeps in the event loop."""
+class AsyncPollingWaiter(AsyncWaiter):
+    """`PollingWaiter` that sleeps in the event loop."""
 
     def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced

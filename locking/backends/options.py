@@ -70,7 +70,7 @@ def readable_file(settings: AliasSettings, name: str) -> str:
 
 
 def misplaced(settings: AliasSettings, name: str, why: str) -> ImproperlyConfigured:
-    """Return the error for an option that can't be meant."""
+    """Return the error for an invalid option."""
     return ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] {why}")
 
 

@@ -21,24 +21,24 @@ from django.core.checks import CheckMessage, Warning
 from django.core.exceptions import ImproperlyConfigured
 
 from locking.backends.base import (
-    AsyncPlace,
-    AsyncPollingPlace,
+    AsyncPollingWaiter,
+    AsyncWaiter,
     BaseLockBackend,
     Busy,
     Grant,
+    Heartbeat,
     Held,
     Holder,
     Outcome,
-    Place,
-    PollingPlace,
-    Presence,
+    PollingWaiter,
+    Waiter,
     ask_each,
 )
 from locking.backends.options import own_number
-from locking.backends.redis.census import Census
 from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.index import Index
 from locking.backends.redis.nodes import Node, Silence, ask_all
+from locking.backends.redis.quorum_listing import QuorumListing
 from locking.backends.redis.scripts import (
     acquire_request,
     extend_request,
@@ -47,10 +47,10 @@ from locking.backends.redis.scripts import (
     release_request,
     seen_request,
 )
-from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
-from locking.identity import new_owner
+from locking.utils.clock import now
+from locking.utils.ownership import new_owner
 
 DRIFT_SHARE: Final = 0.01
 DRIFT_SECONDS: Final = 0.002
@@ -91,7 +91,9 @@ class RedlockBackend(BaseLockBackend):
         self.nodes = [Node(redis, url, self._timeout, self._restart_delay) for url in _urls(settings)]
         self._index = Index(settings.key_prefix)
         self.quorum = len(self.nodes) // 2 + 1
-        self._census = Census([node.wire for node in self.nodes], settings.key_prefix, self.quorum)
+        self._quorum_listing = QuorumListing(
+            [node.wire for node in self.nodes], settings.key_prefix, self.quorum
+        )
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
@@ -114,18 +116,18 @@ class RedlockBackend(BaseLockBackend):
         for node in self.nodes:
             node.cancel(request)
 
-    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         """See the base class; every try has an owner of its own."""
         return RedlockPlace(self, key, owner, ttl, fenced)
 
-    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+    def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
         """See the base class; every try has an owner of its own."""
         return AsyncRedlockPlace(self, key, owner, ttl, fenced)
 
     def _agree(
         self, key: str, owner: str, token: int, tokens: list[int], patience: float, *, keep: bool
     ) -> bool:
-        """Have a majority know the token, lest a later one of another majority be lower."""
+        """Have a majority know the token, so that no later one of another majority is lower."""
         if tokens.count(token) >= self.quorum:
             return True
         request = raise_token_request(key, owner, token, keep=keep, index=self._index)
@@ -233,7 +235,7 @@ class RedlockBackend(BaseLockBackend):
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
         """See the base class: what a majority lists."""
-        return [self._agreed(holds) for holds in self._census.held(prefix)[offset : offset + limit]]
+        return [self._agreed(holds) for holds in self._quorum_listing.held(prefix)[offset : offset + limit]]
 
     def _agreed(self, holds: Sequence[Held]) -> Held:
         """Return what several servers say of one hold, which ends when no majority has it any more."""
@@ -248,19 +250,19 @@ class RedlockBackend(BaseLockBackend):
 
     def count_held(self, *, prefix: str = "") -> int:
         """See the base class."""
-        return len(self._census.held(prefix))
+        return len(self._quorum_listing.held(prefix))
 
-    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         """See the base class."""
-        self._census.tell(records, forget)
+        self._quorum_listing.tell(records, forget)
 
-    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """See the base class."""
-        return self._census.read(clients)
+        return self._quorum_listing.read(clients)
 
     def tidy(self) -> None:
         """See the base class."""
-        self._census.tidy()
+        self._quorum_listing.tidy()
 
     # housekeeping
 
@@ -306,7 +308,7 @@ def owner_of_try(owner: str, attempts: int) -> str:
     return new_owner(owner.rpartition(":")[0]) if attempts else owner
 
 
-class RedlockPlace(PollingPlace):
+class RedlockPlace(PollingWaiter):
     """A thread's place."""
 
     def try_acquire(self, *, queue: bool) -> Outcome:
@@ -318,7 +320,7 @@ class RedlockPlace(PollingPlace):
     _tries = 0
 
 
-class AsyncRedlockPlace(AsyncPollingPlace):
+class AsyncRedlockPlace(AsyncPollingWaiter):
     """A task's place."""
 
     async def try_acquire(self, *, queue: bool) -> Outcome:

@@ -21,12 +21,12 @@ from celery.signals import task_revoked
 from celery.utils import uuid
 
 from locking.backends.base import BaseLockBackend, Busy
+from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.lock import Lock, SingleLock, get_lock
 from locking.exceptions import BackendUnavailable, LockError, LockNotAcquired
-from locking.handler import DEFAULT_ALIAS, locks
-from locking.identity import client_of_work, is_owner_of
-from locking.keys import KeyBuilder, KeySource, key_builder
-from locking.lock import Lock, SingleLock, get_lock
-from locking.names import check_ttl
+from locking.keys.names import check_ttl
+from locking.keys.template import KeyBuilder, KeySource, key_builder
+from locking.utils.ownership import client_of_work, is_owner_of
 
 logger = logging.getLogger("locking")
 
@@ -90,7 +90,8 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
     on the same function: a task that waits longer than `unique_for` may be queued a second time.
 
     Attributes:
-        unique_key: a template over the task's arguments (see `locking.keys`), or a callable that gets them
+        unique_key: a template over the task's arguments (see `locking.keys.template`), or a callable that
+        gets them
             and returns a name. None: the function's dotted path and its arguments.
         unique_for: seconds for which a queued task keeps its place at most, should the broker lose it.
         unique_conflict: `raise` LockNotAcquired from `apply_async`, or `skip`: return None.
@@ -117,13 +118,11 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
     def _names(self) -> KeyBuilder:
         return key_builder(self.run, self.unique_key, None)
 
-    def _place(
-        self, task_id: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
-    ) -> QueuePlace:
+    def _place(self, task_id: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> QueueSlot:
         names = self._names(tuple(args or ()), dict(kwargs or {}))
         if len(names) != 1:
             raise ValueError(f"unique_key of {self.name} gave {len(names)} names; give one")
-        return QueuePlace(names[0], locks[self.unique_backend], client_of_work(task_id), self.unique_for)
+        return QueueSlot(names[0], locks[self.unique_backend], client_of_work(task_id), self.unique_for)
 
     def apply_async(  # type: ignore[override]
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, *more: Any, **options: Any
@@ -163,15 +162,15 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
             return self.run(*args, **kwargs)
 
     @contextmanager
-    def _running(self, place: QueuePlace) -> Iterator[None]:
+    def _running(self, place: QueueSlot) -> Iterator[None]:
         try:
             lease = place.take(take_over=_is_redelivered(self)).acquire(wait=0)
         except (LockNotAcquired, BackendUnavailable) as error:
-            retry(self, error)  # its place was lost while it was queued: it waits for whoever has it now
+            retry(self, error)  # its place was lost while it was queued: it waits for anyone who has it now
         try:
             yield
         except Retry:
-            _end(lambda: (lease.extend(place.seconds), lease.keep()))
+            _end(lambda: (lease.extend(place.seconds), lease.leave_to_expire()))
             raise
         except BaseException:
             _end(lease.release)
@@ -179,7 +178,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         _end(lease.release)
 
 
-class QueuePlace:
+class QueueSlot:
     """What one queued task has of the lock; it outlives the process that took it."""
 
     def __init__(self, name: str, backend: BaseLockBackend, client_id: str, seconds: float) -> None:
@@ -217,7 +216,7 @@ class QueuePlace:
         return holder.owner if mine and holder else None
 
     def give_up(self) -> None:
-        """Let the lock go, whoever of this task's processes has it."""
+        """Let the lock go, no matter who of this task's processes has it."""
         held_as = self._held_as()
         if held_as is not None:
             self.backend.release(self.key, held_as)

@@ -39,7 +39,7 @@ def read_setting() -> dict[str, Any]:
     """Return `LOCKING_METRICS` with the defaults filled in.
 
     Raises:
-        ImproperlyConfigured: an unknown key, or a value that can't be meant; the message names it.
+        ImproperlyConfigured: an unknown key, or an invalid value; the message names it.
     """
     raw = getattr(settings, SETTING, {})
     if not isinstance(raw, Mapping):

@@ -1,4 +1,4 @@
-"""Views for whoever watches over the process: is it alive, and can it serve?
+"""Views for anyone who watches over the process: is it alive, and can it serve?
 
 urlpatterns += [
     path("livez", locking.contrib.health.livez),      # touches no server: a restart wouldn't heal one
@@ -21,10 +21,10 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from locking.background import after_fork, run_once
-from locking.clock import now
-from locking.handler import locks
-from locking.names import check_name, check_ttl
+from locking.core.handler import locks
+from locking.keys.names import check_name, check_ttl
+from locking.utils.background import after_fork, run_once
+from locking.utils.clock import now
 
 logger = logging.getLogger("locking")
 

@@ -1,4 +1,5 @@
-"""OpenTelemetry: a span for the wait for a lock and a span for its hold, in the trace of whoever takes it.
+"""OpenTelemetry: a span for the wait for a lock and a span for its hold, in the trace of the caller that
+takes it.
 
     INSTALLED_APPS += ["locking.contrib.opentelemetry.LockTracing"]
 
@@ -16,9 +17,9 @@ from django.apps import AppConfig
 from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerProvider, get_tracer
 from opentelemetry.util.types import AttributeValue
 
-from locking.background import after_fork
 from locking.contrib.groups import Groups, read_setting
 from locking.signals import LockEvent, Observer, observe
+from locking.utils.background import after_fork
 
 MOST_OPEN: Final = 10_000
 """Holds whose end is awaited; the oldest beyond that get none: their users dropped them without a release."""
@@ -110,7 +111,7 @@ def attributes(event: LockEvent) -> dict[str, AttributeValue]:
         "locking.fencing_token": event.token or None,
         "locking.ttl": event.ttl,
         "locking.waited": event.waited,
-        "locking.held": event.held,
+        "locking.inspection.held": event.held,
     }
     return {name: value for name, value in values.items() if value is not None}
 

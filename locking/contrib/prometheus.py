@@ -22,11 +22,11 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from locking.background import after_fork
-from locking.clock import now
 from locking.contrib.groups import DEFAULTS, Groups, read_setting
-from locking.lease import HOLDS
+from locking.core.lease import HOLDS
 from locking.signals import LockEvent, Observer, Renewal, observe
+from locking.utils.background import after_fork
+from locking.utils.clock import now
 
 LABELS: Final = ("backend", "lock")
 RECOUNT_EVERY: Final = 5.0

@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-import locking.databases
+import locking.utils.databases
 
 
 class Migration(migrations.Migration):
@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
             model_name="lockevent",
             name="at",
             field=models.DateTimeField(
-                db_default=locking.databases.UtcNow(), db_index=True, editable=False, verbose_name="at"
+                db_default=locking.utils.databases.UtcNow(), db_index=True, editable=False, verbose_name="at"
             ),
         ),
     ]

@@ -10,11 +10,11 @@ from django.test.utils import TestContextDecorator, override_settings
 
 from locking.backends.base import Busy
 from locking.backends.memory import STORES, Store
+from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.lease import HOLDS, Lease, SingleLease
 from locking.exceptions import LockNotAcquired, LockNotOwned
-from locking.handler import DEFAULT_ALIAS, locks
-from locking.identity import new_owner
-from locking.lease import HOLDS, Lease, SingleLease
-from locking.names import check_name
+from locking.keys.names import check_name
+from locking.utils.ownership import new_owner
 
 MEMORY: Final = "locking.backends.memory.MemoryBackend"
 

@@ -31,7 +31,7 @@ PATIENCE = 8.0
 TRIES = 3
 """Races that a broken strategy gets to show its fault."""
 
-MISCHIEF = (
+FAULTS = (
     ("none", _("nothing goes wrong")),
     ("lease", _("the lease is shorter than the gap")),
     ("pause", _("a holder stands still")),
@@ -60,7 +60,7 @@ class RaceForm(forms.Form):
     gap = forms.IntegerField(label=_("Gap, ms"), min_value=0, max_value=300, initial=20)
     processes = forms.IntegerField(label=_("Processes"), min_value=1, max_value=4, initial=2)
     strategy = forms.ChoiceField(label=_("Strategy"))
-    mischief = forms.ChoiceField(label=_("Break it"), choices=MISCHIEF, initial="none", required=False)
+    fault = forms.ChoiceField(label=_("Break it"), choices=FAULTS, initial="none", required=False)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -78,7 +78,7 @@ class RaceForm(forms.Form):
         if str(cleaned.get("strategy")).endswith("@processes") and processes == 1:
             self.add_error("processes", _("This one is raced over two or more processes."))
         _require_there(self)
-        cleaned["mischief"] = cleaned.get("mischief") or "none"
+        cleaned["fault"] = cleaned.get("fault") or "none"
         return cleaned
 
 

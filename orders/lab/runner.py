@@ -83,7 +83,7 @@ def main() -> None:
     import django
 
     django.setup()
-    from orders.lab.running import run
+    from orders.lab.run_process import run
 
     run(sys.argv[1])
 

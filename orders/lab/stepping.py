@@ -16,7 +16,7 @@ from inventory.checkpoints import installed
 from inventory.domain import Busy, Line, SoldOut
 from orders.race.audit import look
 from orders.race.buyer import Cancelled, describe, seen
-from orders.race.lines import line_in, strategy_file
+from orders.race.source_lines import line_in, strategy_file
 from orders.services import checkout
 
 LEAVE_WITHIN = 12.0
@@ -118,7 +118,7 @@ class Lane:
 
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
         self.marks.append((name, seen(facts, self.watched), line_in(self._file)))
-        # Not at "locked": a primitive lock has no expiry yet, and whoever gave up would hold it for ever.
+        # Not at "locked": a primitive lock has no expiry yet, and anyone who gave up would hold it for ever.
         self._park(may_leave=name != "locked")
 
     def _park(self, *, may_leave: bool = True) -> None:

@@ -1,8 +1,8 @@
 """In the web server: a run has a process of its own, under the project's own lock, and leaves no orphan.
 
-A thread holds the lock for as long as the process runs, so one race runs at a time whoever asks, on however
-many machines, and the lock is seen among the held ones. The process reads from a pipe of this one: if the
-server is killed, the pipe ends, and so does the run.
+A thread holds the lock for as long as the process runs, so one race runs at a time anyone who asks, on
+however many machines, and the lock is seen among the held ones. The process reads from a pipe of this one: if
+the server is killed, the pipe ends, and so does the run.
 """
 
 from __future__ import annotations

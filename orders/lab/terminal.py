@@ -16,7 +16,7 @@ from rich.text import Text
 
 from inventory.strategies import STRATEGIES
 from orders.lab.stepping import Session
-from orders.race import lab
+from orders.race import lab_products
 from orders.race.explain import headings, opening
 
 LOOK_EVERY = 0.05
@@ -37,8 +37,8 @@ def walk(strategy: str, console: Console, keys: TextIO) -> bool:
         Whether the last piece was sold twice.
     """
     with ExitStack() as stack:
-        race = stack.enter_context(lab.race_in_progress())
-        products = lab.stock_up_cart(race, 1, strategy, 1)
+        race = stack.enter_context(lab_products.race_in_progress())
+        products = lab_products.stock_up_cart(race, 1, strategy, 1)
         session = stack.enter_context(Session([product.sku for product in products], strategy))
         console.print(f"{strategy}: one piece is left, two buyers want it. Keys: a, b, q.", style="bold")
         pressed = stack.enter_context(_pressed(keys))

@@ -17,9 +17,9 @@ IDEAS = {
     "negative_stock": _("Check in Python, subtract in SQL: the check is old when the subtraction comes."),
     "conditional_update": _("UPDATE … WHERE on_hand >= n: the database checks and subtracts in one step."),
     "unsorted_locks": _("Lock row by row as the basket lists them: two baskets wait for each other."),
-    "ordered_locks": _("Lock the rows in one order for everybody: whoever waits, waits in line."),
+    "ordered_locks": _("Lock the rows in one order for everybody: anyone who waits, waits in the queue."),
     "lock_table": _("A row of a table of locks, locked for the length of the transaction."),
-    "unique_row": _("Insert a row that may be there once only; whoever can't, waits."),
+    "unique_row": _("Insert a row that may be there once only; anyone who can't, waits."),
     "advisory_lock": _("pg_advisory_xact_lock: PostgreSQL's own lock by number, until the commit."),
     "local_lock": _("threading.Lock: fine in one process; two processes have two locks."),
     "early_release": _("A good lock, let go before the commit: the next one can't see the sale yet."),
@@ -37,7 +37,7 @@ IDEAS = {
     "segmented_locks": _("Stock in several rows with a distributed lock each: skip those that are taken."),
     "combined": _("Many checkouts in one commit: the first one sells for all who wait behind it."),
     "async_reserve": _("Reserve without waiting for the disk, then order with waiting for it."),
-    "zookeeper_lock": _("A distributed lock on ZooKeeper: who waits stands in line behind one other."),
+    "zookeeper_lock": _("A distributed lock on ZooKeeper: who waits waits in the queue behind one other."),
     "etcd_lock": _("A distributed lock on etcd, whose revision is the fencing token."),
 }
 """One sentence each. A strategy that isn't here shows the idea of its docstring."""

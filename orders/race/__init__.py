@@ -4,7 +4,7 @@
     messages  what the processes say to one another
     buyer     one buyer: places an order, tries again when the shop is busy, keeps a trace
     worker    one process full of buyers
-    crew      the worker processes as their parent sees them: started, raced, replaced, sent home
+    pool      the worker processes as their parent sees them: started, raced, replaced, ended
     lab       the lab's own products: made, cleared, swept up after a race that was killed
     audit     what the database says afterwards, in SQL that shares nothing with the code under test
     result    the figures of one race and the verdict

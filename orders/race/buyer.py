@@ -15,9 +15,9 @@ from django.db import connection
 from inventory.checkpoints import installed
 from inventory.domain import Busy, Line, SoldOut
 from locking import BackendUnavailable
-from orders.race.lines import line_in, strategy_file
-from orders.race.messages import Answer, Heat, Mark, Outcome
-from orders.race.mischief import once_a_heat
+from orders.race.fault_injection import once_a_round
+from orders.race.messages import Answer, Mark, Outcome, Round
+from orders.race.source_lines import line_in, strategy_file
 from orders.services import checkout
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.25
@@ -33,19 +33,19 @@ class Buyer:
 
     Args:
         number: from 1, the same in the trace, the table and the report.
-        heat: what to buy and how.
+        round_: what to buy and how.
         stop: set when the race is called off.
     """
 
     number: int
-    heat: Heat
+    round_: Round
     stop: threading.Event
     retries: int = 0
     queries: int = 0
     trace: list[Mark] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._file = strategy_file(self.heat.strategy)
+        self._file = strategy_file(self.round_.strategy)
 
     def buy(self, start_at: float) -> Outcome:
         """Wait for the start, then buy until there is an answer; never raises.
@@ -60,7 +60,7 @@ class Buyer:
         started = time.monotonic()
         try:
             with installed(self._at_checkpoint), connection.execute_wrapper(self._count_query):
-                answer, order, problem = self._until_answered(started + self.heat.deadline)
+                answer, order, problem = self._until_answered(started + self.round_.deadline)
         except Cancelled:
             answer, order, problem = "error", None, "the race was called off"
         except Exception as error:
@@ -81,13 +81,13 @@ class Buyer:
         while True:
             self.queries = 0
             try:
-                order = checkout(self._basket(), strategy=self.heat.strategy)
+                order = checkout(self._basket(), strategy=self.round_.strategy)
                 return "sold", str(order.pk), ""
             except SoldOut:
                 return "refused", None, ""
             except Busy as busy:
                 if time.monotonic() >= deadline:
-                    return "error", None, f"still busy after {self.heat.deadline:g} s"
+                    return "error", None, f"still busy after {self.round_.deadline:g} s"
                 self._pause(busy.retry_after)
             except BackendUnavailable:
                 if not self._may_wait_for_redis(deadline):
@@ -97,13 +97,13 @@ class Buyer:
     def _may_wait_for_redis(self, deadline: float) -> bool:
         """Only before anything was written: after that, another try could be another order."""
         attempt = itertools.takewhile(lambda mark: mark.name != "unavailable", reversed(self.trace))
-        if not self.heat.outage or any(mark.name == "recorded" for mark in attempt):
+        if not self.round_.outage or any(mark.name == "recorded" for mark in attempt):
             return False
         self.trace.append(Mark("unavailable", time.monotonic()))
         return time.monotonic() < deadline
 
     def _basket(self) -> list[Line]:
-        lines = [Line(sku, 1) for sku in (self.heat.sku, *self.heat.others)]
+        lines = [Line(sku, 1) for sku in (self.round_.sku, *self.round_.others)]
         return lines[::-1] if self.number % 2 else lines
 
     def _pause(self, advised: float | None) -> None:
@@ -115,15 +115,15 @@ class Buyer:
 
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
         now = time.monotonic()
-        self.trace.append(Mark(name, now, seen(facts, self.heat.sku), line_in(self._file)))
-        # Not at "locked": a primitive lock has no expiry yet, and whoever gave up would hold it for ever.
+        self.trace.append(Mark(name, now, seen(facts, self.round_.sku), line_in(self._file)))
+        # Not at "locked": a primitive lock has no expiry yet, and anyone who gave up would hold it for ever.
         if name != "locked":
             self._give_up_if_stopped()
         if name == "decided":
-            if self.heat.mischief:
-                once_a_heat(self.heat, self.heat.mischief)
+            if self.round_.fault:
+                once_a_round(self.round_, self.round_.fault)
             # The rest comes after the decision, so that those who are refused don't rest.
-            self.stop.wait(self.heat.gap)
+            self.stop.wait(self.round_.gap)
             self._give_up_if_stopped()
 
     def _give_up_if_stopped(self) -> None:

@@ -1,4 +1,4 @@
-"""The race from beginning to end: sweep, crew, one heat after another, judge, clear."""
+"""The race from beginning to end: sweep, pool, one round_ after another, judge, clear."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Protocol
 
 from inventory.models import Product
 from inventory.strategies import STRATEGIES, Strategy
-from orders.race import audit, evidence, lab
-from orders.race.crew import Crew
-from orders.race.messages import Heat
-from orders.race.mischief import claim
+from orders.race import audit, evidence, lab_products
+from orders.race.fault_injection import claim
+from orders.race.messages import Round
 from orders.race.plan import Plan, Variant, share_out
 from orders.race.result import Result, judge
+from orders.race.worker_pool import WorkerPool
 
 CIRCLES_SHOW_WITHIN = 4.0  # seconds; PostgreSQL looks for a circle after one
 
 
 class Watcher(Protocol):
-    """Whoever wants to see how far the race is; called in the process that runs it."""
+    """Anyone who wants to see how far the race is; called in the process that runs it."""
 
-    def heat(self, variant: Variant, attempt: int) -> None:
-        """A heat begins; `attempt` counts from 1."""
+    def round_(self, variant: Variant, attempt: int) -> None:
+        """A round_ begins; `attempt` counts from 1."""
 
     def answered(self, variant: Variant, buyers: int) -> None:
-        """So many buyers of this heat have their answer."""
+        """So many buyers of this round_ have their answer."""
 
     def result(self, variant: Variant, result: Result) -> None:
         """The variant is done."""
@@ -51,11 +51,11 @@ def race(plan: Plan, variants: Sequence[Variant], watcher: Watcher, *, sample: b
         plan = Plan(buyers=40, stock=10, gap=0.02, processes=4)
         results = race(plan, choose("all", STRATEGIES, plan), watcher)
     """
-    lab.require_connections(plan.buyers)
-    lab.sweep()
-    # The crew is the inner one: every buyer is home before the products are cleared away.
-    with lab.race_in_progress() as name, Crew(plan.processes) as crew:
-        track = _Track(plan, name, crew, watcher, sample)
+    lab_products.require_connections(plan.buyers)
+    lab_products.sweep()
+    # The pool is the inner one: every buyer is home before the products are cleared away.
+    with lab_products.race_in_progress() as name, WorkerPool(plan.processes) as pool:
+        track = _Track(plan, name, pool, watcher, sample)
         return [track.run(variant) for variant in variants]
 
 
@@ -65,7 +65,7 @@ class _Track:
 
     plan: Plan
     race: str
-    crew: Crew
+    pool: WorkerPool
     watcher: Watcher
     sample: bool
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -74,7 +74,7 @@ class _Track:
         """Race a sound variant once, a broken one until its fault has shown or its tries are used up."""
         tries = 1 if variant.sound else self.plan.tries
         for attempt in range(1, tries + 1):
-            self.watcher.heat(variant, attempt)
+            self.watcher.round_(variant, attempt)
             result = self._heat(variant, attempt)
             if result.kept:
                 break
@@ -83,27 +83,27 @@ class _Track:
 
     def _heat(self, variant: Variant, attempt: int) -> Result:
         number = next(self.numbers)
-        product, *others = lab.stock_up_cart(self.race, number, variant.strategy, self.plan.stock)
+        product, *others = lab_products.stock_up_cart(self.race, number, variant.strategy, self.plan.stock)
         with audit.sampled(product.sku, self.sample) as samples:
-            outcomes = self.crew.race(
+            outcomes = self.pool.race(
                 self._heats(variant, product, others),
                 lambda answered: self.watcher.answered(variant, answered),
             )
         books = audit.read_books(product.sku)
         explain = evidence.explain_order if variant.sound else evidence.explain_fault
         for each in (product, *others):
-            lab.forget(each)
+            lab_products.forget(each)
         claim(product.sku).unlink(missing_ok=True)
         return judge(
             self.plan, variant, books, outcomes, tries=attempt, evidence=explain(outcomes), samples=samples
         )
 
-    def _heats(self, variant: Variant, product: Product, others: Sequence[Product]) -> list[Heat]:
+    def _heats(self, variant: Variant, product: Product, others: Sequence[Product]) -> list[Round]:
         hands = share_out(self.plan.buyers, variant.processes, self.plan.processes)
-        mischief = self.plan.mischief
+        fault = self.plan.fault
         # Who still waits in a circle after that shows nothing more.
         circles = not variant.sound and bool(others)
-        heat = Heat(
+        round_ = Round(
             product.sku,
             variant.strategy,
             self.plan.gap,
@@ -111,10 +111,10 @@ class _Track:
             min(self.plan.deadline, CIRCLES_SHOW_WITHIN) if circles else self.plan.deadline,
             (),
             others=tuple(other.sku for other in others),
-            mischief=mischief,
-            outage=mischief is not None and mischief.kill is not None,
+            fault=fault,
+            outage=fault is not None and fault.kill is not None,
         )
-        return [replace(heat, buyers=hand) for hand in hands]
+        return [replace(round_, buyers=hand) for hand in hands]
 
 
 def _lease(strategy: type[Strategy], plan: Plan) -> float | None:

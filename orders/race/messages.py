@@ -17,8 +17,8 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Mischief:
-    """What is done on purpose to see a strategy break: once a heat, by the first buyer who has decided.
+class Fault:
+    """What is done on purpose to see a strategy break: once a round_, by the first buyer who has decided.
 
     Args:
         stand_still: seconds for which its whole process is stopped (SIGSTOP, then SIGCONT); 0 for not at all.
@@ -32,7 +32,7 @@ class Mischief:
 
 
 @dataclass(frozen=True)
-class Heat:
+class Round:
     """One race as one worker sees it.
 
     Args:
@@ -43,7 +43,7 @@ class Heat:
         deadline: seconds a buyer keeps trying while the shop is busy.
         buyers: the numbers of this worker's buyers.
         others: further products, of which everybody wants one as well; every other buyer names them first.
-        mischief: what one of them does on purpose.
+        fault: what one of them does on purpose.
         outage: whether a lock server that doesn't answer is waited for, as a client waits on a 503.
     """
 
@@ -54,7 +54,7 @@ class Heat:
     deadline: float
     buyers: tuple[int, ...]
     others: tuple[str, ...] = ()
-    mischief: Mischief | None = None
+    fault: Fault | None = None
     outage: bool = False
 
 
@@ -123,4 +123,4 @@ class Finished:
 
 @dataclass(frozen=True)
 class Stop:
-    """Go home: whoever is still buying gives up at the next checkpoint."""
+    """End: anyone who is still buying gives up at the next checkpoint."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from inventory.strategies import Strategy
-from orders.race.messages import Mischief
+from orders.race.messages import Fault
 
 MOST_BUYERS = 1000
 MOST_STOCK = 1_000_000
@@ -34,7 +34,7 @@ class Plan:
         tries: races that a broken strategy gets to show its fault.
         deadline: seconds a buyer keeps trying while the shop says that it is busy.
         lease: seconds of a lock that can't defend itself; None for three quarters of the gap.
-        mischief: what is done on purpose by the first buyer who has decided.
+        fault: what is done on purpose by the first buyer who has decided.
 
     Raises:
         PlanError: a number is out of its range.
@@ -51,7 +51,7 @@ class Plan:
     tries: int = 5
     deadline: float = 30.0
     lease: float | None = None
-    mischief: Mischief | None = None
+    fault: Fault | None = None
 
     def __post_init__(self) -> None:
         _require("buyers", self.buyers, 1, MOST_BUYERS)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from orders.race.guard import guard_over, relieve
+from orders.race.process_guard import guard_over, relieve
 
 START_WITHIN = 10.0
 DOWN_FOR = 0.3

@@ -156,7 +156,7 @@ class Bars:
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
-    def heat(self, variant: Variant, attempt: int) -> None:
+    def round_(self, variant: Variant, attempt: int) -> None:
         """Begin its bar, or begin it again."""
         if variant.name not in self._tasks:
             self._tasks[variant.name] = self._progress.add_task(

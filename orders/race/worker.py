@@ -1,7 +1,7 @@
 """One process full of buyers: `python -m orders.race.worker FD`, where FD is its end of a pipe to its parent.
 
 It is started afresh rather than forked, so that it shares no connection, lock or thread with its parent, and
-it stays for all heats of a race, so that its buyers keep their connections. It goes home when it is told to,
+it stays for all rounds of a race, so that its buyers keep their connections. It ends when it is told to,
 and also when its parent is gone.
 """
 
@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from orders.race.messages import Finished, Go, Heat, Hello, Outcome, Progress, Ready, Stop
+from orders.race.messages import Finished, Go, Hello, Outcome, Progress, Ready, Round, Stop
 
 READY_WITHIN = 30.0
 LEAVE_WITHIN = 8.0
@@ -49,7 +49,7 @@ class Gate:
 
 
 class Worker:
-    """Runs heats until it is told to stop.
+    """Runs rounds until it is told to stop.
 
     Args:
         channel: the pipe to the parent.
@@ -63,9 +63,9 @@ class Worker:
         self._size = 0
 
     def serve(self) -> None:
-        """Run each heat that arrives; return after Stop or when the parent is gone."""
+        """Run each round_ that arrives; return after Stop or when the parent is gone."""
         threading.Thread(target=self._listen, daemon=True, name="listener").start()
-        while isinstance(message := self._inbox.get(), Heat):
+        while isinstance(message := self._inbox.get(), Round):
             self._run(message)
         self._resize(0)
 
@@ -79,12 +79,12 @@ class Worker:
         time.sleep(LEAVE_WITHIN)
         os._exit(1)
 
-    def _run(self, heat: Heat) -> None:
-        self._resize(len(heat.buyers))
-        _set_lease(heat)
-        gate = Gate(len(heat.buyers))
+    def _run(self, round_: Round) -> None:
+        self._resize(len(round_.buyers))
+        _set_lease(round_)
+        gate = Gate(len(round_.buyers))
         futures = [
-            self._pool.submit(_stand_and_buy, heat, number, gate, self._stop) for number in heat.buyers
+            self._pool.submit(_stand_and_buy, round_, number, gate, self._stop) for number in round_.buyers
         ]
         gate.wait_for_all()
         self._say(Ready())
@@ -123,14 +123,14 @@ class Worker:
         gate.open(time.monotonic())
 
 
-def _set_lease(heat: Heat) -> None:
+def _set_lease(round_: Round) -> None:
     from inventory.strategies import STRATEGIES
 
-    if heat.lease is not None:
-        setattr(STRATEGIES[heat.strategy], "expiry", heat.lease)  # noqa: B010 - only some strategies have it
+    if round_.lease is not None:
+        setattr(STRATEGIES[round_.strategy], "expiry", round_.lease)  # noqa: B010 - only some strategies have it
 
 
-def _stand_and_buy(heat: Heat, number: int, gate: Gate, stop: threading.Event) -> Outcome:
+def _stand_and_buy(round_: Round, number: int, gate: Gate, stop: threading.Event) -> Outcome:
     from django.db import connection
 
     from orders.race.buyer import Buyer, describe
@@ -142,7 +142,7 @@ def _stand_and_buy(heat: Heat, number: int, gate: Gate, stop: threading.Event) -
     except Exception as error:
         problem = describe(error)
     start_at = gate.arrive()
-    return Outcome(number, "error", problem=problem) if problem else Buyer(number, heat, stop).buy(start_at)
+    return Outcome(number, "error", problem=problem) if problem else Buyer(number, round_, stop).buy(start_at)
 
 
 def _close(gate: Gate) -> None:

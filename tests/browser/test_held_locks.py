@@ -8,8 +8,8 @@ from playwright.sync_api import expect
 
 from locking import get_lock, get_read_lock, get_semaphore
 from locking.exceptions import LockLost
+from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.models import LockEvent
-from locking.presence import Reporter
 
 LIST = "/admin/locking/heldlock/"
 SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")
@@ -24,14 +24,14 @@ def admin(django_user_model):
 @pytest.fixture
 def held(monkeypatch):
     """A few locks that are held, and what their process tells of them."""
-    monkeypatch.setattr("locking.presence.WORTH_TELLING", 0.0)
+    monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.0)
     leases = [
         get_lock("order:42", fenced=True, ttl=600).acquire(),
         get_lock("order:43", ttl=60).acquire(),
         get_read_lock("catalogue", ttl=60).acquire(),
         get_semaphore("mail-gateway", 5, ttl=600).acquire(),
     ]
-    Reporter().beat()
+    HeartbeatPublisher().beat()
     yield leases
     for lease in leases:
         try:

@@ -177,11 +177,11 @@ def test_every_button_asks_for_its_race(open_lab, complaints):
         route.fulfill(status=409, json={"message": f"refused {len(asked)}"})
 
     page.route("**/lab/races/", refuse)
-    buttons = [*page.locator("[data-mischief]").all(), page.get_by_role("button", name="▶ Race all")]
+    buttons = [*page.locator("[data-fault]").all(), page.get_by_role("button", name="▶ Race all")]
     for number, button in enumerate(buttons, 1):
         button.click()
         expect(page.locator("#message")).to_have_text(f"refused {number}")
-    assert [(each["mischief"], each["strategy"]) for each in asked] == [
+    assert [(each["fault"], each["strategy"]) for each in asked] == [
         *((kind, name) for kind in ("lease", "pause", "redis") for name in ("expired_lease", "fenced_lock")),
         ("none", "all"),
     ]
@@ -278,7 +278,7 @@ def test_the_shop_is_accessible(open_page):
         ProductFactory(sku=sku, name=name, on_hand=stock)
     page = open_page("/shop/", viewport={"width": 1100, "height": 800})
     page.get_by_role("group", name="Mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Place the order").click()
+    page.get_by_role("button", name="Waiter the order").click()
     expect(page.locator(".answer.ordered")).to_be_visible()
     in_both_schemes(page, no_violations(page))
     if SHOTS:

@@ -30,12 +30,12 @@ def row(page, sku):
 def test_a_person_buys(shelf, open_page):
     """Plus twice, minus once, buy: an order is placed, shown, and gone from the stock on the page."""
     page = open_page("/shop/")
-    expect(page.get_by_role("button", name="Place the order")).to_be_disabled()
+    expect(page.get_by_role("button", name="Waiter the order")).to_be_disabled()
     row(page, "mug").get_by_role("button", name="One more").dblclick()
     row(page, "mug").get_by_role("button", name="One less").click()
     row(page, "pen").get_by_role("spinbutton").fill("1")
     expect(page.locator("#total")).to_have_text("9.90")
-    page.get_by_role("button", name="Place the order").click()
+    page.get_by_role("button", name="Waiter the order").click()
     expect(page.locator(".answer.ordered")).to_contain_text("Ordered for 9.90")
     expect(row(page, "mug")).to_contain_text("39 in stock")
     expect(row(page, "pen")).to_contain_text("sold out")
@@ -48,7 +48,7 @@ def test_a_short_cart_says_which_line(shelf, open_page, complaints):
     page = open_page("/shop/")
     row(page, "mug").get_by_role("spinbutton").fill("1")
     row(page, "pen").get_by_role("spinbutton").fill("2")
-    page.get_by_role("button", name="Place the order").click()
+    page.get_by_role("button", name="Waiter the order").click()
     expect(page.locator(".answer.soldout")).to_contain_text("pen: 1 of 2")
     page.get_by_text("the whole answer").click()
     expect(page.locator(".answer pre")).to_contain_text("409")
@@ -62,7 +62,7 @@ def test_nonsense_is_explained(shelf, open_page, complaints):
     row(page, "mug").get_by_role("spinbutton").fill("-3")
     row(page, "pen").get_by_role("spinbutton").fill("4.5")
     page.locator("#order").evaluate("form => { form.querySelector('#buy').disabled = false; }")
-    page.get_by_role("button", name="Place the order").click()
+    page.get_by_role("button", name="Waiter the order").click()
     answer = page.locator(".answer.invalid")
     expect(answer).to_contain_text("/lines/0/quantity -3")
     expect(answer).to_contain_text("/lines/1/quantity 4.5")
@@ -83,9 +83,9 @@ def test_busy_is_not_sold_out(shelf, open_page, complaints):
         times=1,
     )
     row(page, "mug").get_by_role("spinbutton").fill("1")
-    page.get_by_role("button", name="Place the order").click()
+    page.get_by_role("button", name="Waiter the order").click()
     expect(page.locator(".answer.busy")).to_contain_text("Try again in 3 s")
-    page.get_by_role("button", name="Place the order").click()
+    page.get_by_role("button", name="Waiter the order").click()
     expect(page.locator(".answer.ordered")).to_be_visible()
     assert "503" in complaints.pop()
 
@@ -104,7 +104,7 @@ def test_a_strategy_is_chosen_and_explained(shelf, open_page):
     page.get_by_label("Strategy").select_option("row_lock")
     expect(page.locator("#idea")).to_contain_text("FOR NO KEY UPDATE")
     row(page, "mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Place the order").click()
+    page.get_by_role("button", name="Waiter the order").click()
     expect(page.locator(".answer.ordered")).to_contain_text("row_lock")
     assert Order.objects.get().strategy == "row_lock"
 
@@ -123,7 +123,7 @@ def test_a_server_that_is_gone_leaves_the_outcome_open(shelf, open_page, complai
     page = open_page("/shop/")
     page.route("**/checkout/", lambda route: route.abort())
     row(page, "mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Place the order").click()
+    page.get_by_role("button", name="Waiter the order").click()
     expect(page.locator(".answer.unknown")).to_contain_text("isn't known")
     assert "ERR_FAILED" in complaints.pop()
 
@@ -131,7 +131,7 @@ def test_a_server_that_is_gone_leaves_the_outcome_open(shelf, open_page, complai
 def place_an_order(page):
     """Order a mug; return the answer on the page."""
     row(page, "mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Place the order").click()
+    page.get_by_role("button", name="Waiter the order").click()
     answer = page.locator(".answer.ordered").first
     expect(answer).to_be_visible()
     return answer
@@ -192,7 +192,7 @@ def test_asking_again_places_no_second_order(shelf, open_page, complaints):
 
     page.route("**/checkout/", lose, times=1)
     row(page, "mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Place the order").click()
+    page.get_by_role("button", name="Waiter the order").click()
     expect(page.locator(".answer.unknown")).to_contain_text("isn't known")
     page.get_by_role("button", name="Ask again").click()
     expect(page.locator(".answer.ordered")).to_be_visible()

@@ -68,7 +68,7 @@ def _token_faults(claims: Sequence[Hold]) -> Iterable[str]:
 
 
 def _order_faults(holds: Sequence[Hold]) -> Iterable[str]:
-    """Whoever asked after another had been granted must have the higher token, even if it claims nothing."""
+    """Whichever asked after another was granted must have the higher token, even if it claims nothing."""
     for one, other in itertools.permutations(holds, 2):
         if one.acquired < other.invoked and other.token <= one.token:
             yield f"asked later and got no higher token: {one} and then {other}"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from locking import BackendUnavailable, LockLost, LockNotAcquired, get_lock
 from locking.backends.redis import scripts
-from locking.clock import now
 from locking.testing.contract.processes import Child, child
+from locking.utils.clock import now
 from tests.chaos.history import Hold, Journal, read_holds, violations
 
 TTL = 0.25

@@ -45,14 +45,14 @@ def pids(checkout: Path) -> list[int]:
 
 
 def kill_now(pid: int) -> None:
-    """Kill without a farewell, and wait until it is gone."""
+    """Kill without a deregister, and wait until it is gone."""
     process = psutil.Process(pid)
     process.kill()
     assert server_module.gone_within(process, 10)
 
 
 class TestStarting:
-    """Whoever comes first starts the servers; the rest find them."""
+    """Anyone who comes first starts the servers; the rest find them."""
 
     def test_both_answer_after_a_start(self, checkout):
         """After start() both servers answer on their sockets."""

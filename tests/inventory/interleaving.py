@@ -20,9 +20,9 @@ from django.db import connection, connections
 
 from inventory import stock_store
 from inventory.checkpoints import installed
-from locking.backends.base import PollingPlace
-from locking.backends.database.rows import RowPlace
-from locking.handler import locks
+from locking.backends.base import PollingWaiter
+from locking.backends.database.rows import RowWaiter
+from locking.core.handler import locks
 
 PATIENCE = 30.0
 
@@ -197,7 +197,7 @@ def _seen_waiting() -> Iterator[None]:
         return spy
 
     with ExitStack() as stack:
-        for place in (PollingPlace, RowPlace):
+        for place in (PollingWaiter, RowWaiter):
             stack.enter_context(mock.patch.object(place, "wait", spied(place.wait)))
         yield
     WAITING.clear()

@@ -12,15 +12,15 @@ from django.conf import settings
 from django.db import IntegrityError, OperationalError, connection
 
 from inventory import batch_sale as module
-from inventory.combiner import Combiner
 from inventory.domain import Busy, LimitReached, Line, SoldOut, UnknownProduct
+from inventory.group_commit import GroupCommit
 from inventory.models import CustomerPurchase, Product
 from inventory.progress import OutcomeUnknown, SaleProgress
 from inventory.rows import subtract_many
 from inventory.strategies import Sale, Strategy
 from inventory.strategies.combined import Combined
 from orders.models import Order
-from orders.recording import ClientKey, RepeatedKey
+from orders.order_writer import ClientKey, RepeatedKey
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
 from tests.inventory.books import books
@@ -36,7 +36,7 @@ def buying(*lines: Line):
 
 def waiting() -> int:
     """Return how many callers stand in the queue."""
-    return len(Combined.combiner._queue)
+    return len(Combined.group_commit._queue)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_each_has_its_own_verdict(way):
     carts = [
         [Line(pen, 2)],
         [Line(pen, 2), Line(mug, 1)],
-        [Line("ghost", 1), Line(pen, 1)],
+        [Line("missing", 1), Line(pen, 1)],
         [Line(pen, 1), Line(mug, 1)],
         [Line(mug, 1)],
     ]
@@ -104,7 +104,7 @@ def test_each_has_its_own_verdict(way):
         errors = [buyer.ends().error for buyer in others]
     assert [type(error) for error in errors] == [type(None), SoldOut, UnknownProduct, type(None), type(None)]
     assert [(s.sku, s.requested, s.available) for s in errors[1].shortages] == [(pen, 2, 1)]
-    assert errors[2].skus == ("ghost",)
+    assert errors[2].skus == ("missing",)
     assert [books(sku).left for sku in (pen, mug)] == [0, 0]
     assert books(pen).balanced
     assert books(mug).balanced
@@ -278,7 +278,7 @@ def test_a_row_that_stays_locked_is_busy(monkeypatch):
 
 
 def test_a_lost_connection_is_everybodys_answer(monkeypatch):
-    """When nobody knows what became of the commit, nobody is told that it failed or that it went well."""
+    """When the outcome of the commit is unknown, no caller is told that it failed or that it went well."""
     sku = ProductFactory.create().sku
 
     def lose(batch):
@@ -327,13 +327,13 @@ def test_a_batch_has_a_bound_and_the_lead_is_handed_on():
         gate.wait(30)
 
     def queued(others):
-        return bool(leaders) and len(combiner._queue) == others
+        return bool(leaders) and len(group_commit._queue) == others
 
-    combiner = Combiner(work, most=2)
+    group_commit = GroupCommit(work, most=2)
     threads = []
     for number in range(5):
         threads.append(
-            threading.Thread(target=combiner.submit, args=(Sale((), print), 10), name=f"T{number}")
+            threading.Thread(target=group_commit.submit, args=(Sale((), print), 10), name=f"T{number}")
         )
         threads[-1].start()
         eventually(partial(queued, number), "it leads or waits")
@@ -341,7 +341,7 @@ def test_a_batch_has_a_bound_and_the_lead_is_handed_on():
     for thread in threads:
         thread.join(30)
     assert leaders == [("T0", 1), ("T1", 2), ("T3", 2)]
-    assert not combiner._led
+    assert not group_commit._led
 
 
 def test_a_fork_starts_with_an_empty_queue():
@@ -352,13 +352,13 @@ def test_a_fork_starts_with_an_empty_queue():
         inside.set()
         go.wait(30)
 
-    combiner = Combiner(work)
-    thread = threading.Thread(target=combiner.submit, args=(Sale((), print), 10))
+    group_commit = GroupCommit(work)
+    thread = threading.Thread(target=group_commit.submit, args=(Sale((), print), 10))
     thread.start()
     inside.wait(30)
     child = os.fork()
     if not child:
-        os._exit(0 if not combiner._led and not combiner._mutex.locked() else 1)
+        os._exit(0 if not group_commit._led and not group_commit._mutex.locked() else 1)
     _, status = os.waitpid(child, 0)
     go.set()
     thread.join(30)

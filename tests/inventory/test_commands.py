@@ -75,7 +75,7 @@ def test_reloading_brings_back_units_that_redis_has_lost(strategy):
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("args", "reason"),
-    [(("nonsense",), "unknown strategy"), (("segmented", "ghost"), "unknown product: ghost")],
+    [(("nonsense",), "unknown strategy"), (("segmented", "missing"), "unknown product: missing")],
 )
 def test_reloading_what_there_is_not(args, reason):
     """A misspelt strategy or SKU is named."""

@@ -128,7 +128,7 @@ def test_the_order_of_the_basket_does_not_matter(lines, random):
     [
         SoldOut([Shortage("mug", 2, 1), Shortage("pen", 5, 0)]),
         Busy("locked", retry_after=2.5),
-        UnknownProduct(["ghost"]),
+        UnknownProduct(["missing"]),
         InvalidCart("quantity", 0, "must be more"),
     ],
 )

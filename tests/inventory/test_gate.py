@@ -14,12 +14,12 @@ from django.db import OperationalError, transaction
 from inventory import stock_store
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, SoldOut
-from inventory.gate import Gate
 from inventory.models import Product, StockMovement
 from inventory.progress import SaleProgress
-from inventory.rooms import Room
 from inventory.rows import find_products
 from inventory.services import change_stock
+from inventory.shards import Shard
+from inventory.stock_reservation import StockReservation
 from inventory.strategies import Reconciled, get_strategy
 from inventory.strategies.redis_gate import RedisGate
 from inventory.strategies.segmented import Segmented
@@ -107,7 +107,7 @@ def a_buyer_dies_holding_units(strategy: str, sku: str) -> int:
     gate = GATES[strategy].gate
     gate.load([Line(sku, 1)])
     with buyers() as start:
-        start("A", lambda: gate.rooms[0].take(uuid4(), {sku: 1}, whole=True), "taken").ends()
+        start("A", lambda: gate.shards[0].take(uuid4(), {sku: 1}, whole=True), "taken").ends()
     return drift(strategy, sku)
 
 
@@ -120,7 +120,7 @@ def a_sale_fails_before_its_commit(strategy: str, sku: str) -> int:
 
 def a_delivery_comes_while_the_stock_is_loaded(strategy: str, sku: str) -> int:
     """B has read the database, a delivery makes that old and is sold from, B puts in what it read."""
-    find = "inventory.gate.find_products"
+    find = "inventory.stock_reservation.find_products"
     with pytest.MonkeyPatch.context() as patch, buyers() as start:
 
         def slow(lines):
@@ -237,15 +237,15 @@ def test_a_gate_that_settles_before_the_commit_is_noticed(monkeypatch):
 def test_a_ledger_that_is_written_after_the_script_is_noticed(monkeypatch, lua):
     """Between the script and the entry there is a moment in which nobody knows whose the units are."""
     lua("gate_take", "if #lines > 0 then", "if false then")
-    take = Room.take
+    take = Shard.take
 
-    def take_then_enter(room, sale, wanted, *, whole):
-        taken = take(room, sale, wanted, whole=whole)
+    def take_then_enter(shard, sale, wanted, *, whole):
+        taken = take(shard, sale, wanted, whole=whole)
         checkpoint("taken")
-        stock_store.client().hset(room.ledger, str(sale), "{}")
+        stock_store.client().hset(shard.ledger, str(sale), "{}")
         return taken
 
-    monkeypatch.setattr(Room, "take", take_then_enter)
+    monkeypatch.setattr(Shard, "take", take_then_enter)
     sku = ProductFactory.create(on_hand=STOCK).sku
     with buyers() as start:
         a = start("A", buying("redis_gate", sku), "taken").reaches("taken")
@@ -262,8 +262,8 @@ def test_a_drift_is_told_and_mended(strategy, by):
     """A copy that is too high or too low is reported as a number, and rebuilt by the reconciler."""
     sku = ProductFactory.create(on_hand=STOCK).sku
     checkout([Line(sku, 1)], strategy)
-    room = next(room for room in GATES[strategy].gate.rooms if room.left([sku])[sku] or by > 0)
-    stock_store.client().hincrby(room.stock(sku), "units", by)
+    shard = next(shard for shard in GATES[strategy].gate.shards if shard.left([sku])[sku] or by > 0)
+    stock_store.client().hincrby(shard.stock(sku), "units", by)
     assert get_strategy(strategy).drift(Product.objects.filter(sku=sku)) == {sku: by}
     assert get_strategy(strategy).reconcile() == Reconciled(rebuilt=1)
     assert drift(strategy, sku) == 0
@@ -318,7 +318,7 @@ def test_a_sale_of_which_nobody_knows_is_left_to_the_reconciler(made, monkeypatc
         checkout([Line(sku, 1)], "redis_gate")
     assert drift("redis_gate", sku) == 0
     assert get_strategy("redis_gate").reconcile(older_than=0) == Reconciled(int(made), int(not made), 0)
-    assert RedisGate.gate.rooms[0].left([sku]) == {sku: STOCK - made}
+    assert RedisGate.gate.shards[0].left([sku]) == {sku: STOCK - made}
 
 
 def test_a_gate_that_had_no_answer_rests(settings, monkeypatch):
@@ -326,35 +326,35 @@ def test_a_gate_that_had_no_answer_rests(settings, monkeypatch):
     sku = ProductFactory.create(on_hand=STOCK).sku
     settings.REDIS_URL = "redis://127.0.0.1:1/0"  # nothing listens there
     checkout([Line(sku, 1)], "redis_gate")
-    monkeypatch.setattr(Gate, "_take", None)  # whoever asks now fails
+    monkeypatch.setattr(StockReservation, "_take", None)  # anyone who asks now fails
     checkout([Line(sku, 1)], "redis_gate")
 
 
 def test_a_repeated_take_takes_once():
     """The answer was lost and the script is sent again: the same units, entered once."""
-    sku, sale, room = ProductFactory.create(on_hand=STOCK).sku, uuid4(), RedisGate.gate.rooms[0]
+    sku, sale, shard = ProductFactory.create(on_hand=STOCK).sku, uuid4(), RedisGate.gate.shards[0]
     RedisGate.gate.load([Line(sku, 1)])
-    assert room.take(sale, {sku: 2}, whole=True) == room.take(sale, {sku: 2}, whole=True)
-    assert room.left([sku]) == {sku: STOCK - 2}
+    assert shard.take(sale, {sku: 2}, whole=True) == shard.take(sale, {sku: 2}, whole=True)
+    assert shard.left([sku]) == {sku: STOCK - 2}
     assert drift("redis_gate", sku) == 0
 
 
 def test_two_carts_that_each_hold_a_part_do_not_both_go_without(monkeypatch):
     """Three units over three segments, two carts of three, each gets a part: one is served, one refused."""
-    take = Room.take
+    take = Shard.take
 
-    def step_by_step(room, sale, wanted, *, whole):
-        taken = take(room, sale, wanted, whole=whole)
-        checkpoint("in room")
+    def step_by_step(shard, sale, wanted, *, whole):
+        taken = take(shard, sale, wanted, whole=whole)
+        checkpoint("in shard")
         return taken
 
     sku = ProductFactory.create(on_hand=3).sku
     Segmented.gate.load([Line(sku, 1)])
-    monkeypatch.setattr(Room, "take", step_by_step)
+    monkeypatch.setattr(Shard, "take", step_by_step)
     with buyers() as start:
-        a = start("A", buying("segmented", sku, 3), "in room").reaches("in room")
-        b = start("B", buying("segmented", sku, 3), "in room", "in room").reaches("in room").goes_on()
-        b.reaches("in room")
+        a = start("A", buying("segmented", sku, 3), "in shard").reaches("in shard")
+        b = start("B", buying("segmented", sku, 3), "in shard", "in shard").reaches("in shard").goes_on()
+        b.reaches("in shard")
         errors = [type(a.ends().error), type(b.ends().error)]
     assert sorted(error.__name__ for error in errors) == ["NoneType", "SoldOut"]
     assert (books(sku).sold, drift("segmented", sku)) == (3, 0)

@@ -1,4 +1,4 @@
-"""What the database itself refuses, whoever asks, and what the models refuse before that."""
+"""What the database itself refuses, no matter who asks, and what the models refuse before that."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_cause_counts_once():
 
 
 def test_a_change_of_stock_raises_the_version():
-    """Whoever compares versions sees a delivery, too."""
+    """Anyone who compares versions sees a delivery, too."""
     product = ProductFactory.create(on_hand=1)
     change_stock(product, Kind.RECEIVED, 4, "delivery:1")
     assert (product.on_hand, product.version) == (5, 1)

@@ -31,7 +31,7 @@ def test_it_settles_every_ledger():
     """An entry in Redis and a claim in the database, both of dead buyers, are given back and counted."""
     product = ProductFactory.create(on_hand=5)
     RedisGate.gate.load([Line(product.sku, 1)])
-    RedisGate.gate.rooms[0].take(uuid4(), {product.sku: 2}, whole=True)
+    RedisGate.gate.shards[0].take(uuid4(), {product.sku: 2}, whole=True)
     subtract(product, 1)
     StockClaim.objects.create(sale=uuid4(), product=product, quantity=1)
     assert reconcile() == "", "they are young"

@@ -44,10 +44,10 @@ def stock_in_the_cluster(nodes, settings):
 def test_the_segments_lie_on_several_servers(nodes):
     """Each segment's keys share a slot, and the segments' slots aren't all one server's."""
     slots = []
-    for room in Segmented.gate.rooms:
-        keys = (room.ledger, room.skus, room.stock("mug"))
+    for shard in Segmented.gate.shards:
+        keys = (shard.ledger, shard.skus, shard.stock("mug"))
         assert len({key_slot(key.encode()) for key in keys}) == 1
-        slots.append(key_slot(room.ledger.encode()))
+        slots.append(key_slot(shard.ledger.encode()))
     assert len({slot * 3 // 16384 for slot in slots}) > 1
 
 
@@ -91,7 +91,7 @@ def test_a_server_that_lost_its_memory_is_read_again(nodes):
     """One of three servers is flushed: what it held is read from the database, and nothing is undersold."""
     sku = ProductFactory.create(on_hand=10).sku
     checkout([Line(sku, 2)], "segmented")
-    lost = stock_store.client().get_node_from_key(Segmented.gate.rooms[0].ledger)
+    lost = stock_store.client().get_node_from_key(Segmented.gate.shards[0].ledger)
     stock_store.client().flushall(target_nodes=lost)
     checkout([Line(sku, 8)], "segmented")
     with pytest.raises(SoldOut):

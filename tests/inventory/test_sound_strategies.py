@@ -227,8 +227,8 @@ def test_an_unknown_product_is_named(strategy):
     """Every unknown SKU of the cart is named, and nothing of the known one is taken."""
     sku = ProductFactory.create(on_hand=3).sku
     with pytest.raises(UnknownProduct) as unknown:
-        checkout([Line("ghost", 1), Line(sku, 1), Line("phantom", 1)], strategy)
-    assert unknown.value.skus == ("ghost", "phantom")
+        checkout([Line("missing", 1), Line(sku, 1), Line("phantom", 1)], strategy)
+    assert unknown.value.skus == ("missing", "phantom")
     assert books(sku).left == 3
     checkout([Line(sku, 3)], strategy)
 
@@ -434,7 +434,9 @@ def test_a_fenced_holder_whose_lock_was_lost_keeps_the_next_one_waiting(first_li
 def test_a_fenced_holder_that_was_overtaken_may_try_again(first_line_only, redis_room, monkeypatch):
     """A is paused between lock and fence, B sells meanwhile: A is refused, is Busy, and then sold out."""
     sku = LabProductFactory.create().sku
-    monkeypatch.setattr("locking.transactions.fence.prepare", lambda alias, lease: checkpoint("fencing"))
+    monkeypatch.setattr(
+        "locking.transactions.locked_transaction.fence.prepare", lambda alias, lease: checkpoint("fencing")
+    )
     with buyers() as start:
         a = start("A", buying("fenced_lock", Line(sku, 1)), "fencing").reaches("fencing")
         redis_room.flushdb()
@@ -564,7 +566,7 @@ def test_a_delivery_does_not_need_redis(settings):
 
 def segment_units(sku: str) -> list[int]:
     """Return what the segments of `sku` hold."""
-    return [room.left([sku])[sku] for room in Segmented.gate.rooms]
+    return [shard.left([sku])[sku] for shard in Segmented.gate.shards]
 
 
 def test_a_hundred_units_over_five_segments():
@@ -578,7 +580,7 @@ def test_a_hundred_units_over_five_segments():
 @pytest.mark.parametrize("first", range(5))
 def test_drained_segments_are_skipped(first, monkeypatch):
     """Whichever segment a buyer begins at, it finds the one unit that is left in another."""
-    monkeypatch.setattr("inventory.gate.random.choice", lambda rooms: rooms[first])
+    monkeypatch.setattr("inventory.stock_reservation.random.choice", lambda shards: shards[first])
     product = ProductFactory.create(on_hand=1)
     get_strategy("segmented").prepare([product])
     checkout([Line(product.sku, 1)], "segmented")

@@ -1,4 +1,4 @@
-"""Locust, headless: users who wait for their answers, as a second, differently built witness."""
+"""Locust, headless: users who wait for their answers, as a second, differently built check."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from config.serve import KEEP_CONNECTIONS, server
-from orders.race.guard import guarded
+from orders.race.process_guard import guarded
 from tests.load.wire import Address, Wire
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -11,7 +11,7 @@ import pytest
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from locking.lease import SingleLease
+from locking.core.lease import SingleLease
 from tests.lock_fixtures import *  # noqa: F403
 from tests.locking.engines import *  # noqa: F403
 from tests.locking.fenced_databases import Database, registered, settings_of

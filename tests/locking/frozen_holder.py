@@ -20,7 +20,7 @@ def main(where: str, ttl: float) -> None:
     from django.db.transaction import atomic
 
     from locking import LockError, get_lock
-    from locking.fence import advance
+    from locking.transactions.fence import advance
 
     lease = get_lock("shop", fenced=True, ttl=ttl).acquire()
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from locking import liveness
-from locking.dead_processes import watcher
-from locking.liveness import Record, registration
+from locking.core import liveness
+from locking.core.dead_processes import watcher
+from locking.core.liveness import Record, registration
 
 __all__ = ["runtime_dir", "watching"]
 

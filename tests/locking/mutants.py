@@ -3,15 +3,15 @@
 from typing import cast
 
 from locking.backends.base import Grant
-from locking.backends.memory import MemoryBackend, MemoryPlace
-from locking.clock import now
+from locking.backends.memory import MemoryBackend, MemoryWaiter
+from locking.utils.clock import now
 
 
 class AnyoneReleases(MemoryBackend):
     """Release doesn't compare the owner."""
 
     def release(self, key, owner):
-        """Release whoever has it."""
+        """Release the present holder's."""
         hold = self.store.holder(key)
         return hold is not None and super().release(key, hold.owner)
 
@@ -20,7 +20,7 @@ class AnyoneExtends(MemoryBackend):
     """Extend doesn't compare the owner."""
 
     def extend(self, key, owner, ttl):
-        """Extend whoever has it."""
+        """Extend anyone who has it."""
         hold = self.store.holder(key)
         return hold is not None and super().extend(key, hold.owner, ttl)
 
@@ -36,34 +36,34 @@ class ExtensionRevives(MemoryBackend):
 class NeverExpires(MemoryBackend):
     """The ttl is ignored."""
 
-    def place(self, key, owner, ttl, *, fenced=False):
+    def waiter(self, key, owner, ttl, *, fenced=False):
         """Take it for an hour."""
-        return super().place(key, owner, 3600.0)
+        return super().waiter(key, owner, 3600.0)
 
 
 class ExpiresEarly(MemoryBackend):
     """The engine's lease is shorter than the client's."""
 
-    def place(self, key, owner, ttl, *, fenced=False):
+    def waiter(self, key, owner, ttl, *, fenced=False):
         """Take it for half of the time."""
-        return super().place(key, owner, ttl / 2)
+        return super().waiter(key, owner, ttl / 2)
 
 
 class GrantsToAll(MemoryBackend):
     """There is no exclusion."""
 
-    def place(self, key, owner, ttl, *, fenced=False):
+    def waiter(self, key, owner, ttl, *, fenced=False):
         """Each owner has a lock of its own."""
-        return super().place(f"{key}:{owner}", owner, ttl)
+        return super().waiter(f"{key}:{owner}", owner, ttl)
 
 
 class OneToken(MemoryBackend):
     """Every hold has the same token."""
 
-    def place(self, key, owner, ttl, *, fenced=False):
+    def waiter(self, key, owner, ttl, *, fenced=False):
         """Send the counter back each time, to where no clock overtakes it."""
         self.store._token = 1 << 60
-        return super().place(key, owner, ttl)
+        return super().waiter(key, owner, ttl)
 
 
 class LastComeFirstServed(MemoryBackend):
@@ -78,11 +78,11 @@ class LastComeFirstServed(MemoryBackend):
 
 
 class NoWakeUps(MemoryBackend):
-    """A release wakes nobody: whoever waits sleeps to the end of the lease."""
+    """A release wakes nobody: anyone who waits sleeps to the end of the lease."""
 
-    def place(self, key, owner, ttl, *, fenced=False):
-        """Put wax in the waiter's ears."""
-        place = cast(MemoryPlace, super().place(key, owner, ttl))
+    def waiter(self, key, owner, ttl, *, fenced=False):
+        """Put wax in front of the waiter."""
+        place = cast(MemoryWaiter, super().waiter(key, owner, ttl))
         place._waiter.wake = lambda: None
         return place
 
@@ -104,24 +104,24 @@ class FoldsCase(MemoryBackend):
 
 
 class StaysInLine(MemoryBackend):
-    """Whoever gives up is still in the queue."""
+    """Anyone who gives up is still in the queue."""
 
-    class Place(MemoryPlace):
+    class Waiter(MemoryWaiter):
         """A place that isn't left."""
 
         def leave(self):
             """Do nothing."""
 
-    def place(self, key, owner, ttl, *, fenced=False):
+    def waiter(self, key, owner, ttl, *, fenced=False):
         """A place that isn't left."""
-        return self.Place(self.store, key, owner, ttl)
+        return self.Waiter(self.store, key, owner, ttl)
 
 
 class BreaksAnyone(MemoryBackend):
     """Force release doesn't compare whom it was asked to break."""
 
     def force_release(self, key, expected):
-        """Break whoever has it."""
+        """Break anyone who has it."""
         hold = self.store.holder(key)
         return hold is not None and self.store.release(key, hold.owner)
 
@@ -139,9 +139,9 @@ class ListsNothing(MemoryBackend):
 class TooLate(MemoryBackend):
     """The lease is counted from the reply, not from the request: it looks longer than it is."""
 
-    def place(self, key, owner, ttl, *, fenced=False):
+    def waiter(self, key, owner, ttl, *, fenced=False):
         """Grant from later on."""
-        place = super().place(key, owner, ttl)
+        place = super().waiter(key, owner, ttl)
         take = place.try_acquire
 
         def later(*, queue):
@@ -155,9 +155,9 @@ class TooLate(MemoryBackend):
 class Blocks(MemoryBackend):
     """A wait of zero puts the caller to sleep."""
 
-    def place(self, key, owner, ttl, *, fenced=False):
+    def waiter(self, key, owner, ttl, *, fenced=False):
         """Wait whatever was asked for."""
-        place = super().place(key, owner, ttl)
+        place = super().waiter(key, owner, ttl)
         take = place.try_acquire
 
         def sleepy(*, queue):

@@ -1,4 +1,4 @@
-"""Two people at two connections, led step by step: whoever has to wait is seen waiting, never assumed to."""
+"""Two people at two connections, led step by step: one that has to wait is seen waiting."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SHIM = Path(__file__).with_name("clock_shim.c")
 
 
 class Node:
-    """A server behind a path that stays, whoever answers there."""
+    """A server behind a path that stays, no matter who answers there."""
 
     def __init__(self, folder: Path, shim: Path | None) -> None:
         folder.mkdir(parents=True)
@@ -30,7 +30,7 @@ class Node:
         self._count = 0
         self._running: dict[Path, ServerProcess] = {}
         self.set_clock(0)
-        self.place = self.start()
+        self.waiter = self.start()
 
     @property
     def url(self) -> str:
@@ -55,19 +55,19 @@ class Node:
         """Let the server at `path` answer for this node from now on."""
         self._path.unlink(missing_ok=True)
         self._path.symlink_to(path)
-        self.place = path
+        self.waiter = path
 
     def kill(self) -> None:
         """End the server that is in place; nothing that it knew is kept."""
-        self._running.pop(self.place).kill()
+        self._running.pop(self.waiter).kill()
 
     def pause(self) -> None:
         """Freeze it."""
-        self._running[self.place].pause()
+        self._running[self.waiter].pause()
 
     def resume(self) -> None:
         """Let it go on."""
-        self._running[self.place].resume()
+        self._running[self.waiter].resume()
 
     def set_clock(self, seconds: int) -> None:
         """Have its clock be off by so many seconds, at once."""
@@ -76,7 +76,7 @@ class Node:
 
     def knows(self, key: str) -> bool:
         """Whether it has a lock of this name."""
-        return bool(client(self.place).exists(key))
+        return bool(client(self.waiter).exists(key))
 
     def close(self) -> None:
         """End all its servers."""

@@ -14,7 +14,7 @@ from django.test import Client
 from django.urls import path
 
 from locking import LockLost, StaleFencingToken, distributed_lock, locked_transaction
-from locking.transactions import SectionAtomic
+from locking.transactions.locked_transaction import LockedAtomic
 from tests.locking.support import committed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
@@ -100,7 +100,7 @@ def test_a_failed_first_commit_of_two_is_retried(
 
 def test_mutant_retries_that_ignore_commits_sell_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the note of the commit the function runs again, and its row is stored twice."""
-    monkeypatch.setattr(SectionAtomic, "_note_commit", lambda block: None)
+    monkeypatch.setattr(LockedAtomic, "_note_commit", lambda block: None)
     seller([], ["default"], hook_that_deadlocks)()
     assert committed() == ["default 1", "default 2"]
 
@@ -140,6 +140,6 @@ def test_mutant_answers_that_ignore_commits_deny_a_stored_order(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the note of the commit the visitor is told to try again although the order is stored."""
-    monkeypatch.setattr(SectionAtomic, "_note_commit", lambda block: None)
+    monkeypatch.setattr(LockedAtomic, "_note_commit", lambda block: None)
     response: Any = client.get("/lost/")
     assert (response.status_code, committed()) == (409, ["sold"])

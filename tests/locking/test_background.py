@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import locking
-from locking import background, get_lock
-from locking.background import Worker, after_fork, run_once
-from locking.clock import now
-from locking.renewal import Watchdogs
+from locking import get_lock
+from locking.core.renewal import Watchdogs
 from locking.testing.contract.base import until
 from locking.testing.contract.processes import child
+from locking.utils import background
+from locking.utils.background import Worker, after_fork, run_once
+from locking.utils.clock import now
 
 PATIENCE = 10.0
 
@@ -75,7 +76,7 @@ def test_a_running_worker_starts_one_that_could_not(calls, no_threads):
 @pytest.mark.usefixtures("memory_locks")
 def test_a_lease_taken_while_no_thread_could_start_is_renewed_later(no_threads, monkeypatch):
     """The watchdog that could not start renews every lease as soon as another lock is taken."""
-    monkeypatch.setattr("locking.lock.watchdogs", Watchdogs())
+    monkeypatch.setattr("locking.core.lock.watchdogs", Watchdogs())
     lease = get_lock("a").acquire().leases[0]
     no_threads.set()
     lease.renew_at = now()
@@ -115,7 +116,7 @@ def test_a_wake_up_during_the_step_is_not_lost():
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
 def test_whatever_a_step_raises_disables_no_worker(error, monkeypatch):
     """After an exception the step is called again; a thread that was ended starts again when it is woken."""
-    monkeypatch.setattr("locking.background.RETRY_PAUSE", 0.01)
+    monkeypatch.setattr("locking.utils.background.RETRY_PAUSE", 0.01)
     calls: list[int] = []
 
     def step():

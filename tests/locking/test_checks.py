@@ -24,7 +24,7 @@ from django.views import View
 from locking import checks, distributed_lock
 from locking.backends.memory import MemoryBackend
 from locking.backends.redis.health import judge, parse_info
-from locking.decorators import DECORATED
+from locking.transactions.decorator import DECORATED
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "checks.md"
 REDIS = "locking.backends.redis.RedisBackend"

@@ -3,12 +3,12 @@
 import pytest
 
 from locking import LockLost, get_lock
-from locking.lease import State
+from locking.core.lease import State
 from locking.testing.contract.base import elsewhere
 
 
 def test_a_turned_clock_ends_a_lease_for_its_holder_and_in_its_store(memory_locks, turned_clock):
-    """Whoever imported `now`, by whatever way, reads the clock that was turned."""
+    """Anyone who imported `now`, by whatever way, reads the clock that was turned."""
     lease = get_lock("a", ttl=60).acquire()
     turned_clock.advance(59)
     assert 0 < lease.remaining() <= 1

@@ -7,8 +7,8 @@ from django.test.utils import override_settings
 
 from locking import LockError
 from locking.backends.redis import scripts
-from locking.handler import locks
-from locking.renewal import watchdogs
+from locking.core.handler import locks
+from locking.core.renewal import watchdogs
 from locking.testing.contract import LockContract
 from tests.backends import MEMORY
 
@@ -23,7 +23,7 @@ MUTANTS = {
     "LastComeFirstServed": "test_every_waiter_gets_its_turn",
     "NoWakeUps": "test_a_release_wakes_a_waiter",
     "RefusesRepeats": "test_a_repeated_request_of_the_holder_is_granted_again",
-    "StaysInLine": "test_a_waiter_that_gave_up_leaves_no_ghost",
+    "StaysInLine": "test_a_waiter_that_gave_up_leaves_no_pending_release",
     "BreaksAnyone": "test_force_release",
     "ListsNothing": "test_listing",
     "TooLate": "test_a_free_lock_is_taken_at_once",
@@ -76,7 +76,7 @@ def test_a_backend_that_folds_case_is_refused():
 
 def test_a_core_without_a_watchdog_is_refused(monkeypatch):
     """A lease that nobody renews doesn't outlive its length."""
-    monkeypatch.setattr("locking.renewal._watched", lambda alias: [])
+    monkeypatch.setattr("locking.core.renewal._watched", lambda alias: [])
     with pytest.raises(AssertionError):
         run(
             "test_a_lease_kept_by_the_watchdog_outlives_its_length",
@@ -88,7 +88,7 @@ def test_a_core_without_a_watchdog_is_refused(monkeypatch):
 
 def test_a_core_that_lets_everyone_re_enter_is_refused(monkeypatch):
     """Re-entry by anything that threads share lets a second thread in."""
-    monkeypatch.setattr("locking.lock.current_context", lambda: watchdogs)
+    monkeypatch.setattr("locking.core.lock.current_context", lambda: watchdogs)
     with pytest.raises(AssertionError):
         run("test_another_thread_does_not_enter", {"BACKEND": MEMORY})
 
@@ -134,7 +134,7 @@ SCRIPT_MUTANTS = {
         "RELEASE",
         b"redis.call('LREM', KEYS[3], 0, ARGV[3]) > 0",
         b"false",
-        "test_a_waiter_that_gave_up_leaves_no_ghost",
+        "test_a_waiter_that_gave_up_leaves_no_pending_release",
     ),
 }
 

@@ -74,7 +74,7 @@ def test_the_panels_of_the_dashboard_have_their_own_places(dashboard):
 
 
 def test_the_rules_are_about_metrics_that_are_exported(rules, exported):
-    """Each has a name of its own, a severity, and words for whoever is woken."""
+    """Each has a name of its own, a severity, and words for anyone who is woken."""
     assert {name for rule in rules for name in METRIC.findall(rule["expr"])} <= exported
     assert len({rule["alert"] for rule in rules}) == len(rules)
     assert all(rule["labels"]["severity"] in ("info", "warning", "critical") for rule in rules)

@@ -11,11 +11,11 @@ from django.test.utils import override_settings
 
 from locking import BackendError, BackendUnavailable, LockLost, LockNotSupported, get_lock
 from locking.backends.base import Busy, Grant
-from locking.backends.database.connections import Permit, Pool
-from locking.databases import setting_too_small
-from locking.handler import locks
-from locking.identity import new_owner
+from locking.backends.database.connection_pool import ConnectionPool, Permit
+from locking.core.handler import locks
 from locking.testing.contract.base import begin, elsewhere, until
+from locking.utils.databases import setting_too_small
+from locking.utils.ownership import new_owner
 from tests.backends import ADVISORY, DATABASE
 from tests.locking.pooler import pooler_to
 
@@ -168,7 +168,7 @@ def test_waiters_survive_the_loss_of_the_listening_connection(postgresql):
     """When the connection that listens is terminated a waiter still gets the lock."""
     holder = get_lock("listening", ttl=60).acquire()
     waiter = begin(lambda: get_lock("listening", ttl=60).acquire(wait=60))
-    until(lambda: postgresql._bell.listens, PATIENCE)
+    until(lambda: postgresql._listener.listens, PATIENCE)
     _terminate_all(postgresql)
     holder.release()
     waiter.result(timeout=PATIENCE).release()
@@ -274,7 +274,7 @@ def test_waiters_hold_no_connection(postgresql_locks, django_db_blocker):
         holder = get_lock("crowd", ttl=60).acquire()
         key = backend._id(backend.key("crowd"))
         crowd = [begin(lambda: _pass_through("crowd")) for _ in range(30)]
-        until(lambda: len(backend._bell._lines.get(key, ())) == 30, PATIENCE)
+        until(lambda: len(backend._listener._lines.get(key, ())) == 30, PATIENCE)
         assert connections_to(backend) - before <= 3 + 1
         holder.release()
         for waiter in crowd:
@@ -324,8 +324,8 @@ def test_connections_in_use_for_too_long_are_told(postgresql_locks, django_db_bl
 
 
 def test_a_pool_without_a_bound_is_found_out(postgresql_locks, django_db_blocker, monkeypatch):
-    """A mutant: a pool that opens a connection for whoever asks fails the test above."""
-    monkeypatch.setattr(Pool, "_enter", lambda pool: Permit())
+    """A mutant: a pool that opens a connection for anyone who asks fails the test above."""
+    monkeypatch.setattr(ConnectionPool, "_enter", lambda pool: Permit())
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         test_connections_in_use_for_too_long_are_told(postgresql_locks, django_db_blocker)
 
@@ -391,7 +391,7 @@ def test_a_server_without_a_slot_says_which_setting_is_too_small(role_of_one, ba
 
 def test_a_waiter_that_does_not_wait_for_a_slot_is_found_out(role_of_one, monkeypatch):
     """A mutant: a refusal for want of a slot is taken for an outage, and the waiter gives up."""
-    monkeypatch.setattr("locking.backends.database.connections.setting_too_small", lambda error: None)
+    monkeypatch.setattr("locking.backends.database.connection_pool.setting_too_small", lambda error: None)
     with pytest.raises((AssertionError, BackendUnavailable)):
         test_a_server_without_a_slot_is_waited_for(role_of_one, DATABASE)
 
@@ -432,7 +432,7 @@ def test_the_end_of_the_session_reaches_the_section(advisory):
 
 
 def test_a_terminated_session_frees_the_lock(advisory):
-    """Whoever comes next has the lock at once."""
+    """Anyone who comes next has the lock at once."""
     lease = get_lock("freed", ttl=60).acquire()
     _terminate_all(advisory)
     elsewhere(lambda: get_lock("freed", ttl=60).acquire(wait=PATIENCE)).release()

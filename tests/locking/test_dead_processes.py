@@ -15,17 +15,18 @@ from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from locking import dead_processes, get_lock, liveness, locked_transaction
-from locking.clock import now
-from locking.dead_processes import Cleanup, Watch, has_no_session, watcher
-from locking.handler import locks
-from locking.identity import PROCESS, client_of_work, process_of
-from locking.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.liveness import DeadProcess, Record, Session, registration, server_of, sessions
+from locking import get_lock, locked_transaction
+from locking.core import dead_processes, liveness
+from locking.core.dead_processes import Cleanup, Watch, has_no_session, watcher
+from locking.core.handler import locks
+from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.core.liveness import DeadProcess, Record, Session, registration, server_of, sessions
 from locking.models import LockEvent
 from locking.signals import Observer, flush, lock_orphaned, observe, stop_observing
 from locking.testing.contract.base import begin
 from locking.testing.contract.processes import child
+from locking.utils.clock import now
+from locking.utils.ownership import PROCESS, client_of_work, process_of
 from tests.backends import BACKENDS
 from tests.locking.liveness_fixtures import own_path, read
 from tests.locking.pooler import pooler_to
@@ -34,7 +35,7 @@ from tests.locking.topologies.servers import until
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("watching")]
 
 LEASE = 300.0
-"""Seconds of the dead ones' leases: whoever waits for that fails."""
+"""Seconds of the dead ones' leases: anyone who waits for that fails."""
 
 WAIT = 20.0
 """Seconds within which a lock must have been released, on a machine that is busy."""
@@ -96,7 +97,7 @@ def test_a_waiter_gets_what_a_killed_process_held(engine):
 
 
 def test_who_comes_later_does_too(engine):
-    """Nobody waited when the holder died: whoever comes next notices."""
+    """Nobody waited when the holder died: anyone who comes next notices."""
     with killed(lambda: get_lock("a", ttl=LEASE)):
         get_lock("a", ttl=60, wait=WAIT).acquire().release()
 
@@ -116,7 +117,7 @@ def waiting_for(make):
     def work(pipe):
         registration.enter("default", "default/fair")
         backend = locks["default"] if make is get_lock else locks["default"].variant("fair")
-        place = backend.place(backend.key("a"), f"{PROCESS.client_id}:1", LEASE)
+        place = backend.waiter(backend.key("a"), f"{PROCESS.client_id}:1", LEASE)
         place.try_acquire(queue=True)
         pipe.send("queued")
         pipe.recv()
@@ -190,7 +191,7 @@ class Kept:
     def acquire(self):
         """Take it and keep it."""
         lease = get_lock("kept", ttl=LEASE).acquire()
-        lease.keep()
+        lease.leave_to_expire()
         return lease
 
 

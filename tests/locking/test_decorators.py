@@ -24,7 +24,7 @@ from locking import (
     distributed_lock,
     get_lock,
 )
-from locking.lease import HOLDS
+from locking.core.lease import HOLDS
 from tests.locking.support import committed, elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -329,7 +329,7 @@ def test_a_result_that_still_has_to_run_is_refused(make: Any) -> None:
         function()
 
 
-# --- what can't be decorated, and options that can't be meant ---------------------------------------------
+# --- what can't be decorated, and invalid options ---------------------------------------------
 
 
 @pytest.mark.parametrize(

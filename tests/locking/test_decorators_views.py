@@ -26,8 +26,8 @@ from locking import (
     distributed_lock,
     get_lock,
 )
-from locking.fence import forbid
 from locking.testing import simulate_loss
+from locking.transactions.fence import forbid
 from tests.locking.support import committed, elsewhere
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
@@ -300,7 +300,9 @@ def test_mutant_a_bare_transaction_without_the_lock_answers_201_for_nothing(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With Django's plain atomic block the view says 201, and the row was rolled back."""
-    monkeypatch.setattr("locking.decorators.transaction_without_lock", lambda aliases: transaction.atomic())
+    monkeypatch.setattr(
+        "locking.transactions.decorator.transaction_without_lock", lambda aliases: transaction.atomic()
+    )
     assert client.get("/without-lock/201/").status_code == 201
     assert committed() == []
 

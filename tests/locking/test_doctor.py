@@ -18,8 +18,8 @@ from locking.backends.base import Finding
 from locking.backends.memory import MemoryBackend
 from locking.backends.redis import diagnosis
 from locking.backends.redis.protocol import ReplicaAck
-from locking.handler import locks
-from locking.held import holds_of
+from locking.core.handler import locks
+from locking.inspection.held import holds_of
 from locking.management.locks import doctor
 from locking.models import Fence
 
@@ -216,16 +216,16 @@ def test_a_lock_without_an_end_is_found(patient):
 
 def test_a_holder_that_is_gone_is_found(monkeypatch):
     """Its process has given no sign of life."""
-    monkeypatch.setattr("locking.held.SILENT", -1.0)
+    monkeypatch.setattr("locking.inspection.held.SILENT", -1.0)
     with get_lock("a"):
         presence = {lease_client("a"): '{"host": "web-1", "pid": 7}'}
-        locks["default"].tell_presence(presence)
+        locks["default"].publish_heartbeats(presence)
         finding = findings()["holder gone"]
     assert (finding.verdict, finding.text) == ("warning", "1: a")
 
 
 def lease_client(name):
-    """The client id of whoever has the lock."""
+    """The client id of the caller that has the lock."""
     (hold,) = holds_of(name)
     return hold.owner.split(":")[0]
 

@@ -10,10 +10,10 @@ import pytest
 
 from locking import get_lock
 from locking.backends.base import Outcome
-from locking.handler import locks
-from locking.identity import new_owner
+from locking.core.handler import locks
 from locking.testing.contract.asyncio_ import auntil, auntil_free
 from locking.testing.contract.base import until
+from locking.utils.ownership import new_owner
 from tests.lock_fixtures import LocksOn
 from tests.private_redis import PrivateRedis
 

@@ -25,10 +25,10 @@ from locking import (
     locked_transaction,
 )
 from locking.backends.memory import STORES, MemoryBackend
-from locking.databases import fence_name
-from locking.fence import advance, forbid
-from locking.lease import State
+from locking.core.lease import State
 from locking.models import Fence
+from locking.transactions.fence import advance, forbid
+from locking.utils.databases import fence_name
 from tests.locking.fenced_databases import MARIADB, POSTGRESQL, SQLITE, sales, sell
 from tests.locking.players import two_players
 from tests.locking.support import committed, elsewhere
@@ -229,14 +229,16 @@ def test_a_database_without_a_fence_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_app_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its app the table can't be there: the message says what to add."""
-    monkeypatch.setattr("locking.fence.apps.is_installed", lambda name: False)
+    monkeypatch.setattr("locking.transactions.fence.apps.is_installed", lambda name: False)
     with pytest.raises(ImproperlyConfigured, match="INSTALLED_APPS"), locked_transaction("shop", fenced=True):
         pytest.fail("the body ran")
 
 
 def test_a_table_that_is_not_there_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """The database's own error comes with the command that mends it."""
-    monkeypatch.setattr("locking.fence.UPSERT", "INSERT INTO no_such_table VALUES (%s, %s, %s, %s, %s)")
+    monkeypatch.setattr(
+        "locking.transactions.fence.UPSERT", "INSERT INTO no_such_table VALUES (%s, %s, %s, %s, %s)"
+    )
     with pytest.raises(ProgrammingError) as missing, locked_transaction("shop", fenced=True):
         pytest.fail("the body ran")
     assert "migrate --database default" in missing.value.__notes__[0]

@@ -13,9 +13,9 @@ from django.db import Error, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking import get_lock, locked_transaction
-from locking.databases import reply_was_lost
-from locking.fence import FORBID, advance, forbid, prepare
-from locking.witness import NOTHING, TRIES, UNSETTLED, Witness, settle
+from locking.transactions.commit_probe import NOTHING, TRIES, UNSETTLED, CommitMarker, resolve
+from locking.transactions.fence import FORBID, advance, forbid, prepare
+from locking.utils.databases import reply_was_lost
 from tests.locking.dropping_proxy import DroppingProxy, proxied
 from tests.locking.fenced_databases import ALIAS, MARIADB, registered, sales, sell
 from tests.locking.support import elsewhere
@@ -120,7 +120,7 @@ def test_mutant_a_force_release_that_wipes_the_mark_denies_a_sale(
     proxy: DroppingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the mark the probe swears that nothing was committed, beside the row that was."""
-    monkeypatch.setattr("locking.fence.FORBID", FORBID.replace("owner = excluded.owner", BLIND))
+    monkeypatch.setattr("locking.transactions.fence.FORBID", FORBID.replace("owner = excluded.owner", BLIND))
     with pytest.raises(Error) as lost:
         force_release_behind_the_commit(proxy)
     assert lost.value.__notes__ == [NOTHING]
@@ -143,7 +143,7 @@ def test_a_hook_that_raises_is_not_taken_for_a_lost_commit(proxy: DroppingProxy)
 
 
 def test_without_a_fence_the_error_comes_out(proxy: DroppingProxy) -> None:
-    """Nothing can settle it then: whoever tries again may do it twice."""
+    """Nothing can resolve it then: anyone who tries again may do it twice."""
     with pytest.raises(Error, match="closed"), locked_transaction("shop", using=ALIAS):
         sell("A")
         proxy.cut = "behind"
@@ -151,21 +151,21 @@ def test_without_a_fence_the_error_comes_out(proxy: DroppingProxy) -> None:
 
 
 def test_a_transaction_that_is_still_committing_is_waited_for(proxy: DroppingProxy) -> None:
-    """The witness waits for the row's lock, so it can't say no to a commit that is on its way."""
+    """The marker waits for the row's lock, so it can't say no to a commit that is on its way."""
     with transaction.atomic(ALIAS), connections[ALIAS].cursor() as cursor:
         cursor.execute(
             "INSERT INTO locking_fence (name, token, owner, mark, updated_at)"
             " VALUES ('shop', 1, 'A', 'm', now())"
         )
         with pytest.raises(OperationalError, match="lock timeout"):
-            Witness(ALIAS, "shop", 1, "m", 0.05).was_committed()
+            CommitMarker(ALIAS, "shop", 1, "m", 0.05).was_committed()
         lost = OperationalError("server closed the connection")
-        assert not settle(Witness(ALIAS, "shop", 1, "m", 0.05), lost)
+        assert not resolve(CommitMarker(ALIAS, "shop", 1, "m", 0.05), lost)
         assert lost.__notes__ == [UNSETTLED]
-    assert Witness(ALIAS, "shop", 1, "m", 1.0).was_committed() is True
-    assert Witness(ALIAS, "shop", 1, "other", 1.0).was_committed() is False
-    assert Witness(ALIAS, "shop", 0, "other", 1.0).was_committed() is None
-    assert Witness(ALIAS, "never used", 1, "m", 1.0).was_committed() is False
+    assert CommitMarker(ALIAS, "shop", 1, "m", 1.0).was_committed() is True
+    assert CommitMarker(ALIAS, "shop", 1, "other", 1.0).was_committed() is False
+    assert CommitMarker(ALIAS, "shop", 0, "other", 1.0).was_committed() is None
+    assert CommitMarker(ALIAS, "never used", 1, "m", 1.0).was_committed() is False
     with connections[ALIAS].cursor() as cursor:
         cursor.execute("SELECT name FROM locking_fence")
         assert cursor.fetchall() == [("shop",)], "asking leaves nothing behind"
@@ -175,22 +175,22 @@ def test_a_database_that_is_down_is_asked_again(monkeypatch: pytest.MonkeyPatch)
     """A server that is just being restarted isn't asked once only, and not for ever."""
     refused = OperationalError("refused")
     answers: list[bool | Error] = [refused, refused, True]
-    asked: list[Witness] = []
+    asked: list[CommitMarker] = []
 
-    def was_committed(witness: Witness) -> bool:
-        asked.append(witness)
+    def was_committed(marker: CommitMarker) -> bool:
+        asked.append(marker)
         answer = answers.pop(0) if answers else refused
         if isinstance(answer, Error):
             raise answer
         return answer
 
-    monkeypatch.setattr(Witness, "was_committed", was_committed)
-    monkeypatch.setattr("locking.witness.jittered", lambda *_, **__: 0.0)
+    monkeypatch.setattr(CommitMarker, "was_committed", was_committed)
+    monkeypatch.setattr("locking.marker.jittered", lambda *_, **__: 0.0)
     lost = OperationalError("server closed the connection")
-    witness = Witness(ALIAS, "shop", 1, "m", 1.0)
-    assert settle(witness, lost)
+    marker = CommitMarker(ALIAS, "shop", 1, "m", 1.0)
+    assert resolve(marker, lost)
     assert len(asked) == 3
-    assert not settle(witness, lost)
+    assert not resolve(marker, lost)
     assert len(asked) == 3 + TRIES
     assert lost.__notes__ == [UNSETTLED]
 
@@ -201,13 +201,13 @@ def test_mariadb_tells_it_too(fenced_database: str) -> None:
     with get_lock("shop", fenced=True) as lease:
         prepare(fenced_database, lease)
         with transaction.atomic(fenced_database):
-            witness = advance(fenced_database, lease)
-            impatient = replace(witness, timeout=0.1)
+            marker = advance(fenced_database, lease)
+            impatient = replace(marker, timeout=0.1)
             with pytest.raises(OperationalError, match="Lock wait timeout"):
                 impatient.was_committed()
-        assert witness.was_committed() is True
-        assert replace(witness, mark="another").was_committed() is False
-        assert replace(witness, token=witness.token - 1, mark="another").was_committed() is None
+        assert marker.was_committed() is True
+        assert replace(marker, mark="another").was_committed() is False
+        assert replace(marker, token=marker.token - 1, mark="another").was_committed() is None
 
 
 def test_what_the_server_has_answered_needs_no_settling() -> None:

@@ -7,7 +7,7 @@ import redis
 from django.db import connections, transaction
 
 from locking import LockTransactionError, StaleFencingToken, get_lock, locked_transaction
-from locking.lease import Lease, State
+from locking.core.lease import Lease, State
 from tests.locking.fenced_databases import MARIADB, POSTGRESQL, REFUSED, SQLITE, Database, sales, sell
 from tests.locking.players import Player, two_players
 
@@ -231,7 +231,7 @@ def commit() -> None:
 
 def fence(buyer: str) -> None:
     """The statement of the fence, wherever the test puts it."""
-    from locking.fence import _write
+    from locking.transactions.fence import _write
 
     assert _write(connections["fenced"], "shop", TOKENS[buyer], buyer, "mark")
 
@@ -254,7 +254,7 @@ def fence_in_a_savepoint(buyer: str) -> None:
 
 
 def play(script: str, a: Player, b: Player, fence=fence) -> None:
-    """Play steps such as `A begin`, `B read`; a sale is made by whoever has read that there was none."""
+    """Play steps such as `A begin`, `B read`; a sale is made by anyone who has read that there was none."""
     seen: dict[str, list[str]] = {}
 
     def step(player: Player, buyer: str, what: str) -> None:

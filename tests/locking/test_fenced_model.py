@@ -11,7 +11,7 @@ import redis
 from django.db import connection, models
 
 from locking import LockLost, LockNotOwned, StaleFencingToken, get_lock
-from locking.lease import Lease, SingleLease
+from locking.core.lease import Lease, SingleLease
 from locking.models import FencedModel
 from tests.locking.support import elsewhere
 

@@ -8,7 +8,7 @@ from locking import LockKeyError, get_lock
 from locking.backends.memory import MemoryBackend
 from locking.backends.redis import RedisBackend
 from locking.conf import read_alias
-from locking.handler import InvalidLockBackend, LockHandler, locks
+from locking.core.handler import InvalidLockBackend, LockHandler, locks
 from locking.testing.contract.base import elsewhere
 from locking.testing.contract.processes import child
 from tests.backends import MEMORY, REDIS

@@ -11,7 +11,7 @@ from django.urls import resolve
 
 from locking.contrib import health
 from locking.contrib.health import livez, readiness, readyz
-from locking.handler import locks
+from locking.core.handler import locks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

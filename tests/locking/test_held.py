@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 
 from locking import get_fair_lock, get_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.handler import locks
-from locking.held import HeldLock, find_hold, held_locks, holds_of
+from locking.core.handler import locks
+from locking.inspection.admin_actions import extend_held, force_release
+from locking.inspection.held import HeldLock, find_hold, held_locks, holds_of
 from locking.models import Fence, LockEvent
-from locking.operating import extend_held, force_release
 from tests.backends import BACKENDS
 
 pytestmark = pytest.mark.django_db(transaction=True)

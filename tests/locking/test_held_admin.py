@@ -10,10 +10,10 @@ from django.contrib.auth.models import Permission
 from django.urls import reverse
 
 from locking import get_lock, get_semaphore
-from locking.admin.rows import Ident
+from locking.admin.held_rows import Ident
+from locking.core.handler import locks
 from locking.exceptions import LockLost
-from locking.handler import locks
-from locking.held import held_locks
+from locking.inspection.held import held_locks
 from locking.models import Fence, LockEvent
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,10 +9,10 @@ import pytest
 from locking import BackendUnavailable, get_fair_lock, get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.backends.base import Grant
 from locking.backends.redis.index import Index, read_entry, tags
-from locking.handler import locks
-from locking.held import GONE, held_locks, holds_of
-from locking.identity import new_owner
-from locking.operating import extend_held, force_release
+from locking.core.handler import locks
+from locking.inspection.admin_actions import extend_held, force_release
+from locking.inspection.held import GONE, held_locks, holds_of
+from locking.utils.ownership import new_owner
 from tests.locking.support import elsewhere
 from tests.locking.topologies.servers import Cluster, needs_redis_server, servers, until
 
@@ -74,7 +74,7 @@ def test_a_hold_that_ended_unseen_is_not_listed_and_goes(room, kind):
     assert len(members(room)) == 1
     assert names() == []
     assert members(room) == []
-    lease.keep()
+    lease.leave_to_expire()
 
 
 def test_a_name_taken_again_has_one_entry(room):
@@ -85,14 +85,14 @@ def test_a_name_taken_again_has_one_entry(room):
     assert [row.owner for row in rows()] == [newer.owner]
     assert len(members(room)) == 1
     newer.release()
-    lost.keep()
+    lost.leave_to_expire()
 
 
 def test_a_hand_over_is_listed_under_its_new_owner(room):
     """The lock passes to a waiter inside the release: the list shows the waiter, with its own token."""
     backend, (first, second) = locks["default"], (new_owner(), new_owner())
     backend.try_acquire("a", first, 30.0)
-    place = backend.place("a", second, 30.0)
+    place = backend.waiter("a", second, 30.0)
     place.try_acquire(queue=True)
     assert [(row.owner, row.waiters) for row in rows()] == [(first, 1)]
     backend.release("a", first)
@@ -110,7 +110,7 @@ def test_a_page_is_full_although_stale_entries_stood_in_it(room):
     page = held_locks(limit=10)
     assert [row.name for row in page.rows] == [f"n:{number:02}" for number in range(1, 21, 2)]
     for lease in leases:
-        lease.keep()
+        lease.leave_to_expire()
 
 
 def test_a_sweep_clears_what_nobody_meets(room):
@@ -221,10 +221,10 @@ def java_waits_fairly(room, key):
     """Stand in the queue of Redisson's fair lock and return what hears the wake-up."""
     room.rpush(f"redisson_lock_queue:{{{key}}}", JAVA_WAITER)
     room.zadd(f"redisson_lock_timeout:{{{key}}}", {JAVA_WAITER: time.time() * 1000 + 300_000})
-    ear = room.pubsub(ignore_subscribe_messages=True)
-    ear.subscribe(f"redisson_lock__channel:{{{key}}}:{JAVA_WAITER}")
-    ear.parse_response(block=True, timeout=10)
-    return ear
+    near_listener = room.pubsub(ignore_subscribe_messages=True)
+    near_listener.subscribe(f"redisson_lock__channel:{{{key}}}:{JAVA_WAITER}")
+    near_listener.parse_response(block=True, timeout=10)
+    return near_listener
 
 
 def test_a_java_fair_lock_is_listed_as_one_once_someone_waits(room):
@@ -247,15 +247,15 @@ def test_breaking_a_java_fair_lock_wakes_its_line(room, waits_when_listed):
     """The first in Redisson's queue is woken, whether or not it stood there when the list was shown."""
     java_holds(room, "a")
     if waits_when_listed:
-        ear = java_waits_fairly(room, "a")
+        near_listener = java_waits_fairly(room, "a")
     until(lambda: names() == ["a"], "the Java holder on the list")
     (hold,) = holds_of("a")
     assert hold.kind == ("fair" if waits_when_listed else "lock")
     if not waits_when_listed:
-        ear = java_waits_fairly(room, "a")
+        near_listener = java_waits_fairly(room, "a")
     assert force_release(hold, reason="the JVM is gone").done
-    assert ear.get_message(timeout=10)["data"] == b"0"
-    ear.close()
+    assert near_listener.get_message(timeout=10)["data"] == b"0"
+    near_listener.close()
 
 
 def java_permit(room, name, ends, permit=bytes(range(16)), until_ms=None):
@@ -315,7 +315,7 @@ def test_a_java_holder_after_one_of_ours_has_its_own_beginning(room):
     (row,) = rows()
     assert row.owner == JAVA
     assert row.since > lease.fencing_token / 1_000_000
-    lease.keep()
+    lease.leave_to_expire()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -333,10 +333,11 @@ def test_a_java_holder_can_be_broken(room):
 CRASH = """
 import django, signal
 django.setup()
-from locking import get_lock, presence
+from locking import get_lock
+from locking.inspection import heartbeat
 lease = get_lock("crash", ttl=60).acquire()
-presence.WORTH_TELLING = 0.0
-presence.reporter.beat()
+heartbeat.PUBLISH_AFTER = 0.0
+heartbeat.reporter.beat()
 print("told", flush=True)
 signal.pause()
 """
@@ -357,7 +358,7 @@ def test_a_killed_holder_is_known_and_shown_as_gone(monkeypatch):
     finally:
         process.kill()
         process.communicate()
-    monkeypatch.setattr("locking.held.SILENT", 0.2)
+    monkeypatch.setattr("locking.inspection.held.SILENT", 0.2)
     until(lambda: rows()[0].state == GONE, "its silence to be noticed")
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locking import LockError, LockKeyError, LockNotAcquired
-from locking.backoff import exponential, jittered
-from locking.clock import now
-from locking.identity import current_context, new_owner
 from locking.testing.contract.processes import child
+from locking.utils.backoff import exponential, jittered
+from locking.utils.clock import now
+from locking.utils.ownership import current_context, new_owner
 
 
 def test_owners_are_never_used_twice():

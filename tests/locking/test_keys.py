@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locking.exceptions import LockKeyError
-from locking.key_values import MAX_LENGTH, as_text, balanced, encode
-from locking.keys import compile_template, key_builder
+from locking.keys.template import compile_template, key_builder
+from locking.keys.values import MAX_LENGTH, as_text, balanced, encode
 
 
 def render(source: str, **arguments: object) -> str:

@@ -24,13 +24,13 @@ from locking import (
 )
 from locking.backends.base import Grant
 from locking.backends.memory import STORES
-from locking.clock import now
-from locking.handler import locks
-from locking.identity import new_owner
-from locking.lease import State
+from locking.core.handler import locks
+from locking.core.lease import State
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import at_leisure, begin, counted_waiters, elsewhere, until
 from locking.testing.contract.processes import child
+from locking.utils.clock import now
+from locking.utils.ownership import new_owner
 from tests.backends import BACKENDS, with_kind
 
 PATIENCE = 30.0
@@ -168,7 +168,7 @@ def test_the_lock_lives_as_long_as_its_longest_reader(on, ttls):
     """Of two readers that die the longer-lived keeps the writer out, and its end lets the writer in."""
     begun = now()
     for ttl in ttls:
-        elsewhere(get_read_lock("a", ttl=ttl).acquire).keep()
+        elsewhere(get_read_lock("a", ttl=ttl).acquire).leave_to_expire()
     with get_write_lock("a", ttl=FAR, wait=PATIENCE):
         assert SHORT * 4 * 0.98 <= now() - begun < PATIENCE
 
@@ -191,7 +191,7 @@ def test_the_end_of_the_longest_reader_shortens_the_lock(on):
     """When the longest reader lets go, a writer waits only for the rest."""
     longest = elsewhere(get_read_lock("a", ttl=FAR).acquire)
     begun = now()
-    elsewhere(get_read_lock("a", ttl=SHORT * 3).acquire).keep()
+    elsewhere(get_read_lock("a", ttl=SHORT * 3).acquire).leave_to_expire()
     longest.release()
     with get_write_lock("a", ttl=FAR, wait=PATIENCE):
         assert now() - begun >= SHORT * 3 * 0.98
@@ -430,7 +430,7 @@ def test_the_watchdog_keeps_every_kind(get, monkeypatch):
     """Without a ttl the lease is renewed beyond its length."""
 
     def outlive(length):
-        monkeypatch.setattr("locking.lock.DEFAULT_LEASE", length)
+        monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", length)
         with get("a", ttl=None) as lease:
             first_end = lease.leases[0].deadline
             until(lambda: lease.leases[0].deadline > first_end + SHORT or lease.ensure_held(), PATIENCE)
@@ -443,7 +443,7 @@ def test_the_watchdog_keeps_every_kind(get, monkeypatch):
 
 def test_a_loss_of_every_kind_is_told(get, monkeypatch):
     """What the engine forgot is found lost by the watchdog, told to `on_lost`, and not taken back."""
-    monkeypatch.setattr("locking.lock.DEFAULT_LEASE", SHORT * 4)
+    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", SHORT * 4)
     told: list[Lease] = []
     with pytest.raises(LockLost), get("a", ttl=None, on_lost=told.append) as lease:
         (single,) = lease.leases

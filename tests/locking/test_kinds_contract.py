@@ -11,7 +11,7 @@ from django.test.utils import override_settings
 
 from locking import Lock, get_fair_lock, get_write_lock
 from locking.backends.base import BaseLockBackend
-from locking.handler import locks
+from locking.core.handler import locks
 from locking.testing.contract.asyncio_ import AsyncContract
 from locking.testing.contract.base import ContractBase
 from locking.testing.contract.core import BodyContract, OwnershipContract
@@ -30,7 +30,7 @@ CORE = (
     BodyContract,
 )  # and its parts about several names: these kinds have one
 KINDS: dict[str, Callable[..., Lock]] = {"write": get_write_lock, "fair": get_fair_lock}
-# etcd's line is ZooKeeper's (`locking.backends.lines`), and test_kinds.py asks it too.
+# etcd's line is ZooKeeper's (`locking.backends.queue.backend`), and test_kinds.py asks it too.
 GRID = [(kind, row) for kind in KINDS for row in with_kind(kind) if row != "etcd"]
 
 # These are claims about the whole backend, not about one of its kinds.

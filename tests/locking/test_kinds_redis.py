@@ -17,11 +17,11 @@ from locking import (
 )
 from locking.backends.base import Busy, Grant
 from locking.backends.redis import kinds, scripts
-from locking.handler import locks
-from locking.identity import new_owner
-from locking.lease import State
+from locking.core.handler import locks
+from locking.core.lease import State
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
 from locking.testing.contract.processes import child
+from locking.utils.ownership import new_owner
 
 PATIENCE = 30.0
 FAR = 60.0
@@ -112,7 +112,7 @@ def test_a_java_permit_is_waited_for_and_shown_as_java_shows_it(server, no_end):
 
 def test_permits_stay_out_when_their_count_is_lost(server):
     """A count that was evicted or deleted is made anew less those that are out."""
-    get_semaphore("a", 2, ttl=FAR).acquire().keep()
+    get_semaphore("a", 2, ttl=FAR).acquire().leave_to_expire()
     server.delete("a")
     assert get_semaphore("a", 2, ttl=FAR).try_acquire()
     assert elsewhere(get_semaphore("a", 2).try_acquire) is None
@@ -247,7 +247,7 @@ def test_threads_are_served_in_the_order_they_came(server):
 
 
 def queue_is(server, length):
-    """Whether so many stand in line."""
+    """Whether so many wait in the queue."""
     return server.llen(QUEUE) == length
 
 
@@ -279,7 +279,7 @@ def test_who_gives_up_leaves_the_queue_and_those_behind_move_up(server, monkeypa
 
 def stand_in_line(backend, number):
     """Owners and their places in the queue of `a`, in order."""
-    places = {owner: backend.place("a", owner, FAR) for owner in (new_owner() for _ in range(number))}
+    places = {owner: backend.waiter("a", owner, FAR) for owner in (new_owner() for _ in range(number))}
     for place in places.values():
         assert isinstance(place.try_acquire(queue=True), Busy)
     return places
@@ -354,12 +354,12 @@ def test_a_waiter_before_us_is_not_overtaken(server):
 )
 def test_an_end_is_announced_as_java_listens_for_it(server, end, channel, payload):
     """On Redisson's channel, with the payload that wakes one or all."""
-    with server.pubsub() as ear:
-        ear.subscribe(channel)
-        assert ear.get_message(timeout=PATIENCE)["type"] == "subscribe"
+    with server.pubsub() as near_listener:
+        near_listener.subscribe(channel)
+        assert near_listener.get_message(timeout=PATIENCE)["type"] == "subscribe"
         with end("a", ttl=FAR):
             pass
-        assert ear.get_message(timeout=PATIENCE)["data"] == payload
+        assert near_listener.get_message(timeout=PATIENCE)["data"] == payload
 
 
 def test_killed_connections_cost_a_waiter_of_a_kind_nothing(server):
@@ -374,7 +374,7 @@ def test_killed_connections_cost_a_waiter_of_a_kind_nothing(server):
     writer.result(timeout=PATIENCE).release()
 
 
-def test_a_ghost_reader_is_buried(own_redis, proxy, locks_on):
+def test_a_pending_release_reader_is_released(own_redis, proxy, locks_on):
     """An acquisition of a kind without any reply isn't held, and what it left is taken back."""
     locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=1.0)
     with get_read_lock("a", ttl=FAR):

@@ -8,13 +8,13 @@ import pytest
 
 from locking import BackendUnavailable, Lease, LockLost, LockNotOwned, assert_locked, get_lock
 from locking.backends.memory import STORES
-from locking.clock import now
-from locking.handler import locks
-from locking.lease import HOLDS, State, _changing, unregister
-from locking.renewal import renew
+from locking.core.handler import locks
+from locking.core.lease import HOLDS, State, _changing, unregister
+from locking.core.renewal import renew
 from locking.testing import held_locks, simulate_loss
 from locking.testing.contract.base import elsewhere, until
 from locking.testing.contract.processes import child
+from locking.utils.clock import now
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
 PATIENCE = 30.0
@@ -179,7 +179,7 @@ def test_leases_of_several_names_show_the_worst():
 def test_keeping_several_names_keeps_all():
     """`keep` leaves each name to its ttl."""
     lease = get_lock("a", "b", ttl=30).acquire()
-    lease.keep()
+    lease.leave_to_expire()
     assert held_locks() == []
     assert get_lock("a").locked()
     assert get_lock("b").locked()
@@ -188,7 +188,7 @@ def test_keeping_several_names_keeps_all():
 def test_keeping_an_inner_hold_keeps_the_outer():
     """`keep` on a re-entered lock gives up one level, not the lock."""
     with get_lock("a", ttl=30):
-        get_lock("a", ttl=30).acquire().keep()
+        get_lock("a", ttl=30).acquire().leave_to_expire()
         assert held_locks() == ["a"]
 
 
@@ -304,7 +304,7 @@ def test_an_extension_during_a_renewal_leaves_no_longer_deadline_than_the_engine
 
 def test_a_lease_that_counts_on_its_own_request_alone_is_caught(monkeypatch):
     """The mutant of the test above: the local deadline outlives the engine's."""
-    monkeypatch.setattr("locking.lease.safe_ttl", lambda extension: extension.ttl)
+    monkeypatch.setattr("locking.core.lease.safe_ttl", lambda extension: extension.ttl)
     lease, hold = short_and_watched(3)
     renewed_before_the_extension(lease, monkeypatch)
     assert lease.deadline > hold.deadline
@@ -331,7 +331,7 @@ def test_an_extension_that_nobody_answered_may_be_served_late(monkeypatch):
     renew([lease])
     shorten("a", lease.owner, 2)  # only now does the engine serve it
     assert lease.deadline <= hold.deadline
-    monkeypatch.setattr("locking.lease.SETTLING", 0.0)
+    monkeypatch.setattr("locking.core.lease.SETTLING", 0.0)
     renew([lease])
     assert lease.remaining() > 29
 
@@ -343,7 +343,7 @@ def unanswered(*args):
 
 def test_the_watchdog_hears_of_a_shorter_lease(monkeypatch):
     """A renewed lease that its user shortens is renewed by its new length."""
-    monkeypatch.setattr("locking.lock.DEFAULT_LEASE", 60.0)
+    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", 60.0)
     with get_lock("a") as lease:
         lease.extend(0.6)
         until(lambda: single(lease).renewals >= 2, PATIENCE)
@@ -390,14 +390,14 @@ def test_a_kept_lease_leaves_the_newer_one_registered(monkeypatch):
     STORES.clear()
     monkeypatch.undo()
     newer = get_lock("a", ttl=60).acquire()
-    first.keep()
+    first.leave_to_expire()
     assert_locked("a")
-    newer.keep()
+    newer.leave_to_expire()
 
 
 def test_a_release_that_unregisters_by_name_is_caught(monkeypatch):
     """The mutant of the tests above: the newer lease is forgotten, and never renewed."""
-    monkeypatch.setattr("locking.lease.unregister", lambda lease: HOLDS.pop(lease._hold_key, None))
+    monkeypatch.setattr("locking.core.lease.unregister", lambda lease: HOLDS.pop(lease._hold_key, None))
     released_again(monkeypatch)
     with pytest.raises(LockNotOwned):
         assert_locked("a")
@@ -408,4 +408,4 @@ def test_a_lease_is_unregistered_once():
     lease = single(get_lock("a", ttl=60).acquire())
     unregister(lease)
     unregister(lease)
-    lease.keep()
+    lease.leave_to_expire()

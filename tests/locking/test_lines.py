@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from locking.backends.etcd.options import read_location as etcd_location_of
-from locking.backends.holds import Hold
-from locking.backends.lines import Contender, admits, blockers_of, holders_of
+from locking.backends.lease_expirer import LocalLease
+from locking.backends.queue.backend import QueueEntry, admits, blockers_of, holders_of
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.nodes import decode, encode, guid, node_name, parse, read_data, write_data
 from locking.backends.zookeeper.options import read_location
 from locking.backends.zookeeper.session import Session
-from locking.clock import now
 from locking.conf import read_alias
 from locking.exceptions import BackendError, BackendUnavailable
-from locking.names import check_name
+from locking.keys.names import check_name
+from locking.utils.clock import now
 
 KINDS = st.lists(st.sampled_from(["read", "write"]), max_size=8)
 
 
 def line_of(*kinds, permits=0):
     """A line of these kinds, numbered in order."""
-    return [Contender(f"n{i}", i, kind, permits) for i, kind in enumerate(kinds)]
+    return [QueueEntry(f"n{i}", i, kind, permits) for i, kind in enumerate(kinds)]
 
 
 @given(KINDS)
@@ -51,7 +51,7 @@ def test_a_writer_is_alone(kinds):
 
 @given(st.integers(1, 5), st.integers(0, 9))
 def test_a_semaphore_has_as_many_holders_as_permits(permits, number):
-    """The first in line have the permits; each of the others watches all before it."""
+    """The first in the queue have the permits; each of the others watches all before it."""
     line = line_of(*["semaphore"] * number, permits=permits)
     assert list(holders_of(line)) == line[:permits]
     assert [bool(blockers_of(line, each)) for each in line] == [i >= permits for i in range(number)]
@@ -184,7 +184,7 @@ def test_one_request_that_zookeeper_refuses_costs_no_other_its_answer():
 def test_a_hold_that_zookeeper_does_not_answer_for_stays_watched(monkeypatch):
     """A renewal without an answer is unknown, and leaves the hold's deadline and its place in the list."""
     backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
-    holds = {owner: Hold(f"/n{owner}", 1, now() + 60) for owner in ("gone", "kept", "mute")}
+    holds = {owner: LocalLease(f"/n{owner}", 1, now() + 60) for owner in ("gone", "kept", "mute")}
     for owner, hold in holds.items():
         backend._holds.add("k", owner, hold)
     outcomes = [NoNodeError(), 1, BackendUnavailable("no answer")]

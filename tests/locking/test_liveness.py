@@ -15,10 +15,18 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from locking import get_lock, liveness
-from locking.identity import PROCESS, is_fenced, new_fenced_owner, new_outlasting_owner, new_owner, process_of
-from locking.liveness import Record, Registration, registration, seize
+from locking import get_lock
+from locking.core import liveness
+from locking.core.liveness import Record, Registration, registration, seize
 from locking.testing.contract.processes import child
+from locking.utils.ownership import (
+    PROCESS,
+    is_fenced,
+    new_fenced_owner,
+    new_outlasting_owner,
+    new_owner,
+    process_of,
+)
 from tests.locking.liveness_fixtures import own_path, read
 
 pytestmark = pytest.mark.usefixtures("runtime_dir", "memory_locks")
@@ -325,7 +333,7 @@ def test_kept_leases_are_written_down_and_pruned(monkeypatch):
     """`keep()` puts the owner into the file; a thousand later those that have ended go."""
     monkeypatch.setattr(liveness, "REWRITE_AT", 3)
     registration.reset()
-    get_lock("a", ttl=60).acquire().keep()
+    get_lock("a", ttl=60).acquire().leave_to_expire()
     (owner,) = own_record().kept
     assert process_of(owner) == PROCESS.client_id
     for number in range(3):

@@ -14,15 +14,15 @@ from locking import (
     assert_locked,
     get_lock,
 )
-from locking.backends.memory import STORES, MemoryPlace, Store
-from locking.burial import undertaker
-from locking.handler import locks
-from locking.identity import new_owner
-from locking.lease import HOLDS
-from locking.lock import SingleLock
+from locking.backends.memory import STORES, MemoryWaiter, Store
+from locking.core.handler import locks
+from locking.core.lease import HOLDS
+from locking.core.lock import SingleLock
+from locking.core.pending_release import release_retrier
 from locking.testing import held_locks, simulate_contention, simulate_loss
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
+from locking.utils.ownership import new_owner
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
 PATIENCE = 30.0
@@ -49,7 +49,7 @@ def test_names_are_taken_in_sorted_order():
 
 def test_an_error_rolls_back_the_names_taken_before():
     """Not only a busy name: any failure leaves none of them taken."""
-    place = locks["default"].place
+    place = locks["default"].waiter
 
     def failing(key, *args, **kwargs):
         if key == "b":
@@ -147,13 +147,13 @@ def test_assert_locked():
         assert_locked("a")
 
 
-def test_a_refusal_is_no_reason_for_a_burial(monkeypatch):
+def test_a_refusal_is_no_reason_for_a_pending_releases(monkeypatch):
     """Busy is a known outcome: nothing is sent after it."""
-    bury = mock.Mock()
-    monkeypatch.setattr(undertaker, "bury", bury)
+    schedule = mock.Mock()
+    monkeypatch.setattr(release_retrier, "schedule", schedule)
     with simulate_contention("a"), pytest.raises(LockNotAcquired):
         get_lock("a").acquire(wait=0)
-    assert not bury.called
+    assert not schedule.called
 
 
 def the_store() -> Store:
@@ -164,7 +164,7 @@ def the_store() -> Store:
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt, SystemExit, BackendError("odd"), BackendUnavailable("gone")]
 )
-def test_an_unknown_outcome_is_a_reason_for_a_burial(error):
+def test_an_unknown_outcome_is_a_reason_for_a_pending_releases(error):
     """Whatever interrupted the attempt, its owner is sought and released."""
     take = the_store().take
 
@@ -194,7 +194,7 @@ def acting_as_interrupted(monkeypatch, error):
         take(*asked)
         raise error
 
-    monkeypatch.setattr(undertaker, "bury", lambda backend, *who: backend.release(*who[:2]))
+    monkeypatch.setattr(release_retrier, "schedule", lambda backend, *who: backend.release(*who[:2]))
     with mock.patch.object(the_store(), "take", interrupted), pytest.raises(type(error)):
         lock.acquire(wait=0)
     return backend.holder("a"), owner
@@ -220,8 +220,8 @@ def test_acting_as_an_owner_that_held_nothing_leaves_nothing(monkeypatch):
     lock, left = get_lock("a", ttl=60, wait=5), []
     assert isinstance(lock, SingleLock)
     lock.act_as(new_owner())
-    monkeypatch.setattr(MemoryPlace, "wait", mock.Mock(side_effect=KeyboardInterrupt))
-    monkeypatch.setattr(MemoryPlace, "leave", lambda place: left.append(place))
+    monkeypatch.setattr(MemoryWaiter, "wait", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(MemoryWaiter, "leave", lambda place: left.append(place))
     with simulate_contention("a"), pytest.raises(KeyboardInterrupt):
         lock.acquire()
     assert len(left) == 1

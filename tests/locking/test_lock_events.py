@@ -5,7 +5,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
-from locking.held import HeldLock
+from locking.inspection.held import HeldLock
 from locking.models import ImmutableRow, LockEvent
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,7 +49,7 @@ def test_the_model_refuses_to_change_the_audit(event, step):
 
 @pytest.mark.parametrize("sql", ["UPDATE locking_lockevent SET reason = ''", "DELETE FROM locking_lockevent"])
 def test_postgresql_refuses_too(event, sql):
-    """Whoever comes with SQL of his own is refused by the database."""
+    """Anyone who comes with SQL of his own is refused by the database."""
     with pytest.raises(DatabaseError, match="immutable"), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(sql)
     assert LockEvent.objects.get().reason == "why"

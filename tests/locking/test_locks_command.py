@@ -10,8 +10,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from locking import get_lock, get_semaphore, locked_transaction
-from locking.handler import locks
-from locking.held import holds_of
+from locking.core.handler import locks
+from locking.inspection.held import holds_of
 from locking.management.locks import output
 from locking.models import LockEvent
 

@@ -28,8 +28,8 @@ from locking import (
     locked_transaction,
 )
 from locking.conf import read_alias
-from locking.lock import Lock
-from locking.open_transactions import WATCH, WATCHED
+from locking.core.lock import Lock
+from locking.core.open_transactions import WATCH, WATCHED
 from locking.testing import simulate_loss
 from tests.locking.support import committed, elsewhere
 
@@ -290,7 +290,7 @@ def test_what_needs_a_transaction_of_its_own_refuses_whatever_the_alias_says(set
 
 @pytest.mark.parametrize("policy", ["hold", "ignore"])
 def test_a_word_that_can_not_go_together_with_a_fence_is_refused(policy: Any) -> None:
-    """Said of one function both can't be meant."""
+    """Said of one function both is invalid."""
     with pytest.raises(ValueError, match="can't go together with fenced"):
         distributed_lock(key="'shop'", fenced=True, on_open_transaction=policy)
 

@@ -7,17 +7,17 @@ import pytest
 
 from locking import LockNotAcquired, get_lock
 from locking.backends.base import Busy, Grant
-from locking.backends.memory import STORES, Store, Waiter
-from locking.handler import locks
+from locking.backends.memory import STORES, QueuedWaiter, Store
+from locking.core.handler import locks
 from locking.testing.contract.base import elsewhere
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
 
 
 def test_a_release_wakes_one_waiter_alone():
-    """The first in line is handed the lock; nobody else is disturbed."""
+    """The first in the queue is handed the lock; nobody else is disturbed."""
     store, woken = Store(), list[int]()
-    waiters = [Waiter(f"w:{number}", 60.0, partial(woken.append, number)) for number in range(3)]
+    waiters = [QueuedWaiter(f"w:{number}", 60.0, partial(woken.append, number)) for number in range(3)]
     assert isinstance(store.take("a", "holder", 60.0), Grant)
     for waiter in waiters:
         assert isinstance(store.take("a", waiter.owner, 60.0, waiter), Busy)
@@ -31,12 +31,12 @@ def test_a_release_wakes_one_waiter_alone():
     assert woken == [0, 2]
 
 
-def test_an_expired_lock_goes_to_the_first_in_line_whoever_asks():
+def test_an_expired_lock_goes_to_the_first_in_the_queue():
     """A newcomer that finds the lease over doesn't overtake those who wait."""
     store, woken = Store(), []
     store.take("a", "dead", 0.001)
     store._holds["a"].deadline += 60
-    waiter = Waiter("w:1", 60.0, lambda: woken.append(1))
+    waiter = QueuedWaiter("w:1", 60.0, lambda: woken.append(1))
     store.take("a", "w:1", 60.0, waiter)
     store._holds["a"].deadline -= 120
     busy = store.take("a", "newcomer", 60.0)
@@ -49,7 +49,7 @@ def test_a_shortened_lease_is_told_to_those_who_wait():
     """They ask again; a longer one wakes nobody."""
     store, woken = Store(), []
     store.take("a", "holder", 60.0)
-    store.take("a", "w:1", 60.0, Waiter("w:1", 60.0, lambda: woken.append(1)))
+    store.take("a", "w:1", 60.0, QueuedWaiter("w:1", 60.0, lambda: woken.append(1)))
     assert store.extend("a", "holder", 90.0)
     assert woken == []
     assert store.extend("a", "holder", 1.0)
@@ -60,7 +60,7 @@ def test_a_handed_over_lock_that_nobody_takes_is_passed_on():
     """A waiter that gives up at the very moment of its turn leaves the lock to the next."""
     store = STORES.setdefault("default", Store())
     store.take("a", "holder", 60.0)
-    place = locks["default"].place("a", "w:1", 60.0)
+    place = locks["default"].waiter("a", "w:1", 60.0)
     assert isinstance(place.try_acquire(queue=True), Busy)
     store.release("a", "holder")
     assert store._holds["a"].owner == "w:1"
@@ -82,7 +82,7 @@ def test_a_waiter_whose_loop_is_closed_is_no_danger():
     """The releaser isn't hurt by a task whose event loop has gone."""
 
     async def abandoned():
-        place = locks["default"].aplace("a", "w:1", 0.05)
+        place = locks["default"].async_waiter("a", "w:1", 0.05)
         assert isinstance(await place.try_acquire(queue=True), Busy)
         return place
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locking import LockKeyError
-from locking.names import MAX_NAME, MAX_TTL, UNSET, check_name, check_names, check_ttl, check_wait
+from locking.keys.names import MAX_NAME, MAX_TTL, UNSET, check_name, check_names, check_ttl, check_wait
 
 valid_text = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]), min_size=1).filter(
     str.strip

@@ -9,13 +9,13 @@ import threading
 import pytest
 
 from locking import LockLost, LockNotAcquired, get_lock, get_read_lock, locked_transaction
-from locking.clock import now
-from locking.decorators import distributed_lock
-from locking.handler import locks
-from locking.identity import new_owner
-from locking.renewal import renew
+from locking.core.handler import locks
+from locking.core.renewal import renew
 from locking.signals import Observer
 from locking.testing import simulate_contention, simulate_loss
+from locking.transactions.decorator import distributed_lock
+from locking.utils.clock import now
+from locking.utils.ownership import new_owner
 from tests.locking.observing import observed_by
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
@@ -190,6 +190,6 @@ def test_nothing_is_made_for_nobody(monkeypatch):
     def refuse(*_args, **_kwargs):
         raise AssertionError("an event was built that nobody hears")
 
-    monkeypatch.setattr("locking.lease.SingleLease.event", refuse)
+    monkeypatch.setattr("locking.core.lease.SingleLease.event", refuse)
     with get_lock("a", backend="default"):
         assert new_owner()

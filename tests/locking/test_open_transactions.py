@@ -15,7 +15,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from locking import LockLost, LockTransactionError, distributed_lock, get_lock, locked_transaction
-from locking.open_transactions import WATCH, WATCHED
+from locking.core.open_transactions import WATCH, WATCHED
 from locking.testing import simulate_loss
 from tests.locking.support import committed, elsewhere
 

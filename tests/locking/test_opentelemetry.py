@@ -1,4 +1,4 @@
-"""Traces: one span for the wait and one for the hold, in the trace of whoever took the lock."""
+"""Traces: one span for the wait and one for the hold, in the trace of the caller that took the lock."""
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider

@@ -19,7 +19,7 @@ from django.db import connections
 from django.test.utils import override_settings
 
 from locking import LockNotAcquired, LockNotSupported, get_lock, locked_transaction
-from locking.handler import locks
+from locking.core.handler import locks
 from locking.testing.contract.base import begin
 from tests.backends import ADVISORY, DATABASE
 

@@ -18,8 +18,8 @@ from locking import BackendUnavailable, LockLost, LockNotAcquired, get_lock
 from locking.contrib import prometheus
 from locking.contrib.groups import OTHER, Groups, read_setting, without_ids
 from locking.contrib.prometheus import Meter, metrics_view
-from locking.lock import force_release
-from locking.renewal import renew
+from locking.core.lock import force_release
+from locking.core.renewal import renew
 from locking.testing import simulate_contention, simulate_loss
 from locking.testing.contract.processes import child
 from tests.locking.observing import observed_by

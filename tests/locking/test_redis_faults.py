@@ -12,13 +12,13 @@ from redis.connection import ConnectionPool
 from locking import BackendUnavailable, Lease, LockLost, LockNotAcquired, get_lock
 from locking.backends.redis import RedisBackend, scripts, transport
 from locking.backends.redis.protocol import Connect
-from locking.burial import undertaker
-from locking.clock import now
-from locking.handler import locks
-from locking.lease import State
+from locking.core.handler import locks
+from locking.core.lease import State
+from locking.core.pending_release import release_retrier
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
 from locking.testing.contract.processes import child
+from locking.utils.clock import now
 
 ACQUIRE = scripts.ACQUIRE._by_digest
 RELEASE = scripts.RELEASE._by_digest
@@ -100,10 +100,12 @@ def test_an_extension_whose_reply_was_lost_holds(through_proxy):
     assert through_proxy._lose == []
 
 
-# no replies at all: unavailable, and the ghost is buried
+# no replies at all: unavailable, and the pending release is released
 
 
-def test_an_acquisition_without_any_reply_is_not_acquired_and_its_ghost_is_buried(through_proxy, own_redis):
+def test_an_acquisition_without_any_reply_is_not_acquired_and_its_pending_release_is_released(
+    through_proxy, own_redis
+):
     """The server has granted the lock and nobody heard: BackendUnavailable, and the hold is taken back."""
     through_proxy.lose_reply_to(ACQUIRE, times=2)
     with pytest.raises(BackendUnavailable):
@@ -112,7 +114,7 @@ def test_an_acquisition_without_any_reply_is_not_acquired_and_its_ghost_is_burie
 
 
 def test_a_request_that_arrives_after_its_sender_gave_up_leaves_no_lock(through_proxy, own_redis):
-    """A late acquisition takes effect for nobody: its ghost is found and buried."""
+    """A late acquisition takes effect for nobody: its pending release is found and released."""
     through_proxy.hold(ACQUIRE, times=2)
     with pytest.raises(BackendUnavailable):
         get_lock("a", ttl=60, fenced=True).acquire()
@@ -121,9 +123,9 @@ def test_a_request_that_arrives_after_its_sender_gave_up_leaves_no_lock(through_
     until(lambda: not own_redis.client.exists("a"), PATIENCE)
 
 
-def test_without_burials_the_ghost_would_stay(through_proxy, own_redis, monkeypatch):
+def test_without_pending_releases_the_pending_release_would_stay(through_proxy, own_redis, monkeypatch):
     """The mutant of the two tests above: with the rule patched out, the lock stays with nobody."""
-    monkeypatch.setattr(undertaker, "bury", lambda *args: None)
+    monkeypatch.setattr(release_retrier, "schedule", lambda *args: None)
     through_proxy.lose_reply_to(ACQUIRE, times=2)
     with pytest.raises(BackendUnavailable):
         get_lock("a", ttl=60).acquire()
@@ -132,34 +134,36 @@ def test_without_burials_the_ghost_would_stay(through_proxy, own_redis, monkeypa
 
 
 @pytest.mark.parametrize("url", ["unix:///nowhere/redis.sock", "redis://127.0.0.1:1/0"])
-def test_what_never_left_the_process_needs_no_burial(locks_on, monkeypatch, url):
+def test_what_never_left_the_process_needs_no_pending_releases(locks_on, monkeypatch, url):
     """Where no connection came about no lock can be taken later: threads and tasks leave nothing to seek."""
     locks_on(url)
-    bury = mock.Mock()
-    monkeypatch.setattr(undertaker, "bury", bury)
+    schedule = mock.Mock()
+    monkeypatch.setattr(release_retrier, "schedule", schedule)
     with pytest.raises(BackendUnavailable) as alone:
         get_lock("a", ttl=60).acquire()
     with pytest.raises(BackendUnavailable) as as_task:
         asyncio.run(get_lock("a", ttl=60).aacquire())
     assert not alone.value.sent
     assert not as_task.value.sent
-    assert not bury.called
+    assert not schedule.called
 
 
 def test_a_connection_that_broke_leaves_it_open_whether_the_request_arrived(through_proxy, monkeypatch):
     """A request whose reply is lost may have been served, although the second try finds no server at all."""
-    bury = mock.Mock()
-    monkeypatch.setattr(undertaker, "bury", bury)
+    schedule = mock.Mock()
+    monkeypatch.setattr(release_retrier, "schedule", schedule)
     assert not get_lock("a").locked()
     through_proxy.lose_reply_to(ACQUIRE, times=1)
     monkeypatch.setitem(transport.PERFORM, Connect, mock.Mock(side_effect=ConnectionRefusedError))
     with pytest.raises(BackendUnavailable) as unknown:
         get_lock("a", ttl=60).acquire()
     assert unknown.value.sent
-    assert bury.called
+    assert schedule.called
 
 
-def test_a_task_without_any_reply_is_not_acquired_and_its_ghost_is_buried(through_proxy, own_redis):
+def test_a_task_without_any_reply_is_not_acquired_and_its_pending_release_is_released(
+    through_proxy, own_redis
+):
     """The same for asyncio."""
     through_proxy.lose_reply_to(ACQUIRE, times=2)
 
@@ -186,7 +190,7 @@ def test_a_release_without_any_reply_may_be_tried_again(through_proxy, own_redis
 # a paused server
 
 
-def test_a_paused_server_bounds_the_acquisition_and_keeps_no_ghost(own_redis, locks_on):
+def test_a_paused_server_bounds_the_acquisition_and_keeps_no_pending_release(own_redis, locks_on):
     """While the server is stopped nobody waits for ever; later the late acquisition is taken back."""
     locks_on(own_redis.url, socket_timeout=0.5)
     with get_lock("warm-up"):
@@ -225,7 +229,7 @@ def test_a_paused_server_bounds_a_task_and_leaves_the_loop_free(own_redis, locks
 def test_a_pause_makes_a_lease_unknown_and_then_held_again(own_redis, locks_on, monkeypatch):
     """Not lost, for nobody else can have it yet: unknown, until the server answers."""
     _fast_watchdog(monkeypatch, lease=60.0)
-    monkeypatch.setattr("locking.lease.RENEW_AFTER", 0.2 / 60)
+    monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.2 / 60)
     locks_on(own_redis.url, socket_timeout=1.0)
     with get_lock("a") as lease:
         own_redis.pause()
@@ -251,8 +255,8 @@ def test_a_pause_beyond_the_lease_is_a_loss(own_redis, locks_on, monkeypatch):
 
 
 def _fast_watchdog(monkeypatch, lease):
-    monkeypatch.setattr("locking.lock.DEFAULT_LEASE", lease)
-    monkeypatch.setattr("locking.renewal.RETRY_PAUSE", 0.05)
+    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", lease)
+    monkeypatch.setattr("locking.core.renewal.RETRY_PAUSE", 0.05)
 
 
 # flushed, cut
@@ -440,7 +444,7 @@ def _timed_out(name, wait):
 
 
 def test_a_killed_waiter_is_passed_over_at_once(own_redis, locks_on):
-    """After `kill -9` of the first in line the second gets the lock by the same release."""
+    """After `kill -9` of the first in the queue the second gets the lock by the same release."""
     locks_on(own_redis.url)
 
     def wait_for_ever(pipe):
@@ -520,7 +524,7 @@ def test_an_interruption_at_any_step_of_an_acquisition_leaves_nothing(own_redis,
 
 @pytest.mark.parametrize("step", range(1, 13))
 def test_an_interruption_at_any_step_of_a_wait_leaves_nothing(own_redis, locks_on, step):
-    """Ctrl-C while standing in line leaves the line, and the lock to the holder."""
+    """Ctrl-C while waiting in the queue leaves the line, and the lock to the holder."""
     locks_on(own_redis.url)
     with get_lock("a", ttl=60):
         pool = the_pool()

@@ -20,10 +20,10 @@ from locking.backends.base import Busy
 from locking.backends.redis import scripts
 from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import derived, keys_of, pack, release_request
-from locking.handler import locks
-from locking.identity import new_owner
+from locking.core.handler import locks
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
+from locking.utils.ownership import new_owner
 from tests.locking.support import parts_of
 
 CHANNEL = "redisson_lock__channel:{a}"
@@ -164,7 +164,7 @@ def test_a_java_waiter_finds_the_lock_free(server, java):
 
 
 def test_a_java_waiter_and_ours_are_both_told(server):
-    """With a Java waiter beside our own the lock is left free, and our first in line is told to try, too."""
+    """With a Java waiter beside ours the lock is left free, and our first waiter is told to try, too."""
     with redis.Redis(unix_socket_path=server.connection_pool.connection_kwargs["path"]) as client:
         listener = client.pubsub()
         listener.subscribe(CHANNEL)
@@ -285,7 +285,7 @@ def test_if_the_first_three_listened_nobody_would(server, java, monkeypatch, ins
     monkeypatch.setattr(scripts, "ACQUIRE", scripts.Script(*scripts.ACQUIRE._files))
     _hold(server, java)
     _dead_places(server, 3)
-    place = locks["default"].place("a", new_owner(), 60.0)
+    place = locks["default"].waiter("a", new_owner(), 60.0)
     assert isinstance(place.try_acquire(queue=True), Busy)
     assert _listeners(server) == listeners
     place.leave()
@@ -299,7 +299,7 @@ class Crowd:
     """Waiters of three processes, the last of them dead, whose channels the test hears itself."""
 
     def __init__(self, server):
-        self.server, self.ear = server, server.pubsub(ignore_subscribe_messages=True)
+        self.server, self.near_listener = server, server.pubsub(ignore_subscribe_messages=True)
         one, two, dead = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
         waiters = [("1a", one), ("dead", dead), ("1b", one), ("2a", two), ("2b", two)]
         self.places = {
@@ -311,15 +311,15 @@ class Crowd:
 
     def hear(self, *channels):
         """Listen to these as well."""
-        self.ear.subscribe(*channels)
+        self.near_listener.subscribe(*channels)
         for _ in channels:
-            self.ear.parse_response(block=True, timeout=PATIENCE)
+            self.near_listener.parse_response(block=True, timeout=PATIENCE)
 
     def woken(self):
         """Whose channels had a message, in order; a last one of our own ends the reading."""
         self.server.publish("holdfast_lock_wake:1b", "end")
         heard: list[str] = []
-        while message := self.ear.get_message(timeout=PATIENCE):
+        while message := self.near_listener.get_message(timeout=PATIENCE):
             if message["data"] == b"end":
                 return heard
             heard.append(message["channel"].decode().removeprefix("holdfast_lock_wake:"))
@@ -353,7 +353,7 @@ def test_the_listener_of_a_process_that_gives_up_is_replaced(server, java):
 
 
 def test_a_waiter_that_gives_up_on_a_free_lock_passes_it_on(server):
-    """It may have been told that the lock is free, and it alone: the next in line has it."""
+    """It may have been told that the lock is free, and it alone: the next in the queue has it."""
     crowd = Crowd(server)
     place = crowd.places["1a"]
     request = release_request("a", place.split()[0], index=Index(), place=place.encode())

@@ -1,4 +1,4 @@
-"""Redlock beyond the contract: silent servers, ghosts, tokens, and its three known failures."""
+"""Redlock beyond the contract: silent servers, pending releases, tokens, and its three known failures."""
 
 import shutil
 import tempfile
@@ -15,10 +15,10 @@ from django.test.utils import override_settings
 from locking import BackendUnavailable, get_lock, locked_transaction
 from locking.backends.base import Busy, Grant
 from locking.backends.redlock import RedlockBackend
-from locking.handler import locks
-from locking.held import held_locks
-from locking.identity import new_owner
+from locking.core.handler import locks
+from locking.inspection.held import held_locks
 from locking.testing.contract.base import begin
+from locking.utils.ownership import new_owner
 from tests.backends import REDLOCK
 from tests.locking.redlock_nodes import PATIENCE, client, compiled_shim, nodes, until
 
@@ -67,7 +67,7 @@ def test_a_hanging_server_is_treated_like_a_dead_one(three):
     with get_lock("hang", ttl=TTL):
         assert three[0].knows("hang")
         three[2].resume()
-    until(lambda: _is_clean(three, "hang"), "servers without a ghost")
+    until(lambda: _is_clean(three, "hang"), "servers without a pending release")
 
 
 def _is_clean(made, name):
@@ -88,8 +88,8 @@ def test_too_few_grants_are_given_back(three):
 def test_a_split_vote_leaves_nothing(three):
     """Where others have a majority's worth of votes the asker gives its own vote back."""
     for node, owner in ((three[1], new_owner()), (three[2], new_owner())):
-        client(node.place).hset("split", owner, 1)
-        client(node.place).pexpire("split", 60_000)
+        client(node.waiter).hset("split", owner, 1)
+        client(node.waiter).pexpire("split", 60_000)
     assert get_lock("split", ttl=TTL).try_acquire() is None
     assert not three[0].knows("split")
     assert locks["default"].holder("split") is None
@@ -99,18 +99,18 @@ def test_what_a_majority_lists_is_listed(three):
     """A hold that only one server has left is none; one server that is gone hides nothing, two hide all."""
     lease, lost = get_lock("listed", ttl=TTL).acquire(), get_lock("forgotten", ttl=TTL).acquire()
     for node in three[:2]:
-        client(node.place).delete("forgotten")
-    locks["default"].tell_presence({"me": "{}"})
+        client(node.waiter).delete("forgotten")
+    locks["default"].publish_heartbeats({"me": "{}"})
     three[0].kill()
     (row,) = held_locks().rows
     assert (row.name, row.owner, row.token) == ("listed", lease.owner, lease.fencing_token)
     assert 0 < (row.remaining or 0.0) <= TTL
-    assert locks["default"].presence(["me"])["me"].text == "{}"
+    assert locks["default"].heartbeats(["me"])["me"].text == "{}"
     three[1].kill()
     page = held_locks()
     assert (page.rows, [problem.unsupported for problem in page.problems]) == ([], [False])
-    lease.keep()
-    lost.keep()
+    lease.leave_to_expire()
+    lost.leave_to_expire()
 
 
 def test_a_holder_goes_on_without_a_minority(three):
@@ -132,15 +132,15 @@ def granted_after_debts(three, monkeypatch):
     monkeypatch.setattr("locking.backends.redis.nodes.LEFT_ALONE", 0.0)
     backend = locks["default"]
     assert isinstance(backend, RedlockBackend)
-    place = backend.place("debts", new_owner(), TTL)
-    assert client(three[0].place).hset("debts", new_owner(), 1)
-    client(three[0].place).pexpire("debts", 60_000)
+    place = backend.waiter("debts", new_owner(), TTL)
+    assert client(three[0].waiter).hset("debts", new_owner(), 1)
+    client(three[0].waiter).pexpire("debts", 60_000)
     for silent in (three[1], three[2]):
         silent.pause()
         assert isinstance(place.try_acquire(queue=True), Busy)
         silent.resume()
-        client(silent.place).ping()
-    client(three[0].place).delete("debts")
+        client(silent.waiter).ping()
+    client(three[0].waiter).delete("debts")
     assert isinstance(place.try_acquire(queue=True), Grant)
     for node in backend.nodes:  # the time to settle is over
         node._debts = deque(debt._replace(due=0.0) for debt in node._debts)
@@ -153,7 +153,7 @@ def test_what_earlier_tries_left_to_undo_does_not_undo_a_grant(three, monkeypatc
     backend = locks["default"]
     assert isinstance(backend.try_acquire("debts", new_owner(), TTL), Busy)
     assert isinstance(backend.try_acquire("debts", new_owner(), TTL), Busy)
-    assert all(client(node.place).hexists("debts", owner) for node in three)
+    assert all(client(node.waiter).hexists("debts", owner) for node in three)
 
 
 def test_one_owner_for_all_tries_is_caught(three, monkeypatch):
@@ -170,13 +170,13 @@ def test_a_grant_cancels_what_the_same_owner_left_to_undo(three, monkeypatch):
     monkeypatch.setattr("locking.backends.redlock.owner_of_try", lambda owner, attempts: owner)
     owner = granted_after_debts(three, monkeypatch)
     assert isinstance(locks["default"].try_acquire("debts", new_owner(), TTL), Busy)
-    assert all(client(node.place).hexists("debts", owner) for node in three)
+    assert all(client(node.waiter).hexists("debts", owner) for node in three)
 
 
 def test_a_lease_has_the_owner_of_the_try_that_was_granted(three):
     """A lock that was granted at a later try is extended and released as the owner of that try."""
-    client(three[0].place).hset("later", new_owner(), 1)
-    client(three[1].place).hset("later", new_owner(), 1)
+    client(three[0].waiter).hset("later", new_owner(), 1)
+    client(three[1].waiter).hset("later", new_owner(), 1)
     lock = get_lock("later", ttl=TTL, wait=PATIENCE)
 
     def hold():
@@ -187,7 +187,7 @@ def test_a_lease_has_the_owner_of_the_try_that_was_granted(three):
 
     waiting = begin(hold)
     for node in three[:2]:
-        client(node.place).delete("later")
+        client(node.waiter).delete("later")
     assert waiting.result(timeout=PATIENCE)
     assert not any(node.knows("later") for node in three)
 
@@ -199,8 +199,8 @@ def test_a_foreign_value_costs_no_other_lease_its_renewal(three):
     for name in names:
         backend.try_acquire(name, owner, TTL)
     for node in three:
-        client(node.place).delete("many:4")
-        client(node.place).set("many:4", "no lock")
+        client(node.waiter).delete("many:4")
+        client(node.waiter).set("many:4", "no lock")
     answers = backend.extend_many([(name, owner, TTL) for name in names])
     assert answers == [name != "many:4" for name in names]
 
@@ -218,7 +218,7 @@ def test_a_release_that_nobody_can_confirm_is_not_called_a_success(three):
 def test_servers_are_told_a_longer_lease_than_the_holder(three):
     """The drift of clocks is on the servers' side: the holder's lease is the first to end."""
     with get_lock("drift", ttl=TTL) as lease:
-        left = min(client(node.place).pttl("drift") for node in three) / 1000
+        left = min(client(node.waiter).pttl("drift") for node in three) / 1000
         assert left > lease.remaining()
         assert lease.remaining() <= TTL
 

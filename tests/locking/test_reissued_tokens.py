@@ -16,17 +16,18 @@ import redis
 from django.contrib.auth.models import Group
 from django.test.utils import override_settings
 
-from locking import BackendUnavailable, StaleFencingToken, get_lock, locked_transaction, operating
+from locking import BackendUnavailable, StaleFencingToken, get_lock, locked_transaction
 from locking.backends.base import BaseLockBackend, Grant
 from locking.backends.memory import MemoryBackend
 from locking.backends.redis.backend import RedisBackend
-from locking.fence import FORBIDDEN, HIGHEST_TOKEN, forbid
-from locking.handler import locks
-from locking.held import HeldLock, held_locks
-from locking.identity import new_owner
-from locking.kinds import get_fair_lock, get_write_lock
-from locking.lease import Lease, State
+from locking.core.handler import locks
+from locking.core.kinds import get_fair_lock, get_write_lock
+from locking.core.lease import Lease, State
+from locking.inspection import admin_actions
+from locking.inspection.held import HeldLock, held_locks
 from locking.models import Fence
+from locking.transactions.fence import FORBIDDEN, HIGHEST_TOKEN, forbid
+from locking.utils.ownership import new_owner
 from tests.backends import REDLOCK
 from tests.locking.redlock_nodes import client, compiled_shim, nodes
 from tests.locking.support import committed
@@ -76,7 +77,7 @@ def test_a_real_server_whose_clock_is_set_right_after_losing_its_data(tmp_path: 
         with override_settings(LOCKING={"default": entry}):
             node.set_clock(HOUR)
             before = sell("before").fencing_token
-            client(node.place).flushall()
+            client(node.waiter).flushall()
             node.set_clock(0)
             assert sell("after").fencing_token == before + 1
     assert committed() == ["after", "before"]
@@ -161,7 +162,7 @@ def sell_during_a_force_release(monkeypatch: pytest.MonkeyPatch, *, fence_again:
     """Return the lease of a holder that sells between the operator's fence and his release."""
     lease = get_lock("shop", fenced=True, ttl=60).acquire()
     (shown,) = held_locks().rows
-    advance, steps = operating._advance_fence, iter(["before", "after"])
+    advance, steps = admin_actions._advance_fence, iter(["before", "after"])
 
     def and_sell(hold: HeldLock, database: str) -> str:
         step = next(steps)
@@ -170,8 +171,8 @@ def sell_during_a_force_release(monkeypatch: pytest.MonkeyPatch, *, fence_again:
             sell("in time")
         return told
 
-    monkeypatch.setattr(operating, "_advance_fence", and_sell)
-    assert operating.force_release(shown, reason="test").done
+    monkeypatch.setattr(admin_actions, "_advance_fence", and_sell)
+    assert admin_actions.force_release(shown, reason="test").done
     assert lease.fencing_token > AHEAD
     return lease
 

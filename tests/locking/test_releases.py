@@ -14,16 +14,16 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from locking.backends.etcd import EtcdBackend
+from locking.backends.etcd.client import Client
 from locking.backends.etcd.leases import Leases
-from locking.backends.etcd.wire import Wire
-from locking.backends.holds import Hold, Holds
+from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.session import Dropped, Session
-from locking.clock import now
 from locking.conf import read_alias
-from locking.handler import locks
-from locking.identity import new_owner
+from locking.core.handler import locks
 from locking.testing.contract.base import until
+from locking.utils.clock import now
+from locking.utils.ownership import new_owner
 from tests.backends import ADVISORY
 
 PATIENCE = 10.0
@@ -60,8 +60,8 @@ def members(monkeypatch):
     def posted(member, path, body):
         raise said.pop(0)
 
-    monkeypatch.setattr("locking.backends.etcd.wire._posted", posted)
-    return Leases(Wire("a", MEMBERS, 3.0, {})), said
+    monkeypatch.setattr("locking.backends.etcd.client._posted", posted)
+    return Leases(Client("a", MEMBERS, 3.0, {})), said
 
 
 @pytest.mark.parametrize(("first", "released"), [(lost_reply, True), (refused_connection, False)])
@@ -161,13 +161,13 @@ def extended_twice(hold, monkeypatch):
 
 def test_extensions_of_one_etcd_hold_leave_the_key_in_place(monkeypatch):
     """Two extensions at once, one of which needs a longer lease, leave the key bound to a living lease."""
-    cluster = extended_twice(Hold("n", 1, now() + 10, session=1, length=10), monkeypatch)
+    cluster = extended_twice(LocalLease("n", 1, now() + 10, session=1, length=10), monkeypatch)
     assert cluster.bound_to in cluster.alive
 
 
 def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
     """The mutant of the test above: the key is bound to a lease that was revoked, or gone."""
-    hold = Hold("n", 1, now() + 10, session=1, length=10)
+    hold = LocalLease("n", 1, now() + 10, session=1, length=10)
     monkeypatch.setattr(hold, "mutex", Unlocked())
     cluster = extended_twice(hold, monkeypatch)
     assert cluster.bound_to not in cluster.alive
@@ -175,8 +175,8 @@ def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
 
 def test_of_overlapping_extensions_a_hold_keeps_the_longest():
     """The hold outlives the lease, whichever answer comes last; alone, an extension may shorten it."""
-    holds = Holds(lambda key, hold: None)
-    hold = Hold("n", 1, now() + 60)
+    holds = LeaseExpirer(lambda key, hold: None)
+    hold = LocalLease("n", 1, now() + 60)
     holds.add("k", "o", hold)
     holds.begin("k", "o")
     holds.begin("k", "o")

@@ -7,13 +7,13 @@ import pytest
 
 from locking import BackendError, BackendUnavailable, Lease, LockLost, get_lock, get_semaphore
 from locking.backends.base import ask_each
-from locking.clock import now
-from locking.handler import locks
-from locking.identity import new_owner
-from locking.lease import State
-from locking.renewal import Watchdog, _doubt, _settle, renew
+from locking.core.handler import locks
+from locking.core.lease import State
+from locking.core.renewal import Watchdog, _doubt, _settle, renew
 from locking.testing.contract.base import at_leisure, until
 from locking.testing.contract.processes import child
+from locking.utils.clock import now
+from locking.utils.ownership import new_owner
 from tests.backends import MEMORY
 
 PATIENCE = 30.0
@@ -23,9 +23,9 @@ LEASE = 60.0
 @pytest.fixture
 def quick(monkeypatch, memory_locks):
     """Leases in memory that the watchdog renews every 0.2 s, and that outlast any stall of the machine."""
-    monkeypatch.setattr("locking.lock.DEFAULT_LEASE", LEASE)
-    monkeypatch.setattr("locking.lease.RENEW_AFTER", 0.2 / LEASE)
-    monkeypatch.setattr("locking.renewal.RETRY_PAUSE", 0.05)
+    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", LEASE)
+    monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.2 / LEASE)
+    monkeypatch.setattr("locking.core.renewal.RETRY_PAUSE", 0.05)
 
 
 def single(lease):
@@ -44,7 +44,7 @@ def test_a_lease_of_a_second_lives_for_several(own_redis, locks_on, monkeypatch)
     locks_on(own_redis.url)
 
     def outlive(length):
-        monkeypatch.setattr("locking.lock.DEFAULT_LEASE", length)
+        monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", length)
         with get_lock("a") as lease:
             until(lambda: now() > single(lease).taken_at + 2 * length, PATIENCE * 2)
             lease.ensure_held()
@@ -116,7 +116,7 @@ def test_a_short_outage_is_survived(monkeypatch):
 def test_a_long_outage_is_a_loss(monkeypatch):
     """Without an answer until the local deadline the lease is lost, told without anybody asking."""
     told = threading.Event()
-    monkeypatch.setattr("locking.lock.DEFAULT_LEASE", 0.6)
+    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", 0.6)
     monkeypatch.setattr(locks["default"], "extend_many", _fail)
     lease = get_lock("a", on_lost=lambda _: told.set()).acquire()
     assert told.wait(PATIENCE)
@@ -229,7 +229,7 @@ def one_fails(memory_locks, monkeypatch):
         lease.renewed = True
     yield leases
     for lease in leases:
-        lease.keep()
+        lease.leave_to_expire()
 
 
 def _refuse():
@@ -268,7 +268,7 @@ def unknown_is_held(leases, answers, extensions):
 @pytest.mark.parametrize("mutant", [all_or_nothing, unknown_is_lost, unknown_is_held])
 def test_an_unknown_answer_taken_for_another_is_caught(mutant, one_fails, monkeypatch):
     """The mutants of the test above lose the difference between yes, no and unknown."""
-    monkeypatch.setattr("locking.renewal._note_answers", mutant)
+    monkeypatch.setattr("locking.core.renewal._note_answers", mutant)
     renew(one_fails)
     assert states(one_fails) != ({State.HELD: 199, State.UNKNOWN: 1}, 199)
 

@@ -14,8 +14,8 @@ from django.test import Client
 from django.urls import path
 
 from locking import LockLost, distributed_lock
-from locking.request_state import RequestState
 from locking.testing import simulate_loss
+from locking.transactions.request_state import RequestState
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
 

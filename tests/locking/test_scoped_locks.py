@@ -15,7 +15,7 @@ from locking import (
     get_lock,
     locked_transaction,
 )
-from locking.handler import locks
+from locking.core.handler import locks
 from locking.testing.contract.base import begin, elsewhere, until
 
 ROW = "locking.backends.database.RowLockBackend"
@@ -201,7 +201,7 @@ def test_no_wait_of_the_lock_stays_behind(using):
 
 
 def test_tokens_are_neither_minted_nor_needed(using):
-    """`fenced=True` is refused: whoever lost such a lock has lost its transaction, too."""
+    """`fenced=True` is refused: anyone who lost such a lock has lost its transaction, too."""
     with pytest.raises(LockNotSupported, match="fencing"), locked_transaction("a", using=using, fenced=True):
         raise AssertionError("the body ran")
 

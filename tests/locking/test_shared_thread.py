@@ -6,8 +6,8 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 
 from locking import LockNotSupported, get_lock, get_read_lock, get_write_lock
-from locking.identity import current_sync_call, runs_in
-from locking.lease import SingleLease
+from locking.core.lease import SingleLease
+from locking.utils.ownership import current_sync_call, runs_in
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
 

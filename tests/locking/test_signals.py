@@ -14,11 +14,11 @@ from django.dispatch import Signal
 from django.test.utils import override_settings
 
 from locking import BackendUnavailable, LockNotAcquired, get_lock, get_semaphore, locked_transaction, signals
-from locking.handler import locks
-from locking.identity import new_owner
-from locking.lock import force_release
+from locking.core.handler import locks
+from locking.core.lock import force_release
 from locking.signals import LockEvent
 from locking.testing import simulate_contention, simulate_loss
+from locking.utils.ownership import new_owner
 from tests.backends import BACKENDS
 from tests.locking.support import elsewhere
 
@@ -144,7 +144,7 @@ def test_a_lost_lock_is_told_once(backend: str, events: list[LockEvent]) -> None
 
 def test_a_lock_left_to_its_ttl_is_kept(backend: str, events: list[LockEvent]) -> None:
     """`keep()` and `min_hold` end the work, not yet the lock."""
-    get_lock("form:7", ttl=1).acquire().keep()
+    get_lock("form:7", ttl=1).acquire().leave_to_expire()
     get_lock("form:8", min_hold=1).acquire().release()
     assert told(events) == ["acquired", "kept"] * 2
 
@@ -205,7 +205,7 @@ def test_a_receiver_that_raises_is_logged_and_hurts_nobody(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_released_lock_is_free_when_it_is_told(connect: Any) -> None:
-    """`released` comes after COMMIT and release: whoever is told may take the lock."""
+    """`released` comes after COMMIT and release: anyone who is told may take the lock."""
     seen: list[bool] = []
     connect(signals.lock_released, lambda event, **_: seen.append(get_lock(event.name).locked()))
     with locked_transaction("order:7"):

@@ -10,7 +10,7 @@ from django.test import SimpleTestCase
 
 from locking import LockLost, LockNotAcquired, LockNotOwned, get_lock, get_read_lock, get_semaphore
 from locking.backends.memory import MemoryBackend
-from locking.handler import InvalidLockBackend, locks
+from locking.core.handler import InvalidLockBackend, locks
 from locking.testing import held_locks, override_locks, simulate_contention, simulate_loss
 from locking.testing.contract.base import begin, elsewhere, until
 from tests.backends import MEMORY
@@ -69,10 +69,10 @@ def test_an_alias_that_is_not_there_is_a_mistake():
 def test_the_block_begins_and_ends_empty(settings):
     """Locks from outside aren't seen inside, and those from inside not outside, also in memory."""
     settings.LOCKING = {"default": {"BACKEND": MEMORY}}
-    get_lock("outside", ttl=60).acquire().keep()
+    get_lock("outside", ttl=60).acquire().leave_to_expire()
     with override_locks():
         assert not get_lock("outside").locked()
-        get_lock("inside", ttl=60).acquire().keep()
+        get_lock("inside", ttl=60).acquire().leave_to_expire()
     assert get_lock("outside").locked()
     assert not get_lock("inside").locked()
 
@@ -106,7 +106,7 @@ def test_contention_refuses_the_code_under_test():
 
 @override_locks()
 def test_contention_ends_with_its_block():
-    """Whoever waits gets the lock when the block ends."""
+    """Anyone who waits gets the lock when the block ends."""
     with simulate_contention("order:42"):
         waiter = begin(get_lock("order:42", wait=60).acquire)
         assert held_locks() == []
@@ -135,7 +135,7 @@ def test_a_loss_is_noticed_by_the_code_under_test(by_name):
 
 @override_locks()
 def test_the_loss_of_another_tasks_lock_can_be_simulated_by_name():
-    """The name suffices, whoever in this process holds it."""
+    """The name suffices, no matter who in this process holds it."""
     lease = elsewhere(get_lock("order:42").acquire)
     simulate_loss("order:42")
     until(lambda: held_locks() == [], 10)

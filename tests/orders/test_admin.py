@@ -13,7 +13,7 @@ from inventory.domain import Line
 from inventory.models import Product, StockReservation
 from inventory.reservations import reserve
 from orders.models import Order
-from orders.recording import ClientKey
+from orders.order_writer import ClientKey
 from orders.services import checkout
 from tests.factories import ProductFactory
 

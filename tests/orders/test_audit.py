@@ -19,7 +19,7 @@ from inventory.strategies import STRATEGIES
 from orders.audit import LAWS, REPAIRABLE, audit, counts
 from orders.lifecycle import cancel, pay, take_back
 from orders.models import IdempotencyKey, Order
-from orders.recording import ClientKey
+from orders.order_writer import ClientKey
 from orders.services import checkout, checkout_reserved
 from tests.factories import LabProductFactory, ProductFactory
 from tests.inventory.interleaving import buyers
@@ -30,7 +30,7 @@ BREAKS = {
     "stock_is_the_sum_of_movements": "UPDATE inventory_product SET on_hand = on_hand + 1 WHERE sku = 'mug'",
     "sold_movements_are_order_items": (
         "INSERT INTO inventory_stockmovement (product_id, kind, quantity, cause, created_at) "
-        "SELECT id, 'sold', -1, 'ghost', now() FROM inventory_product WHERE sku = 'mug'; "
+        "SELECT id, 'sold', -1, 'missing', now() FROM inventory_product WHERE sku = 'mug'; "
         "UPDATE inventory_product SET on_hand = on_hand - 1 WHERE sku = 'mug'"
     ),
     "restocked_movements_are_returned_items": (

@@ -177,7 +177,7 @@ def test_a_commit_without_an_answer_is_not_hidden_by_what_fails_after_it(client,
         psycopg.connect(host="/nobody/listens/here")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("locking.witness.TRIES", 1)
+        patch.setattr("locking.transactions.commit_probe.TRIES", 1)
         patch.setattr(mine, "_commit", commit_and_die)
         patch.setattr(type(mine), "get_new_connection", refuse)
         lost = post(client, cart(("mug", 1)))

@@ -257,7 +257,7 @@ def test_a_reservation_is_given_back():
         ({"lines": [{"sku": "mug", "quantity": 1}], "ttl": True}, "/ttl"),
         ({"ttl": 5}, "/lines"),
         ({"lines": [{"sku": "mug", "quantity": 1}], "customer": ""}, "/customer"),
-        ({"lines": [{"sku": "ghost", "quantity": 1}]}, "/lines/0/sku"),
+        ({"lines": [{"sku": "missing", "quantity": 1}]}, "/lines/0/sku"),
     ],
 )
 def test_a_reservation_that_cannot_be(body, pointer):

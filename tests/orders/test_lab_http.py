@@ -118,7 +118,7 @@ def test_a_race_is_started_with_clean_parameters(client, started):
     answer = client.post("/lab/races/", RACE)
     assert answer.status_code == 202
     assert answer.json()["id"] == LabRun.objects.get().pk
-    assert started == [("race", RACE | {"mischief": "none"})]
+    assert started == [("race", RACE | {"fault": "none"})]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_race_is_started_with_clean_parameters(client, started):
         ({"buyers": 2, "processes": 3}, "more processes than buyers"),
         ({"strategy": "magic"}, "Strategy magic"),
         ({"strategy": "local_lock@processes", "processes": 1}, "two or more processes"),
-        ({"mischief": "fire"}, "Break it fire"),
+        ({"fault": "fire"}, "Break it fire"),
     ],
 )
 def test_what_is_over_the_limits_is_refused(client, started, wrong, said):
@@ -175,10 +175,10 @@ def test_without_redis_nothing_runs(client, monkeypatch):
 def test_events_are_read_from_where_one_was(client):
     """`after` cuts off what is known; what visitors said isn't told back."""
     run = LabRun.objects.create(kind="race", parameters=RACE)
-    events(run, {"type": "heat"}, {"type": "ended", "why": "done"})
+    events(run, {"type": "round"}, {"type": "ended", "why": "done"})
     events(run, {"say": "stop"}, sender="visitor")
     first = client.get(f"/lab/runs/{run.pk}/").json()
-    assert [event["type"] for event in first["events"]] == ["heat", "ended"]
+    assert [event["type"] for event in first["events"]] == ["round", "ended"]
     assert first["parameters"] == RACE
     rest = client.get(f"/lab/runs/{run.pk}/?after={first['events'][0]['id']}").json()
     assert [event["type"] for event in rest["events"]] == ["ended"]
@@ -199,7 +199,7 @@ def test_only_the_last_runs_are_kept():
     """Old runs go with their events, the newest stay."""
     runs = [LabRun.objects.create(kind="race", parameters=RACE) for _ in range(4)]
     for run in runs:
-        events(run, {"type": "heat"})
+        events(run, {"type": "round"})
     forget_old_runs(keep=2)
     assert set(LabRun.objects.all()) == set(runs[2:])
     assert LabEvent.objects.count() == 2

@@ -15,15 +15,15 @@ from django.conf import settings
 
 from inventory.models import Product
 from locking import LockNotAcquired, get_lock
-from locking.held import holds_of
-from locking.lock import force_release
+from locking.core.lock import force_release
+from locking.inspection.held import holds_of
 from orders.lab import supervisor
 from orders.lab.models import LabEvent, LabRun
 from orders.models import Order
 from orders.race.private_redis import PrivateRedis, program
 
 ROOT = Path(__file__).parents[2]
-RACE = {"buyers": 8, "stock": 2, "gap": 20, "processes": 2, "strategy": "row_lock", "mischief": "none"}
+RACE = {"buyers": 8, "stock": 2, "gap": 20, "processes": 2, "strategy": "row_lock", "fault": "none"}
 PATIENCE = 60.0
 RACE_KIND = LabRun.Kind.RACE
 ENDLESS = RACE | {"gap": 300, "stock": 100, "buyers": 40, "processes": 1}  # ends when it is ended
@@ -118,7 +118,7 @@ def test_one_race_at_a_time_and_a_visitor_may_stop_it(monkeypatch):
     assert get_lock(supervisor.RACE_LOCK).locked()
     with pytest.raises(LockNotAcquired):
         supervisor.start(RACE_KIND, RACE)
-    until(lambda: said(run, "heat"), "the race has begun")
+    until(lambda: said(run, "round"), "the race has begun")
     LabEvent.objects.create(run=run, sender="visitor", data={"say": "stop"})
     assert ended(run)["why"] == "stopped"
     assert nothing_is_left()
@@ -128,7 +128,7 @@ def test_one_race_at_a_time_and_a_visitor_may_stop_it(monkeypatch):
 def test_a_killed_run_is_told_of():
     """The supervisor says the end of a run that can't, and frees the lock."""
     run = supervisor.start(RACE_KIND, ENDLESS)
-    until(lambda: said(run, "heat"), "the race has begun")
+    until(lambda: said(run, "round"), "the race has begun")
     the_process(run).kill()
     assert ended(run)["why"] == "died"
     assert not get_lock(supervisor.RACE_LOCK).locked()
@@ -148,14 +148,14 @@ def test_a_race_does_not_go_on_without_its_lock():
 
 
 def test_a_run_ends_when_its_web_server_is_gone():
-    """The pipe from the server ends, so the run goes home, clears up and says why."""
+    """The pipe from the server ends, so the run ends, clears up and says why."""
     run = LabRun.objects.create(kind="race", parameters=ENDLESS)
     process = subprocess.Popen(
         [sys.executable, "-m", "orders.lab.runner", run.pk],
         cwd=ROOT,
         stdin=subprocess.PIPE,
     )
-    until(lambda: said(run, "heat"), "the race has begun")
+    until(lambda: said(run, "round"), "the race has begun")
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(PATIENCE) == 0
@@ -165,7 +165,7 @@ def test_a_run_ends_when_its_web_server_is_gone():
 
 def test_a_holder_that_stands_still_oversells_without_a_fence_and_not_with_one():
     """Its process is stopped for longer than its lease: the fence refuses it, a plain lease doesn't."""
-    crowd = {"buyers": 12, "stock": 4, "mischief": "pause"}
+    crowd = {"buyers": 12, "stock": 4, "fault": "pause"}
     assert race(strategy="expired_lease", **crowd)["shown_broken"]
     fenced = race(strategy="fenced_lock", **crowd)
     assert (fenced["sold"], fenced["unaccounted"]) == (4, 0)
@@ -174,15 +174,15 @@ def test_a_holder_that_stands_still_oversells_without_a_fence_and_not_with_one()
 @pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
 def test_a_killed_redis_oversells_without_a_fence_and_not_with_one():
     """Redis forgets who holds the lock: the fence doesn't, and every buyer gets an answer."""
-    crowd = {"buyers": 12, "stock": 4, "mischief": "redis"}
+    crowd = {"buyers": 12, "stock": 4, "fault": "redis"}
     assert race(strategy="expired_lease", **crowd)["shown_broken"]
     fenced = race(strategy="fenced_lock", **crowd)
     assert (fenced["sold"], fenced["unaccounted"], fenced["exact"]) == (4, 0, True)
 
 
 def test_a_lease_shorter_than_the_gap_is_safe_with_a_fence_and_of_no_use():
-    """Nothing is oversold, and whoever can't finish in time is told that the shop is busy."""
-    result = race(strategy="fenced_lock", mischief="lease", gap=100)
+    """Nothing is oversold, and anyone who can't finish in time is told that the shop is busy."""
+    result = race(strategy="fenced_lock", fault="lease", gap=100)
     assert result["oversold"] == result["unaccounted"] == 0
 
 

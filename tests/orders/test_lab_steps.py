@@ -11,7 +11,7 @@ from inventory.models import Product
 from locking import get_lock
 from orders.lab.stepping import Session
 from orders.lab.terminal import walk
-from orders.race import lab
+from orders.race import lab_products
 
 PATIENCE = 60.0
 
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def session():
     """Begin a session before the last piece."""
-    with lab.race_in_progress() as race:
+    with lab_products.race_in_progress() as race:
 
         def begin(strategy):
-            products = lab.stock_up_cart(race, 1, strategy, 1)
+            products = lab_products.stock_up_cart(race, 1, strategy, 1)
             return Session([product.sku for product in products], strategy)
 
         yield begin
@@ -92,7 +92,7 @@ def test_who_waits_for_each_other_is_told_by_the_database(session):
         assert seen["sold"] == 0
 
 
-def test_whoever_is_sent_home_leaves_nothing_behind(session):
+def test_a_stopped_session_leaves_nothing_behind(session):
     """A session that is left in the middle of two sales gives lock, row and connection back."""
     with session("redis_lock") as steps:
         arrive(steps, "A", at="written")
@@ -112,7 +112,7 @@ def pressed(keys):
 
 
 def test_the_terminal_tells_the_same_story():
-    """Keys lead the buyers on; whoever is on its way gets its key when it has arrived."""
+    """Keys lead the buyers on; anyone who is on its way gets its key when it has arrived."""
     console = Console(record=True, width=120, file=open(os.devnull, "w"))  # noqa: SIM115
     with pressed("aabbaaaaaabbbbbb") as keys:
         assert walk("lost_update", console, keys) is True

@@ -140,9 +140,9 @@ def test_only_the_listed_transitions_happen(order, start, to):
 @pytest.mark.parametrize("step", [pay, cancel, lambda pk: take_back(pk, [Line("mug", 1)], "r1")])
 def test_an_order_that_is_not_there(step):
     """It is named, and nothing is done."""
-    ghost = uuid.uuid4()
-    with pytest.raises(OrderUnknown, match=str(ghost)):
-        step(ghost)
+    missing = uuid.uuid4()
+    with pytest.raises(OrderUnknown, match=str(missing)):
+        step(missing)
 
 
 # Returns ----------------------------------------------------------------------------------------------------

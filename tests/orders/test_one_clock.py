@@ -14,20 +14,20 @@ from django.db import connection, transaction
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
-from inventory import claims, reservations
+from inventory import pending_claims, reservations
 from inventory.domain import Line, SoldOut
 from inventory.models import Product, StockClaim, StockReservation
 from inventory.reservations import ReservationGone, expire_overdue, reserve
 from inventory.strategies import STRATEGIES
 from inventory.strategies.base import Sale
-from locking.held import HeldLock
+from locking.inspection.held import HeldLock
 from locking.models import LockEvent
 from orders import idempotency, lifecycle
 from orders.idempotency import forget_old_keys
 from orders.lab.models import LabRun
 from orders.models import IdempotencyKey, Order
 from orders.problems import Problem
-from orders.rate import limit_customer
+from orders.rate_limit import limit_customer
 from orders.services import checkout_reserved, place
 from tests.clocks import wall_clock_off
 from tests.factories import ProductFactory
@@ -131,7 +131,7 @@ def claim(product: Product) -> Sale:
     """Write the claim of a sale of one unit."""
     sale = Sale(lines=(Line("mug", 1),), record=lambda products: None)
     with transaction.atomic():
-        claims.write_claims(sale, {"mug": product})
+        pending_claims.write_claims(sale, {"mug": product})
     return sale
 
 
@@ -142,7 +142,7 @@ def test_a_fresh_claim_is_left_alone(mug, off, wrong):
     with wall_clock_off(off if wrong == "seller" else 0):
         claim(mug)
     with wall_clock_off(off if wrong == "reconciler" else 0):
-        assert claims.give_back_older_than(60) == 0
+        assert pending_claims.give_back_older_than(60) == 0
     assert StockClaim.objects.count() == 1
 
 
@@ -152,7 +152,7 @@ def test_an_old_claim_is_given_back(mug, off):
     with wall_clock_off(off):
         claim(mug)
         StockClaim.objects.update(created_at=database_now() - timedelta(seconds=61))
-        assert claims.give_back_older_than(60) == 1
+        assert pending_claims.give_back_older_than(60) == 1
 
 
 @OFF
@@ -175,7 +175,7 @@ def test_keys_are_kept_for_their_time(mug, settings, off, wrong):
 @pytest.mark.parametrize(
     ("module", "shows"),
     [
-        (claims, lambda mug, settings: test_a_fresh_claim_is_left_alone(mug, 2, "reconciler")),
+        (pending_claims, lambda mug, settings: test_a_fresh_claim_is_left_alone(mug, 2, "reconciler")),
         (reservations, lambda mug, settings: test_a_reservation_holds_for_its_ttl(-1)),
         (reservations, lambda mug, settings: test_nobody_with_a_wrong_clock_ends_a_reservation(1)),
         (idempotency, lambda mug, settings: test_keys_are_kept_for_their_time(mug, settings, 1, "sweeper")),

@@ -20,7 +20,7 @@ from django.db import connection
 from inventory.models import Product
 from inventory.strategies import STRATEGIES
 from orders.models import Order
-from orders.race import lab
+from orders.race import lab_products
 
 SMALL = ["--buyers", "6", "--stock", "2", "--processes", "2"]
 
@@ -204,6 +204,6 @@ def test_a_killed_race_takes_its_workers_along_and_is_swept_by_the_next(running)
     _, alive = psutil.wait_procs(running.workers, timeout=20)
     assert alive == []
     assert Product.objects.filter(sku__startswith="lab-").exists()
-    assert lab.sweep() == 1
+    assert lab_products.sweep() == 1
     assert not Product.objects.exists()
     assert not Order.objects.exists()

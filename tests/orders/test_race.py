@@ -10,13 +10,13 @@ from inventory.lab import create_lab_product
 from inventory.models import Product, StockMovement
 from inventory.strategies import STRATEGIES
 from orders.models import Order
-from orders.race import crew as crews
-from orders.race import lab
+from orders.race import lab_products
+from orders.race import worker_pool as pools
 from orders.race.audit import read_books, sampled
-from orders.race.crew import Crew
 from orders.race.engine import race
-from orders.race.messages import Heat
+from orders.race.messages import Round
 from orders.race.plan import Plan, choose, present
+from orders.race.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,11 +25,11 @@ class Silent:
     """Watches, and notes the results only."""
 
     def __init__(self):
-        self.heats, self.results, self.most_answered = [], [], 0
+        self.rounds, self.results, self.most_answered = [], [], 0
 
-    def heat(self, variant, attempt):
-        """Note the heat."""
-        self.heats.append((variant.name, attempt))
+    def round_(self, variant, attempt):
+        """Note the round_."""
+        self.rounds.append((variant.name, attempt))
 
     def answered(self, variant, buyers):
         """Note how many."""
@@ -46,9 +46,9 @@ def run(names, **numbers):
     return race(plan, choose(names, STRATEGIES, plan), Silent())
 
 
-def heats(sku, *hands, strategy="row_lock", gap=0.0, deadline=10.0):
-    """One heat for each hand of buyers."""
-    return [Heat(sku, strategy, gap, None, deadline, hand) for hand in hands]
+def rounds(sku, *hands, strategy="row_lock", gap=0.0, deadline=10.0):
+    """One round_ for each hand of buyers."""
+    return [Round(sku, strategy, gap, None, deadline, hand) for hand in hands]
 
 
 def nothing_is_left():
@@ -59,8 +59,8 @@ def nothing_is_left():
 @pytest.fixture
 def product():
     """Two pieces of one lab product, cleared away afterwards."""
-    with lab.race_in_progress() as name:
-        yield lab.stock_up(name, 1, "row_lock", 2)
+    with lab_products.race_in_progress() as name:
+        yield lab_products.stock_up(name, 1, "row_lock", 2)
 
 
 def labelled(sound):
@@ -99,7 +99,7 @@ def test_a_broken_strategy_that_can_not_show_its_fault_gets_its_tries():
     watcher = Silent()
     plan = Plan(buyers=1, stock=5, gap=0.0, processes=1, tries=2)
     (result,) = race(plan, choose("lost_update", STRATEGIES, plan), watcher)
-    assert watcher.heats == [("lost_update", 1), ("lost_update", 2)]
+    assert watcher.rounds == [("lost_update", 1), ("lost_update", 2)]
     assert result.verdict == "NOT SHOWN broken in 2 tries"
 
 
@@ -125,37 +125,37 @@ def test_the_stock_is_sampled_when_the_report_asks():
 
 def test_a_worker_that_dies_is_an_error_and_is_replaced(product):
     """Its buyers' outcomes say so, the others get their answers, and the next race has all workers."""
-    with Crew(2) as crew:
-        victim = crew.pids[0]
+    with WorkerPool(2) as pool:
+        victim = pool.pids[0]
 
         def kill_the_first(_):
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
 
-        outcomes = crew.race(heats(product.sku, (1, 3), (2, 4)), kill_the_first)
+        outcomes = pool.race(rounds(product.sku, (1, 3), (2, 4)), kill_the_first)
         assert [o.answer for o in outcomes] == ["error", "sold", "error", "sold"]
         assert "died, exit status -9" in outcomes[0].problem
-        outcomes = crew.race(heats(product.sku, (1, 3), (2, 4)), lambda _: None)
+        outcomes = pool.race(rounds(product.sku, (1, 3), (2, 4)), lambda _: None)
         assert [o.answer for o in outcomes] == ["refused"] * 4
 
 
 def test_a_worker_that_falls_silent_is_killed_in_time(product, monkeypatch):
     """A stopped process is written off after a bounded time, and the others race without it."""
-    with Crew(2) as crew:
-        crew.race(heats(product.sku, (1,), ()), lambda _: None)
-        monkeypatch.setattr(crews, "READY_WITHIN", 2.0)
-        silent = crew.pids[0]
+    with WorkerPool(2) as pool:
+        pool.race(rounds(product.sku, (1,), ()), lambda _: None)
+        monkeypatch.setattr(pools, "READY_WITHIN", 2.0)
+        silent = pool.pids[0]
         os.kill(silent, signal.SIGSTOP)
-        outcomes = crew.race(heats(product.sku, (1,), (2,)), lambda _: None)
+        outcomes = pool.race(rounds(product.sku, (1,), (2,)), lambda _: None)
         assert [o.answer for o in outcomes] == ["error", "sold"]
         assert "had not answered after 2 s" in outcomes[0].problem
-        assert silent not in crew.pids
+        assert silent not in pool.pids
 
 
 def test_a_crew_that_is_sent_home_leaves_no_process():
-    """Closing the crew ends every worker, and waits until it has ended."""
-    with Crew(2) as crew:
-        pids = crew.pids
+    """Closing the pool ends every worker, and waits until it has ended."""
+    with WorkerPool(2) as pool:
+        pids = pool.pids
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -163,45 +163,45 @@ def test_a_crew_that_is_sent_home_leaves_no_process():
 
 def test_what_goes_wrong_for_a_buyer_is_told(product):
     """An exception in the shop is an error with its type and message, not a refusal."""
-    with Crew(1) as crew:
-        (outcome,) = crew.race(heats("lab-nowhere", (1,)), lambda _: None)
+    with WorkerPool(1) as pool:
+        (outcome,) = pool.race(rounds("lab-nowhere", (1,)), lambda _: None)
     assert outcome.answer == "error"
     assert outcome.problem.startswith("UnknownProduct: ")
 
 
 def test_an_acknowledged_order_is_the_one_in_the_books(product):
     """The ids that buyers were given are the ids of the rows."""
-    with Crew(1) as crew:
-        outcomes = crew.race(heats(product.sku, (1, 2, 3)), lambda _: None)
+    with WorkerPool(1) as pool:
+        outcomes = pool.race(rounds(product.sku, (1, 2, 3)), lambda _: None)
     assert {o.order for o in outcomes if o.order} == read_books(product.sku).orders
     assert sum(o.answer == "sold" for o in outcomes) == 2
 
 
 def test_leftovers_of_a_killed_race_are_swept():
     """Products whose race holds no mark any more are cleared with their orders and their keys."""
-    abandoned = lab.stock_up("0123abcd", 1, "redis_script", 3)
-    assert lab.sweep() == 1
+    abandoned = lab_products.stock_up("0123abcd", 1, "redis_script", 3)
+    assert lab_products.sweep() == 1
     assert not Product.objects.filter(pk=abandoned.pk).exists()
     assert nothing_is_left()
 
 
 def test_a_race_in_progress_is_not_swept(product):
     """Another race's sweep leaves the products of this one alone."""
-    assert lab.sweep() == 0
+    assert lab_products.sweep() == 0
     product.refresh_from_db()
 
 
 def test_products_of_others_in_the_lab_are_not_swept():
     """Only what a race has made is a race's to clear."""
     mine = create_lab_product("lab-by-hand", 3)
-    assert lab.sweep() == 0
+    assert lab_products.sweep() == 0
     mine.refresh_from_db()
 
 
 def test_more_buyers_than_connections_are_refused():
     """The refusal comes before anything is started and says how many there is room for."""
-    with pytest.raises(lab.LabError, match=r"buyers is 100000.*PostgreSQL has room for"):
-        lab.require_connections(100_000)
+    with pytest.raises(lab_products.LabError, match=r"buyers is 100000.*PostgreSQL has room for"):
+        lab_products.require_connections(100_000)
 
 
 def test_sampling_is_off_unless_wanted(product):

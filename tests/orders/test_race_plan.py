@@ -115,7 +115,7 @@ def test_all_leaves_out_what_has_no_server():
 
 @pytest.mark.usefixtures("no_row_lock")
 def test_a_named_strategy_without_its_server_is_refused():
-    """Whoever asks for a strategy by name is told why it can't be raced, instead of an empty table."""
+    """Anyone who asks for a strategy by name is told why it can't be raced, instead of an empty table."""
     with pytest.raises(PlanError, match="'row_lock' can't be raced here: nobody answers"):
         present("row_lock", choose("row_lock", STRATEGIES, PLAN), STRATEGIES)
 

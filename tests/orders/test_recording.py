@@ -13,7 +13,7 @@ from inventory.rows import find_products
 from inventory.strategies import STRATEGIES
 from orders.lifecycle import cancel
 from orders.models import IdempotencyKey, Order, OrderItem
-from orders.recording import ClientKey, Receipt, RepeatedKey, write_many
+from orders.order_writer import ClientKey, Receipt, RepeatedKey, write_many
 from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.inventory.books import books

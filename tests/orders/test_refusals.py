@@ -1,4 +1,4 @@
-"""A shop that gives a refusal again for a moment: nobody is asked meanwhile, and nobody is sold more."""
+"""A shop that gives a refusal again for a moment: no server is asked meanwhile, and no more is sold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.test import Client
 
 from inventory.domain import Line, SoldOut
 from inventory.models import Product
-from orders import refusals
+from orders import refusal_cache
 from orders.models import Order
 from orders.services import checkout
 from tests.factories import ProductFactory
@@ -26,14 +26,14 @@ def a_mug_too_few(settings, monkeypatch):
     settings.SOLD_OUT_KEPT = KEPT
     settings.CHECKOUT_STRATEGY = "row_lock"
     ProductFactory.create(sku="mug", on_hand=0)
-    monkeypatch.setattr(refusals, "_kept", {})
+    monkeypatch.setattr(refusal_cache, "_kept", {})
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """The clock by which refusals grow old."""
     times = [1000.0]
-    monkeypatch.setattr(refusals, "monotonic", lambda: times[0])
+    monkeypatch.setattr(refusal_cache, "monotonic", lambda: times[0])
     return times
 
 
@@ -99,10 +99,10 @@ def test_a_forgetful_shop_asks_each_time(settings):
 
 def test_many_carts_are_forgotten_at_once(clock, monkeypatch):
     """The memory is bounded."""
-    monkeypatch.setattr(refusals, "MOST", 2)
+    monkeypatch.setattr(refusal_cache, "MOST", 2)
     for quantity in (1, 2, 3):
         refuse(quantity)
-    assert len(refusals._kept) == 1
+    assert len(refusal_cache._kept) == 1
 
 
 def test_the_answer_is_the_same_through_http(clock, django_assert_num_queries):

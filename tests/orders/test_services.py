@@ -97,7 +97,7 @@ def test_the_dearest_order_fits_its_total():
 def test_an_unknown_product_leaves_no_trace():
     """Neither an order nor a movement is left of a sale that never was."""
     with pytest.raises(UnknownProduct):
-        checkout([Line("ghost", 1)], "row_lock")
+        checkout([Line("missing", 1)], "row_lock")
     assert not Order.objects.exists()
 
 
@@ -142,7 +142,7 @@ def test_one_checkout_can_place_one_order_only(monkeypatch):
 
 
 def test_a_placed_order_is_shown_without_asking_again(django_assert_num_queries):
-    """Whoever has just written the items knows them; read again, they are the same."""
+    """Anyone who has just written the items knows them; read again, they are the same."""
     pen, mug = ProductFactory.create(price=Decimal("24.00")), ProductFactory.create(price=Decimal("9.50"))
     receipt = place([Line(pen.sku, 1), Line(mug.sku, 2)], strategy="row_lock")
     with django_assert_num_queries(0):

@@ -28,7 +28,7 @@ from inventory.services import change_stock, create_product
 from inventory.strategies import STRATEGIES
 from orders import lifecycle
 from orders.models import Order
-from orders.recording import ClientKey, RepeatedKey
+from orders.order_writer import ClientKey, RepeatedKey
 from orders.services import checkout, checkout_reserved
 
 # Those on servers of their own sell as the Redis one does; their tests start those servers.

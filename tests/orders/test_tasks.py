@@ -20,7 +20,7 @@ from inventory.signals import low_stock
 from locking import get_lock
 from orders import tasks
 from orders.models import IdempotencyKey, Order
-from orders.recording import ClientKey
+from orders.order_writer import ClientKey
 from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.inventory.interleaving import buyers

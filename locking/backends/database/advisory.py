@@ -11,13 +11,13 @@ from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome, Place
-from locking.backends.database.connections import (
+from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
+from locking.backends.database.connection_pool import (
     ATTEMPTS,
     PARENTS,
     UNREACHABLE,
+    ConnectionPool,
     NoConnection,
-    Pool,
     detach,
     discard,
     require_alias,
@@ -33,10 +33,10 @@ from locking.backends.database.sessions import (
     wait_in_line,
 )
 from locking.backends.options import own_options
-from locking.background import after_fork
-from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import LockNotSupported
+from locking.utils.background import after_fork
+from locking.utils.clock import now
 
 HOLDERS: Final = """
 SELECT activity.application_name, activity.pid
@@ -51,7 +51,7 @@ TERMINATE: Final = (
 )
 
 TIDY_AT: Final = 64
-"""Holds at which those are cleared away whose lease has ended without a release."""
+"""LeaseExpirer at which those are cleared away whose lease has ended without a release."""
 
 
 class AdvisoryLockBackend(BaseLockBackend):
@@ -75,7 +75,7 @@ class AdvisoryLockBackend(BaseLockBackend):
         ready = partial(
             refuse_poolers, alias=settings.alias, session_pooling=bool(options["session_pooling"])
         )
-        self._pool = Pool(
+        self._pool = ConnectionPool(
             require_alias(options["using"], settings.alias), self._timeout, settings.alias, ready
         )
         if self._pool.vendor != "postgresql":
@@ -182,9 +182,9 @@ class AdvisoryLockBackend(BaseLockBackend):
         held = self._holds.get((key, owner))
         return math.inf if held is not None and held.is_alive() else -math.inf
 
-    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         """See the base class."""
-        return AdvisoryPlace(self, key, owner, ttl)
+        return AdvisoryWaiter(self, key, owner, ttl)
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class; live, it looks whether a pooler stands between."""
@@ -223,7 +223,7 @@ def _holders(connection: BaseDatabaseWrapper, key: str) -> list[Any]:
         return _fetched(cursor, HOLDERS, _halves(key))
 
 
-class AdvisoryPlace(Place):
+class AdvisoryWaiter(Waiter):
     """A thread that waits in the server's own queue."""
 
     def __init__(self, backend: AdvisoryLockBackend, key: str, owner: str, ttl: float) -> None:

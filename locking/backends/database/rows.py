@@ -13,35 +13,35 @@ from django.core.checks import CheckMessage, Error
 from django.db import DatabaseError
 
 from locking.backends.base import (
-    AsyncPlace,
-    AsyncPollingPlace,
+    AsyncPollingWaiter,
+    AsyncWaiter,
     BaseLockBackend,
     Busy,
     Grant,
+    Heartbeat,
     Held,
     Holder,
     Outcome,
-    Place,
-    PollingPlace,
-    Presence,
+    PollingWaiter,
+    Waiter,
 )
-from locking.backends.database.bell import Bell, Waiter
-from locking.backends.database.connections import (
+from locking.backends.database.connection_pool import (
     MAX_CONNECTIONS,
+    ConnectionPool,
     NoConnection,
-    Pool,
     in_memory,
     is_conflict,
     require_alias,
 )
-from locking.backends.database.presence import PresenceBook
+from locking.backends.database.heartbeats import HeartbeatStore
+from locking.backends.database.notifications import NotificationListener, Subscriber
 from locking.backends.database.sql import BY_VENDOR, Statements
 from locking.backends.options import own_count, own_options
-from locking.backoff import jittered
-from locking.clock import now
 from locking.conf import AliasSettings
-from locking.databases import fence_name
 from locking.exceptions import BackendError, BackendUnavailable
+from locking.utils.backoff import jittered
+from locking.utils.clock import now
+from locking.utils.databases import fence_name
 
 DEFAULT_TIMEOUT: Final = 5.0
 """Seconds after which a request to a database that doesn't answer is given up."""
@@ -74,9 +74,9 @@ class DatabaseBackend(BaseLockBackend):
         )
         size = own_count(settings, options["max_connections"], "max_connections")
         self._using = require_alias(options["using"], settings.alias)
-        self._pool = Pool(self._using, options["timeout"], settings.alias, size=size)
-        self._bell = Bell(self._pool)
-        self._presence = PresenceBook(self._pool, settings.key_prefix)
+        self._pool = ConnectionPool(self._using, options["timeout"], settings.alias, size=size)
+        self._listener = NotificationListener(self._pool)
+        self._heartbeats = HeartbeatStore(self._pool, settings.key_prefix)
         self._next_sweep = now() + SWEEP_EVERY
 
     @property
@@ -244,31 +244,31 @@ class DatabaseBackend(BaseLockBackend):
 
     # what processes tell of themselves
 
-    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         """See the base class."""
-        self._presence.tell(records, forget)
+        self._heartbeats.tell(records, forget)
 
-    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """See the base class."""
-        return self._presence.read(clients)
+        return self._heartbeats.read(clients)
 
     def tidy(self) -> None:
         """See the base class."""
-        self._presence.tidy()
+        self._heartbeats.tidy()
 
     # waiting
 
-    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         """See the base class."""
         if not self.sql.telling:
-            return PollingPlace(self, key, owner, ttl, fenced)
-        return RowPlace(self, self._bell, key, owner, ttl, fenced)
+            return PollingWaiter(self, key, owner, ttl, fenced)
+        return RowWaiter(self, self._listener, key, owner, ttl, fenced)
 
-    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+    def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
         """See the base class."""
         if not self.sql.telling:
-            return AsyncPollingPlace(self, key, owner, ttl, fenced)
-        return AsyncRowPlace(self, self._bell, key, owner, ttl, fenced)
+            return AsyncPollingWaiter(self, key, owner, ttl, fenced)
+        return AsyncRowWaiter(self, self._listener, key, owner, ttl, fenced)
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class."""
@@ -286,7 +286,7 @@ class DatabaseBackend(BaseLockBackend):
 
     def close(self) -> None:
         """See the base class."""
-        self._bell.close()
+        self._listener.close()
         self._pool.close()
 
 
@@ -310,67 +310,79 @@ def _count_changed(cursor: Any, statement: str, asked: dict[str, Any]) -> int:
     return int(cursor.rowcount)
 
 
-class RowPlace(Place):
-    """A thread that is woken by the bell, and asks by the clock where the bell is silent."""
+class RowWaiter(Waiter):
+    """A thread that is woken by the listener, and asks by the clock where the listener is silent."""
 
     def __init__(
-        self, backend: DatabaseBackend, bell: Bell, key: str, owner: str, ttl: float, fenced: bool
+        self,
+        backend: DatabaseBackend,
+        listener: NotificationListener,
+        key: str,
+        owner: str,
+        ttl: float,
+        fenced: bool,
     ) -> None:
-        self._backend, self._bell, self._id = backend, bell, backend._id(key)
+        self._backend, self._listener, self._id = backend, listener, backend._id(key)
         self._asked = (key, owner, ttl)
         self._fenced = fenced
         self._woken = threading.Event()
-        self._waiter = Waiter(self._woken.set)
+        self._subscriber = Subscriber(self._woken.set)
         self._attempts = 0
         self._stands = False
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class; whoever waits listens before it asks again, lest it miss a release."""
+        """See the base class; anyone who waits listens before it asks again, so as not to miss a release."""
         outcome = self._backend.ask(*self._asked, fenced=self._fenced, queue=queue and self._stands)
         if queue and not self._stands and isinstance(outcome, Busy):
-            self._bell.join(self._id, self._waiter)
+            self._listener.subscribe(self._id, self._subscriber)
             self._stands = True
             outcome = self._backend.ask(*self._asked, fenced=self._fenced, queue=True)
-        self._waiter.woken = False
+        self._subscriber.woken = False
         if isinstance(outcome, Grant):
             self.leave()
         return outcome
 
     def wait(self, timeout: float) -> Outcome:
         """See the base class."""
-        self._woken.wait(min(timeout, _pause(self._bell, self._attempts)))
+        self._woken.wait(min(timeout, _pause(self._listener, self._attempts)))
         self._woken.clear()
         self._attempts += 1
         return self.try_acquire(queue=True)
 
     def leave(self) -> None:
         """See the base class."""
-        self._bell.leave(self._id, self._waiter)
+        self._listener.unsubscribe(self._id, self._subscriber)
 
 
-class AsyncRowPlace(AsyncPlace):
-    """`RowPlace` for a task; its questions are asked in a thread, its waiting occupies none."""
+class AsyncRowWaiter(AsyncWaiter):
+    """`RowWaiter` for a task; its questions are asked in a thread, its waiting occupies none."""
 
     def __init__(
-        self, backend: DatabaseBackend, bell: Bell, key: str, owner: str, ttl: float, fenced: bool
+        self,
+        backend: DatabaseBackend,
+        listener: NotificationListener,
+        key: str,
+        owner: str,
+        ttl: float,
+        fenced: bool,
     ) -> None:
-        self._backend, self._bell, self._id = backend, bell, backend._id(key)
+        self._backend, self._listener, self._id = backend, listener, backend._id(key)
         self._asked = (key, owner, ttl)
         self._fenced = fenced
         self._woken = asyncio.Event()
         loop = asyncio.get_running_loop()
-        self._waiter = Waiter(lambda: _set(loop, self._woken))
+        self._subscriber = Subscriber(lambda: _set(loop, self._woken))
         self._attempts = 0
         self._stands = False
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See `RowPlace.try_acquire`."""
+        """See `RowWaiter.try_acquire`."""
         outcome = await self._ask(queue=queue and self._stands)
         if queue and not self._stands and isinstance(outcome, Busy):
-            self._bell.join(self._id, self._waiter)
+            self._listener.subscribe(self._id, self._subscriber)
             self._stands = True
             outcome = await self._ask(queue=True)
-        self._waiter.woken = False
+        self._subscriber.woken = False
         if isinstance(outcome, Grant):
             await self.leave()
         return outcome
@@ -381,21 +393,21 @@ class AsyncRowPlace(AsyncPlace):
         return await self._backend.asked_in_thread(ask, key, owner)
 
     async def wait(self, timeout: float) -> Outcome:
-        """See `RowPlace.wait`."""
+        """See `RowWaiter.wait`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(timeout, _pause(self._bell, self._attempts))):
+            async with asyncio.timeout(min(timeout, _pause(self._listener, self._attempts))):
                 await self._woken.wait()
         self._woken.clear()
         self._attempts += 1
         return await self.try_acquire(queue=True)
 
     async def leave(self) -> None:
-        """See `RowPlace.leave`."""
-        self._bell.leave(self._id, self._waiter)
+        """See `RowWaiter.leave`."""
+        self._listener.unsubscribe(self._id, self._subscriber)
 
 
-def _pause(bell: Bell, attempts: int) -> float:
-    return RECHECK if bell.listens else jittered(attempts)
+def _pause(listener: NotificationListener, attempts: int) -> float:
+    return RECHECK if listener.listens else jittered(attempts)
 
 
 def _set(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

@@ -17,9 +17,9 @@ from weakref import finalize
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from locking.backends.database.connections import Pool, discard
-from locking.databases import was_locked_out
+from locking.backends.database.connection_pool import ConnectionPool, discard
 from locking.exceptions import LockNotSupported
+from locking.utils.databases import was_locked_out
 
 IDLE_NAME: Final = "holdfast"
 
@@ -107,7 +107,7 @@ class Session:
         row = self._ask(KEEP, asked)
         return row is not None and row[-1] == self._pid
 
-    def release(self, pool: Pool) -> bool:
+    def release(self, pool: ConnectionPool) -> bool:
         """Let the lock go and give the session back; False when it had ended.
 
         A connection that breaks under the request ends the lock too, so that the release has worked.

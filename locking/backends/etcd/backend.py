@@ -20,34 +20,42 @@ from locking.backends.base import (
     BaseLockBackend,
     Busy,
     Grant,
+    Heartbeat,
     Held,
     Outcome,
-    Presence,
     ask_each,
     renewal_time,
 )
+from locking.backends.etcd.client import NOT_FOUND, Client, Refused
+from locking.backends.etcd.diagnosis import examine
 from locking.backends.etcd.entries import (
     SUFFIXES,
     Entry,
-    Line,
+    Queue,
     escape,
     lease_of,
-    line_of,
     name_of,
     new_lease,
+    queue_of,
     value_of,
 )
-from locking.backends.etcd.health import examine
+from locking.backends.etcd.heartbeats import FOLDER, HeartbeatStore
 from locking.backends.etcd.leases import Leases
-from locking.backends.etcd.lookout import Lookout, encoded, range_end
 from locking.backends.etcd.options import read_location, read_options
-from locking.backends.etcd.presence import FOLDER, PresenceBook
-from locking.backends.etcd.wire import NOT_FOUND, Refused, Wire
-from locking.backends.holds import Hold, Holds
-from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admits, blockers_of, holders_of
-from locking.clock import now
+from locking.backends.etcd.watches import WatchManager, encoded, range_end
+from locking.backends.lease_expirer import LeaseExpirer, LocalLease
+from locking.backends.queue.backend import (
+    Contender,
+    QueueBackend,
+    QueueEntry,
+    Variant,
+    admits,
+    blockers_of,
+    holders_of,
+)
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
+from locking.utils.clock import now
 
 ELECTION: Final = 15.0
 """Seconds within which a cluster is given time to elect a leader, as long as the lease in question lasts."""
@@ -58,7 +66,7 @@ OUTAGE_PAUSE: Final = 0.25
 _ASCENDING_BY_CREATION: Final = {"sort_order": "ASCEND", "sort_target": "CREATE"}
 
 
-class EtcdBackend(LineBackend):
+class EtcdBackend(QueueBackend):
     """`"BACKEND": "locking.backends.etcd.EtcdBackend"`, with `"LOCATION": ["http://etcd1:2379", …]`.
 
     OPTIONS: `prefix` of all keys ("locks/"), `timeout` (seconds a request may take, 3), `user` and
@@ -70,11 +78,11 @@ class EtcdBackend(LineBackend):
         urls = read_location(settings)
         options = read_options(settings, urls)
         self._prefix = options.prefix
-        self._wire = Wire(settings.alias, urls, options.timeout, options.tls, options.login)
+        self._wire = Client(settings.alias, urls, options.timeout, options.tls, options.login)
         self._leases = Leases(self._wire)
-        self._presence = PresenceBook(self._wire, self._leases, self._prefix, settings.key_prefix)
-        self._lookout = Lookout(self._wire)
-        self._holds = Holds(self._end)
+        self._heartbeats = HeartbeatStore(self._wire, self._leases, self._prefix, settings.key_prefix)
+        self._watches = WatchManager(self._wire)
+        self._holds = LeaseExpirer(self._end)
         self._variants: dict[tuple[str, int], BaseLockBackend] = {}
 
     def _folder(self, key: str) -> str:
@@ -89,26 +97,26 @@ class EtcdBackend(LineBackend):
     def _line(self, key: str) -> Sequence[Entry]:
         return self._read(self._folder(key)).entries
 
-    def _read(self, prefix: str) -> Line:
+    def _read(self, prefix: str) -> Queue:
         answer = self._wire.ask(
             "/kv/range", key=encoded(prefix), range_end=range_end(prefix), **_ASCENDING_BY_CREATION
         )
-        return line_of(answer, answer)
+        return queue_of(answer, answer)
 
-    def join(self, ticket: Ticket, *, queue: bool) -> Outcome:
-        """See `LineBackend`."""
+    def enqueue(self, contender: Contender, *, queue: bool) -> Outcome:
+        """See `QueueBackend`."""
         try:
-            return self._join(ticket, queue)
+            return self._enqueue(contender, queue)
         except BackendUnavailable as outage:
             if not queue or len(self._wire.urls) == 1:
                 raise
             return Busy(retry_after=OUTAGE_PAUSE, outage=outage)  # another member may take over
 
-    def _join(self, ticket: Ticket, queue: bool) -> Outcome:
-        node, folder = self._node(ticket.key, ticket.owner), self._folder(ticket.key)
+    def _enqueue(self, contender: Contender, queue: bool) -> Outcome:
+        node, folder = self._node(contender.key, contender.owner), self._folder(contender.key)
         while True:
             sent = now()
-            line = self._stood(ticket, folder, node, queue)
+            line = self._queued(contender, folder, node, queue)
             mine = line.of(node)
             if mine is None:  # somebody else has it and we don't queue, or our lease is over: begin anew
                 if not queue and line.entries:
@@ -116,17 +124,17 @@ class EtcdBackend(LineBackend):
                 continue
             blockers = blockers_of(line.entries, mine)
             if not blockers:
-                self._lookout.forget(folder, ticket)
-                return self._grant(ticket, mine, sent)
+                self._watches.forget(folder, contender)
+                return self._grant(contender, mine, sent)
             if not queue:
                 self._leases.revoke(mine.lease)
             else:
                 nodes = frozenset(blocker.node for blocker in blockers)
-                self._lookout.register(folder, ticket, nodes, line.revision)
+                self._watches.register(folder, contender, nodes, line.revision)
             return self._busy(line)
 
-    def _stood(self, ticket: Ticket, folder: str, node: str, queue: bool) -> Line:
-        """Return the line, with the ticket's own key in it if that was wanted and came to pass.
+    def _queued(self, contender: Contender, folder: str, node: str, queue: bool) -> Queue:
+        """Return the line, with the contender's own key in it if that was wanted and came to pass.
 
         After a wait the lease is renewed before the line is read, and the line is only believed if that went
         well: etcd 3.4.3's own lock was granted to leases that had ended in the queue. Source: Jepsen, "etcd
@@ -136,17 +144,17 @@ class EtcdBackend(LineBackend):
             line = self._read(folder)
             if line.of(node) is None and not admits(line.entries, self.kind, self.permits):
                 return line
-        if ticket.node is not None and self._leases.renew(lease_of(folder, ticket.owner)):
+        if contender.node is not None and self._leases.renew(lease_of(folder, contender.owner)):
             line = self._read(folder)
             if line.of(node) is not None:
                 return line
-        ticket.node = node
-        return self._stand(ticket, folder, node)
+        contender.node = node
+        return self._create_node(contender, folder, node)
 
-    def _stand(self, ticket: Ticket, folder: str, node: str) -> Line:
+    def _create_node(self, contender: Contender, folder: str, node: str) -> Queue:
         """Put a key down, bound to its lease, unless it is there already; return the line."""
-        lease = lease_of(folder, ticket.owner)
-        self._leases.grant(lease, ticket.ttl)
+        lease = lease_of(folder, contender.owner)
+        self._leases.grant(lease, contender.ttl)
         read = {
             "request_range": {
                 "key": encoded(folder),
@@ -157,7 +165,7 @@ class EtcdBackend(LineBackend):
         put = {
             "request_put": {
                 "key": encoded(node),
-                "value": value_of(ticket.owner, ticket.ttl, self.kind, self.permits),
+                "value": value_of(contender.owner, contender.ttl, self.kind, self.permits),
                 "lease": str(lease),
             }
         }
@@ -166,27 +174,29 @@ class EtcdBackend(LineBackend):
             answer = self._wire.ask("/kv/txn", compare=[absent], success=[put, read], failure=[read])
         except Refused as error:
             if error.code == NOT_FOUND:  # the lease ended before its key came
-                return Line()
+                return Queue()
             raise
-        return line_of(answer, answer["responses"][-1]["response_range"])
+        return queue_of(answer, answer["responses"][-1]["response_range"])
 
-    def _grant(self, ticket: Ticket, mine: Entry, sent: float) -> Grant:
-        hold = Hold(mine.node, mine.order, sent + ticket.ttl, mine.lease, length=math.ceil(ticket.ttl))
-        self._holds.add(ticket.key, ticket.owner, hold)
+    def _grant(self, contender: Contender, mine: Entry, sent: float) -> Grant:
+        hold = LocalLease(
+            mine.node, mine.order, sent + contender.ttl, mine.lease, length=math.ceil(contender.ttl)
+        )
+        self._holds.add(contender.key, contender.owner, hold)
         return Grant(mine.order, sent)
 
-    def _busy(self, line: Line) -> Busy:
+    def _busy(self, line: Queue) -> Busy:
         first = line.entries[0]  # of all who hold it, the oldest
         return Busy(holder=first.owner, retry_after=self._remaining(first) or 0.05)
 
-    def nap(self, ticket: Ticket) -> float:
-        """See `LineBackend`: a third of the lease, which lives on only because its waiter asks."""
-        return math.ceil(ticket.ttl) / 3
+    def poll_interval(self, contender: Contender) -> float:
+        """See `QueueBackend`: a third of the lease, which lives on only because its waiter asks."""
+        return math.ceil(contender.ttl) / 3
 
-    def quit(self, ticket: Ticket) -> None:
-        """See `LineBackend`."""
-        self._lookout.forget(self._folder(ticket.key), ticket)
-        self.release(ticket.key, ticket.owner)
+    def dequeue(self, contender: Contender) -> None:
+        """See `QueueBackend`."""
+        self._watches.forget(self._folder(contender.key), contender)
+        self.release(contender.key, contender.owner)
 
     # holding
 
@@ -221,7 +231,7 @@ class EtcdBackend(LineBackend):
             self._holds.pop(key, owner)
         return held
 
-    def _prolonged(self, hold: Hold, owner: str, ttl: float) -> bool:
+    def _prolonged(self, hold: LocalLease, owner: str, ttl: float) -> bool:
         """Renew the lease, or put another under the key: a lease on etcd keeps the length that it began with.
 
         The key must be the very one that was granted; a living lease alone doesn't tell that. One request at
@@ -241,7 +251,7 @@ class EtcdBackend(LineBackend):
         self._leases.revoke(former)
         return True
 
-    def _rewritten(self, hold: Hold, owner: str, ttl: float, lease: int) -> bool:
+    def _rewritten(self, hold: LocalLease, owner: str, ttl: float, lease: int) -> bool:
         """Write the key anew, bound to `lease`, if it is still the one with our token."""
         token = str(hold.token)
         same = {"key": encoded(hold.node), "target": "CREATE", "result": "EQUAL", "create_revision": token}
@@ -270,13 +280,13 @@ class EtcdBackend(LineBackend):
         mine = self._read(folder).of(f"{folder}{lease:x}")
         return self._leases.revoke(lease if mine is None else mine.lease)
 
-    def _end(self, key: str, hold: Hold) -> None:
+    def _end(self, key: str, hold: LocalLease) -> None:
         """End what has outlived its ttl, to the fraction of a second, which etcd's own leases don't know."""
         self._leases.revoke(hold.session)
 
     def force_release(self, key: str, expected: str) -> bool:
         """See the base class."""
-        line = Line(self._line(key))
+        line = Queue(self._line(key))
         for contender in holders_of(line.entries):
             entry = line.of(contender.node)
             if entry is not None and entry.owner == expected:
@@ -289,8 +299,8 @@ class EtcdBackend(LineBackend):
 
     # listing
 
-    def _holders(self, prefix: str) -> list[tuple[str, Contender, int]]:
-        """See `LineBackend`: one read of all keys, sorted into locks."""
+    def _holders(self, prefix: str) -> list[tuple[str, QueueEntry, int]]:
+        """See `QueueBackend`: one read of all keys, sorted into locks."""
         found = [
             (name_of(folder.removeprefix(self._prefix)), holder, len(line) - len(holders_of(line)))
             for folder, line in self._lines().items()
@@ -306,14 +316,14 @@ class EtcdBackend(LineBackend):
         lines.pop(self._prefix + FOLDER, None)
         return lines
 
-    def dequeue(self, owned: Callable[[str], bool]) -> None:
+    def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
         """See the base class."""
         for line in self._lines().values():
             for waiter in line[len(holders_of(line)) :]:
                 if owned(waiter.owner):
                     self._leases.revoke(waiter.lease)
 
-    def _shown(self, key: str, contender: Contender, waiters: int) -> Held:
+    def _shown(self, key: str, contender: QueueEntry, waiters: int) -> Held:
         entry = contender if isinstance(contender, Entry) else Entry(contender.node, contender.order)
         return Held(
             key=key,
@@ -333,13 +343,13 @@ class EtcdBackend(LineBackend):
 
     # what processes tell of themselves
 
-    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         """See the base class."""
-        self._presence.tell(records, forget)
+        self._heartbeats.tell(records, forget)
 
-    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """See the base class."""
-        return self._presence.read(clients)
+        return self._heartbeats.read(clients)
 
     # kinds and housekeeping
 
@@ -360,7 +370,7 @@ class EtcdBackend(LineBackend):
 
     def close(self) -> None:
         """Close all connections; leases live on, and the next use opens new ones."""
-        self._lookout.close()
+        self._watches.close()
         self._wire.close()
 
 
@@ -368,10 +378,10 @@ class EtcdVariant(Variant, EtcdBackend):
     """Another kind of lock, over the same connections."""
 
     def __init__(self, main: EtcdBackend, kind: str, permits: int) -> None:
-        LineBackend.__init__(self, main.settings)
+        QueueBackend.__init__(self, main.settings)
         self.alias = f"{main.settings.alias}/{kind}"
         self.kind, self.permits, self.exclusive = kind, permits, kind != "semaphore"
-        self._prefix, self._wire, self._leases, self._lookout, self._holds = (
-            main._prefix, main._wire, main._leases, main._lookout, main._holds
+        self._prefix, self._wire, self._leases, self._watches, self._holds = (
+            main._prefix, main._wire, main._leases, main._watches, main._holds
         )  # fmt: skip
         self._variants = {}

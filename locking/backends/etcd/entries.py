@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
-from locking.backends.etcd.lookout import decoded, encoded
-from locking.backends.lines import Contender
+from locking.backends.etcd.watches import decoded, encoded
+from locking.backends.queue.backend import QueueEntry
 
 SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Contender):
+class Entry(QueueEntry):
     """A contender, and what its key's value says."""
 
     owner: str = ""
@@ -29,7 +29,7 @@ class Entry(Contender):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Queue:
     """All who have a lock or want it, at one revision of the cluster."""
 
     entries: Sequence[Entry] = ()
@@ -56,9 +56,9 @@ def escape(key: str) -> str:
     return key.replace("%", "%25").replace("/", "%2F")
 
 
-def line_of(answer: dict[str, Any], found: dict[str, Any]) -> Line:
+def queue_of(answer: dict[str, Any], found: dict[str, Any]) -> Queue:
     """Return the line of a range that was read, alone or as a part of a transaction's answer."""
-    return Line([_entry(kv) for kv in found.get("kvs", ())], int(answer["header"]["revision"]))
+    return Queue([_entry(kv) for kv in found.get("kvs", ())], int(answer["header"]["revision"]))
 
 
 def _entry(kv: dict[str, Any]) -> Entry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from locking.backends.etcd.wire import NOT_FOUND, Refused, Wire
+from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 
 
 def ended_by_us(not_found: Refused) -> bool:
@@ -15,8 +15,8 @@ def ended_by_us(not_found: Refused) -> bool:
 class Leases:
     """The four requests about leases."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, client: Client) -> None:
+        self._wire = client
 
     def grant(self, lease: int, ttl: float) -> None:
         """Have the lease, new or as a former try left it: then it must be renewed."""

@@ -2,7 +2,7 @@
 --   KEYS[1] lock   KEYS[2] counter   KEYS[3] queue: a list of owners   KEYS[4] zset, owner -> time-out in epoch ms
 --   KEYS[5] index
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = a database checks the token
---   ARGV[4] ms that a waiter may be silent  ARGV[5] the client's epoch ms  ARGV[6] '1' = stand in line
+--   ARGV[4] ms that a waiter may be silent  ARGV[5] the client's epoch ms  ARGV[6] '1' = wait in the queue
 -- Returns the fencing token, or {ms to wait, holder, 0, 0}. Repeating it is safe.
 local now, patience = tonumber(ARGV[5]), tonumber(ARGV[4])
 local head = head_alive(now)

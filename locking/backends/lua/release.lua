@@ -1,4 +1,4 @@
--- Ends the owner's hold and gives the lock to the next in line.
+-- Ends the owner's hold and gives the lock to the next in the queue.
 --   KEYS[1] lock   KEYS[2] counter   KEYS[3] queue   KEYS[4] index
 --   ARGV[1] owner  ARGV[2] Redisson's channel of the lock  ARGV[3] a place to take out of the queue, or ''
 -- Returns 1, or 0 when the owner doesn't hold the lock.

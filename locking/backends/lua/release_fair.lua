@@ -1,4 +1,4 @@
--- Ends a hold of Redisson's fair lock, or a waiter's place in its queue, and wakes the next in line.
+-- Ends a hold of Redisson's fair lock, or a waiter's place in its queue, and wakes the next in the queue.
 --   KEYS[1] lock   KEYS[2] token (unused)   KEYS[3] queue   KEYS[4] time-outs   KEYS[5] index
 --   ARGV[1] owner  ARGV[2] what every waiter's channel begins with  ARGV[3] ms that a waiter may be silent
 --   ARGV[4] epoch ms by the client's clock

@@ -31,7 +31,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool as BlockingSentinelPool
 
-from locking.backends.base import AsyncPlace, Outcome
+from locking.backends.base import AsyncWaiter, Outcome
 from locking.backends.redis.protocol import (
     UNREACHABLE,
     Calls,
@@ -47,7 +47,7 @@ from locking.backends.redis.protocol import (
     is_unknown_command,
 )
 from locking.backends.redis.transport import DEFAULT_TIMEOUT, MESSAGES, OPPOSITES
-from locking.backends.redis.waiter import Waiter
+from locking.backends.redis.waiter import WaitSteps
 
 T = TypeVar("T")
 
@@ -408,7 +408,7 @@ class PubSubReader:
 def _fail(future: asyncio.Future[None], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # whoever waited may be gone by now: then nobody is to be told
+        future.exception()  # anyone who waited may be gone by now: then nobody is to be told
 
 
 class AsyncSubscriptionPool:
@@ -499,25 +499,25 @@ async def _until_shutdown(calls: Calls) -> AsyncGenerator[None, None]:
             await transport.shutdown()
 
 
-class TaskWaiter(AsyncPlace):
+class TaskWaiter(AsyncWaiter):
     """A task that waits."""
 
-    def __init__(self, loops: EventLoops, make: Callable[[Calls], Waiter]) -> None:
+    def __init__(self, loops: EventLoops, make: Callable[[Calls], WaitSteps]) -> None:
         self._loops, self._make = loops, make
-        self._waiter: Waiter | None = None
+        self._wait_steps: WaitSteps | None = None
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
         """See the base class."""
-        if self._waiter is None:
-            self._waiter = self._make(await self._loops.here())
-        return await arun(self._waiter.try_acquire(queue))
+        if self._wait_steps is None:
+            self._wait_steps = self._make(await self._loops.here())
+        return await arun(self._wait_steps.try_acquire(queue))
 
     async def wait(self, timeout: float) -> Outcome:
         """See the base class."""
-        assert self._waiter is not None
-        return await arun(self._waiter.wait(timeout))
+        assert self._wait_steps is not None
+        return await arun(self._wait_steps.wait(timeout))
 
     async def leave(self) -> None:
         """See the base class."""
-        if self._waiter is not None:
-            await arun(self._waiter.cancel())
+        if self._wait_steps is not None:
+            await arun(self._wait_steps.cancel())

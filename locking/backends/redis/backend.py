@@ -9,12 +9,12 @@ from typing import Any
 
 from django.core.checks import CheckMessage
 
-from locking.backends.base import BaseLockBackend, Finding, Held, Holder, Presence
+from locking.backends.base import BaseLockBackend, Finding, Heartbeat, Held, Holder
 from locking.backends.redis.diagnosis import diagnose_server, named
 from locking.backends.redis.health import judge, parse_info
+from locking.backends.redis.heartbeats import HeartbeatStore
 from locking.backends.redis.kinds import Ordinary, kind_named
 from locking.backends.redis.listing import Listing
-from locking.backends.redis.presence import PresenceBook
 from locking.backends.redis.protocol import Calls, Steps
 from locking.backends.redis.scripts import (
     Request,
@@ -26,7 +26,7 @@ from locking.backends.redis.scripts import (
 )
 from locking.backends.redis.topology import servers_of
 from locking.backends.redis.verbs import RedisVariant, RedisVerbs
-from locking.backends.redis.waiter import QueueWaiter
+from locking.backends.redis.waiter import QueueWaitSteps
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -50,7 +50,7 @@ class RedisBackend(RedisVerbs):
         super().__init__(settings, Ordinary(index), servers)
         self._variants: dict[tuple[str, int], RedisVariant] = {}
         self._listing = Listing(self._client, settings.key_prefix, partial(kind_named, index=index))
-        self._book = PresenceBook(self._client, settings.key_prefix)
+        self._heartbeat_store = HeartbeatStore(self._client, settings.key_prefix)
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
@@ -95,8 +95,8 @@ class RedisBackend(RedisVerbs):
         """See the base class."""
         return int(self._client.call(reissue_token_request(key, owner, above, index=self._client.index)))
 
-    def _waiter(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> QueueWaiter:
-        return QueueWaiter(calls, key, owner, ttl, fenced)
+    def _wait_steps(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> QueueWaitSteps:
+        return QueueWaitSteps(calls, key, owner, ttl, fenced)
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object a kind, because the watchdog renews by backend."""
@@ -132,21 +132,21 @@ class RedisBackend(RedisVerbs):
         """See the base class."""
         return self._listing.find(key, owner, kind)
 
-    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         """See the base class."""
-        self._book.tell(records, forget)
+        self._heartbeat_store.tell(records, forget)
 
-    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """See the base class."""
-        return self._book.read(clients)
+        return self._heartbeat_store.read(clients)
 
-    def add_figures(self, minute: int, figures: Mapping[str, int]) -> None:
+    def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         """See the base class."""
-        self._book.add_figures(minute, figures)
+        self._heartbeat_store.add_counters(minute, figures)
 
     def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
         """See the base class."""
-        return self._book.figures(minutes)
+        return self._heartbeat_store.figures(minutes)
 
     def tidy(self) -> None:
         """See the base class."""

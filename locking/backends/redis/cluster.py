@@ -34,9 +34,9 @@ from locking.backends.redis.protocol import (
     translated,
 )
 from locking.backends.redis.scripts import Command, Request, command
-from locking.clock import now
+from locking.utils.clock import now
 
-PATIENCE: Final = 1.0
+TIMEOUT: Final = 1.0
 """Seconds for which one request follows a cluster that changes; a waiter goes on asking anyway."""
 
 PAUSE: Final = 0.05
@@ -87,7 +87,7 @@ class Route:
 
     def __init__(self, slots: SlotMap, slot: int) -> None:
         self._slots, self.slot = slots, slot
-        self._until = now() + PATIENCE
+        self._until = now() + TIMEOUT
         self.asking = False
         self.was_sent = False
         self.address = slots.owner(slot)

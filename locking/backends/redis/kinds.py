@@ -1,8 +1,8 @@
 """Redisson's other locks: read-write, semaphore with expiring permits, fair. What each sends, without any
 I/O.
 
-They are announced on a channel and taken by whoever asks first (the fair lock: by the head of its own queue),
-as the Java side does it; the hand-over of `acquire.lua` is for the ordinary lock only.
+They are announced on a channel and taken by anyone who asks first (the fair lock: by the head of its own
+queue), as the Java side does it; the hand-over of `acquire.lua` is for the ordinary lock only.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class Ordinary(Kind):
         return lock_channel(key)
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        """See the base class; a place in the queue takes more, see `waiter.QueueWaiter`."""
+        """See the base class; a place in the queue takes more, see `waiter.QueueWaitSteps`."""
         return acquire_request(key, owner, ttl, keep=keep, place=b"", index=self.index)
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:

@@ -31,7 +31,7 @@ READINGS: Final = 20
 """How often a page is read at most, because stale entries were met in it and taken out."""
 
 SAMPLE: Final = 20
-ENDURED: Final = SAMPLE // 4
+MAX_STALE: Final = SAMPLE // 4
 """Stale entries in a sample that end a sweep; Redis' own expiry cycle has both numbers."""
 
 SWEEPS: Final = 200
@@ -160,7 +160,7 @@ class Listing:
         for _ in range(SWEEPS):
             (sample,) = self._ask("ZRANDMEMBER", index, arguments=(SAMPLE,))
             looked_at = self._look_at(read_entry(member, 0) for member in sample if member != LAST_TOKEN)
-            if looked_at.count(None) <= ENDURED:
+            if looked_at.count(None) <= MAX_STALE:
                 break
         self._ask("EXPIRE", index, arguments=(FORGOTTEN,))
 

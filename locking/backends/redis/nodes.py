@@ -22,8 +22,8 @@ from locking.backends.redis.health import parse_info
 from locking.backends.redis.scripts import Request
 from locking.backends.redis.topology import servers_of
 from locking.backends.redis.transport import IDLE_SOCKETS, Client
-from locking.clock import now
 from locking.conf import AliasSettings
+from locking.utils.clock import now
 
 LEFT_ALONE: Final = 1.0
 """Seconds for which nobody asks a server that was silent: it would cost every caller its patience."""

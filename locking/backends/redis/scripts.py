@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from locking.backends.base import Busy, Grant, Outcome
 from locking.backends.redis.index import Index
-from locking.clock import now
+from locking.utils.clock import now
 
 new_tuple: Final = tuple.__new__
 
@@ -206,7 +206,7 @@ def milliseconds(seconds: float) -> int:
 
 
 def acquire_request(key: str, owner: str, ttl: float, *, keep: bool, place: bytes, index: Index) -> Request:
-    """Return the call of acquire.lua; an empty `place` means *don't stand in line*."""
+    """Return the call of acquire.lua; an empty `place` means *don't wait in the queue*."""
     keys, who = keys_of(key, index), owner.encode()
     # One format instead of five small ones: this runs at every acquisition.
     tail = b"%b$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n" % (

@@ -50,7 +50,7 @@ def servers_of(settings: AliasSettings) -> Servers:
     """Return the servers that `settings` name; nothing is sent yet.
 
     Raises:
-        ImproperlyConfigured: `CACHE`, `LOCATION` or `OPTIONS` can't be meant; the message says why.
+        ImproperlyConfigured: `CACHE`, `LOCATION` or `OPTIONS` is invalid; the message says why.
     """
     if settings.location is not None and settings.cache is not None:
         raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}] has both CACHE and LOCATION; keep one")

@@ -21,7 +21,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from locking.backends.base import Outcome, Place
+from locking.backends.base import Outcome, Waiter
 from locking.backends.redis.fast_socket import fast_socket, talk
 from locking.backends.redis.protocol import (
     Calls,
@@ -38,8 +38,8 @@ from locking.backends.redis.protocol import (
     translated,
 )
 from locking.backends.redis.scripts import Command, Request, command
-from locking.backends.redis.waiter import Waiter
-from locking.background import after_fork
+from locking.backends.redis.waiter import WaitSteps
+from locking.utils.background import after_fork
 
 T = TypeVar("T")
 
@@ -317,22 +317,22 @@ class Client:
             transport.shutdown()
 
 
-class ThreadWaiter(Place):
+class ThreadWaiter(Waiter):
     """A thread that waits."""
 
-    __slots__ = ("_waiter",)
+    __slots__ = ("_wait_steps",)
 
-    def __init__(self, waiter: Waiter) -> None:
-        self._waiter = waiter
+    def __init__(self, waiter: WaitSteps) -> None:
+        self._wait_steps = waiter
 
     def try_acquire(self, *, queue: bool) -> Outcome:
         """See the base class."""
-        return run(self._waiter.try_acquire(queue))
+        return run(self._wait_steps.try_acquire(queue))
 
     def wait(self, timeout: float) -> Outcome:
         """See the base class."""
-        return run(self._waiter.wait(timeout))
+        return run(self._wait_steps.wait(timeout))
 
     def leave(self) -> None:
         """See the base class."""
-        run(self._waiter.cancel())
+        run(self._wait_steps.cancel())

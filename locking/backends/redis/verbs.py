@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from locking.backends.base import AsyncPlace, BaseLockBackend, Holder, Outcome, Place
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Holder, Outcome, Waiter
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
 from locking.backends.redis.kinds import Kind, key_of_queue, read_holders
 from locking.backends.redis.listing import escaped
 from locking.backends.redis.protocol import Calls, Steps
 from locking.backends.redis.scripts import Command, Request, reissue_token_request
 from locking.backends.redis.transport import Client, ThreadWaiter, run
-from locking.backends.redis.waiter import ChannelWaiter, Waiter
+from locking.backends.redis.waiter import ChannelWaitSteps, WaitSteps
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -38,12 +38,12 @@ class RedisVerbs(BaseLockBackend):
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
-        return run(self._waiter(self._calls, key, owner, ttl, fenced).try_acquire(queue=False))
+        return run(self._wait_steps(self._calls, key, owner, ttl, fenced).try_acquire(queue=False))
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""
         calls = await self._loops.here()
-        return await arun(self._waiter(calls, key, owner, ttl, fenced).try_acquire(queue=False))
+        return await arun(self._wait_steps(calls, key, owner, ttl, fenced).try_acquire(queue=False))
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
@@ -87,16 +87,16 @@ class RedisVerbs(BaseLockBackend):
     def _holder(self, calls: Calls, key: str) -> Steps[Holder | None]:
         return read_holders((yield from calls.call(self.kind.holder(key))))
 
-    def place(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Place:
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         """See the base class."""
-        return ThreadWaiter(self._waiter(self._calls, key, owner, ttl, fenced))
+        return ThreadWaiter(self._wait_steps(self._calls, key, owner, ttl, fenced))
 
-    def aplace(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncPlace:
+    def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
         """See the base class."""
-        return TaskWaiter(self._loops, lambda calls: self._waiter(calls, key, owner, ttl, fenced))
+        return TaskWaiter(self._loops, lambda calls: self._wait_steps(calls, key, owner, ttl, fenced))
 
-    def _waiter(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> Waiter:
-        return ChannelWaiter(self.kind, calls, key, owner, ttl, fenced)
+    def _wait_steps(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> WaitSteps:
+        return ChannelWaitSteps(self.kind, calls, key, owner, ttl, fenced)
 
     async def _acall(self, request: Request) -> Any:
         return await arun((await self._loops.here()).call(request))
@@ -118,7 +118,7 @@ class RedisVariant(RedisVerbs):
             return 0
         return int(self._client.call(reissue_token_request(key, field, above, index=self._client.index)))
 
-    def dequeue(self, owned: Callable[[str], bool]) -> None:
+    def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
         """See the base class: only Redisson's fair lock keeps a waiter in its queue that is silent."""
         if self.kind.name != "fair":
             return

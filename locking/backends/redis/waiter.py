@@ -1,7 +1,7 @@
 """How to wait for a lock: ask, enqueue, receive the messages that wake, ask again. No I/O, see `protocol`.
 
 The ordinary lock is handed over: its release script grants it to the first waiter of the queue that listens
-to its own channel, and says so there. The other kinds are announced, and whoever asks first has them.
+to its own channel, and says so there. The other kinds are announced, and anyone who asks first has them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from locking.backends.redis.scripts import (
     read_wakeup,
     release_request,
 )
-from locking.clock import now
 from locking.exceptions import BackendError, BackendUnavailable, LockError
+from locking.utils.clock import now
 
 NOT_ASKED: Final = Asked(0.0)
 
@@ -51,8 +51,8 @@ PREPARATIONS: Final = 4
 """How often one attempt subscribes anew before the waiter sleeps: a slot that moves must not keep it busy."""
 
 
-class Waiter(ABC):
-    """Waits for one lock; the steps of `base.Place` as generators."""
+class WaitSteps(ABC):
+    """Waits for one lock; the steps of `base.Waiter` as generators."""
 
     def __init__(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._calls = calls
@@ -81,7 +81,7 @@ class Waiter(ABC):
         """Leave the queue; False: it isn't known whether that worked."""
 
     def try_acquire(self, queue: bool) -> Steps[Outcome]:
-        """See `Place.try_acquire`.
+        """See `Waiter.try_acquire`.
 
         Raises:
             NotReplicated: too few replicas have the lock; it was given back.
@@ -147,7 +147,7 @@ class Waiter(ABC):
         return server.transport.subscriptions
 
     def wait(self, timeout: float) -> Steps[Outcome]:
-        """See `Place.wait`."""
+        """See `Waiter.wait`."""
         if self._subscription is None:  # the server was away
             yield Sleep(min(timeout, RECOVERY_PAUSE))
             return (yield from self.try_acquire(queue=True))
@@ -173,7 +173,7 @@ class Waiter(ABC):
         return None
 
     def cancel(self) -> Steps[None]:
-        """See `Place.leave`."""
+        """See `Waiter.leave`."""
         is_dequeued = False
         try:
             is_dequeued = yield from self._dequeue()
@@ -188,7 +188,7 @@ class Waiter(ABC):
             yield Unsubscribe(subscription)
 
     def _abandon(self) -> Steps[None]:
-        """Start over: whoever stands in a queue with a channel that nobody hears is passed over."""
+        """Start over: anyone who stands in a queue with a channel that nobody hears is passed over."""
         if self._subscription is not None:
             yield from self._dequeue()
             self._close()
@@ -204,7 +204,7 @@ def _listening(subscription: Subscription, channel: str | None) -> Steps[None]:
         yield Listen(subscription, channel)
 
 
-class QueueWaiter(Waiter):
+class QueueWaitSteps(WaitSteps):
     """Waits for the ordinary lock.
 
     Its first wait asks without a place in the queue, subscribes, then asks again with one: who never waits
@@ -248,7 +248,7 @@ class QueueWaiter(Waiter):
         return True
 
 
-class ChannelWaiter(Waiter):
+class ChannelWaitSteps(WaitSteps):
     """Waits for a kind of lock that is announced: it hears the kind's channel and asks after each message."""
 
     def __init__(self, kind: Kind, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> None:

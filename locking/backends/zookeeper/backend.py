@@ -10,10 +10,19 @@ from typing import Any, Final
 
 from django.core.checks import CheckMessage
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Held, Outcome, Presence, ask_each
-from locking.backends.holds import Hold, Holds
-from locking.backends.lines import Contender, LineBackend, Ticket, Variant, admits, blockers_of, holders_of
-from locking.backends.zookeeper.health import examine
+from locking.backends.base import BaseLockBackend, Busy, Grant, Heartbeat, Held, Outcome, ask_each
+from locking.backends.lease_expirer import LeaseExpirer, LocalLease
+from locking.backends.queue.backend import (
+    Contender,
+    QueueBackend,
+    QueueEntry,
+    Variant,
+    admits,
+    blockers_of,
+    holders_of,
+)
+from locking.backends.zookeeper.diagnosis import examine
+from locking.backends.zookeeper.heartbeats import FOLDER, HeartbeatStore
 from locking.backends.zookeeper.nodes import (
     SUFFIXES,
     decode,
@@ -25,7 +34,6 @@ from locking.backends.zookeeper.nodes import (
     write_data,
 )
 from locking.backends.zookeeper.options import read_location, read_options
-from locking.backends.zookeeper.presence import FOLDER, PresenceBook
 from locking.backends.zookeeper.session import (
     Session,
     children,
@@ -37,15 +45,15 @@ from locking.backends.zookeeper.session import (
     synced,
     written,
 )
-from locking.clock import now
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
+from locking.utils.clock import now
 
 OUTAGE_PAUSE: Final = 0.25
 """Seconds until a waiter asks again while an ensemble has no leader."""
 
 
-class ZooKeeperBackend(LineBackend):
+class ZooKeeperBackend(QueueBackend):
     """`"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend"`, `"LOCATION": "zk1:2181,zk2:2181/locks"`.
 
     OPTIONS: `session_timeout` (seconds, 10), `timeout` (seconds a request may take, 3), `user` and `password`
@@ -57,8 +65,8 @@ class ZooKeeperBackend(LineBackend):
         super().__init__(settings)
         hosts, self._root = read_location(settings)
         self._session = Session(settings.alias, hosts, *read_options(settings))
-        self._holds = Holds(self._end, self._session.beat, self._session.pause)
-        self._presence = PresenceBook(self._session, self._root, settings.key_prefix)
+        self._holds = LeaseExpirer(self._end, self._session.beat, self._session.pause)
+        self._heartbeats = HeartbeatStore(self._session, self._root, settings.key_prefix)
         self._closing = False
         self._variants: dict[tuple[str, int], BaseLockBackend] = {}
 
@@ -67,103 +75,103 @@ class ZooKeeperBackend(LineBackend):
     def _folder(self, key: str) -> str:
         return f"{self._root}/{encode(key)}{SUFFIXES[self.kind]}"
 
-    def _line(self, key: str) -> Sequence[Contender]:
+    def _line(self, key: str) -> Sequence[QueueEntry]:
         return self._session.patiently(lambda: self._read(self._folder(key)))
 
-    def _read(self, folder: str, ticket: Ticket | None = None) -> list[Contender]:
+    def _read(self, folder: str, contender: Contender | None = None) -> list[QueueEntry]:
         """Return the line as the leader knows it; a semaphore's waiters watch all of it."""
         sent, session = now(), self._session.number
-        watch = ticket if self.kind == "semaphore" else None
+        watch = contender if self.kind == "semaphore" else None
         _, names = self._session.ask(synced(folder), children(folder, watch))
         self._session.confirm(session, sent)
         return parse(folder, names) if is_answer(names) else []
 
-    def join(self, ticket: Ticket, *, queue: bool) -> Outcome:
-        """See `LineBackend`."""
+    def enqueue(self, contender: Contender, *, queue: bool) -> Outcome:
+        """See `QueueBackend`."""
         self._closing = False
         try:
-            return self._session.patiently(lambda: self._join(ticket, queue))
+            return self._session.patiently(lambda: self._enqueue(contender, queue))
         except BackendUnavailable as outage:
             if not queue or self._session.alone:
                 raise
             return Busy(retry_after=OUTAGE_PAUSE, outage=outage)  # another server may take over
 
-    def _join(self, ticket: Ticket, queue: bool) -> Outcome:
-        if again := self._granted_again(ticket):
+    def _enqueue(self, contender: Contender, queue: bool) -> Outcome:
+        if again := self._granted_again(contender):
             return again
         while True:
             sent = now()
-            line = self._stood(ticket, queue)
-            mine = _mine(line, ticket.owner)
+            line = self._queued(contender, queue)
+            mine = _mine(line, contender.owner)
             if mine is None:  # somebody else has it and we don't queue, or our session is over: begin anew
                 if not queue and line:
                     return self._busy(line)
                 continue
             blockers = blockers_of(line, mine)
             if not blockers:
-                return self._grant(ticket, mine, sent)
+                return self._grant(contender, mine, sent)
             if not queue:
                 self._delete(mine.node)
                 return self._busy(line)
-            if self._watching(blockers, ticket):
+            if self._watching(blockers, contender):
                 return self._busy(line)
 
-    def _granted_again(self, ticket: Ticket) -> Grant | None:
+    def _granted_again(self, contender: Contender) -> Grant | None:
         """Renew what this owner has already."""
-        hold, sent = self._holds.get(ticket.key, ticket.owner), now()
-        if hold is None or not self.extend(ticket.key, ticket.owner, ticket.ttl):
+        hold, sent = self._holds.get(contender.key, contender.owner), now()
+        if hold is None or not self.extend(contender.key, contender.owner, contender.ttl):
             return None
-        ticket.node = hold.node
+        contender.node = hold.node
         return Grant(hold.token, sent)
 
-    def _stood(self, ticket: Ticket, queue: bool) -> list[Contender]:
-        """Return the line, with the ticket's own node in it if that was wanted and came to pass."""
-        folder = self._folder(ticket.key)
-        if ticket.asked or not queue:
-            line = self._read(folder, ticket)
-            if _mine(line, ticket.owner) or not (queue or admits(line, self.kind, self.permits)):
+    def _queued(self, contender: Contender, queue: bool) -> list[QueueEntry]:
+        """Return the line, with the contender's own node in it if that was wanted and came to pass."""
+        folder = self._folder(contender.key)
+        if contender.asked or not queue:
+            line = self._read(folder, contender)
+            if _mine(line, contender.owner) or not (queue or admits(line, self.kind, self.permits)):
                 return line
-        return self._stand(folder, ticket)
+        return self._create_node(folder, contender)
 
-    def _stand(self, folder: str, ticket: Ticket) -> list[Contender]:
+    def _create_node(self, folder: str, contender: Contender) -> list[QueueEntry]:
         """Put a node down and return the line: everybody before us was there when our node came."""
-        ticket.asked = True
+        contender.asked = True
         sent = now()
-        path = f"{folder}/{node_name(ticket.owner, self.kind, self.permits)}"
-        watch = ticket if self.kind == "semaphore" else None
+        path = f"{folder}/{node_name(contender.owner, self.kind, self.permits)}"
+        watch = contender if self.kind == "semaphore" else None
         root, node, names = self._session.ask(
             created(folder),
-            created(path, write_data(ticket.owner, ticket.ttl), contender=True),
+            created(path, write_data(contender.owner, contender.ttl), contender=True),
             children(folder, watch),
         )
         if not is_answer(node):  # the folder went away in between, or was never there
             if not is_answer(root):
                 self._session.ask(ensured(folder))
             return []
-        ticket.node, figures = node
-        ticket.token, ticket.session = figures.czxid, figures.ephemeralOwner
+        contender.node, figures = node
+        contender.token, contender.session = figures.czxid, figures.ephemeralOwner
         self._session.confirm(figures.ephemeralOwner, sent)
         return parse(folder, names) if is_answer(names) else []
 
-    def _watching(self, blockers: Sequence[Contender], ticket: Ticket) -> bool:
-        """Have the ticket woken when a blocker ends; False when one has ended already."""
+    def _watching(self, blockers: Sequence[QueueEntry], contender: Contender) -> bool:
+        """Have the contender woken when a blocker ends; False when one has ended already."""
         if self.kind == "semaphore":
             return True
-        answers = self._session.ask(*(data(blocker.node, ticket) for blocker in blockers))
+        answers = self._session.ask(*(data(blocker.node, contender) for blocker in blockers))
         return all(map(is_answer, answers))
 
-    def _grant(self, ticket: Ticket, mine: Contender, sent: float) -> Grant:
-        if ticket.node != mine.node:  # its creation's reply was lost
+    def _grant(self, contender: Contender, mine: QueueEntry, sent: float) -> Grant:
+        if contender.node != mine.node:  # its creation's reply was lost
             (found,) = self._session.ask(data(mine.node))
             if not is_answer(found):
                 raise BackendUnavailable(f"the session with {self._session.hosts} ended while it was asked")
-            ticket.node = mine.node
-            ticket.token, ticket.session = found[1].czxid, found[1].ephemeralOwner
-        hold = Hold(mine.node, ticket.token, sent + ticket.ttl, ticket.session)
-        self._holds.add(ticket.key, ticket.owner, hold)
-        return Grant(ticket.token, sent)
+            contender.node = mine.node
+            contender.token, contender.session = found[1].czxid, found[1].ephemeralOwner
+        hold = LocalLease(mine.node, contender.token, sent + contender.ttl, contender.session)
+        self._holds.add(contender.key, contender.owner, hold)
+        return Grant(contender.token, sent)
 
-    def _busy(self, line: Sequence[Contender]) -> Busy:
+    def _busy(self, line: Sequence[QueueEntry]) -> Busy:
         """Tell who has the lock; how long still is only a hint, for the holder's process ends its lease."""
         (found,) = self._session.ask(data(holders_of(line)[0].node))
         if not is_answer(found):
@@ -171,13 +179,13 @@ class ZooKeeperBackend(LineBackend):
         owner, left = _told(holders_of(line)[0].node, *found)
         return Busy(holder=owner, retry_after=None if left is None else max(left, 0.05))
 
-    def nap(self, ticket: Ticket) -> float:
-        """See `LineBackend`; watches end with the connection, and then wake."""
+    def poll_interval(self, contender: Contender) -> float:
+        """See `QueueBackend`; watches end with the connection, and then wake."""
         return 30.0
 
-    def quit(self, ticket: Ticket) -> None:
-        """See `LineBackend`."""
-        self.release(ticket.key, ticket.owner)
+    def dequeue(self, contender: Contender) -> None:
+        """See `QueueBackend`."""
+        self.release(contender.key, contender.owner)
 
     # holding
 
@@ -208,7 +216,9 @@ class ZooKeeperBackend(LineBackend):
                 self._holds.pop(key, owner)
         return answers
 
-    def _write_anew(self, holds: Sequence[tuple[Hold, tuple[str, str, float]]]) -> list[bool | BackendError]:
+    def _write_anew(
+        self, holds: Sequence[tuple[LocalLease, tuple[str, str, float]]]
+    ) -> list[bool | BackendError]:
         requests = [written(hold.node, write_data(owner, ttl)) for hold, (_, owner, ttl) in holds]
         answers = self._session.patiently(lambda: self._session.ask_each(*requests))
         return [answer if isinstance(answer, BackendError) else is_answer(answer) for answer in answers]
@@ -237,7 +247,7 @@ class ZooKeeperBackend(LineBackend):
 
         return self._session.patiently(step)
 
-    def _end(self, key: str, hold: Hold) -> None:
+    def _end(self, key: str, hold: LocalLease) -> None:
         """Delete what has outlived its ttl."""
         if self._session.number == hold.session:
             self._delete(hold.node)
@@ -264,7 +274,7 @@ class ZooKeeperBackend(LineBackend):
 
     # listing
 
-    def _holders(self, prefix: str) -> list[tuple[str, Contender, int]]:
+    def _holders(self, prefix: str) -> list[tuple[str, QueueEntry, int]]:
         found = [
             (key, holder, len(line) - len(holders_of(line)))
             for key, line in self._lines(prefix)
@@ -274,7 +284,7 @@ class ZooKeeperBackend(LineBackend):
         dated = [(age[1].czxid, *hold) for age, hold in zip(ages, found, strict=True) if is_answer(age)]
         return [(key, holder, waiters) for _, key, holder, waiters in sorted(dated, key=lambda hold: hold[0])]
 
-    def _lines(self, prefix: str) -> list[tuple[str, list[Contender]]]:
+    def _lines(self, prefix: str) -> list[tuple[str, list[QueueEntry]]]:
         """Return the keys that begin with `prefix`, each with its line."""
         _, names = self._session.patiently(
             lambda: self._session.ask(synced(self._root), children(self._root))
@@ -288,7 +298,7 @@ class ZooKeeperBackend(LineBackend):
             if is_answer(answer)
         ]
 
-    def dequeue(self, owned: Callable[[str], bool]) -> None:
+    def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
         """See the base class."""
         lines = [line for _, line in self._lines(self.settings.key_prefix)]
         nodes = [waiter.node for line in lines for waiter in line[len(holders_of(line)) :]]
@@ -299,7 +309,7 @@ class ZooKeeperBackend(LineBackend):
     def _ask_each(self, paths: Sequence[str], request: Any) -> list[Any]:
         return self._session.patiently(lambda: self._session.ask(*map(request, paths))) if paths else []
 
-    def _shown(self, key: str, contender: Contender, waiters: int) -> Held:
+    def _shown(self, key: str, contender: QueueEntry, waiters: int) -> Held:
         (found,) = self._session.patiently(lambda: self._session.ask(data(contender.node)))
         if not is_answer(found):
             return Held(key=key, owner=contender.node.rpartition("/")[2], kind=contender.kind)
@@ -316,13 +326,13 @@ class ZooKeeperBackend(LineBackend):
 
     # what processes tell of themselves
 
-    def tell_presence(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         """See the base class."""
-        self._presence.tell(records, forget)
+        self._heartbeats.tell(records, forget)
 
-    def presence(self, clients: Sequence[str]) -> dict[str, Presence]:
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """See the base class."""
-        return self._presence.read(clients)
+        return self._heartbeats.read(clients)
 
     # kinds and housekeeping
 
@@ -361,7 +371,7 @@ class ZooKeeperVariant(Variant, ZooKeeperBackend):
     """Another kind of lock, in the same session."""
 
     def __init__(self, main: ZooKeeperBackend, kind: str, permits: int) -> None:
-        LineBackend.__init__(self, main.settings)
+        QueueBackend.__init__(self, main.settings)
         self.alias = f"{main.settings.alias}/{kind}"
         self.kind, self.permits, self.exclusive = kind, permits, kind != "semaphore"
         self._root, self._session, self._holds = main._root, main._session, main._holds
@@ -374,7 +384,7 @@ def _result(answer: bool | BackendError) -> bool:
     return answer
 
 
-def _mine(line: Sequence[Contender], owner: str) -> Contender | None:
+def _mine(line: Sequence[QueueEntry], owner: str) -> QueueEntry | None:
     prefix = guid(owner)
     return next((each for each in line if each.node.rpartition("/")[2].startswith(prefix)), None)
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote, unquote
 
-from locking.backends.lines import Contender
+from locking.backends.queue.backend import QueueEntry
 
 SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
 
@@ -64,11 +64,11 @@ def node_name(owner: str, kind: str, permits: int) -> str:
     return guid(owner) + _TAGS[kind].format(permits=permits)
 
 
-def parse(folder: str, children: Iterable[str]) -> list[Contender]:
+def parse(folder: str, children: Iterable[str]) -> list[QueueEntry]:
     """Return the contenders of a folder in the order of their numbers; other children are passed over."""
     found = ((child, _NODE.fullmatch(child)) for child in children)
     line = [
-        Contender(f"{folder}/{child}", int(match["order"]), _KINDS[match["tag"]], int(match["permits"] or 0))
+        QueueEntry(f"{folder}/{child}", int(match["order"]), _KINDS[match["tag"]], int(match["permits"] or 0))
         for child, match in found
         if match is not None
     ]

@@ -28,15 +28,15 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from locking.background import after_fork
-from locking.clock import now
 from locking.exceptions import BackendError, BackendUnavailable
+from locking.utils.background import after_fork
+from locking.utils.clock import now
 
 T = TypeVar("T")
 Request = Callable[[KazooClient], Any]
 """Sends one request on a client and returns kazoo's pending result."""
 
-BELIEF: Final = 2 / 3
+SESSION_TRUST_RATIO: Final = 2 / 3
 """Share of the session timeout for which an answered question is good."""
 
 BEATS: Final = 5
@@ -210,7 +210,7 @@ class Session:
         if session != self.number:
             return
         known, until = self._belief
-        fresh = sent + self._length() * BELIEF
+        fresh = sent + self._length() * SESSION_TRUST_RATIO
         self._belief = (session, max(fresh, until) if session == known else fresh)
 
     def believed_until(self, session: int) -> float:

@@ -10,18 +10,18 @@ from typing import Any, Final, TextIO, cast
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
+from locking.core.handler import InvalidLockBackend
 from locking.exceptions import BackendError, LockError
-from locking.handler import InvalidLockBackend
-from locking.held import KINDS, STATES, HeldLock, Page
+from locking.inspection.admin_actions import Result, force_release
+from locking.inspection.held import KINDS, STATES, HeldLock, Page
+from locking.keys.names import UNSET, check_wait
 from locking.management.locks import doctor, listing, output, running
-from locking.names import UNSET, check_wait
-from locking.operating import Result, force_release
 
 NO, BAD_INPUT = 1, 2
 
 EPILOG: Final = """
 Exit status: 0 done; 1 there was nothing to show or release, or the doctor found an error; 2 the command line
-can't be meant; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends as its command does; 75 others
+is invalid; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends as its command does; 75 others
 have the lock; 70 the lock was lost and the command was stopped; 126 and 127 it could not be started; 128 and
 a signal's number when that ended it.
 """

@@ -11,8 +11,8 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connections, router, transaction
 from django.db.models import QuerySet
 
-from locking.databases import UtcNow
 from locking.models import LockEvent
+from locking.utils.databases import UtcNow
 
 UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 

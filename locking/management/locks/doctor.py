@@ -15,13 +15,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 
 from locking.backends.base import BaseLockBackend, Busy, Finding
-from locking.databases import VENDORS
+from locking.core.handler import locks
+from locking.core.liveness import SETTING, directory, peers
 from locking.exceptions import LockError
-from locking.handler import locks
-from locking.held import GONE, held_locks
-from locking.identity import new_owner
-from locking.liveness import SETTING, directory, peers
+from locking.inspection.held import GONE, held_locks
 from locking.models import Fence
+from locking.utils.databases import VENDORS
+from locking.utils.ownership import new_owner
 
 ROUNDS: Final = 40
 """Measurements of each latency."""

@@ -12,13 +12,13 @@ from typing import Any
 from django.db import DatabaseError
 
 from locking.backends.base import BaseLockBackend
-from locking.databases import fence_name
+from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockNotSupported
-from locking.handler import DEFAULT_ALIAS, locks
-from locking.held import HeldLock, Page, held_locks, holds_of
+from locking.inspection.held import HeldLock, Page, held_locks, holds_of
+from locking.keys.names import check_name
 from locking.management.locks.output import seconds
 from locking.models import Fence, LockEvent
-from locking.names import check_name
+from locking.utils.databases import fence_name
 
 LAST_EVENTS = 10
 

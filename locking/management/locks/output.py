@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TextIO
 
-from locking.held import HeldLock
+from locking.inspection.held import HeldLock
 
 try:
     from rich.console import Console

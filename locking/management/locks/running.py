@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
-from locking.background import run_once
+from locking.core.lease import Lease
+from locking.core.liveness import registration
+from locking.core.lock import get_lock
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
-from locking.lease import Lease
-from locking.liveness import registration
-from locking.lock import get_lock
-from locking.names import Unset, check_ttl, check_wait
+from locking.keys.names import Unset, check_ttl, check_wait
+from locking.utils.background import run_once
 
 CONTENDED: Final = 75
 """Exit status when others have the lock: EX_TEMPFAIL of sysexits.h, *try again later*."""

@@ -11,13 +11,13 @@ from functools import partial
 import pytest
 
 from locking.backends.base import BaseLockBackend
-from locking.clock import now
+from locking.core.lease import State
+from locking.core.lock import get_lock
 from locking.exceptions import LockLost, LockNotAcquired
-from locking.identity import new_owner
-from locking.lease import State
-from locking.lock import get_lock
 from locking.testing.contract.base import ContractBase, begin, counted_waiters, until
 from locking.testing.contract.waiting import FAR
+from locking.utils.clock import now
+from locking.utils.ownership import new_owner
 
 
 async def auntil(condition: Callable[[], object], within: float) -> None:
@@ -112,7 +112,7 @@ class AsyncContract(ContractBase):
         self.run(scenario)
 
     def test_a_waiting_task_times_out(self, backend: BaseLockBackend, name: str) -> None:
-        """When the wait is over LockNotAcquired is raised and no ghost stays in the queue."""
+        """When the wait is over LockNotAcquired is raised and no pending release stays in the queue."""
 
         async def scenario() -> None:
             async with get_lock(name, ttl=FAR):
@@ -137,8 +137,8 @@ class AsyncContract(ContractBase):
 
         self.run(scenario)
 
-    def test_a_cancelled_waiter_leaves_no_ghost(self, backend: BaseLockBackend, name: str) -> None:
-        """A task that is cancelled while it waits isn't given the lock later; the next in line is."""
+    def test_a_cancelled_waiter_leaves_no_pending_release(self, backend: BaseLockBackend, name: str) -> None:
+        """A task that is cancelled while it waits isn't given the lock later; the next in the queue is."""
 
         async def scenario() -> None:
             with counted_waiters(backend) as waiters:
@@ -319,7 +319,7 @@ class AsyncContract(ContractBase):
 
 
 async def auntil_free(backend: BaseLockBackend, name: str, within: float) -> None:
-    """Wait until nobody holds the lock: a ghost is buried in the background."""
+    """Wait until nobody holds the lock: a pending release is released in the background."""
     deadline = now() + within
     while (holder := await backend.aholder(backend.key(name))) is not None:
         assert now() < deadline, f"{holder} still has the lock"

@@ -14,9 +14,9 @@ from unittest import mock
 import pytest
 from django.test.utils import override_settings
 
-from locking.backends.base import AsyncPlace, BaseLockBackend, Outcome, Place
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Outcome, Waiter
+from locking.core.handler import locks
 from locking.exceptions import LockLost
-from locking.handler import locks
 
 T = TypeVar("T")
 
@@ -97,10 +97,10 @@ class Waiters:
     def __init__(self) -> None:
         self.places: set[int] = set()
 
-    def sync(self, make: Callable[..., Place]) -> Callable[..., Place]:
+    def sync(self, make: Callable[..., Waiter]) -> Callable[..., Waiter]:
         """Return `make` with places that report here."""
 
-        def place(*args: Any, **kwargs: Any) -> Place:
+        def waiter(*args: Any, **kwargs: Any) -> Waiter:
             made = make(*args, **kwargs)
             wait = made.wait
 
@@ -111,12 +111,12 @@ class Waiters:
             made.wait = reporting  # type: ignore[method-assign]
             return made
 
-        return place
+        return waiter
 
-    def aio(self, make: Callable[..., AsyncPlace]) -> Callable[..., AsyncPlace]:
+    def aio(self, make: Callable[..., AsyncWaiter]) -> Callable[..., AsyncWaiter]:
         """Return `make` with places that report here."""
 
-        def place(*args: Any, **kwargs: Any) -> AsyncPlace:
+        def waiter(*args: Any, **kwargs: Any) -> AsyncWaiter:
             made = make(*args, **kwargs)
             wait = made.wait
 
@@ -127,7 +127,7 @@ class Waiters:
             made.wait = reporting  # type: ignore[method-assign]
             return made
 
-        return place
+        return waiter
 
     def number(self) -> int:
         """Return how many have begun to wait."""
@@ -143,7 +143,7 @@ def counted_waiters(backend: BaseLockBackend) -> Iterator[Waiters]:
     """Count those who wait, whatever the engine: a test goes on when they do, and never guesses."""
     waiters = Waiters()
     with (
-        mock.patch.object(backend, "place", waiters.sync(backend.place)),
-        mock.patch.object(backend, "aplace", waiters.aio(backend.aplace)),
+        mock.patch.object(backend, "place", waiters.sync(backend.waiter)),
+        mock.patch.object(backend, "async_waiter", waiters.aio(backend.async_waiter)),
     ):
         yield waiters

@@ -14,16 +14,16 @@ from unittest import mock
 import pytest
 
 from locking.backends.base import BaseLockBackend
+from locking.core.lease import State
+from locking.core.lock import get_lock
 from locking.exceptions import BackendUnavailable, LockKeyError, LockLost, LockNotOwned
-from locking.lease import State
-from locking.lock import get_lock
 from locking.testing.contract.base import ContractBase, begin, elsewhere, until
 from locking.testing.contract.reentry import ReentryContract
 from locking.testing.tools import simulate_loss
 
 VERBS = (
     "try_acquire", "extend", "extend_many", "release", "holder", "place",
-    "atry_acquire", "aextend", "arelease", "aholder", "aplace",
+    "atry_acquire", "aextend", "arelease", "aholder", "async_waiter",
 )  # fmt: skip
 
 MISTAKES: dict[str, Callable[[], object]] = {
@@ -89,7 +89,7 @@ class OwnershipContract(ContractBase):
             lease.release()
 
     def test_a_late_second_release_spares_the_next_holder(self, name: str) -> None:
-        """A release that comes twice doesn't free the lock of whoever has it by then."""
+        """A release that comes twice doesn't free the lock of the caller that has it by then."""
         lease = get_lock(name, ttl=30).acquire()
         lease.release()
         with get_lock(name, ttl=30):
@@ -105,7 +105,7 @@ class OwnershipContract(ContractBase):
             get_lock(name).extend(30)
 
     def test_a_stale_holder_can_neither_release_nor_extend(self, name: str) -> None:
-        """Whoever lost the lock to another is told so, and the other keeps it."""
+        """Anyone who lost the lock to another is told so, and the other keeps it."""
         stale = get_lock(name, ttl=self.shortest_ttl).acquire()
         successor = elsewhere(lambda: get_lock(name, ttl=30).acquire(wait=self.patience))
         attempts: list[Callable[[], None]] = [lambda: stale.extend(30), stale.ensure_held, stale.release]
@@ -168,7 +168,7 @@ class BodyContract(ContractBase):
         asyncio.run(scenario())
 
     def test_a_failing_release_spoils_nothing(self, backend: BaseLockBackend, name: str) -> None:
-        """A body that is done has its result though the release found no server, and is made up for later."""
+        """A body that is done has its result though the release found no server, and is retried later."""
         down = mock.Mock(side_effect=BackendUnavailable("down"))
         with mock.patch.object(backend, "release", down), get_lock(name, ttl=300):
             pass
@@ -242,7 +242,7 @@ class SeveralNamesContract(ContractBase):
 
     def test_an_early_name_that_ended_while_waiting_for_a_later_one(self, name: str) -> None:
         """A body never runs under several names of which the first has ended before the last was got."""
-        get_lock(f"{name}:2", ttl=self.shortest_ttl * 3).acquire().keep()
+        get_lock(f"{name}:2", ttl=self.shortest_ttl * 3).acquire().leave_to_expire()
         several = get_lock(f"{name}:1", f"{name}:2", ttl=self.shortest_ttl, wait=self.patience)
         try:
             lease = several.acquire()

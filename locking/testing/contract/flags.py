@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from locking.backends.base import BaseLockBackend
+from locking.core.lock import get_lock
 from locking.exceptions import LockNotSupported
-from locking.identity import new_owner
-from locking.lock import get_lock
 from locking.testing.contract.base import ContractBase, elsewhere, until
+from locking.utils.ownership import new_owner
 
 
 class FlagContract(ContractBase):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from locking.backends.base import BaseLockBackend, Busy, Grant
-from locking.clock import now
+from locking.core.lease import State
+from locking.core.lock import get_lock
 from locking.exceptions import LockNotAcquired
-from locking.identity import new_owner
-from locking.lease import State
-from locking.lock import get_lock
 from locking.testing.contract.base import ContractBase, at_leisure, elsewhere, until
+from locking.utils.clock import now
+from locking.utils.ownership import new_owner
 
 
 class HoldingContract(ContractBase):
@@ -158,7 +158,7 @@ class HoldingContract(ContractBase):
         ttl = self.shortest_ttl * 2
         lease = get_lock(name, ttl=ttl).acquire()
         began = now() - ttl + lease.remaining()
-        lease.keep()
+        lease.leave_to_expire()
         successor = get_lock(name, ttl=30).acquire(wait=self.patience)
         assert now() - began >= ttl * 0.98
         successor.release()

@@ -9,11 +9,11 @@ import pytest
 from django.test.utils import override_settings
 
 from locking.backends.base import BaseLockBackend
+from locking.core.lease import Lease, State
+from locking.core.lock import get_lock
 from locking.exceptions import BackendUnavailable, LockLost
-from locking.identity import new_owner
-from locking.lease import Lease, State
-from locking.lock import get_lock
 from locking.testing.contract.base import ContractBase, at_leisure, until
+from locking.utils.ownership import new_owner
 
 
 class LossContract(ContractBase):
@@ -61,7 +61,7 @@ class LossContract(ContractBase):
         """Without a ttl the lease is renewed for as long as it is held."""
 
         def outlive(length: float) -> None:
-            monkeypatch.setattr("locking.lock.DEFAULT_LEASE", length)
+            monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", length)
             with get_lock(name, ttl=None) as lease:
                 (single,) = lease.leases
                 first_end = single.taken_at + length
@@ -75,7 +75,7 @@ class LossContract(ContractBase):
         self, backend: BaseLockBackend, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A lock that the engine forgot is found lost, told to `on_lost` once, and never taken back."""
-        monkeypatch.setattr("locking.lock.DEFAULT_LEASE", self.shortest_ttl * 6)
+        monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", self.shortest_ttl * 6)
         told: list[Lease] = []
         lease = get_lock(name, ttl=None, on_lost=told.append).acquire()
         (single,) = lease.leases

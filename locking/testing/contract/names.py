@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from locking.lock import get_lock
+from locking.core.lock import get_lock
 from locking.testing.contract.base import ContractBase, elsewhere
 
 ODD_NAMES = {

@@ -17,11 +17,11 @@ import pytest
 from django.db import connections
 
 from locking.backends.base import BaseLockBackend
-from locking.clock import now
-from locking.dead_processes import watcher
+from locking.core.dead_processes import watcher
+from locking.core.lock import Lock, get_lock
 from locking.exceptions import LockNotOwned
-from locking.lock import Lock, get_lock
 from locking.testing.contract.base import ContractBase
+from locking.utils.clock import now
 
 FORK = multiprocessing.get_context("fork")
 
@@ -122,13 +122,13 @@ class ProcessContract(ContractBase):
             pytest.skip("no other process can wait for this backend's locks")
 
         def work(pipe: Connection) -> None:
-            from locking.handler import locks
+            from locking.core.handler import locks
 
-            place = locks["default"].place(
+            place = locks["default"].waiter(
                 locks["default"].key(name), "00000000-0000-8000-a000-000000000000:1", self.shortest_ttl * 4
             )
             place.try_acquire(queue=True)
-            pipe.send("stands in line")
+            pipe.send("waits in the queue")
             place.wait(60.0)
 
         with get_lock(name, ttl=60), child(work) as waiter:
@@ -227,7 +227,7 @@ def _refusals(lock: Lock) -> tuple[list[str], bool]:
 
 def _leave_block_and_exit(lease: Any, pipe: Connection) -> None:
     """Leave the block as its end would, then end the process without running the parent's clean-up."""
-    from locking.lock import _give_back
+    from locking.core.lock import _give_back
 
     try:
         _give_back(lease, None)

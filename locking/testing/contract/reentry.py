@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from locking.lock import Lock, get_lock
+from locking.core.lock import Lock, get_lock
 from locking.testing.contract.base import ContractBase, elsewhere
 
 

@@ -8,20 +8,20 @@ from functools import partial
 import pytest
 
 from locking.backends.base import BaseLockBackend
-from locking.clock import now
+from locking.core.lock import get_lock
 from locking.exceptions import LockNotAcquired
-from locking.lock import get_lock
 from locking.testing.contract.base import ContractBase, begin, counted_waiters, elsewhere, until
+from locking.utils.clock import now
 
 FAR = 60.0
-"""Seconds of a lease that surely doesn't end during a test: whoever gets the lock was given it."""
+"""Seconds of a lease that surely doesn't end during a test: anyone who gets the lock was given it."""
 
 
 class WaitingContract(ContractBase):
     """Threads that wait for one another."""
 
     def test_a_wait_of_zero_never_blocks(self, backend: BaseLockBackend, name: str) -> None:
-        """With `wait=0` a busy lock is refused at once: nobody is put to sleep, nobody stands in a queue."""
+        """With `wait=0` a busy lock is refused at once: the caller neither sleeps nor enters a queue."""
         with get_lock(name, ttl=FAR), counted_waiters(backend) as waiters:
             begun = now()
             assert elsewhere(get_lock(name, ttl=FAR).try_acquire) is None
@@ -32,7 +32,7 @@ class WaitingContract(ContractBase):
         assert not get_lock(name).locked()
 
     def test_a_release_wakes_a_waiter(self, backend: BaseLockBackend, name: str) -> None:
-        """Whoever waits gets the lock when it is released, long before the lease would have ended."""
+        """Anyone who waits gets the lock when it is released, long before the lease would have ended."""
         with counted_waiters(backend) as waiters:
             with get_lock(name, ttl=FAR):
                 waiter = begin(get_lock(name, ttl=FAR, wait=FAR).acquire)
@@ -51,7 +51,9 @@ class WaitingContract(ContractBase):
         assert 0.2 <= caught.value.waited < 0.2 + self.patience
         assert isinstance(caught.value, TimeoutError)
 
-    def test_a_waiter_that_gave_up_leaves_no_ghost(self, backend: BaseLockBackend, name: str) -> None:
+    def test_a_waiter_that_gave_up_leaves_no_pending_release(
+        self, backend: BaseLockBackend, name: str
+    ) -> None:
         """The lock isn't given to someone who no longer waits."""
         with get_lock(name, ttl=FAR):
             for _ in range(3):
@@ -113,7 +115,7 @@ class WaitingContract(ContractBase):
             waiter.result(timeout=self.patience).release()
 
     def test_min_hold_does_not_keep_waiters_longer(self, backend: BaseLockBackend, name: str) -> None:
-        """Whoever waits for a lock with `min_hold` has it when that time is over, not after the ttl."""
+        """Anyone who waits for a lock with `min_hold` has it when that time is over, not after the ttl."""
         with counted_waiters(backend) as waiters:
             with get_lock(name, ttl=FAR, min_hold=self.shortest_ttl * 4):
                 waiter = begin(get_lock(name, ttl=FAR, wait=FAR).acquire)

@@ -19,7 +19,7 @@ from locking import BackendUnavailable
 from orders.lab.terminal import walk
 from orders.race.engine import race
 from orders.race.interruption import Interrupted, interruptible
-from orders.race.lab import LabError
+from orders.race.lab_products import LabError
 from orders.race.plan import Plan, PlanError, Variant, choose, parse_gap, present
 from orders.race.result import Result
 from orders.race.table import Bars, make_console, print_results
@@ -133,7 +133,7 @@ def _told() -> Iterator[None]:
         yield
     except Interrupted as interruption:
         raise CommandError(
-            f"stopped by {interruption}: buyers sent home, products cleared",
+            f"stopped by {interruption}: buyers ended, products cleared",
             returncode=128 + interruption.signal,
         ) from None
     except LabError as error:

@@ -41,7 +41,7 @@ function step(event) {
   showSum();
 }
 
-// Whoever comes to a quantity by keyboard types over it, not behind its zero.
+// Anyone who comes to a quantity by keyboard types over it, not behind its zero.
 function selectAll(event) {
   if (event.target.matches("input")) event.target.select();
 }

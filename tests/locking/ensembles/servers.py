@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from locking import BackendUnavailable, get_lock
-from locking.backends.zookeeper.health import four_letters
+from locking.backends.zookeeper.diagnosis import four_letters
 from tests.locking.ensembles.certificates import Certificates
 from tests.support import processes
 from tests.support.processes import ServerProcess, free_ports
@@ -95,7 +95,7 @@ class Ensemble:
         return next(server for server in self.servers if server is not leader)
 
     def mend(self) -> None:
-        """Start again whoever was killed, and wait until all are one."""
+        """Start again anyone who was killed, and wait until all are one."""
         for server in self.servers:
             if server.process.poll() is not None:
                 server.start()

@@ -9,7 +9,7 @@ import pytest
 
 from locking import get_lock
 from locking.backends.zookeeper.nodes import encode
-from locking.handler import locks
+from locking.core.handler import locks
 from locking.testing.contract.base import begin, counted_waiters, until
 from tests.backends import ZOOKEEPER
 from tests.locking.ensembles.servers import needs_zookeeper

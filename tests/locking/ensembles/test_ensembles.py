@@ -18,11 +18,11 @@ from locking import (
     locked_transaction,
 )
 from locking.checks import _ask
-from locking.fence import advance
-from locking.handler import locks
-from locking.lease import State
-from locking.lock import force_release
+from locking.core.handler import locks
+from locking.core.lease import State
+from locking.core.lock import force_release
 from locking.testing.contract.base import begin, counted_waiters, until
+from locking.transactions.fence import advance
 from tests.locking.ensembles.servers import serves
 
 pytestmark = pytest.mark.slow

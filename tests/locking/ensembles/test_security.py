@@ -17,10 +17,10 @@ from django.test.utils import override_settings
 from locking import BackendError, BackendUnavailable, get_lock
 from locking.backends.zookeeper.session import end_all_sessions
 from locking.conf import read_alias
-from locking.handler import locks
-from locking.held import held_locks
-from locking.identity import new_owner
+from locking.core.handler import locks
+from locking.inspection.held import held_locks
 from locking.testing.contract.base import begin, counted_waiters, until
+from locking.utils.ownership import new_owner
 from tests.backends import ETCD, ZOOKEEPER
 from tests.locking.ensembles.certificates import Certificates, needs_openssl
 from tests.locking.ensembles.servers import Etcd, ZooKeeper, needs_etcd, needs_zookeeper, running
@@ -57,11 +57,11 @@ def use_everything() -> None:
         waiter = begin(get_lock("a", ttl=20, wait=60).acquire)
         until(waiters.number, PATIENCE)
         lease.extend(60)
-        locks["default"].tell_presence({"me": "{}"})
+        locks["default"].publish_heartbeats({"me": "{}"})
         assert [row.name for row in held_locks().rows] == ["a"]
-        assert set(locks["default"].presence(["me"])) == {"me"}
+        assert set(locks["default"].heartbeats(["me"])) == {"me"}
     waiter.result(timeout=PATIENCE).release()
-    locks["default"].tell_presence({}, forget=["me"])
+    locks["default"].publish_heartbeats({}, forget=["me"])
     locks["default"].check(live=True)
     assert held_locks().rows == []
 

@@ -26,12 +26,12 @@ from locking import (
     locked_transaction,
 )
 from locking.backends.base import Busy
-from locking.backends.zookeeper.session import BELIEF
-from locking.handler import locks
-from locking.identity import new_owner
-from locking.lease import State
-from locking.lock import force_release
+from locking.backends.zookeeper.session import SESSION_TRUST_RATIO
+from locking.core.handler import locks
+from locking.core.lease import State
+from locking.core.lock import force_release
 from locking.testing.contract.base import begin, counted_waiters, until
+from locking.utils.ownership import new_owner
 from tests.backends import BACKENDS, ZOOKEEPER
 from tests.locking.ensembles.servers import ZooKeeper, needs_etcd, needs_zookeeper, running
 
@@ -77,7 +77,7 @@ def test_the_fence_refuses_a_stale_holder(on):
     """A holder whose lock was broken and taken by another can't write, though it hasn't noticed."""
     from django.db import transaction
 
-    from locking.fence import advance
+    from locking.transactions.fence import advance
 
     stale = get_lock("a", ttl=60, fenced=True).acquire()
     assert force_release("a", owner=stale.owner)
@@ -112,7 +112,7 @@ def test_a_listing_tells_who_waits(on):
 
 
 def test_a_force_release_reaches_the_holder_of_another_client(on):
-    """An operator breaks the hold that he was shown, and the next in line has it."""
+    """An operator breaks the hold that he was shown, and the next in the queue has it."""
     lease = get_lock("a", ttl=60).acquire()
     with pytest.raises(LockNotAcquired) as refusal:
         begin(get_lock("a", wait=0).acquire).result(timeout=PATIENCE)
@@ -172,10 +172,10 @@ def test_a_waiter_whose_lease_ended_does_not_get_the_lock_by_it(on_etcd):
     backend = locks["default"]
     holder = get_lock("a", ttl=60).acquire()
     owner = new_owner()
-    place = backend.place("a", owner, 60.0)
+    place = backend.waiter("a", owner, 60.0)
     place.try_acquire(queue=True)
     assert backend.release("a", owner), "the waiter's lease is ended behind its back"
-    rival = backend.place("a", new_owner(), 60.0)
+    rival = backend.waiter("a", new_owner(), 60.0)
     rival.try_acquire(queue=True)
     holder.release()
     assert isinstance(place.try_acquire(queue=True), Busy), "the rival came first now"
@@ -231,15 +231,15 @@ def etcdctl_lock(settings, name):
 
 @needs_etcd
 def test_a_watch_that_breaks_wakes_its_waiters(on_etcd, monkeypatch):
-    """Whoever relied on a stream that ended asks again, and watches anew."""
+    """Anyone who relied on a stream that ended asks again, and watches anew."""
     backend: Any = locks["default"]
     with counted_waiters(backend) as waiters:
         with get_lock("a", ttl=60):
             waiter = begin(get_lock("a", ttl=60, wait=60).acquire)
             until(waiters.number, PATIENCE)
-            until(lambda: backend._lookout._watches, PATIENCE)
-            backend._lookout.close()
-            until(lambda: backend._lookout._watches, PATIENCE)
+            until(lambda: backend._watches._watches, PATIENCE)
+            backend._watches.close()
+            until(lambda: backend._watches._watches, PATIENCE)
             assert not waiter.done()
         waiter.result(timeout=PATIENCE).release()
 
@@ -256,4 +256,4 @@ def test_a_server_that_accepts_and_says_nothing_is_tried_again_within_the_sessio
             with silent.accept()[0]:
                 first = time.monotonic()
                 with silent.accept()[0]:
-                    assert time.monotonic() - first < options["session_timeout"] * BELIEF
+                    assert time.monotonic() - first < options["session_timeout"] * SESSION_TRUST_RATIO

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.locking.java.harness import VERSIONS, Java
-from tests.locking.java.sites import Site
+from tests.locking.java.sites import CallSite
 from tests.locking.topologies.servers import Cluster, Server, servers
 
 
@@ -30,7 +30,7 @@ SITES = [(OLDEST, "single"), (MIDDLE, "whole"), (NEWEST, "single"), (NEWEST, "wh
 
 
 @pytest.fixture(scope="package", params=SITES, ids="-".join)
-def shared_site(request, tmp_path_factory) -> Iterator[Site]:
+def shared_site(request, tmp_path_factory) -> Iterator[CallSite]:
     """A client of one version on one topology."""
     version, topology = request.param
     at = request.getfixturevalue(topology)
@@ -38,12 +38,12 @@ def shared_site(request, tmp_path_factory) -> Iterator[Site]:
     urls = [f"redis://127.0.0.1:{node.port}" for node in nodes]
     log = tmp_path_factory.mktemp("java") / "log"
     java = Java(version, urls, log)
-    yield Site(urls[0] if topology == "single" else urls, urls, nodes, version, log, java)
+    yield CallSite(urls[0] if topology == "single" else urls, urls, nodes, version, log, java)
     java.kill()
 
 
 @pytest.fixture
-def site(shared_site: Site, settings) -> Site:
+def site(shared_site: CallSite, settings) -> CallSite:
     """The same, with `LOCKING` on its servers."""
     for node in shared_site.nodes:
         node.ask("FLUSHALL")

@@ -10,7 +10,7 @@ from tests.locking.topologies.servers import Server, until
 
 
 @dataclass
-class Site:
+class CallSite:
     """The servers of one topology, and a Redisson client on them."""
 
     location: str | list[str]

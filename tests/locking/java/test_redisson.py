@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from locking import LockLost, get_lock
-from locking.handler import locks
+from locking.core.handler import locks
 from tests.locking.java.harness import missing
 from tests.locking.topologies.servers import needs_redis_server, until
 from tests.locking.topologies.waiters import acquired_in_thread, in_thread, until_waiting

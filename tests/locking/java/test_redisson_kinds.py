@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from locking import Lock, get_fair_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.handler import locks
-from locking.held import held_locks
+from locking.core.handler import locks
+from locking.inspection.held import held_locks
 from tests.locking.java.harness import missing
-from tests.locking.java.sites import Site
+from tests.locking.java.sites import CallSite
 from tests.locking.topologies.servers import Server, needs_redis_server, until
 from tests.locking.topologies.waiters import in_thread
 
@@ -43,7 +43,7 @@ CHANNELS = {
 excluding = pytest.mark.parametrize(("held", "wanted"), EXCLUDING, ids="-".join)
 
 
-def until_someone_waits(site: Site, kind: str) -> None:
+def until_someone_waits(site: CallSite, kind: str) -> None:
     """Return once a waiter will be woken: it listens, or stands in the fair queue."""
     if kind == "fair":
         until_in_line(site, 1)
@@ -51,7 +51,7 @@ def until_someone_waits(site: Site, kind: str) -> None:
         until(lambda: site.listeners(CHANNELS[kind]), f"a listener to {CHANNELS[kind]}")
 
 
-def until_in_line(site: Site, number: int) -> None:
+def until_in_line(site: CallSite, number: int) -> None:
     """Return once so many stand in the fair queue."""
     queue = "redisson_lock_queue:{shared}"
     until(lambda: sum(length_on(node, queue) for node in site.nodes) == number, f"{number} in the queue")
@@ -200,7 +200,7 @@ def test_the_fair_queue_is_served_in_order_across_both(site):
     assert turns == ["python 1", "java", "python 2"]
 
 
-def _taken_by_java(site: Site, kind: str) -> None:
+def _taken_by_java(site: CallSite, kind: str) -> None:
     if kind == "semaphore":
         site.java.do("permits", "shared", 1, kind="semaphore")
     assert site.java.do("try", "shared", kind=kind) == "true"

@@ -18,8 +18,8 @@ from locking import (
     get_write_lock,
 )
 from locking.backends.redis.scripts import lock_channel
-from locking.handler import locks
-from locking.held import held_locks
+from locking.core.handler import locks
+from locking.inspection.held import held_locks
 from tests.locking.java.harness import missing
 from tests.locking.topologies.servers import needs_redis_server, until
 from tests.locking.topologies.waiters import acquired_in_thread, in_thread, until_waiting
@@ -95,12 +95,12 @@ def test_a_spin_lock_wakes_nobody(site):
     """Its release publishes nothing: a waiter of either side sleeps until the lease would have ended."""
     assert site.java.do("try", "shared", kind="spin") == "true"
     home = site.home("shared")
-    with home.client() as client, client.pubsub(ignore_subscribe_messages=True) as ear:
-        ear.subscribe("redisson_lock__channel:{shared}")
-        ear.parse_response(block=True, timeout=PROMPT)
+    with home.client() as client, client.pubsub(ignore_subscribe_messages=True) as near_listener:
+        near_listener.subscribe("redisson_lock__channel:{shared}")
+        near_listener.parse_response(block=True, timeout=PROMPT)
         assert site.java.do("unlock", "shared", kind="spin") == "done"
         client.publish("redisson_lock__channel:{shared}", "the end")
-        assert ear.get_message(timeout=PROMPT)["data"] == b"the end"
+        assert near_listener.get_message(timeout=PROMPT)["data"] == b"the end"
 
 
 def test_a_spin_lock_starves_behind_python_waiters(site):

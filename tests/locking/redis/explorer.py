@@ -35,9 +35,9 @@ from locking.backends.redis.protocol import ReplicaAck, Server, Sleep
 from locking.backends.redis.scripts import command
 from locking.backends.redis.transport import Client, Transport
 from locking.backends.redis.verbs import Servers
-from locking.handler import locks
-from locking.lease import HOLDS, State
-from locking.renewal import renew
+from locking.core.handler import locks
+from locking.core.lease import HOLDS, State
+from locking.core.renewal import renew
 from tests.locking.redis.model import Clock, ModelServer
 
 TIMEOUT = 5.0
@@ -315,7 +315,7 @@ class TaskConnection(ModelConnection):
         await self.send_packed_command(command(*parts).packet)
 
     async def read_response(self, *, timeout: float | None = None, **options: Any) -> Any:
-        """Wait for an answer or a message; bounded by whoever waits."""
+        """Wait for an answer or a message; bounded by anyone who waits."""
         if timeout == math.inf:  # the reader of the loop: not a step of any verb
             return await self._read(None)
         return await self._do("read", self._read)
@@ -418,12 +418,12 @@ class Explorer:
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         turned = SimpleNamespace(clock_gettime=lambda _: self.world.clock.now, CLOCK_BOOTTIME=0)
-        patch.setattr("locking.clock.time", turned)
+        patch.setattr("locking.utils.clock.time", turned)
         patch.setattr("locking.backends.redis.kinds.time", SimpleNamespace(time=lambda: self.world.clock.now))
         patch.setitem(transport.PERFORM, Sleep, lambda seconds: self._slept(seconds))
-        patch.setattr("locking.lock.reporter", SimpleNamespace(running=True))
-        patch.setattr("locking.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
-        patch.setattr("locking.lock.undertaker", SimpleNamespace(bury=self._pend))
+        patch.setattr("locking.core.lock.reporter", SimpleNamespace(running=True))
+        patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
+        patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(bury=self._pend))
         patch.setattr("locking.backends.redis.backend.servers_of", lambda _: _servers(self.world, self.case))
 
     def _slept(self, seconds: float) -> None:

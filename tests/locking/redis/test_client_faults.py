@@ -19,10 +19,10 @@ from locking import (
     get_write_lock,
 )
 from locking.backends.redis import RedisBackend
-from locking.burial import undertaker
-from locking.handler import locks
-from locking.identity import new_owner
+from locking.core.handler import locks
+from locking.core.pending_release import release_retrier
 from locking.testing.contract.base import begin, elsewhere, until
+from locking.utils.ownership import new_owner
 from tests.locking.test_redis_faults import Interrupting, the_pool
 
 PATIENCE = 10.0
@@ -55,7 +55,9 @@ def test_an_interruption_of_a_question_leaves_no_answer_behind(own_redis, locks_
 
 
 def _interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, action: Any) -> None:
-    monkeypatch.setattr(undertaker, "bury", lambda *args: None)  # its thread would read what is left behind
+    monkeypatch.setattr(
+        release_retrier, "schedule", lambda *args: None
+    )  # its thread would read what is left behind
     pool = the_pool()
     interrupting = Interrupting(pool.connection_class, step)
     pool.connection_class = interrupting.connection_class

@@ -46,7 +46,7 @@ def a_refused_subscription_is_asked_for_again(patch):
             yield Listen(self._subscription, channel or "")
         return True
 
-    patch.setattr(waiter.Waiter, "_prepared", prepared)
+    patch.setattr(waiter.WaitSteps, "_prepared", prepared)
     patch.setattr(waiter, "PREPARATIONS", 10**6)
 
 
@@ -61,7 +61,7 @@ def one_answer_for_all_leases(patch):
 
 def nothing_is_released_later(patch):
     """An acquisition whose outcome isn't known is forgotten."""
-    patch.setattr("locking.lock.undertaker.bury", lambda *args: None)
+    patch.setattr("locking.core.lock.release_retrier.schedule", lambda *args: None)
 
 
 def a_second_release_is_no_answer(patch):
@@ -72,11 +72,11 @@ def a_second_release_is_no_answer(patch):
 def a_place_is_not_withdrawn(patch):
     """Who gives up stays in the queue."""
 
-    def dequeue(self):
+    def dequeue_owned(self):
         yield from ()
         return True
 
-    patch.setattr(waiter.QueueWaiter, "_dequeue", dequeue)
+    patch.setattr(waiter.QueueWaitSteps, "_dequeue", dequeue_owned)
 
 
 MUTANTS = {

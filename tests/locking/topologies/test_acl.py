@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from locking import BackendError, LockNotAcquired, get_lock
-from locking.handler import locks
-from locking.held import held_locks
-from locking.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.core.handler import locks
+from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.inspection.held import held_locks
 from tests.locking.topologies.servers import Cluster, needs_redis_server, servers, until
 from tests.locking.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
@@ -113,19 +113,19 @@ def test_the_listed_rights_are_enough_to_list(server):
 
     with get_lock("a") as lease, get_read_lock("r"), get_write_lock("w"), get_semaphore("s", permits=1):
         client = lease.owner.split(":")[0]
-        backend.tell_presence({client: "{}"})
-        backend.tell_presence({client: None})
+        backend.publish_heartbeats({client: "{}"})
+        backend.publish_heartbeats({client: None})
         assert {row.name for row in held_locks().rows} == {"a", "r", "w", "s"}
         assert backend.count_held(prefix="lock:a") == 1
-        assert client in backend.presence([client])
-        backend.tell_presence({}, forget=[client])
-    backend.add_figures(1, {"acquired": 1})
+        assert client in backend.heartbeats([client])
+        backend.publish_heartbeats({}, forget=[client])
+    backend.add_counters(1, {"acquired": 1})
     assert backend.figures([1]) == {"acquired": 1}
     backend.tidy()
 
 
 def test_without_scan_our_own_locks_are_listed_all_the_same(server):
-    """SCAN only finds holders of other languages: whoever forbids it has the rest of the list."""
+    """SCAN only finds holders of other languages: anyone who forbids it has the rest of the list."""
     without = [rule for rule in rights("listing") if rule != "+scan"]
     admit(server, rights("single") + without)
 

@@ -12,9 +12,9 @@ from redis.crc import key_slot
 from locking import BackendError, BackendUnavailable, LockNotAcquired, get_lock
 from locking.backends.redis import cluster as room
 from locking.backends.redis.protocol import Server
-from locking.handler import locks
-from locking.identity import new_owner
-from locking.kinds import get_semaphore
+from locking.core.handler import locks
+from locking.core.kinds import get_semaphore
+from locking.utils.ownership import new_owner
 from tests.locking.topologies.servers import (
     Cluster,
     begin_move,
@@ -83,7 +83,7 @@ def test_a_moved_slot_is_followed(cluster):
 
 
 def test_a_waiter_follows_its_slot(cluster):
-    """A waiter whose slot moves is told to ask again, stands in line on the new node, and gets the lock."""
+    """A waiter whose slot moves is told to ask again, queues on the new node, and gets the lock."""
     source = cluster.masters[2]
     name, target = cluster.name_in(source, "followed"), cluster.other_than(source)
     held = get_lock(name).acquire()

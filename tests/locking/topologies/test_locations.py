@@ -9,7 +9,7 @@ import redis
 from django.core.exceptions import ImproperlyConfigured
 
 from locking import BackendUnavailable, get_lock
-from locking.handler import locks
+from locking.core.handler import locks
 from tests.locking.topologies.servers import Server, free_port, needs_redis_server, options_for, until
 from tests.locking.topologies.waiters import acquired_in_thread, queue_of, until_waiting
 
@@ -32,7 +32,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("entry", "reason"), WRONG)
 def test_a_wrong_setting_is_refused_with_its_reason(settings, entry, reason):
-    """A setting that can't be meant is refused before any connection, and the message names it."""
+    """An invalid setting is refused before any connection, and the message names it."""
     settings.LOCKING = {"default": entry}
 
     with pytest.raises(ImproperlyConfigured, match=reason):
@@ -191,13 +191,20 @@ def test_a_waiter_on_a_demoted_server_gets_no_lock(start, settings):
     new.ask("REPLICAOF", "NO", "ONE")
     old.ask("REPLICAOF", "127.0.0.1", new.port)
     until(lambda: old.client().info("replication")["master_link_status"] == "up", "a replica")
-    with new.client() as client, client.pubsub() as ear, old.client() as other, other.pubsub() as far_ear:
-        for listener in (ear, far_ear):
+    with (
+        new.client() as client,
+        client.pubsub() as near_listener,
+        old.client() as other,
+        other.pubsub() as far_listener,
+    ):
+        for listener in (near_listener, far_listener):
             listener.psubscribe("holdfast_lock_wake:*")
             until(listener.get_message, "a subscription")
 
         assert locks["new"].release("demoted", held.leases[0].owner)
 
-        heard = until(lambda: far_ear.get_message(ignore_subscribe_messages=True), "what the waiter hears")
+        heard = until(
+            lambda: far_listener.get_message(ignore_subscribe_messages=True), "what the waiter hears"
+        )
     assert len(heard["data"].split()) == 1  # "ask again", and no token
     assert new.ask("EXISTS", "demoted") == 0

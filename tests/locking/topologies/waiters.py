@@ -35,6 +35,6 @@ def queue_of(name: str) -> str:
 
 
 def until_waiting(server: Server, name: str, count: int = 1, database: int = 0) -> None:
-    """Return once `count` waiters stand in line for `name`."""
+    """Return once `count` waiters wait in the queue for `name`."""
     with server.client(database) as client:
         until(lambda: client.llen(queue_of(name)) == count, f"{count} waiters for {name}")

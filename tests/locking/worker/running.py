@@ -14,7 +14,7 @@ import redis
 from django.conf import settings
 from kombu import pools
 
-from orders.race.guard import guard_over, relieve
+from orders.race.process_guard import guard_over, relieve
 from tests.locking.worker.app import app
 
 ROOT = Path(__file__).parents[3]

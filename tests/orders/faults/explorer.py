@@ -16,8 +16,8 @@ from django.test import Client, override_settings
 
 from inventory import tasks
 from inventory.checkpoints import installed
-from inventory.gated import Gated
 from inventory.models import Product, StockClaim
+from inventory.reserving_strategy import ReservingStrategy
 from inventory.strategies import STRATEGIES, get_strategy
 from orders.models import Order
 from tests.factories import ProductFactory
@@ -120,7 +120,7 @@ def points(strategy: str, *, keyed: bool, cold: bool, faults: Iterable[str] | No
 def stock_up(strategy: str, *, cold: bool) -> str:
     """Return a new product with one unit; unless `cold`, the strategy's copy of the stock is loaded."""
     for each in STRATEGIES.values():
-        if issubclass(each, Gated):
+        if issubclass(each, ReservingStrategy):
             each.gate._rests_until = 0.0
     product: Product = ProductFactory.create(on_hand=1)
     if not cold and STRATEGIES[strategy].keeps_stock:
@@ -222,7 +222,7 @@ def settle(strategy: str) -> None:
 def rest() -> None:
     """Let every gate ask Redis again."""
     for each in STRATEGIES.values():
-        if issubclass(each, Gated):
+        if issubclass(each, ReservingStrategy):
             each.gate._rests_until = 0.0
 
 

@@ -19,8 +19,8 @@ import redis
 from django.test import override_settings
 
 from inventory import stock_store
-from inventory.gate import Gate
 from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, SaleProgress
+from inventory.stock_reservation import StockReservation
 from inventory.strategies import STRATEGIES, Strategy
 from inventory.strategies.async_reserve import AsyncReserve
 from inventory.strategies.redis_script import RedisScript
@@ -218,13 +218,13 @@ def a_missing_script_is_an_error(patch) -> None:
     def run(script, keys, args):
         return stock_store.client().evalsha(stock_store._script(script)[1], len(keys), *keys, *args)
 
-    patch.setattr("inventory.rooms.run", run)
+    patch.setattr("inventory.shards.run", run)
     patch.setattr(stock_store, "run", run)
 
 
 def the_gate_keeps_the_units(patch) -> None:
     """What the database never got isn't given back."""
-    patch.setattr(Gate, "_void", lambda gate, hold: None)
+    patch.setattr(StockReservation, "_void", lambda gate, hold: None)
 
 
 def a_claim_counts_from_the_answer_on(patch) -> None:

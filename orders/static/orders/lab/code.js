@@ -25,7 +25,7 @@ export class CodePane {
     return parts;
   }
 
-  /** Light lines: `{A: 34, B: 36}` or `{7: 34}`, by whoever stands there. */
+  /** Light lines: `{A: 34, B: 36}` or `{7: 34}`, by anyone who stands there. */
   light(standing) {
     if (!this.rows) return;
     for (const line of this.rows.values()) {

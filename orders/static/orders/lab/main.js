@@ -47,7 +47,7 @@ async function follows(panel) {
 // Racing ---------------------------------------------------------------------------------------------------
 
 function fields(more) {
-  return { ...Object.fromEntries(new FormData(form)), mischief: "none", ...more };
+  return { ...Object.fromEntries(new FormData(form)), fault: "none", ...more };
 }
 
 async function race(more) {
@@ -67,7 +67,7 @@ async function race(more) {
 
 async function watch(id, place) {
   for await (const event of follow(id)) {
-    if (event.type === "heat") begin(event);
+    if (event.type === "round") begin(event);
     if (event.type === "answered") answered(event);
     if (event.type === "result") result(event, id, place);
     if (event.type === "ended") ended(event);
@@ -110,7 +110,7 @@ function ended({ why, problem }) {
 
 function busy(on) {
   byId("lab").setAttribute("aria-busy", on);
-  document.querySelectorAll("#broken, #fixed, #race, #race-all, [data-mischief]").forEach((button) => { button.disabled = on; });
+  document.querySelectorAll("#broken, #fixed, #race, #race-all, [data-fault]").forEach((button) => { button.disabled = on; });
   byId("progress").hidden = byId("stop").hidden = byId("held").hidden = !on;
 }
 
@@ -160,7 +160,7 @@ byId("to-steps").addEventListener("click", () => {
   byId("steps").scrollIntoView();
   byId("begin").focus();
 });
-document.querySelectorAll("[data-mischief]").forEach((button) => button.addEventListener("click", () => {
+document.querySelectorAll("[data-fault]").forEach((button) => button.addEventListener("click", () => {
   byId("panels").scrollIntoView();
   race({ ...button.dataset, buyers: 20, stock: 10, gap: 20, processes: 2 });
 }));

@@ -75,7 +75,7 @@ export class Panel {
     this.onMoment(this);
   }
 
-  /** The buyer that is looked at, or whoever moved last, and the line on which it stands. */
+  /** The buyer that is looked at, or anyone who moved last, and the line on which it stands. */
   standing() {
     const marks = this.race.buyers
       .filter((buyer) => this.picked === null || buyer.number === this.picked)

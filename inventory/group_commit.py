@@ -1,0 +1,158 @@
+"""Many callers, one at work: anyone who comes first does the work of all who wait behind it.
+
+No thread is kept for it and nobody polls. The first caller leads: it takes those who wait, does their work in
+one go, wakes each with its own answer, and hands the lead to the first of those who came meanwhile. A leader
+leads once, so nobody works for others without end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from weakref import WeakSet
+
+from inventory.checkpoints import checkpoint
+from inventory.domain import Busy
+from inventory.progress import OutcomeUnknown
+from inventory.strategies.base import Sale
+
+
+class Ticket:
+    """One caller's place in the queue, and its answer.
+
+    Attributes:
+        sale: what it wants. error: why it didn't get it; None when it did.
+        leads: it is this caller's turn to work. settled: the work is done for good, committed, and whatever
+            happens to the leader after that is no longer this caller's answer.
+    """
+
+    __slots__ = ("error", "leads", "sale", "settled", "wake")
+
+    def __init__(self, sale: Sale) -> None:
+        self.sale = sale
+        self.error: BaseException | None = None
+        self.leads = False
+        self.settled = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+Work = Callable[[list[Ticket]], None]
+"""Does the work of a batch, all or nothing, and sets the `error` of those who are refused."""
+
+
+class GroupCommit:
+    """Queue, lead and hand over, for one process.
+
+    Args:
+        work: called by one thread at a time. When it raises, that is the answer of every caller of the batch.
+        most: callers in a batch.
+    """
+
+    def __init__(self, work: Work, most: int = 64) -> None:
+        self._work = work
+        self._most = most
+        self._reset()
+        _combiners.add(self)
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._queue: deque[Ticket] = deque()
+        self._led = False
+
+    def submit(self, sale: Sale, wait: float) -> None:
+        """Have `sale` done, by this thread or another; return when it is.
+
+        Args:
+            sale: the work.
+            wait: seconds to wait until somebody begins with it; after that it is seen through.
+
+        Raises:
+            Busy: nobody began in time, or the leader was stopped before the commit.
+        OutcomeUnknown: the leader was stopped in the commit.
+            Exception: this caller's answer, or what the work of its batch raised.
+        """
+        ticket = Ticket(sale)
+        if not self._enter(ticket):
+            self._follow(ticket, wait)
+        if ticket.leads:
+            self._lead()
+        if ticket.error is not None:
+            raise ticket.error
+
+    def _enter(self, ticket: Ticket) -> bool:
+        with self._mutex:
+            self._queue.append(ticket)
+            ticket.leads, self._led = not self._led, True
+            return ticket.leads
+
+    def _follow(self, ticket: Ticket, wait: float) -> None:
+        try:
+            checkpoint("waiting", lock="combined")
+            if ticket.wake.acquire(timeout=wait):
+                return
+        except BaseException:
+            self._leave(ticket)
+            raise
+        if self._leave(ticket):
+            raise Busy(f"nobody began with this sale for {wait:g} s")
+        ticket.wake.acquire()
+
+    def _leave(self, ticket: Ticket) -> bool:
+        """Take a ticket out of the queue; False when somebody has begun with it."""
+        with self._mutex:
+            if ticket not in self._queue:
+                return False
+            self._queue.remove(ticket)
+        if ticket.leads:
+            self._hand_over()
+        return True
+
+    def _lead(self) -> None:
+        with self._mutex:
+            batch = [self._queue.popleft() for _ in range(min(self._most, len(self._queue)))]
+        try:
+            self._work(batch)
+        except BaseException as error:
+            _answer(batch, error)
+        finally:
+            self._hand_over()
+            for ticket in batch:
+                ticket.wake.release()
+
+    def _hand_over(self) -> None:
+        with self._mutex:
+            self._led = bool(self._queue)
+            if self._led:
+                self._queue[0].leads = True
+                self._queue[0].wake.release()
+
+
+def _answer(batch: list[Ticket], error: BaseException) -> None:
+    """Give each of the batch the error; the leader's own end tells the others what is known."""
+    batch[0].error = error
+    for ticket in batch[1:]:
+        if not (ticket.settled or ticket.sale.progress.committed):
+            ticket.error = error if isinstance(error, Exception) else _stopped(ticket.sale)
+
+
+def _stopped(sale: Sale) -> Exception:
+    """Return what to tell a follower whose leader was stopped before it was answered."""
+    if sale.progress.written:
+        return OutcomeUnknown("the buyer that worked for this one was stopped in the commit")
+    return Busy("the buyer that worked for this one was stopped")
+
+
+_combiners: WeakSet[GroupCommit] = WeakSet()
+
+
+def _reset_all() -> None:
+    for group_commit in _combiners:
+        group_commit._reset()
+
+
+# The child of a fork has none of the threads that wait or lead, and must not wait for them.
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_reset_all)

@@ -1,0 +1,342 @@
+"""Connections of the locks' own: on the caller's connection a lock would end with the caller's transaction.
+
+They are made from DATABASES and not registered with Django, so that neither a transaction, a rollback nor
+`close_old_connections` of the caller reaches them. Each serves one request, or one hold, at a time. A process
+has few of them: a thread that waits for a lock has none.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+from weakref import WeakSet, finalize
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, InterfaceError, OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from locking.exceptions import BackendError, BackendUnavailable
+from locking.utils.background import after_fork
+from locking.utils.clock import now
+from locking.utils.databases import VENDORS, setting_too_small, was_overtaken
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 2
+"""The first may meet a connection that the server closed while it was idle; the second has a fresh one."""
+
+UNREACHABLE: Final = (OperationalError, InterfaceError)
+
+MAX_CONNECTIONS: Final = 8
+"""Connections per process and backend: threads that ask at the same time share them."""
+
+SLOT_PAUSE: Final = 0.1
+"""Seconds until a server that has no slot left for a connection is asked again."""
+
+PARENTS: Final[list[BaseDatabaseWrapper]] = []
+"""What a forked child inherited: kept, so that nothing closes it, for closing would end the parent's."""
+
+
+class NoConnection(BackendUnavailable):
+    """No connection was to be had in time: nothing was sent, so waiting for the lock may go on."""
+
+    sent = False
+
+
+class Permit:
+    """Allows one request at a time to use a connection."""
+
+
+class ConnectionPool:
+    """Connections to the database `using`, made at need and kept for the next request.
+
+    Args:
+        using: alias in DATABASES.
+        timeout: seconds after which an unanswered request is given up, and its connection with it.
+        owner: how errors call the backend.
+        ready: run once on every new connection.
+        size: requests at the same time, and so connections, but for those that are taken for longer.
+    """
+
+    def __init__(
+        self,
+        using: str,
+        timeout: float,
+        owner: str,
+        ready: Callable[[BaseDatabaseWrapper], object] = bool,
+        size: int = MAX_CONNECTIONS,
+    ) -> None:
+        self.using, self.owner = using, owner
+        self._timeout, self._ready, self._size = timeout, ready, size
+        self._idle: deque[BaseDatabaseWrapper] = deque()
+        self._reset()
+        finalize(self, close_all, self._idle)
+        after_fork(self.forget)
+
+    def _reset(self) -> None:
+        # Reentrant: a signal handler may release a lock while its thread is in here.
+        self._changed = threading.Condition(threading.RLock())
+        # Weak: a permit that is lost to an exception from a signal handler is free again.
+        self._permits: WeakSet[Permit] = WeakSet()
+
+    @property
+    def vendor(self) -> str:
+        """Which engine it is; asks nobody."""
+        return connections[self.using].vendor
+
+    def forget(self) -> None:
+        """Drop the idle ones without a word to the server: they are the parent process's."""
+        PARENTS.extend(self._idle)
+        for connection in self._idle:
+            detach(connection)
+        self._idle.clear()
+        self._reset()
+
+    def run(self, step: Callable[[Any, int], T], *, patience: float | None = None) -> T:
+        """Return what `step` makes of a cursor and the number of the attempt.
+
+        It is repeated once on a fresh connection when the reply is lost: it must be safe to repeat.
+
+        Args:
+            step: the work. patience: see `take`.
+
+        Raises:
+            BackendUnavailable: no reply; what was done is unknown. NoConnection: see `take`. BackendError: an
+                error as reply.
+        """
+        with self.translated():
+            for attempt in range(1, ATTEMPTS):
+                with suppress(*UNREACHABLE):
+                    return self._try(step, attempt, patience)
+                self.close()
+            try:
+                return self._try(step, ATTEMPTS, patience)
+            except NoConnection as error:
+                error.sent = True  # by the attempt before
+                raise
+
+    def _try(self, step: Callable[[Any, int], T], attempt: int, patience: float | None) -> T:
+        permit = self._enter()
+        try:
+            connection = self.take(patience)
+            try:
+                with connection.cursor() as cursor:
+                    answer = step(cursor, attempt)
+            except BaseException:
+                discard(connection)
+                raise
+            self.give_back(connection)
+            return answer
+        finally:
+            self._leave(permit)
+
+    def _enter(self) -> Permit:
+        """Return a permit; wait for it while there are `size`."""
+        deadline = now() + self._timeout
+        with self._changed:
+            while len(self._permits) >= self._size:
+                if (left := deadline - now()) <= 0:
+                    raise NoConnection(
+                        f"{self._which} is busy: all {self._size} connections of this process were in use for"
+                        f" {self._timeout:g} s; raise OPTIONS['max_connections'], or find out what is slow"
+                    )
+                self._changed.wait(min(left, 1.0))
+            permit = Permit()
+            self._permits.add(permit)
+            return permit
+
+    def _leave(self, permit: Permit) -> None:
+        with self._changed:
+            self._permits.discard(permit)
+            self._changed.notify()
+
+    def take(self, patience: float | None = None) -> BaseDatabaseWrapper:
+        """Return a connection that nobody else uses until it is given back; it may be kept for long.
+
+        Args:
+            patience: seconds to wait while the server has no slot for another one; None: the timeout.
+
+        Raises:
+            NoConnection: none was to be had in time.
+        """
+        slot_by = now() + (self._timeout if patience is None else patience)
+        while True:
+            with suppress(IndexError):
+                return self._idle.pop()
+            try:
+                return self.connect()
+            except OperationalError as error:
+                if not self._waits_for_slot(error, slot_by):
+                    raise
+
+    def _waits_for_slot(self, error: BaseException, deadline: float) -> bool:
+        """Wait a moment if the server had no slot left; False if the error is another one.
+
+        Raises:
+            NoConnection: there is no time left; it says which setting of the server is too small.
+        """
+        setting = setting_too_small(error)
+        if setting is None:
+            return False
+        left = deadline - now()
+        if left <= 0:
+            raise NoConnection(
+                f"{self._which} has no slot left for a connection: {setting} is too small for all processes"
+                f" together; raise it, or have fewer connections: {error}"
+            ) from error
+        time.sleep(min(left, SLOT_PAUSE))
+        return True
+
+    def give_back(self, connection: BaseDatabaseWrapper) -> None:
+        """Keep `connection` for the next; a test's database is to be dropped, which it would prevent."""
+        if _is_a_tests(connection):
+            discard(connection)
+        else:
+            self._idle.append(connection)
+
+    def connect(self) -> BaseDatabaseWrapper:
+        """Return a new connection."""
+        connection = _copy(self.using, self._timeout)
+        try:
+            with connection.wrap_database_errors:
+                connection.connect()
+            _bound(connection, self._timeout)
+            self._ready(connection)
+        except BaseException:
+            discard(connection)
+            raise
+        return connection
+
+    @property
+    def _which(self) -> str:
+        return f"the database {self.using!r} of the lock backend {self.owner!r}"
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise our errors for the database's: *no answer* and *an error as answer* are two things."""
+        try:
+            yield
+        except Error as error:
+            raise self._meant(error) from error
+
+    def _meant(self, error: Error) -> BackendError:
+        if isinstance(error, UNREACHABLE) and "no such table" not in str(error):
+            return BackendUnavailable(f"{self._which} doesn't answer: {error}")
+        return BackendError(
+            f"{self._which} refused the request (is 'locking' in INSTALLED_APPS, and"
+            f" `manage.py migrate --database {self.using}` done?): {error}"
+        )
+
+    def close(self) -> None:
+        """Close the idle ones."""
+        close_all(self._idle)
+
+
+def require_alias(using: object, owner: str) -> str:
+    """Return `using` if DATABASES has it and the locks know its engine.
+
+    Raises:
+        ImproperlyConfigured: saying which there are, or which engines are known.
+    """
+    if not isinstance(using, str) or using not in connections.settings:
+        known = ", ".join(map(repr, sorted(connections.settings)))
+        raise ImproperlyConfigured(
+            f"LOCKING[{owner!r}]['OPTIONS']['using'] is {using!r}, which DATABASES doesn't have; it has"
+            f" {known}"
+        )
+    if connections[using].vendor not in VENDORS:
+        raise ImproperlyConfigured(
+            f"LOCKING[{owner!r}] is on the database {using!r}, {connections[using].display_name}; locks know"
+            " PostgreSQL, MySQL, MariaDB and SQLite"
+        )
+    return using
+
+
+def in_memory(using: str) -> bool:
+    """Whether the database is SQLite's in memory: a second connection would see another one, or stall."""
+    name = str(connections[using].settings_dict["NAME"])
+    return connections[using].vendor == "sqlite" and (":memory:" in name or "mode=memory" in name)
+
+
+def _copy(using: str, timeout: float) -> BaseDatabaseWrapper:
+    """Return a wrapper with the present settings of `using`, in autocommit and at READ COMMITTED."""
+    if in_memory(using):
+        raise ImproperlyConfigured(
+            f"locks can't be kept in the database {using!r}: it lives in memory, where a second connection"
+            " doesn't reach it; give it a file, or take locking.testing.override_locks in tests"
+        )
+    connection = connections[using].copy()
+    connection.inc_thread_sharing()
+    connection.locks_only = True  # type: ignore[attr-defined]  # see locking.core.liveness
+    settings = connection.settings_dict
+    settings["AUTOCOMMIT"] = True
+    settings["OPTIONS"] = {**settings["OPTIONS"], **_own_options(connection.vendor, timeout)}
+    settings["OPTIONS"].pop("pool", None)
+    return connection
+
+
+def _own_options(vendor: str, timeout: float) -> dict[str, Any]:
+    if vendor == "postgresql":
+        from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+        return {"isolation_level": IsolationLevel.READ_COMMITTED, "connect_timeout": max(2, round(timeout))}
+    if vendor == "mysql":
+        seconds = max(1, round(timeout))
+        bounds = dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), seconds)
+        return {"isolation_level": "read committed", **bounds}
+    return {"timeout": timeout}
+
+
+def _bound(connection: BaseDatabaseWrapper, timeout: float) -> None:
+    """Have psycopg give up on a server that is frozen: libpq by itself waits without end."""
+    wait = getattr(connection.connection, "wait", None)
+    if wait is not None and "timeout" in inspect.signature(wait).parameters:
+        connection.connection.wait = partial(wait, timeout=timeout)
+
+
+def _is_a_tests(connection: BaseDatabaseWrapper) -> bool:
+    settings = connection.settings_dict
+    return bool(settings["NAME"] == (settings["TEST"]["NAME"] or f"test_{_undecorated(settings['NAME'])}"))
+
+
+def _undecorated(name: object) -> str:
+    return str(name).removeprefix("test_")
+
+
+def close_all(idle: deque[BaseDatabaseWrapper]) -> None:
+    """Close connections that nobody uses."""
+    while idle:
+        discard(idle.pop())
+
+
+def discard(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection, whatever state it is in and whatever thread this is.
+
+    Not by Django's `close`: in an event loop's thread, where garbage may be collected too, it refuses.
+    """
+    raw, connection.connection = connection.connection, None
+    with suppress(Exception):
+        raw.close()
+
+
+def detach(connection: BaseDatabaseWrapper) -> None:
+    """Take this process's hands off its parent's socket: a copy keeps it open beyond the parent's end."""
+    fileno = getattr(connection.connection, "fileno", None)
+    if fileno is None:
+        return
+    with suppress(Exception):
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, fileno())
+        os.close(nothing)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the database gave the statement up for another's sake, and changed nothing."""
+    return was_overtaken(error)

@@ -1,0 +1,53 @@
+"""What processes tell of themselves, in a table: a row for each, by the database's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from locking.backends.base import HEARTBEAT_TTL, Heartbeat
+from locking.backends.database.connection_pool import ConnectionPool
+from locking.backends.database.sql import BY_VENDOR, Telling
+from locking.utils.databases import fence_name
+
+
+class HeartbeatStore:
+    """The records of one alias."""
+
+    def __init__(self, pool: ConnectionPool, key_prefix: str) -> None:
+        self._pool, self._prefix = pool, key_prefix
+
+    @property
+    def _sql(self) -> Telling:
+        return BY_VENDOR[self._pool.vendor].presence
+
+    def _id(self, client: str) -> str:
+        return fence_name(self._prefix + client, self._pool.vendor)
+
+    def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
+        """Note signs of life; see `BaseLockBackend.publish_heartbeats`."""
+
+        def step(cursor: Any, _: int) -> None:
+            for client, text in records.items():
+                statement = self._sql.same if text is None else self._sql.tell
+                cursor.execute(statement, {"id": self._id(client), "text": text})
+            for client in forget:
+                cursor.execute(self._sql.forget, {"id": self._id(client)})
+
+        self._pool.run(step)
+
+    def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+        """Return what is known of these clients."""
+        asked = {f"c{number}": self._id(client) for number, client in enumerate(clients)}
+        statement = self._sql.read.replace("CLIENTS", ", ".join(f"%({name})s" for name in asked))
+
+        def step(cursor: Any, _: int) -> list[Any]:
+            cursor.execute(statement, asked)
+            return list(cursor.fetchall())
+
+        known = {each: Heartbeat(text, max(0, silent) / 1e6) for each, text, silent in self._pool.run(step)}
+        return {client: known[key] for client in clients if (key := self._id(client)) in known}
+
+    def tidy(self) -> None:
+        """Delete the records of those who fell silent long ago."""
+        self._pool.run(lambda cursor, _: cursor.execute(self._sql.tidy, {"kept": HEARTBEAT_TTL * 1_000_000}))

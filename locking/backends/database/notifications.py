@@ -1,0 +1,130 @@
+"""How subscribers of a process are woken: one connection listens for all, and wakes the first of each lock.
+
+One, not all: anyone who is woken takes the lock or stays first, so a release costs one question a process
+however many wait there. A waiter that gives up after it was woken wakes the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from locking.backends.database.connection_pool import ConnectionPool, discard
+from locking.backends.database.sql import CHANNEL
+from locking.utils.background import Worker, after_fork
+from locking.utils.clock import now
+
+logger = logging.getLogger("locking")
+
+LINGER: Final = 5.0
+"""Seconds for which the connection goes on listening when nobody waits any more."""
+
+RECONNECT_PAUSE: Final = 0.5
+
+
+class Subscriber:
+    """One who waits: `wake` is called, perhaps from another thread, when it is time to ask again."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self.woken = False
+
+    def notify(self) -> None:
+        """Wake it."""
+        self.woken = True
+        self._wake()
+
+
+class NotificationListener:
+    """The subscribers of one backend in this process."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._worker = Worker("locking-listener", self._step)
+        self.reset()
+        after_fork(self.reset)
+
+    def reset(self) -> None:
+        """Start with nobody; a forked child has none of its parent's subscribers."""
+        self._mutex = threading.Lock()
+        self._subscribers: dict[str, deque[Subscriber]] = {}
+        self._closing = False
+        self.listens = False
+
+    def subscribe(self, key: str, subscriber: Subscriber) -> None:
+        """Subscribe to news of `key`."""
+        with self._mutex:
+            self._subscribers.setdefault(key, deque()).append(subscriber)
+            self._closing = False
+        if not self.listens:
+            self._worker.wake()
+
+    def unsubscribe(self, key: str, subscriber: Subscriber) -> None:
+        """Step out of the line; news that this one has heard and not used goes to the next."""
+        with self._mutex:
+            line = self._subscribers.get(key)
+            if line is None or subscriber not in line:
+                return
+            line.remove(subscriber)
+            if not line:
+                del self._subscribers[key]
+            elif subscriber.woken:
+                line[0].notify()
+
+    def notify(self, key: str) -> None:
+        """Wake the first who waits for `key`."""
+        with self._mutex:
+            if line := self._subscribers.get(key):
+                line[0].notify()
+
+    def close(self) -> None:
+        """Stop listening; anyone who waits asks by the clock, and the next to come listens again."""
+        self._closing = True
+
+    def _notify_all(self) -> None:
+        with self._mutex:
+            for line in self._subscribers.values():
+                line[0].notify()
+
+    def _step(self) -> float | None:
+        """Listen until nobody waits any more; after trouble, again in a moment."""
+        pause = 0.0
+        try:
+            if not self._is_done(-math.inf):
+                self._listen()
+        except Exception as error:  # the driver's own, for nobody translates what comes unasked
+            logger.warning("subscribers of locks in the database ask by the clock, for now: %s", error)
+            pause = RECONNECT_PAUSE
+        finally:
+            self.listens = False
+        return None if self._is_done(-math.inf) else now() + pause
+
+    def _listen(self) -> None:
+        connection = self._pool.connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"LISTEN {CHANNEL}")
+            raw: Any = connection.connection
+            with suppress(AttributeError):
+                del raw.wait  # its time-out is for replies; news may come at any time
+            self.listens = True
+            self._notify_all()  # for what was told before this connection listened
+            idle_since = time.monotonic()
+            while not self._is_done(idle_since):
+                for news in raw.notifies(timeout=0.5):
+                    self.notify(news.payload)
+                if self._subscribers:
+                    idle_since = time.monotonic()
+        finally:
+            discard(connection)
+
+    def _is_done(self, idle_since: float) -> bool:
+        """Whether there is no waiter left to wake."""
+        with self._mutex:
+            return self._closing or (not self._subscribers and time.monotonic() - idle_since > LINGER)

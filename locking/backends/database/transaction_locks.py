@@ -1,0 +1,222 @@
+"""Locks of the caller's own transaction: taken inside it, and ended by its COMMIT or ROLLBACK itself.
+
+There is no lease, nothing to renew and nothing to lose: anyone who lost the lock has lost the transaction,
+too. The order of locked_transaction is turned round for them: BEGIN, lock, body, COMMIT, which is the
+release.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections
+from django.db.transaction import atomic
+
+from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
+from locking.backends.database.advisory import HOLDERS, _fetched, _halves
+from locking.backends.database.connection_pool import ConnectionPool, require_alias
+from locking.backends.database.rows import DEFAULT_TIMEOUT
+from locking.backends.database.sessions import as_milliseconds, number_of
+from locking.backends.options import own_options
+from locking.conf import AliasSettings
+from locking.exceptions import LockNotSupported, LockTransactionError
+from locking.utils.clock import now
+from locking.utils.databases import fence_name, timestamp, was_locked_out
+
+ISOLATION: Final = {
+    "postgresql": "SELECT current_setting('transaction_isolation')",
+    "mysql": "SELECT @@tx_isolation",
+}
+LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', %s, true)"
+MYSQL_TIMEOUT: Final = "SET SESSION innodb_lock_wait_timeout = %s"
+NOWAIT_REFUSED: Final = 3572
+"""MySQL's answer to NOWAIT; MariaDB's is that of a time-out."""
+
+
+class TransactionScopedBackend(BaseLockBackend):
+    """What both forms share."""
+
+    vendors: tuple[str, ...] = ("postgresql",)
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        options = own_options(settings, using="default", timeout=DEFAULT_TIMEOUT)
+        self.transaction_on = self._using = require_alias(options["using"], settings.alias)
+        self._pool = ConnectionPool(self._using, options["timeout"], settings.alias)
+        if self._pool.vendor not in self.vendors:
+            raise ImproperlyConfigured(
+                f"LOCKING[{settings.alias!r}]: {type(self).__name__} works on {', '.join(self.vendors)}, and"
+                f" the database {self._using!r} is {self._pool.vendor}; take DatabaseBackend"
+            )
+
+    @abstractmethod
+    def lock(self, cursor: Any, key: str, *, wait: bool) -> bool:
+        """Take the lock within the open transaction; False, or the database's time-out, when it is busy."""
+
+    def prepare(self, key: str) -> None:
+        """Do what must be committed before the transaction can lock."""
+
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        """See the base class; LockNotSupported outside a transaction."""
+        return self.take(key, 0.0)
+
+    def take(self, key: str, seconds: float) -> Outcome:
+        """Take the lock for the open transaction, waiting at most `seconds`."""
+        connection = connections[self._using]
+        if not connection.in_atomic_block:
+            raise LockNotSupported(
+                f"the backend {self.alias!r} locks for a transaction on the database {self._using!r}, and"
+                " none is open: use locked_transaction(…) or @distributed_lock(…) with it"
+            )
+        self.prepare(key)
+        with self._pool.translated():
+            try:
+                # A savepoint: a refusal must not spoil the transaction, and takes its settings back with it.
+                with atomic(self._using), connection.cursor() as cursor:
+                    granted = self._lock_within(cursor, key, seconds)
+            except DatabaseError as error:
+                if not (was_locked_out(error) or error.args[:1] == (NOWAIT_REFUSED,)):
+                    raise
+                granted = False
+        return Grant(0, now()) if granted else Busy()
+
+    def _lock_within(self, cursor: Any, key: str, seconds: float) -> bool:
+        self._refuse_snapshots(cursor)
+        if not seconds:
+            return self.lock(cursor, key, wait=False)
+        if self._pool.vendor == "mysql":
+            cursor.execute("SELECT @@innodb_lock_wait_timeout")
+            (before,) = cursor.fetchone()
+            cursor.execute(MYSQL_TIMEOUT, [max(1, round(seconds))])
+            try:
+                return self.lock(cursor, key, wait=True)
+            finally:
+                cursor.execute(MYSQL_TIMEOUT, [before])
+        cursor.execute("SELECT current_setting('lock_timeout')")
+        (before,) = cursor.fetchone()
+        cursor.execute(LOCK_TIMEOUT, [as_milliseconds(seconds)])
+        granted = self.lock(cursor, key, wait=True)
+        cursor.execute(LOCK_TIMEOUT, [before])
+        return granted
+
+    def _refuse_snapshots(self, cursor: Any) -> None:
+        cursor.execute(self._isolation_question)
+        (level,) = cursor.fetchone()
+        if level.lower().replace("-", " ") != "read committed":
+            raise LockTransactionError(
+                f"the backend {self.alias!r} locks inside the transaction, which runs at {level} on the"
+                f" database {self._using!r}: its snapshot may be older than the lock, so it would read what"
+                " the last holder found. Use READ COMMITTED, or a backend whose lock is taken before BEGIN"
+            )
+
+    @property
+    def _isolation_question(self) -> str:
+        connection: Any = connections[self._using]
+        if self._pool.vendor == "mysql" and not connection.mysql_is_mariadb:
+            return "SELECT @@transaction_isolation"
+        return ISOLATION[self._pool.vendor]
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """There is no lease: the lock lasts as long as its transaction."""
+        return True
+
+    def release(self, key: str, owner: str) -> bool:
+        """There is nothing to do: COMMIT or ROLLBACK did it, or will."""
+        return True
+
+    def holder(self, key: str) -> Holder | None:
+        """See the base class."""
+        raise self.unsupported("tell who holds a lock")
+
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
+        """See the base class."""
+        return TransactionLockWaiter(self, key)
+
+    def close(self) -> None:
+        """See the base class."""
+        self._pool.close()
+
+
+class TransactionLockBackend(TransactionScopedBackend):
+    """`"BACKEND": "locking.backends.database.TransactionLockBackend"`: pg_advisory_xact_lock.
+
+    Options:
+        using: alias in DATABASES, on PostgreSQL; the transaction must be on it.
+    """
+
+    def lock(self, cursor: Any, key: str, *, wait: bool) -> bool:
+        """See the base class."""
+        verb = "pg_advisory_xact_lock" if wait else "pg_try_advisory_xact_lock"
+        cursor.execute(f"SELECT {verb}(%s)", [number_of(key)])
+        return cursor.fetchone()[0] is not False
+
+    def holder(self, key: str) -> Holder | None:
+        """See the base class: somebody, for a transaction has no owner to show."""
+        rows = self._pool.run(lambda cursor, _: _fetched(cursor, HOLDERS, _halves(key)))
+        return Holder(f"session {rows[0][1]}", 1, None) if rows else None
+
+
+class RowLockBackend(TransactionScopedBackend):
+    """`"BACKEND": "locking.backends.database.RowLockBackend"`: SELECT … FOR UPDATE of a row of its name.
+
+    The row is the one of the fence, made at the first use and never deleted.
+
+    Options:
+        using: alias in DATABASES, on PostgreSQL, MySQL or MariaDB; the transaction must be on it.
+    """
+
+    vendors = ("postgresql", "mysql")
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        self._made: set[str] = set()
+
+    def prepare(self, key: str) -> None:
+        """Make the row, committed by a connection of its own, the first time."""
+        name = fence_name(key, self._pool.vendor)
+        if name in self._made:
+            return
+        at = timestamp(connections[self._using])
+        self._pool.run(lambda cursor, _: cursor.execute(self._make, [name, at]))
+        if len(self._made) >= 10_000:
+            self._made.clear()
+        self._made.add(name)
+
+    @property
+    def _make(self) -> str:
+        ignore, rest = ("IGNORE ", "") if self._pool.vendor == "mysql" else ("", " ON CONFLICT DO NOTHING")
+        return (
+            f"INSERT {ignore}INTO locking_fence (name, token, owner, mark, updated_at)"  # noqa: S608 - two constants
+            f" VALUES (%s, 0, '', '', %s){rest}"
+        )
+
+    def lock(self, cursor: Any, key: str, *, wait: bool) -> bool:
+        """See the base class."""
+        nowait = "" if wait else " NOWAIT"
+        name = fence_name(key, self._pool.vendor)
+        question = f"SELECT name FROM locking_fence WHERE name = %s FOR UPDATE{nowait}"  # noqa: S608
+        cursor.execute(question, [name])
+        found = cursor.fetchone() is not None
+        if not found:
+            self._made.discard(name)  # someone has deleted it; the next attempt makes it anew
+        return found
+
+
+class TransactionLockWaiter(Waiter):
+    """A thread that waits in the database's own queue, within its transaction."""
+
+    def __init__(self, backend: TransactionScopedBackend, key: str) -> None:
+        self._backend, self._key = backend, key
+
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class."""
+        return self._backend.take(self._key, 0.0)
+
+    def wait(self, timeout: float) -> Outcome:
+        """See the base class."""
+        return self._backend.take(self._key, max(timeout, 0.001))
+
+    def leave(self) -> None:
+        """The transaction that was refused ends, and whatever it took with it."""

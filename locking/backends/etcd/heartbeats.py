@@ -1,0 +1,59 @@
+"""What processes tell of themselves, each in a key with a lease of its own.
+
+<prefix>%presence/<KEY_PREFIX><client id>    value: JSON
+
+No lock's folder is called that: `escape` leaves no bare percent sign. A sign of life renews the lease, which
+is no write; what is left of it tells how long ago the last one was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from locking.backends.base import HEARTBEAT_TTL, Heartbeat
+from locking.backends.etcd.client import Client
+from locking.backends.etcd.entries import escape, lease_of
+from locking.backends.etcd.leases import Leases
+from locking.backends.etcd.watches import decoded, encoded, range_end
+
+FOLDER: Final = "%presence"
+
+
+class HeartbeatStore:
+    """The records of one alias."""
+
+    def __init__(self, client: Client, leases: Leases, prefix: str, key_prefix: str) -> None:
+        self._wire, self._leases = client, leases
+        self._folder, self._prefix = f"{prefix}{FOLDER}/", key_prefix
+
+    def _key(self, client: str) -> str:
+        return self._folder + escape(self._prefix + client)
+
+    def _lease(self, client: str) -> int:
+        return lease_of(self._folder, self._prefix + client)
+
+    def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
+        """Note signs of life; see `BaseLockBackend.publish_heartbeats`."""
+        for client, text in records.items():
+            if text is None:
+                self._leases.renew(self._lease(client))
+            else:
+                self._write(client, text)
+        for client in forget:
+            self._leases.revoke(self._lease(client))
+
+    def _write(self, client: str, text: str) -> None:
+        lease = self._lease(client)
+        self._leases.grant(lease, HEARTBEAT_TTL)
+        self._wire.ask("/kv/put", key=encoded(self._key(client)), value=encoded(text), lease=str(lease))
+
+    def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+        """Return what is known of these clients; their leases count in whole seconds."""
+        found = self._wire.ask("/kv/range", key=encoded(self._folder), range_end=range_end(self._folder))
+        texts = {decoded(kv["key"]): decoded(kv["value"]) for kv in found.get("kvs", ())}
+        return {
+            client: Heartbeat(text, max(0.0, HEARTBEAT_TTL - self._leases.left(self._lease(client))))
+            for client in clients
+            if (text := texts.get(self._key(client))) is not None
+        }

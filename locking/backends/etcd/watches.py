@@ -1,0 +1,156 @@
+"""Waking waiters: one watch for each lock that somebody in this process waits for.
+
+etcd3gw's own watch starts a pool of threads for each and doesn't say when its stream has ended; a waiter
+would sleep on. Here the end of a stream wakes all who relied on it, and they ask again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import threading
+from base64 import b64decode, b64encode
+from functools import partial
+from typing import Any
+
+import requests
+
+from locking.backends.etcd.client import Client
+from locking.backends.queue.backend import Contender
+from locking.utils.background import after_fork, run_once
+
+logger = logging.getLogger("locking")
+
+
+def encoded(text: str) -> str:
+    """Return a key or value as the gateway wants it."""
+    return b64encode(text.encode()).decode()
+
+
+def decoded(text: str) -> str:
+    """Return what the gateway sent."""
+    return b64decode(text).decode(errors="replace")
+
+
+def range_end(prefix: str) -> str:
+    """Return the end of the range of all keys that begin with `prefix`, encoded."""
+    raw = prefix.encode()
+    return b64encode(raw[:-1] + bytes([raw[-1] + 1])).decode()  # the prefix ends with `/`, never with 0xFF
+
+
+class Watch:
+    """The watch of one lock: who waits there, each for the end of which node."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Contender, frozenset[str]] = {}
+        self.seen = 0
+        self.ended = False
+        self.response: requests.Response | None = None
+
+
+class WatchManager:
+    """The watches of one backend."""
+
+    def __init__(self, client: Client) -> None:
+        self._wire = client
+        self.reset()
+        after_fork(self.reset)
+
+    def reset(self) -> None:
+        """Start from nothing: threads don't survive a fork."""
+        self._mutex = threading.Lock()
+        self._watches: dict[str, Watch] = {}
+
+    def register(self, prefix: str, contender: Contender, nodes: frozenset[str], revision: int) -> None:
+        """Wake `contender` when one of `nodes`, seen at `revision`, ends; it may be woken without need."""
+        with self._mutex:
+            watch = self._watches.get(prefix)
+            if watch is None:
+                watch = Watch()
+                if not run_once("locking-etcd-watch", partial(self._run, prefix, watch, revision + 1)):
+                    return  # this waiter asks by the clock, and tries again
+                self._watches[prefix] = watch
+            watch.waiting[contender] = nodes
+            missed = watch.seen > revision
+        if missed:  # something ended after the line was read and before this call
+            contender.wake()
+
+    def forget(self, prefix: str, contender: Contender) -> None:
+        """Wake `contender` no more; the last one ends the watch."""
+        with self._mutex:
+            watch = self._watches.get(prefix)
+            if watch is None or watch.waiting.pop(contender, None) is None or watch.waiting:
+                return
+            del self._watches[prefix]
+            watch.ended = True
+        _hang_up(watch.response)
+
+    def close(self) -> None:
+        """End every watch."""
+        with self._mutex:
+            watches, self._watches = self._watches, {}
+        for watch in watches.values():
+            watch.ended = True
+            _hang_up(watch.response)
+
+    def _run(self, prefix: str, watch: Watch, revision: int) -> None:
+        try:
+            self._listen(prefix, watch, revision)
+        except (requests.RequestException, OSError, ValueError, AttributeError) as error:
+            if not watch.ended:  # a stream that we hang up fails in many ways
+                logger.info("the watch of %r ended: %s", prefix, error)
+        finally:
+            with self._mutex:
+                if self._watches.get(prefix) is watch:
+                    del self._watches[prefix]
+                waiting = list(watch.waiting)
+            for contender in waiting:
+                contender.wake()
+
+    def _listen(self, prefix: str, watch: Watch, revision: int) -> None:
+        member = self._wire.preferred()
+        request: dict[str, Any] = {
+            "key": encoded(prefix),
+            "range_end": range_end(prefix),
+            "start_revision": revision,
+            "filters": ["NOPUT"],
+        }
+        timeouts = (self._wire.timeout, None)  # to connect; an event may take for ever
+        url = member.get_url("/watch")
+        with member.session.post(
+            url, json={"create_request": request}, stream=True, timeout=timeouts
+        ) as response:
+            watch.response = response
+            if watch.ended:
+                return
+            for line in response.iter_lines(chunk_size=None):  # type: ignore[call-overload]  # as it comes
+                if not line:
+                    continue
+                result = json.loads(line).get("result", {})
+                if result.get("canceled"):
+                    return
+                self._wake(watch, result)
+
+    def _wake(self, watch: Watch, result: dict[str, Any]) -> None:
+        gone = {decoded(event["kv"]["key"]) for event in result.get("events", ())}
+        with self._mutex:
+            watch.seen = (
+                max(watch.seen, *(int(e["kv"]["mod_revision"]) for e in result["events"]))
+                if gone
+                else watch.seen
+            )
+            woken = [contender for contender, nodes in watch.waiting.items() if nodes & gone]
+        for contender in woken:
+            contender.wake()
+
+
+def _hang_up(response: requests.Response | None) -> None:
+    """End a stream that a thread reads: only the socket's shutdown wakes that thread."""
+    if response is None:
+        return
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        connection = response.raw.connection or response.raw._original_response.fp.raw._sock
+        sock = getattr(connection, "sock", connection)
+        sock.shutdown(socket.SHUT_RDWR)

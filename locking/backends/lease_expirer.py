@@ -1,0 +1,178 @@
+"""What this process holds on an engine that knows no lease of its own exactness, and when each hold ends.
+
+ZooKeeper binds a hold to a session and etcd counts whole seconds; the ttl that was asked for is kept here, by
+the holder's process: a thread ends each hold at its deadline, unless that was moved. If the process is killed
+or frozen, the engine ends the hold by its own means.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from locking.exceptions import LockError
+from locking.utils.background import Worker, after_fork
+from locking.utils.clock import now
+
+logger = logging.getLogger("locking")
+
+RETRY_PAUSE: Final = 0.5
+"""Seconds until an end that the engine didn't hear is told again."""
+
+
+@dataclass(slots=True, eq=False)
+class LocalLease:
+    """One hold: its node on the engine, and the moment (`clock.now()`) at which it ends.
+
+    Attributes:
+        node: where it stands on the engine.
+        token: its fencing token.
+        deadline: when it ends.
+        session: the engine's session or lease that it depends on.
+        length: seconds that the engine's lease lasts without renewal, where it has one.
+        prolonging: requests under way that may move the deadline.
+        overlapped: some of them were under way at once.
+        over: it has ended, though the engine may not have heard yet.
+        mutex: held by an engine that must send the requests about this hold one after the other.
+    """
+
+    node: str
+    token: int
+    deadline: float
+    session: int = 0
+    length: int = 0
+    prolonging: int = field(default=0, init=False)
+    overlapped: bool = field(default=False, init=False)
+    over: bool = field(default=False, init=False)
+    mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+
+class LeaseExpirer:
+    """The holds of one backend; its thread starts with the first.
+
+    Args:
+        end: tells the engine that a hold is over; may raise LockError, and is then called again.
+        beat: called every `pause()` seconds while there are holds.
+        pause: seconds between two beats; asked anew each time.
+    """
+
+    def __init__(
+        self,
+        end: Callable[[str, LocalLease], None],
+        beat: Callable[[], None] | None = None,
+        pause: Callable[[], float] = lambda: 3600.0,
+    ) -> None:
+        self._end, self._beat, self._pause = end, beat, pause
+        self._worker = Worker("locking-holds", self._step)
+        self.reset()
+        after_fork(self.reset)
+
+    def reset(self) -> None:
+        """Start from nothing: a forked child has none of its parent's holds."""
+        self._mutex = threading.Lock()
+        self._beat_at = 0.0
+        self._holds: dict[tuple[str, str], LocalLease] = {}
+
+    def add(self, key: str, owner: str, hold: LocalLease) -> None:
+        """Watch over `hold` from now on."""
+        with self._mutex:
+            self._holds[key, owner] = hold
+        self._worker.wake()
+
+    def get(self, key: str, owner: str) -> LocalLease | None:
+        """Return the hold, if it isn't over."""
+        with self._mutex:
+            return self._live(key, owner)
+
+    def pop(self, key: str, owner: str) -> LocalLease | None:
+        """Forget the hold and return it, if it wasn't over."""
+        with self._mutex:
+            hold = self._live(key, owner)
+            if hold is not None:  # what is over stays until the engine has heard
+                del self._holds[key, owner]
+            return hold
+
+    def begin(self, key: str, owner: str) -> LocalLease | None:
+        """Return the hold and keep it from ending until `settle` is called; None if it is over."""
+        with self._mutex:
+            hold = self._live(key, owner)
+            if hold is not None:
+                hold.overlapped = hold.overlapped or hold.prolonging > 0
+                hold.prolonging += 1
+            return hold
+
+    def settle(self, hold: LocalLease, deadline: float | None) -> None:
+        """Move the deadline, or with None leave it where it is.
+
+        Of extensions that overlap the longest counts: the lease itself counts on the shortest, and must not
+        outlive the hold.
+        """
+        with self._mutex:
+            hold.prolonging -= 1
+            if deadline is not None:
+                hold.deadline = max(hold.deadline, deadline) if hold.overlapped else deadline
+            hold.overlapped = hold.prolonging > 0
+        self._worker.wake()
+
+    def __len__(self) -> int:
+        with self._mutex:
+            return len(self._holds)
+
+    def _live(self, key: str, owner: str) -> LocalLease | None:
+        hold = self._holds.get((key, owner))
+        return hold if hold is not None and not hold.over and hold.deadline > now() else None
+
+    def _step(self) -> float:
+        """End what is due, ask for the session if it is time, and return when to look again."""
+        if self._beat is not None and now() >= self._beat_at and len(self):
+            self._beat_at = now() + self._pause()
+            self._beat_once(self._beat)
+        for key, owner, hold in self._due():
+            self._finish(key, owner, hold)
+        return self._next_due()
+
+    @staticmethod
+    def _beat_once(beat: Callable[[], None]) -> None:
+        try:
+            beat()
+        except Exception:  # as below
+            logger.exception("asking for the session failed and is tried again")
+
+    def _due(self) -> list[tuple[str, str, LocalLease]]:
+        """Return what has ended, marked as over."""
+        with self._mutex:
+            moment = now()
+            due = [(*at, hold) for at, hold in self._holds.items() if hold.deadline <= moment]
+            due = [item for item in due if not item[2].prolonging]
+            for _, _, hold in due:
+                hold.over = True
+            return due
+
+    def _finish(self, key: str, owner: str, hold: LocalLease) -> None:
+        try:
+            self._end(key, hold)
+        except LockError as error:
+            logger.warning("ending the lease of %r failed (%s); it is tried again", key, error)
+            hold.deadline = now() + RETRY_PAUSE
+        except Exception:  # the thread must outlive every surprise: without it no lease ends in time
+            logger.exception("ending the lease of %r failed and is tried again", key)
+            hold.deadline = now() + RETRY_PAUSE
+        else:
+            self._forget(key, owner, hold)
+
+    def _forget(self, key: str, owner: str, hold: LocalLease) -> None:
+        with self._mutex:
+            if self._holds.get((key, owner)) is hold:
+                del self._holds[key, owner]
+
+    def _next_due(self) -> float:
+        with self._mutex:
+            # One that is overdue waits for a request under way: its `settle` wakes the thread.
+            moments = [hold.deadline for hold in self._holds.values() if not hold.prolonging]
+            if self._beat is not None and self._holds:
+                moments.append(self._beat_at)
+            return min(moments, default=math.inf)

@@ -1,0 +1,1 @@
+"""Locks and leases: what every backend has in common."""

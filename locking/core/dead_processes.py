@@ -1,0 +1,408 @@
+"""Dead-process release: what a killed process held is released by another one on its host, at once.
+
+Anyone who meets a busy lock looks, in a thread of its own, for processes of this deployment that have died
+(`locking.core.liveness`), and is woken by the kernel (pidfd) when one dies while it waits. Of several that
+notice, one has the flock on the dead one's file and does the work.
+
+A dead client may have a COMMIT running in the database all the same. So a lock is released only when the
+database shows no session of its process any more, or when its owner was fenced; otherwise its lease decides.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from django.apps import apps
+from django.db import DatabaseError, connections, router
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from locking.backends.base import BaseLockBackend, Held
+from locking.core.handler import locks
+from locking.core.lease import HOLDS
+from locking.core.liveness import (
+    DeadProcess,
+    Record,
+    Session,
+    peers,
+    read,
+    registration,
+    seize,
+    server_of,
+)
+from locking.exceptions import LockError
+from locking.signals import LockEvent, lock_orphaned, tell
+from locking.utils.background import after_fork, run_once
+from locking.utils.clock import now
+from locking.utils.ownership import is_fenced, outlasts_process
+
+logger = logging.getLogger("locking")
+
+TICK: Final = 0.1
+"""Seconds between two looks at the directory while somebody waits for a lock."""
+
+LOOK_AGAIN: Final = 1.0
+"""Seconds between two looks at every process, whatever the kernel has said."""
+
+SETTLING: Final = 0.1
+"""Seconds after which a server has surely worked off what a process had sent before it died."""
+
+FIRST_PAUSE: Final = 0.01
+LONGEST_PAUSE: Final = 0.2
+"""Seconds until a release that has to wait for a database's session is tried again; doubled each time."""
+
+GIVEN_UP_FOR: Final = 30.0
+"""Seconds until a release is tried again that failed for a reason of our own."""
+
+MOST_PIDFDS: Final = 100
+"""Processes that are watched by the kernel; any further ones are looked at every `TICK`."""
+
+SESSIONS: Final = """
+SELECT pg_backend_pid(),
+       count(*) FILTER (WHERE pid = ANY(%s) OR pid = ANY(%s) AND state IS DISTINCT FROM 'idle')
+  FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+"""
+"""A session that the dead process had inherited is its parent's as well, and stays: it must be idle."""
+
+
+# --- the guard ---------------------------------------------------------------------------------------------
+
+
+def has_no_session(record: Record) -> bool:
+    """Return whether the databases show that nothing of a dead process runs there any more.
+
+    False also where that can't be told: on other engines than PostgreSQL, behind a connection pooler, or when
+    a connection of our own reaches another server than the dead process's did.
+    """
+    if record.unwatched:
+        return False
+    by_server = sorted(record.sessions, key=_where)
+    return all(_none_on(*where, list(told)) for where, told in groupby(by_server, key=_where))
+
+
+def _where(session: Session) -> tuple[str, str]:
+    return session.alias, session.server
+
+
+def _none_on(alias: str, server: str, told: list[Session]) -> bool:
+    if alias not in connections.settings:
+        return False
+    connection = connections[alias]
+    try:
+        return _shows_none(connection, server, told)
+    except DatabaseError as error:
+        logger.info("can't tell yet whether sessions of a dead process are open on %r: %s", alias, error)
+        connection.close()
+        return False
+
+
+def _shows_none(connection: BaseDatabaseWrapper, server: str, told: list[Session]) -> bool:
+    own, inherited = ([each.pid for each in told if each.inherited is which] for which in (False, True))
+    with connection.cursor() as cursor:
+        cursor.execute(SESSIONS, [own, inherited])
+        session, still_there = cursor.fetchone()
+    # A pooler answers with a number of its own when a client connects: none of its clients' is a session's.
+    is_direct = session == connection.connection.info.backend_pid
+    return bool(is_direct and server_of(connection) == server and still_there == 0)
+
+
+# --- the release -------------------------------------------------------------------------------------------
+
+
+class Cleanup:
+    """The release of what one dead process has left, in as many attempts as it takes."""
+
+    def __init__(self, dead: DeadProcess) -> None:
+        self.dead = dead
+        self.due = now()
+        self._pause = FIRST_PAUSE
+        self._was_clean = False
+        self._guard_passed = False
+
+    def attempt(self) -> bool:
+        """Release what may be released now; True when there was nothing left, twice in a row.
+
+        Once isn't enough: a server may still have had a request of the process to work off, or may have
+        handed a lock over to a waiter whose socket it had not yet found closed.
+        """
+        found = [self._clean(locks[alias]) for alias in self.dead.record.aliases if alias in locks]
+        if any(not all(settled) for settled in found):
+            self._was_clean, pause = False, self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        elif self._was_clean and not any(found):
+            return True
+        else:
+            self._was_clean, pause = not any(found), SETTLING
+        self.due = now() + pause
+        return False
+
+    def _clean(self, backend: BaseLockBackend) -> list[bool]:
+        """Return for each hold that was found on this backend whether it is settled."""
+        if not backend.supports_listing or not backend.supports_force_release or backend.frees_with_holder:
+            return []
+        record = self.dead.record
+        try:
+            backend.dequeue_owned(record.made)
+            if f"{backend.alias}/fair" in record.aliases:
+                backend.of_kind("fair").dequeue_owned(record.made)
+            holds = [hold for hold in backend.held_by(record.made) if not _stays(record, hold)]
+            return [self._release(backend, hold) for hold in holds]
+        except LockError as error:
+            logger.info("releasing the locks of the dead process %d has to wait: %s", record.pid, error)
+            return [False]
+
+    def _release(self, backend: BaseLockBackend, hold: Held) -> bool:
+        """Release one hold, unless its process's work may still be running; True when it is settled."""
+        if not is_fenced(hold.owner) and not self._may_release():
+            return False
+        if backend.of_kind(hold.kind).force_release(hold.key, hold.owner):
+            _report(backend, hold, self.dead.record)
+        return True
+
+    def _may_release(self) -> bool:
+        """Ask the databases; once they show nothing of a dead process, that stays so."""
+        self._guard_passed = self._guard_passed or has_no_session(self.dead.record)
+        return self._guard_passed
+
+
+def _stays(record: Record, hold: Held) -> bool:
+    """Return whether a hold is meant to outlast its process, so that its lease decides."""
+    return outlasts_process(hold.owner) or record.keeps(hold.owner)
+
+
+def _report(backend: BaseLockBackend, hold: Held, record: Record) -> None:
+    """Tell the signal's receivers, the log, the metrics and the audit."""
+    name = hold.key.removeprefix(backend.settings.key_prefix)
+    holder = f"{record.name}:{record.pid}"
+    event = LockEvent(
+        outcome="orphaned",
+        name=name,
+        key=hold.key,
+        backend=backend.alias,
+        owner=hold.owner,
+        token=hold.token,
+        holder=holder,
+    )
+    tell(lock_orphaned, lambda: event)
+    _audit(event, hold.kind)
+
+
+def _audit(event: LockEvent, kind: str) -> None:
+    """Write the row; the lock is released by now, so without a database the log has to do."""
+    if not apps.is_installed("locking"):
+        return
+    model: Any = apps.get_model("locking", "LockEvent")
+    row = model(
+        action=model.Action.DEAD_PROCESS,
+        actor="process liveness",
+        reason=f"the process {event.holder} has ended",
+        backend=event.backend,
+        name=event.name,
+        key=event.key,
+        kind=kind,
+        owner=event.owner,
+        holder=event.holder,
+        token=event.token,
+    )
+    alias = router.db_for_write(model)
+    try:
+        row.save(using=alias)
+    except DatabaseError as error:
+        logger.warning("the release of %r for a dead process has no audit row: %s", event.name, error)
+        connections[alias].close()
+
+
+# --- who looks ---------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """The living processes of a directory, and which of them have ended since."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._pidfds: dict[Path, int] = {}
+        self._known: set[Path] = set()
+        self._ended: set[Path] = set()
+        self._settled: set[Path] = set()
+        self._seen = 0
+        self._look_again_at = 0.0
+
+    def refresh(self, folder: Path) -> list[DeadProcess]:
+        """Look at the directory where it has changed; return those that were found dead and are ours now."""
+        changed = os.stat(folder).st_mtime_ns
+        all_of_them = now() >= self._look_again_at
+        if changed != self._seen or all_of_them:
+            self._seen = changed
+            self._update(set(peers(folder)) - self._settled)
+        if all_of_them:
+            self._look_again_at = now() + LOOK_AGAIN
+        looked_at = self._known if all_of_them else self._ended | (self._known - self._pidfds.keys())
+        found = [dead for path in sorted(looked_at) if (dead := seize(path)) is not None]
+        for dead in found:
+            self._forget(dead.path)
+            self._settled.add(dead.path)
+        return found
+
+    def _update(self, present: set[Path]) -> None:
+        for path in self._known - present:
+            self._forget(path)
+        for path in present - self._known:
+            self._known.add(path)
+            self._open(path)
+        self._ended |= {path for path in present if path not in self._pidfds}
+
+    def _open(self, path: Path) -> None:
+        """Have the kernel tell when the process ends. Its pid may be another's by now; `seize` finds out."""
+        record = read(path)
+        if record is None or len(self._pidfds) >= MOST_PIDFDS:
+            return
+        with suppress(OSError, AttributeError):
+            pidfd = os.pidfd_open(record.pid)
+            self._pidfds[path] = pidfd
+            self._poll.register(pidfd, select.POLLIN)
+
+    def _close(self, path: Path) -> None:
+        pidfd = self._pidfds.pop(path, None)
+        if pidfd is not None:
+            self._poll.unregister(pidfd)
+            os.close(pidfd)
+
+    def _forget(self, path: Path) -> None:
+        self._close(path)
+        self._known.discard(path)
+        self._ended.discard(path)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until a process ends, at most so long."""
+        by_pidfd = {pidfd: path for path, pidfd in self._pidfds.items()}
+        for pidfd, _ in self._poll.poll(max(0.0, seconds) * 1000):
+            path = by_pidfd[pidfd]
+            self._close(path)  # it stays readable for good
+            self._ended.add(path)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for path in list(self._known):
+            self._forget(path)
+
+
+class Watcher:
+    """One thread per process, at work while somebody waits for a lock or something has to be released.
+
+    `enabled` = False keeps it from looking: then the leases decide.
+    """
+
+    def __init__(self) -> None:
+        self.enabled = True
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from nothing: a forked child has neither the thread nor its parent's waiters."""
+        self._changed = threading.Condition(threading.Lock())
+        self._waiters = 0
+        self._asked = False
+        self._running = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look out for dead processes for as long as the block runs, at least once."""
+        self.look(1)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiters -= 1
+
+    def look(self, waiters: int = 0) -> None:
+        """Have the thread look once, in the background."""
+        with self._changed:
+            self._waiters += waiters
+            self._asked = True
+            if not self._running:
+                self._start()
+            elif self._waiters <= 1:
+                self._changed.notify()
+
+    def _start(self) -> None:
+        if not self.enabled or registration.folder is None:  # the leases decide
+            return
+        # Where no thread can be started, the next caller that waits tries again.
+        self._running = run_once("locking-dead-processes", self._run)
+
+    def _run(self) -> None:
+        while True:
+            self._sleep()
+            try:
+                self._work()
+            except Exception:  # the thread must outlive every surprise
+                logger.exception("looking for dead processes failed; it goes on")
+                time.sleep(LOOK_AGAIN)
+
+    def _sleep(self) -> None:
+        with self._changed:
+            while not self.enabled or not (self._asked or self._waiters):
+                self._changed.wait()
+
+    def _work(self) -> None:
+        """Look and release, until nobody waits and nothing is left."""
+        folder = registration.folder
+        if folder is None:  # given up meanwhile
+            time.sleep(LOOK_AGAIN)
+            return
+        watch, cleanups = Watch(), list[Cleanup]()
+        try:
+            while folder == registration.folder and (self._is_needed() or cleanups):
+                cleanups += [Cleanup(dead) for dead in watch.refresh(folder)]
+                cleanups = [cleanup for cleanup in cleanups if not _is_done(cleanup)]
+                if not cleanups:
+                    connections.close_all()  # this thread's, which has no request whose end would do so
+                due = min((cleanup.due - now() for cleanup in cleanups), default=TICK)
+                watch.wait(min(TICK, due) if self._waiters or cleanups else 0.0)
+        finally:
+            connections.close_all()
+            watch.close()
+            for cleanup in cleanups:
+                cleanup.dead.close()
+
+    def _is_needed(self) -> bool:
+        """Whether somebody waits, or has asked for a look since the last one."""
+        with self._changed:
+            asked, self._asked = self._asked, False
+            return self.enabled and (asked or self._waiters > 0)
+
+
+def _is_done(cleanup: Cleanup) -> bool:
+    if cleanup.due > now():
+        return False
+    try:
+        done = cleanup.attempt()
+    except (
+        Exception
+    ):  # one that fails, for want of a package perhaps, keeps no other's locks from being released
+        logger.exception("releasing the locks of the dead process %d failed", cleanup.dead.record.pid)
+        cleanup.due, done = now() + GIVEN_UP_FOR, False
+    if done:
+        cleanup.dead.forget()
+    return done
+
+
+watcher = Watcher()
+after_fork(watcher.reset)
+
+
+def _on_exit() -> None:
+    """End in order: what the watchdog kept alive may be released by others, the rest has its own end."""
+    leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+    registration.leave([lease.owner for lease in leases if lease.renewed and not lease.inherited])
+
+
+atexit.register(_on_exit)

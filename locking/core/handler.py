@@ -1,0 +1,105 @@
+"""From an alias in `LOCKING` to its backend: one backend an alias and process, shared by all threads.
+
+Django's connection handler gives every thread its own connection object. A lock backend is thread-safe and
+keeps what the whole process must share (idle sockets, the memory store, the queue of waiters), so here one
+instance serves all threads, and a forked child starts with none: sockets that two processes share mix up
+their replies.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from django.core.signals import setting_changed
+from django.utils.connection import BaseConnectionHandler, ConnectionDoesNotExist
+from django.utils.module_loading import import_string
+
+from locking.backends.base import BaseLockBackend
+from locking.conf import read_alias
+from locking.utils.background import after_fork
+
+DEFAULT_ALIAS = "default"
+
+
+class InvalidLockBackend(ConnectionDoesNotExist):
+    """`LOCKING` has no such alias."""
+
+
+if TYPE_CHECKING:
+    Base = BaseConnectionHandler[BaseLockBackend]
+else:  # Django's class takes no parameters when it runs
+    Base = BaseConnectionHandler
+
+
+class LockHandler(Base):
+    """`locks["default"]` is the backend that `LOCKING["default"]` describes."""
+
+    settings_name = "LOCKING"
+    exception_class = InvalidLockBackend
+
+    def __init__(self, settings: dict[str, Any] | None = None) -> None:
+        super().__init__(settings)
+        self._backends: dict[str, BaseLockBackend] = {}
+        self._building = threading.Lock()
+
+    def __getitem__(self, alias: str) -> BaseLockBackend:
+        backend = self._backends.get(alias)
+        return self._build(alias) if backend is None else backend
+
+    def __setitem__(self, alias: str, backend: BaseLockBackend) -> None:
+        self._backends[alias] = backend
+
+    def __delitem__(self, alias: str) -> None:
+        del self._backends[alias]
+
+    def all(self, initialized_only: bool = False) -> list[BaseLockBackend]:
+        """Return every configured backend, or with `initialized_only` those that are in use."""
+        return list(self._backends.values()) if initialized_only else [self[alias] for alias in self]
+
+    def _build(self, alias: str) -> BaseLockBackend:
+        with self._building:
+            if alias not in self._backends:
+                self._backends[alias] = self.create_connection(alias)
+            return self._backends[alias]
+
+    def configure_settings(self, settings: dict[str, Any] | None) -> dict[str, Any]:
+        """Without the setting there is one alias, on the default cache: added is enough."""
+        from django.conf import settings as django_settings
+
+        if settings is None:
+            settings = getattr(django_settings, self.settings_name, {})
+        return settings or {DEFAULT_ALIAS: {"CACHE": "default"}}
+
+    def create_connection(self, alias: str) -> BaseLockBackend:
+        """Build the backend of `alias`; no network yet."""
+        if alias not in self.settings:
+            known = ", ".join(sorted(self.settings))
+            raise InvalidLockBackend(f"LOCKING has no alias {alias!r}; it has {known}")
+        options = read_alias(alias, self.settings[alias])
+        backend_class: type[BaseLockBackend] = import_string(options.backend)
+        return backend_class(options)
+
+    def reset(self) -> None:
+        """Close and forget every backend, and read the setting anew at the next use."""
+        for backend in self.all(initialized_only=True):
+            backend.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._building = threading.Lock()
+        self._backends = {}
+        self._settings = None
+        self.__dict__.pop("settings", None)
+
+
+locks = LockHandler()
+
+
+def _on_setting_changed(*, setting: str, **_: object) -> None:
+    if setting in ("LOCKING", "CACHES"):
+        locks.reset()
+
+
+setting_changed.connect(_on_setting_changed)
+after_fork(locks._forget)

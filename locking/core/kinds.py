@@ -1,0 +1,179 @@
+"""The other kinds of lock: read-write, semaphore, Redisson's fair lock. Each is a `Lock` with the same
+surface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from locking.backends.base import Holder
+from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.lease import Lease, held_by
+from locking.core.lock import Lock, Options, SingleLock
+from locking.exceptions import LockNotSupported
+from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_name
+
+MAX_PERMITS = 1_000_000
+
+
+def get_read_lock(
+    name: str,
+    *,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
+    fenced: bool = False,
+    backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
+    on_lost: Callable[[Lease], None] | None = None,
+    template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
+) -> Lock:
+    """Return the shared side of the read-write lock `name`: many readers, or one writer.
+
+    A stream of readers can keep a writer waiting: the protocol, shared with Redisson, prefers readers. Under
+    the write lock of the same name it is a re-entry into that lock. Arguments and errors: as for `get_lock`.
+
+    Example:
+        >>> with get_read_lock("catalogue"):
+        ...     render()
+    """
+    engine = locks[backend].variant("read")
+    return ReadLock(
+        check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
+    )
+
+
+def get_write_lock(
+    name: str,
+    *,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
+    fenced: bool = False,
+    backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
+    on_lost: Callable[[Lease], None] | None = None,
+    template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
+) -> Lock:
+    """Return the exclusive side of the read-write lock `name`.
+
+    Asking for it while the same thread or task reads raises LockNotSupported: it would wait for itself.
+    Arguments and errors: as for `get_lock`.
+
+    Example:
+        >>> with get_write_lock("catalogue"):
+        ...     rebuild()
+    """
+    engine = locks[backend].variant("write")
+    return WriteLock(
+        check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
+    )
+
+
+def get_semaphore(
+    name: str,
+    permits: int,
+    *,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
+    backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
+    on_lost: Callable[[Lease], None] | None = None,
+    template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
+) -> Lock:
+    """Return a semaphore: at most `permits` holds of `name` at a time, each with a lease of its own.
+
+    A permit whose holder died comes back when its lease ends. Every `acquire` takes another permit, also in
+    one thread. The first to use a name decides how many permits it has. With `min_hold=1` there are at most
+    `permits` beginnings a second. Other arguments: as for `get_lock`.
+
+    Raises:
+        ValueError: `permits` is not a whole number from 1 to 1,000,000.
+
+    Example:
+        >>> with get_semaphore("mail-gateway", permits=5, wait=10):
+        ...     send()
+    """
+    if isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= MAX_PERMITS:
+        raise ValueError(f"permits must be a whole number from 1 to {MAX_PERMITS:,}, not {permits!r}")
+    engine = locks[backend].variant("semaphore", permits=permits)
+    options = Options(engine, ttl, wait, False, min_hold, on_lost, template, on_open_transaction)
+    return Semaphore(check_name(name), permits, options)
+
+
+def get_fair_lock(
+    name: str,
+    *,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
+    fenced: bool = False,
+    backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
+    on_lost: Callable[[Lease], None] | None = None,
+    template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
+) -> Lock:
+    """Return Redisson's fair lock, for names that Java services lock with RFairLock.
+
+    Among Python processes `get_lock` is first in, first out already, and faster. Don't use both kinds, or
+    RLock and RFairLock, on one name. Arguments and errors: as for `get_lock`.
+    """
+    engine = locks[backend].variant("fair")
+    return FairLock(
+        check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
+    )
+
+
+class ReadLock(SingleLock):
+    """The shared side; a writer who asks for it gets one more hold of its write lock."""
+
+    def _reenter(self, context: object) -> Lease | None:
+        writing = held_by(context, _sibling(self._backend.alias, "write"), self.key)
+        if writing is None:
+            return super()._reenter(context)
+        return self._enter_again(writing)
+
+
+class WriteLock(SingleLock):
+    """The exclusive side; refused to one who reads, for it would never come."""
+
+    def _reenter(self, context: object) -> Lease | None:
+        reading = held_by(context, _sibling(self._backend.alias, "read"), self.key)
+        if reading is not None:
+            reading.ensure_held()
+            raise LockNotSupported(
+                f"this thread or task holds {self.name!r} for reading: it would wait for itself to end;"
+                " release the read lock first, or take the write lock from the start"
+            )
+        return super()._reenter(context)
+
+
+class Semaphore(SingleLock):
+    """Every acquisition is another permit, so there is no re-entry."""
+
+    def __init__(self, name: str, permits: int, options: Options) -> None:
+        super().__init__(name, options)
+        self.permits = permits
+
+    def _reenter(self, context: object) -> Lease | None:
+        return None
+
+    def locked(self) -> bool:
+        """Return whether all permits are out at this moment; asks the backend."""
+        return self._are_all_out(self._backend.holder(self.key))
+
+    async def alocked(self) -> bool:
+        """`locked` for asyncio."""
+        return self._are_all_out(await self._backend.aholder(self.key))
+
+    def _are_all_out(self, holder: Holder | None) -> bool:
+        return holder is not None and holder.count >= self.permits
+
+
+class FairLock(SingleLock):
+    """Redisson's fair lock; where an engine has none of its own, the ordinary lock, if that is fair."""
+
+
+def _sibling(alias: str, kind: str) -> str:
+    return f"{alias.rsplit('/', 1)[0]}/{kind}"

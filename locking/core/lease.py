@@ -1,0 +1,574 @@
+"""One time-limited grant of a lock, from its acquisition to its end.
+
+A lease is held, unknown (the backend doesn't answer, and its local deadline hasn't passed), lost, or
+released. Its deadline is counted on the local clock from before the request was sent, so it never outlives
+the server's.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import math
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from locking.backends.base import BaseLockBackend
+from locking.core.events import SAMPLES
+from locking.core.liveness import registration
+from locking.exceptions import BackendError, LockLost, LockNotOwned
+from locking.keys.names import check_ttl
+from locking.signals import LockEvent, Outcome, announce, heard, lock_lost, lock_released, tell
+from locking.utils.background import after_fork, run_once
+from locking.utils.call_site import CallSite
+from locking.utils.clock import now
+from locking.utils.ownership import PROCESS, current_sync_call, runs_in
+
+logger = logging.getLogger("locking")
+
+
+class State(enum.Enum):
+    """What is known of a lease."""
+
+    HELD = "held"
+    UNKNOWN = "unknown"
+    LOST = "lost"
+    RELEASED = "released"
+
+
+SETTLING: Final = 0.1
+"""Seconds after which a server that answers again has surely served what it had received before."""
+
+HoldKey = tuple[str, str, int]
+RENEW_AFTER = 1 / 3
+"""Share of its ttl after which a lease is renewed: two more attempts fit in if one fails."""
+
+HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakValueDictionary()
+"""What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself.
+"""
+
+_changing = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Give a forked child a lock of its own: one that another thread held at that moment is never let go."""
+    global _changing
+    _changing = threading.Lock()
+
+
+after_fork(_renew_lock)
+
+
+def held_by(context: object, alias: str, key: str) -> SingleLease | None:
+    """Return the lease by which a thread or task holds `key`, if it does.
+
+    One whose release nobody answered isn't counted: on the server it may be another's by now.
+    """
+    lease = HOLDS.get((alias, key, id(context)))
+    if lease is None or lease.unreleased:
+        return None
+    # The id of a thread that has ended may be another's by now: only the object itself tells.
+    return lease if lease.context() is context else None
+
+
+class Lease(ABC):
+    """What `acquire` returns: proof of a hold, and the way to ask for its state, prolong it and end it."""
+
+    __slots__ = ()
+    name: str
+    key: str
+    """Where the backend keeps it; of the first of several names, as `owner` is."""
+    owner: str
+    """The identity that proves the hold, unique to it."""
+    ttl: float
+
+    @property
+    @abstractmethod
+    def leases(self) -> Sequence[SingleLease]:
+        """The leases of the single names, in the order in which they were taken."""
+
+    @property
+    @abstractmethod
+    def state(self) -> State:
+        """Held, unknown, lost or released; asks nobody, so it is as fresh as the last answer."""
+
+    @abstractmethod
+    def remaining(self) -> float:
+        """Return the seconds that are surely left, by the local clock; 0.0 when there are none."""
+
+    @abstractmethod
+    def ensure_held(self) -> None:
+        """Raise LockLost if the lease has ended or may have; call it before what can't be undone."""
+
+    @abstractmethod
+    def confirm(self) -> None:
+        """`ensure_held` for the last moment before COMMIT: a lease that another run of the same work may have
+        taken over also asks the backend (BackendUnavailable: nobody can tell).
+        """
+
+    @abstractmethod
+    def extend(self, ttl: float) -> None:
+        """Give the lease `ttl` seconds from now.
+
+        While another extension is under way, such as a renewal, or one was never answered, the lease counts
+        on the shorter of the two until the next renewal or extension.
+
+        Raises:
+            LockLost: it had ended already and stays ended. BackendUnavailable: no answer.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let the lock go. LockLost: it had ended before; LockNotOwned: it was released already."""
+
+    @abstractmethod
+    async def aextend(self, ttl: float) -> None:
+        """`extend` for asyncio."""
+
+    @abstractmethod
+    async def arelease(self) -> None:
+        """`release` for asyncio."""
+
+    @abstractmethod
+    def leave_to_expire(self) -> None:
+        """Stop renewing and leave the lock to its ttl: it stays taken until then."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The locked names, sorted."""
+        return tuple(lease.name for lease in self.leases)
+
+    @property
+    def fencing_token(self) -> int:
+        """The strictly rising number of this hold; of the first of several names (see `leases`)."""
+        return self.leases[0].token
+
+    def __bool__(self) -> bool:
+        """True, so that `if lock.try_acquire():` reads as it should."""
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class Extension:
+    """A request to extend a lease, from before it is sent until it is answered.
+
+    Attributes:
+        since: `clock.now()` from before the request.
+        ttl: seconds that it asks for.
+        shortest: the smallest ttl of all requests that it overlapped with; see `safe_ttl`.
+    """
+
+    since: float
+    ttl: float
+    shortest: float
+
+
+def safe_ttl(extension: Extension) -> float:
+    """Return the seconds from `since` for which the server surely keeps the lease.
+
+    Of two requests under way at once nobody knows which the server served last, so the shorter counts.
+    """
+    return extension.shortest
+
+
+def unregister(lease: SingleLease) -> None:
+    """Take `lease`, and no newer lease of the same thread and key, out of what this process holds."""
+    if HOLDS.get(lease._hold_key) is lease:
+        del HOLDS[lease._hold_key]
+
+
+class SingleLease(Lease):
+    """The lease of one name."""
+
+    __slots__ = (
+        "__weakref__", "_answered_at", "_extending", "_generation", "_hold_key", "_on_lost", "_state",
+        "_unanswered_ttl", "backend", "behind_fence", "context", "deadline", "depth", "key", "min_hold",
+        "name", "owner", "renew_at", "renewals", "renewed", "rescheduled", "shared_name", "site", "sync_call",
+        "taken_at", "template", "token", "ttl", "unreleased",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        key: str,
+        owner: str,
+        backend: BaseLockBackend,
+        context: object,
+        *,
+        token: int,
+        ttl: float,
+        since: float,
+        renewed: bool,
+        min_hold: float = 0.0,
+        on_lost: Callable[[Lease], None] | None = None,
+        shared_name: bool = False,
+        template: str | None = None,
+        site: CallSite | None = None,
+    ) -> None:
+        self.name, self.key, self.owner, self.backend = name, key, owner, backend
+        # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
+        self.context = weakref.ref(context)
+        # In a thread that serves `sync_to_async` the call that took it, for other tasks share the thread.
+        call = current_sync_call() if isinstance(context, threading.Thread) else None
+        self.sync_call = None if call is None else weakref.ref(call)
+        self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
+        self.taken_at = since
+        self.deadline = since + ttl
+        self.renew_at = since + ttl * RENEW_AFTER
+        self.depth = 1
+        self.renewals = 0
+        self.unreleased = False  # its release has begun, and nobody has answered it
+        self.site = site  # where in the code it was taken
+        self.behind_fence = False  # a fenced body has begun: its token is final
+        self.shared_name = shared_name  # another process may act for the same client, and take the lock over
+        self.template = template
+        self._on_lost = on_lost
+        self._state = State.HELD
+        self._extending: list[Extension] = []  # requests under way
+        self._unanswered_ttl = math.inf  # of requests that nobody answered, and that may be served late
+        self._answered_at: float | None = None  # when the backend answered again after those
+        self.rescheduled: Callable[[SingleLease], None] | None = None  # told when `renew_at` comes nearer
+        self._generation = PROCESS.generation
+        # A semaphore's holder may hold it many times, each time by another owner; any other lock once.
+        self._hold_key = (backend.alias, key if backend.exclusive else owner, id(context))
+        HOLDS[self._hold_key] = self
+
+    def __repr__(self) -> str:
+        where = f"{self.name!r} on {self.backend.alias!r}"
+        return f"<Lease of {where}: {self.state.value}, {self.remaining():.3f} s left>"
+
+    @property
+    def leases(self) -> Sequence[SingleLease]:
+        """Itself."""
+        return (self,)
+
+    @property
+    def state(self) -> State:
+        """See `Lease.state`; a lease whose deadline has passed, or whose session is over, counts as lost, and
+        one whose release nobody has answered as unknown.
+        """
+        if self._state in (State.HELD, State.UNKNOWN) and not self.inherited:
+            if self._has_ended():
+                self.lose()
+            elif self.unreleased or not self.backend.in_touch():
+                return State.UNKNOWN
+        return self._state
+
+    def _has_ended(self) -> bool:
+        """Whether the ttl is over, or the session that the hold depends on may be."""
+        moment = now()
+        return moment >= self.deadline or moment >= self.backend.hold_ends(self.key, self.owner)
+
+    def is_another_calls(self) -> bool:
+        """Whether it was taken by a `sync_to_async` call that has ended: perhaps another task's."""
+        return self.sync_call is not None and not runs_in(self.sync_call())
+
+    @property
+    def inherited(self) -> bool:
+        """True in a forked child: the hold is its parent's, and only the parent may end it."""
+        return self._generation != PROCESS.generation
+
+    @property
+    def open(self) -> bool:
+        """Neither released nor found lost so far: an end of it is still to be told."""
+        return self._state in (State.HELD, State.UNKNOWN) and not self.inherited
+
+    def remaining(self) -> float:
+        """See `Lease.remaining`."""
+        if self.inherited or self.unreleased or self._state not in (State.HELD, State.UNKNOWN):
+            return 0.0
+        return 0.0 if self._has_ended() else max(0.0, self.deadline - now())
+
+    def ensure_held(self) -> None:
+        """See `Lease.ensure_held`."""
+        if self.inherited:
+            raise LockNotOwned(f"{self!r} belongs to the process that forked this one")
+        state = self.state
+        if state is State.LOST:
+            raise self._lost_error()
+        if state is State.RELEASED:
+            raise LockNotOwned(f"the lock {self.name!r} was released already")
+        if self.unreleased:
+            raise LockNotOwned(
+                f"the release of the lock {self.name!r} has begun and nobody has answered it: it may be"
+                " another's by now"
+            )
+
+    def confirm(self) -> None:
+        """See `Lease.confirm`."""
+        self.ensure_held()
+        if not self.shared_name:
+            return
+        holder = self.backend.holder(self.key)
+        if holder is None or holder.owner != self.owner:
+            self.lose()
+            raise self._lost_error()
+
+    def _lost_error(self) -> LockLost:
+        return LockLost(
+            f"the lock {self.name!r} on backend {self.backend.alias!r} was lost"
+            f" {now() - self.taken_at:.3f} s after it was acquired (ttl {self.ttl:g} s):"
+            " another may hold it now, so nothing done since may count"
+        )
+
+    def event(self, outcome: Outcome, *, waited: float | None = None) -> LockEvent:
+        """What the signals tell of this lease now."""
+        return LockEvent(
+            outcome=outcome,
+            name=self.name,
+            key=self.key,
+            backend=self.backend.alias,
+            owner=self.owner,
+            token=self.token,
+            ttl=self.ttl,
+            waited=waited,
+            held=now() - self.taken_at if waited is None else None,
+            template=self.template,
+        )
+
+    # prolonging
+
+    def extend(self, ttl: float) -> None:
+        """See `Lease.extend`."""
+        with self._extends(ttl) as extension:
+            verb = self.backend.shorten if ttl < self.remaining() else self.backend.extend
+            held = verb(self.key, self.owner, ttl)
+        self._extended(held, extension)
+
+    async def aextend(self, ttl: float) -> None:
+        """See `Lease.extend`."""
+        with self._extends(ttl) as extension:
+            verb = self.backend.ashorten if ttl < self.remaining() else self.backend.aextend
+            held = await verb(self.key, self.owner, ttl)
+        self._extended(held, extension)
+
+    @contextmanager
+    def _extends(self, ttl: float) -> Iterator[Extension]:
+        check_ttl(ttl)
+        self.ensure_held()
+        extension = self.begin_extension(ttl)
+        try:
+            yield extension
+        except BaseException:
+            self.end_extension(extension, answered=False)
+            raise
+
+    def _extended(self, held: bool, extension: Extension) -> None:
+        if not held:
+            self.end_extension(extension, answered=True)
+            self.lose()
+            raise self._lost_error()
+        self.ttl = extension.ttl  # before the lease may be renewed again
+        self.prolong(extension)
+        if self.rescheduled is not None:
+            self.rescheduled(self)
+
+    def begin_extension(self, ttl: float) -> Extension:
+        """Note that a request to extend the lease to `ttl` seconds is about to be sent."""
+        with _changing:
+            if self._answered_at is not None and now() >= self._answered_at + SETTLING:
+                self._unanswered_ttl, self._answered_at = math.inf, None
+            extension = Extension(now(), ttl, min(ttl, self._unanswered_ttl))
+            for other in self._extending:
+                other.shortest = min(other.shortest, ttl)
+                extension.shortest = min(extension.shortest, other.ttl)
+            self._extending.append(extension)
+        return extension
+
+    def end_extension(self, extension: Extension, *, answered: bool) -> None:
+        """Note that the request is over; the server may still serve one that it has not answered."""
+        with _changing:
+            self._extending.remove(extension)
+            if not answered:
+                self._unanswered_ttl = min(self._unanswered_ttl, extension.ttl)
+                self._answered_at = None
+            elif self._answered_at is None and self._unanswered_ttl < math.inf:
+                self._answered_at = now()
+
+    def prolong(self, extension: Extension) -> None:
+        """Note that the backend has extended the lease by this request."""
+        self.end_extension(extension, answered=True)
+        ttl = safe_ttl(extension)
+        self.deadline = extension.since + ttl
+        self.renew_at = extension.since + ttl * RENEW_AFTER
+        if self._state is State.UNKNOWN:
+            self._state = State.HELD
+
+    # losing
+
+    def doubt(self) -> None:
+        """Note that the backend doesn't answer: the lease lives on until its deadline, unconfirmed."""
+        if self._state is State.HELD:
+            self._state = State.UNKNOWN
+
+    def lose(self) -> None:
+        """Note that the lease is over although nobody released it, and tell `on_lost`, once."""
+        with _changing:
+            if self._state not in (State.HELD, State.UNKNOWN):
+                return
+            self._state = State.LOST
+        SAMPLES.append((self.backend.settings.alias, "lost", 0.0))
+        tell(lock_lost, lambda: self.event("lost"))
+        if self._on_lost is not None and not run_once("locking-on-lost", self._tell_lost):
+            self._tell_lost()  # a late renewal of others is better than a holder that is not told
+
+    def _tell_lost(self) -> None:
+        """Run the caller's hook in a thread of its own: a slow one must not hold up renewals."""
+        assert self._on_lost is not None
+        try:
+            self._on_lost(self)
+        except Exception:
+            logger.exception("on_lost of the lock %r raised", self.name)
+
+    # ending
+
+    def release(self) -> None:
+        """See `Lease.release`."""
+        if not self._leave():
+            return
+        if self.min_hold and (rest := self._rest_of_min_hold()):
+            self._ended(self.backend.shorten(self.key, self.owner, rest), "kept")
+        else:
+            self._ended(self.backend.release(self.key, self.owner), "released")
+
+    async def arelease(self) -> None:
+        """See `Lease.release`."""
+        if not self._leave():
+            return
+        if self.min_hold and (rest := self._rest_of_min_hold()):
+            self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept")
+        else:
+            self._ended(await self.backend.arelease(self.key, self.owner), "released")
+
+    def _leave(self) -> bool:
+        """Step out of one level of re-entry; True when it was the outermost, so that the backend must be
+        told.
+        """
+        if self.inherited:
+            raise LockNotOwned(
+                f"{self!r} belongs to the process that forked this one: it isn't released here"
+            )
+        if self._state is State.RELEASED:
+            raise LockNotOwned(f"the lock {self.name!r} was released already")
+        if self.depth > 1:
+            self.depth -= 1
+            return False
+        self.renewed = False  # before the request, so that no renewal can follow the release
+        self.unreleased = True
+        return True
+
+    def _rest_of_min_hold(self) -> float:
+        """Return the seconds for which the lock must stay taken although its holder is done."""
+        rest = self.taken_at + self.min_hold - now()
+        return rest if rest >= 0.001 else 0.0
+
+    def _ended(self, was_held: bool, outcome: Outcome) -> None:
+        self.unreleased = False
+        unregister(self)
+        if self.shared_name:
+            registration.act_no_more(self.owner)
+        if not was_held:
+            self.lose()
+        if self._state is State.LOST:
+            raise self._lost_error()
+        self._settle(outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
+        self._state = State.RELEASED
+        SAMPLES.append((self.backend.settings.alias, "ended", now() - self.taken_at))
+        if heard(lock_released):
+            announce(lock_released, self.event(outcome))
+
+    def leave_to_expire(self) -> None:
+        """See `Lease.keep`."""
+        self.renewed = False
+        if self.depth > 1:
+            self.depth -= 1
+            return
+        unregister(self)
+        if self.state is not State.LOST:
+            registration.keep(self.owner, PROCESS.date_of(self.deadline))
+            self._settle("kept")
+
+
+class MultiLease(Lease):
+    """The leases of several names, held and ended together."""
+
+    def __init__(self, leases: Sequence[SingleLease]) -> None:
+        self._leases = tuple(leases)
+        self.name = ", ".join(lease.name for lease in leases)
+        self.key, self.owner = leases[0].key, leases[0].owner
+        self.ttl = min(lease.ttl for lease in leases)
+
+    def __repr__(self) -> str:
+        return f"<Leases of {self.name}: {self.state.value}, {self.remaining():.3f} s left>"
+
+    @property
+    def leases(self) -> Sequence[SingleLease]:
+        """See `Lease.leases`."""
+        return self._leases
+
+    @property
+    def state(self) -> State:
+        """The worst of all states: one lost name is enough to stop."""
+        states = {lease.state for lease in self._leases}
+        return next(s for s in (State.LOST, State.RELEASED, State.UNKNOWN, State.HELD) if s in states)
+
+    def remaining(self) -> float:
+        """See `Lease.remaining`: of the lease that ends first."""
+        return min(lease.remaining() for lease in self._leases)
+
+    def ensure_held(self) -> None:
+        """See `Lease.ensure_held`."""
+        for lease in self._leases:
+            lease.ensure_held()
+
+    def confirm(self) -> None:
+        """See `Lease.confirm`."""
+        for lease in self._leases:
+            lease.confirm()
+
+    def extend(self, ttl: float) -> None:
+        """See `Lease.extend`."""
+        for lease in self._leases:
+            lease.extend(ttl)
+
+    async def aextend(self, ttl: float) -> None:
+        """See `Lease.extend`."""
+        for lease in self._leases:
+            await lease.aextend(ttl)
+
+    def release(self) -> None:
+        """Release every name, last one first; the first error is raised after all were tried."""
+        errors = [error for lease in reversed(self._leases) if (error := _error_of(lease.release))]
+        if errors:
+            raise errors[0]
+
+    async def arelease(self) -> None:
+        """`release` for asyncio."""
+        errors: list[Exception] = []
+        for lease in reversed(self._leases):
+            try:
+                await lease.arelease()
+            except (LockLost, LockNotOwned, BackendError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def leave_to_expire(self) -> None:
+        """See `Lease.keep`."""
+        for lease in self._leases:
+            lease.leave_to_expire()
+
+
+def _error_of(step: Callable[[], None]) -> Exception | None:
+    try:
+        step()
+    except (LockLost, LockNotOwned, BackendError) as error:
+        return error
+    return None

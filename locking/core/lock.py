@@ -1,0 +1,718 @@
+"""`get_lock` and `Lock`: waiting, re-entry, time limits and clean-up, once for every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Final
+from weakref import ref
+
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
+from locking.conf import DEFAULT_LEASE
+from locking.core import events
+from locking.core.dead_processes import watcher
+from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.lease import Lease, MultiLease, SingleLease, State, held_by
+from locking.core.liveness import registration
+from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
+from locking.core.pending_release import release_retrier
+from locking.core.renewal import watchdogs
+from locking.exceptions import (
+    BackendError,
+    BackendUnavailable,
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    LockNotOwned,
+    LockNotSupported,
+)
+from locking.keys.names import (
+    UNSET,
+    OnOpenTransaction,
+    Unset,
+    check_names,
+    check_on_open_transaction,
+    check_template,
+    check_ttl,
+    check_wait,
+)
+from locking.signals import (
+    LockEvent,
+    announce,
+    heard,
+    lock_acquired,
+    lock_force_released,
+    lock_refused,
+    tell,
+    waiting,
+)
+from locking.utils.call_site import CallSite, caller_site
+from locking.utils.clock import now
+from locking.utils.ownership import (
+    current_context,
+    is_owner_of,
+    new_fenced_owner,
+    new_outlasting_owner,
+    new_owner,
+)
+
+logger = logging.getLogger("locking")
+
+LONGEST_SLEEP: Final = 30.0
+"""Seconds after which a waiter asks again whatever it was told: a lost wake-up costs at most this."""
+
+
+NO_HOLD: Final = 0.0
+"""The default of `min_hold`: nearly nobody gives another, so the very object needs no check."""
+
+
+def get_lock(
+    *names: str,
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
+    fenced: bool = False,
+    backend: str = DEFAULT_ALIAS,
+    min_hold: float = NO_HOLD,
+    on_lost: Callable[[Lease], None] | None = None,
+    template: str | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
+) -> Lock:
+    """Return the lock of these names; nothing is sent until it is acquired.
+
+    Args:
+        names: what to lock. Several are taken all or none, sorted, duplicates merged.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
+        wait: seconds that `acquire` waits; 0 = don't, None = without end. Default: the alias's `WAIT`.
+        fenced: the database will check the fencing token, so its counter is kept for ever.
+        backend: alias in `LOCKING`.
+        min_hold: seconds for which the lock stays taken even if it is released earlier.
+        on_lost: called with the lease, in a thread of its own, when the lease is found lost.
+        template: what the names of this kind have in common, such as `order:<id>`: metrics and traces group
+            by it.
+        on_open_transaction: what acquiring does inside an open database transaction, in which the lock would
+            be released before COMMIT: `refuse` (LockTransactionError), `hold` the lock until that transaction
+            has ended, or `ignore` it. A TestCase's own transactions don't count, nor does a lock that is held
+            already. Default: the alias's `ON_OPEN_TRANSACTION`.
+
+    Raises:
+        LockKeyError: a name that can't be one. ValueError: a ttl, wait or template that can't be one.
+
+    Example:
+        >>> with get_lock("order:42", ttl=10, wait=3) as lease:
+        ...     lease.ensure_held()
+    """
+    checked = check_names(names)
+    options = Options(locks[backend], ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
+    if len(checked) == 1:
+        return SingleLock(checked[0], options)
+    return MultiLock([SingleLock(name, options) for name in checked])
+
+
+class Options:
+    """The checked arguments of `get_lock`: one for all names, and one for every kind of lock."""
+
+    __slots__ = (
+        "backend", "fenced", "min_hold", "on_lost", "on_open_transaction", "renewed", "template", "ttl",
+        "wait",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        backend: BaseLockBackend,
+        ttl: float | Unset | None,
+        wait: float | Unset | None,
+        fenced: bool,
+        min_hold: float,
+        on_lost: Callable[[Lease], None] | None,
+        template: str | None = None,
+        on_open_transaction: OnOpenTransaction | Unset = UNSET,
+    ) -> None:
+        settings = backend.settings
+        lease = settings.ttl if isinstance(ttl, Unset) else ttl
+        self.backend = backend
+        self.renewed = lease is None
+        self.ttl = (settings.watchdog_ttl or DEFAULT_LEASE) if lease is None else check_ttl(lease)
+        self.wait = settings.wait if isinstance(wait, Unset) else check_wait(wait)
+        self.fenced = fenced
+        self.min_hold = NO_HOLD if min_hold is NO_HOLD else check_wait(min_hold, source="min_hold") or 0.0
+        self.on_lost = on_lost
+        self.template = None if template is None else check_template(template)
+        self.on_open_transaction = self._policy(on_open_transaction)
+        if fenced and not backend.supports_fencing:
+            raise backend.unsupported("mint fencing tokens (fenced=True)")
+
+    def _policy(self, chosen: OnOpenTransaction | Unset) -> OnOpenTransaction:
+        """What to do inside an open transaction; a lock that ends with one belongs into it."""
+        if not isinstance(chosen, Unset):
+            check_on_open_transaction(chosen)
+        if self.backend.transaction_on is not None:
+            return "ignore"
+        return self.backend.settings.on_open_transaction if isinstance(chosen, Unset) else chosen
+
+
+class Lock(ABC):
+    """A named lock. `with lock as lease:` never enters its block without the lock.
+
+    One Lock may be shared by threads and tasks: each has its own lease, and the one that holds the lock may
+    take it again (its holds are counted).
+    """
+
+    name: str
+    transaction_on: str | None
+    """Alias of the database whose transaction it ends with; None for a lock that is released."""
+    on_open_transaction: OnOpenTransaction
+    """What acquiring it does inside an open transaction."""
+    _wait: float | None
+
+    def __init__(self) -> None:
+        self._entered: dict[int, tuple[ref[object], list[Lease]]] = {}
+        """By the id of a thread or task: the entry goes when it does, so no other is taken for it."""
+
+    @abstractmethod
+    def _take(self, wait: float | None, context: object) -> Lease:
+        """Acquire for `context`, the running thread or task, within `wait` seconds, or raise."""
+
+    @abstractmethod
+    async def _atake(self, wait: float | None, context: object) -> Lease:
+        """`_take` for asyncio."""
+
+    @abstractmethod
+    def act_for(self, client_id: str, *, take_over: bool = False) -> None:
+        """Acquire in the name of a unit of work that may be begun anew in another process.
+
+        Args:
+            client_id: what `identity.client_of_work` made of it.
+            take_over: end the hold that an earlier run of the same work may still have. That run, should it
+                live, finds the lock lost right before its COMMIT; only `fenced=True` rules the rest out.
+        """
+
+    @abstractmethod
+    def taken_at(self, site: CallSite | None) -> None:
+        """Have the list of held locks name `site` instead of the line that acquires."""
+
+    @abstractmethod
+    def locked(self) -> bool:
+        """Return whether anyone holds the lock (any of its names) at this moment; asks the backend."""
+
+    @abstractmethod
+    async def alocked(self) -> bool:
+        """`locked` for asyncio."""
+
+    # taking
+
+    def acquire(self, wait: float | Unset | None = UNSET) -> Lease:
+        """Wait until the lock is ours and return its lease.
+
+        Args:
+            wait: seconds to try, instead of the lock's own; 0 = once, None = without end.
+
+        Raises:
+            LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered.
+            LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
+        """
+        context = current_context()
+        lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
+        if self.on_open_transaction == "hold":
+            hold_until_ended(lease)
+        self._remember(lease, context)
+        return lease
+
+    def try_acquire(self) -> Lease | None:
+        """Return a lease at once, or None when someone else has the lock."""
+        try:
+            return self.acquire(wait=0)
+        except LockNotAcquired:
+            return None
+
+    async def aacquire(self, wait: float | Unset | None = UNSET) -> Lease:
+        """`acquire` for asyncio: waits without a thread."""
+        context = current_context()
+        lease = await self._atake(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
+        if self.on_open_transaction == "hold":
+            try:
+                await in_calling_thread(partial(hold_until_ended, lease))
+            except BaseException as error:
+                await _agive_back(lease, error)
+                raise
+        self._remember(lease, context)
+        return lease
+
+    async def atry_acquire(self) -> Lease | None:
+        """`try_acquire` for asyncio."""
+        try:
+            return await self.aacquire(wait=0)
+        except LockNotAcquired:
+            return None
+
+    # the leases of the running thread or task, innermost last
+
+    def _lease(self) -> Lease:
+        mine = self._entered.get(id(current_context()))
+        if mine is None:
+            raise self._not_held()
+        return mine[1][-1]
+
+    def _remember(self, lease: Lease, context: object) -> None:
+        """Put a new lease on the list of `context`."""
+        me = id(context)
+        mine = self._entered.get(me)
+        if mine is None:
+            self._entered[me] = (ref(context, partial(_forget_context, ref(self), me)), [lease])
+        else:
+            mine[1].append(lease)
+
+    def _forget(self) -> Lease:
+        """Take the innermost lease off the list and return it."""
+        me = id(current_context())
+        mine = self._entered.pop(me, None)
+        if mine is None:
+            raise self._not_held()
+        lease = mine[1].pop()
+        if mine[1]:
+            self._entered[me] = mine
+        return lease
+
+    def _not_held(self) -> LockNotOwned:
+        return LockNotOwned(f"the lock {self.name!r} isn't held by this thread or task")
+
+    def release(self) -> None:
+        """Let go of what this thread or task acquired last. LockNotOwned, LockLost: see `Lease.release`."""
+        lease = self._lease()
+        try:
+            lease.release()
+        except BackendUnavailable:
+            raise  # it may be tried again: an outage must not lose what proves the hold
+        except LockError:
+            self._forget()
+            raise
+        self._forget()
+
+    async def arelease(self) -> None:
+        """`release` for asyncio."""
+        lease = self._lease()
+        try:
+            await lease.arelease()
+        except BackendUnavailable:
+            raise
+        except LockError:
+            self._forget()
+            raise
+        self._forget()
+
+    def extend(self, ttl: float) -> None:
+        """Give the lease `ttl` seconds from now; see `Lease.extend`."""
+        self._lease().extend(ttl)
+
+    async def aextend(self, ttl: float) -> None:
+        """`extend` for asyncio."""
+        await self._lease().aextend(ttl)
+
+    def remaining(self) -> float:
+        """Return the seconds left of this thread's or task's lease; 0.0 without one."""
+        return self._lease().remaining() if id(current_context()) in self._entered else 0.0
+
+    def owned(self) -> bool:
+        """Return whether this thread or task holds the lock, by the local clock."""
+        return self.remaining() > 0.0
+
+    # `with` and `async with`
+
+    def __enter__(self) -> Lease:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _give_back(self._forget(), error)
+
+    async def __aenter__(self) -> Lease:
+        return await self.aacquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await _agive_back(self._forget(), error)
+
+
+def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
+    """Let go of the leases of a thread or task that has ended without releasing them: nobody renews them."""
+    if (left := lock()) is not None:
+        left._entered.pop(context, None)
+
+
+def _give_back(lease: Lease, body_error: BaseException | None) -> None:
+    """Release `lease` at the end of a block that raised `body_error`, or nothing."""
+    try:
+        lease.release()
+    except LockError as failure:
+        if not _settled(lease, failure, body_error):
+            raise
+
+
+async def _agive_back(lease: Lease, body_error: BaseException | None) -> None:
+    """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
+    try:
+        await asyncio.shield(lease.arelease())
+    except LockError as failure:
+        if not _settled(lease, failure, body_error):
+            raise
+
+
+def _settled(lease: Lease, failure: LockError, body_error: BaseException | None) -> bool:
+    """Whether a release that failed is settled when a `with` block is left, and need not be raised.
+
+    The body's own error is never masked, and an outage never spoils its result: a lock that can't be released
+    ends with its ttl. One that was lost is an error of its own, unless the body raised already.
+    """
+    if isinstance(failure, BackendError):
+        logger.warning("releasing %r failed (%s); it is tried again", lease, failure)
+        release_retrier.schedule_lease(lease)
+        if lease.state is State.LOST and body_error is None:
+            lease.ensure_held()
+        return True
+    if isinstance(failure, LockNotOwned) and all(single.inherited for single in lease.leases):
+        return True  # a forked child leaves its parent's block: the lock is the parent's
+    if isinstance(failure, LockLost) and body_error is not None:
+        logger.warning("%s (while %r was raised under it)", failure, body_error)
+        return True
+    return False
+
+
+class SingleLock(Lock):
+    """The lock of one name."""
+
+    def __init__(self, name: str, options: Options) -> None:
+        super().__init__()
+        self.name = name
+        self._options = options
+        self._backend = options.backend
+        self.transaction_on = options.backend.transaction_on
+        self.on_open_transaction = options.on_open_transaction
+        self._wait = options.wait
+        self.key = options.backend.key(name)
+        self._new_owner = _owners_of(options)
+        self._shares_name = self._acts_for_work = False
+        self.site: CallSite | None = None
+
+    def taken_at(self, site: CallSite | None) -> None:
+        """See `Lock.taken_at`."""
+        self.site = site
+
+    def __repr__(self) -> str:
+        return f"<Lock {self.name!r} on {self._backend.alias!r}>"
+
+    def act_for(self, client_id: str, *, take_over: bool = False) -> None:
+        """See `Lock.act_for`."""
+        self._new_owner = partial(new_owner, client_id)
+        self._shares_name = self._acts_for_work = True
+        if take_over and self._backend.supports_force_release:
+            self._end_hold_of(client_id)
+
+    def _end_hold_of(self, client_id: str) -> None:
+        """End this client's hold, unless it is the caller's own, who may re-enter."""
+        if held_by(current_context(), self._backend.alias, self.key) is not None:
+            return
+        holder = self._backend.holder(self.key)
+        if holder is not None and is_owner_of(client_id, holder.owner):
+            force_release(self.name, owner=holder.owner, backend=self._backend.alias)
+
+    def act_as(self, owner: str) -> None:
+        """Acquire as exactly this owner: it is granted at once what it holds already.
+
+        An attempt of unknown outcome releases nothing then, for it may be the hold from before; should it
+        have taken the lock anew, that ends with its ttl.
+        """
+        self._new_owner = lambda: owner
+        self._shares_name, self._acts_for_work = True, False
+
+    def locked(self) -> bool:
+        """See `Lock.locked`."""
+        return self._backend.holder(self.key) is not None
+
+    async def alocked(self) -> bool:
+        """See `Lock.locked`."""
+        return await self._backend.aholder(self.key) is not None
+
+    def _take(self, wait: float | None, context: object) -> Lease:
+        """Re-enter, or stand in the queue and wait for our turn."""
+        if hold := self._reenter(context):
+            return hold
+        if self.on_open_transaction != "ignore":
+            before_acquiring(self.on_open_transaction, self.name)
+        begun, owner, options = now(), self._registered_owner(), self._options
+        place = self._backend.waiter(self.key, owner, options.ttl, fenced=options.fenced)
+        outcome: Outcome | None = None
+        try:
+            outcome = place.try_acquire(queue=wait != 0)
+            if isinstance(outcome, Busy):
+                outcome = self._wait_in(place, outcome, begun, wait)
+        except BaseException as error:
+            self._clean_up_after(error, place.owner or owner, begun, outcome)
+            if self._may_undo(outcome):
+                place.leave()
+            raise
+        return self._leased(place.owner or owner, outcome, context, begun)
+
+    async def _atake(self, wait: float | None, context: object) -> Lease:
+        """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
+        if hold := self._reenter(context):
+            return hold
+        if self.on_open_transaction != "ignore":
+            await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
+        begun, owner, options = now(), self._registered_owner(), self._options
+        place = self._backend.async_waiter(self.key, owner, options.ttl, fenced=options.fenced)
+        outcome: Outcome | None = None
+        try:
+            outcome = await place.try_acquire(queue=wait != 0)
+            if isinstance(outcome, Busy):
+                outcome = await self._await_in(place, outcome, begun, wait)
+        except BaseException as error:
+            self._clean_up_after(error, place.owner or owner, begun, outcome)
+            if self._may_undo(outcome):
+                await asyncio.shield(place.leave())
+            raise
+        return self._leased(place.owner or owner, outcome, context, begun)
+
+    def _registered_owner(self) -> str:
+        """Return a new owner; should this process be killed, others know that what it holds is this one's."""
+        if self._backend.alias not in registration.aliases:
+            registration.enter(self._backend.settings.alias, self._backend.alias)
+        owner = self._new_owner()
+        if self._acts_for_work:
+            registration.act(owner)
+        return owner
+
+    def _wait_in(self, place: Waiter, outcome: Outcome, begun: float, wait: float | None) -> Grant:
+        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
+            while isinstance(outcome, Busy):
+                outcome = place.wait(self._pause(outcome, begun, wait))
+        return outcome
+
+    async def _await_in(
+        self, place: AsyncWaiter, outcome: Outcome, begun: float, wait: float | None
+    ) -> Grant:
+        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
+            while isinstance(outcome, Busy):
+                outcome = await place.wait(self._pause(outcome, begun, wait))
+        return outcome
+
+    def _reenter(self, context: object) -> Lease | None:
+        """Count one more hold of what this thread or task has already; a lost hold raises instead."""
+        hold = held_by(context, self._backend.alias, self.key)
+        if hold is None:
+            return None
+        return self._enter_again(hold)
+
+    def _enter_again(self, hold: SingleLease) -> Lease:
+        """Count one more hold, unless it may be another task's."""
+        hold.ensure_held()
+        if hold.is_another_calls():
+            raise LockNotSupported(
+                f"this thread holds {self.name!r} since another call of sync_to_async, perhaps of another"
+                " task: tasks share that thread, so it does not exclude them. Acquire it with `await"
+                " lock.aacquire()` or `async with lock`, or acquire and release it within one synchronous"
+                " function"
+            )
+        hold.depth += 1
+        return hold
+
+    def _pause(self, busy: Busy, begun: float, wait: float | None) -> float:
+        """Return how long to sleep at most; raise LockNotAcquired when the wait has run out."""
+        left = LONGEST_SLEEP if wait is None else begun + wait - now()
+        if left <= 0:
+            if busy.outage is not None:
+                raise busy.outage
+            raise LockNotAcquired(
+                self.name,
+                waited=now() - begun,
+                backend=self._backend.settings.alias,
+                holder=busy.holder,
+                retry_after=busy.retry_after,
+            )
+        lease_end = LONGEST_SLEEP if busy.retry_after is None else busy.retry_after
+        return min(left, lease_end, LONGEST_SLEEP)
+
+    def _may_undo(self, first: Outcome | None) -> bool:
+        """Whether a hold of our owner can only come from this attempt, so that it may be released.
+
+        Args:
+            first: the first answer. Busy says that a given owner held nothing when the attempt began.
+        """
+        owner_is_given = self._shares_name and not self._acts_for_work
+        return not owner_is_given or (isinstance(first, Busy) and first.outage is None)
+
+    def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
+        """See that an attempt whose outcome isn't known leaves no pending release; a refusal is known, and so
+        is what never left this process. Who stands in the queue already may be handed the lock all the same.
+        """
+        if self._acts_for_work:
+            registration.act_no_more(owner)
+        unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
+        if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
+            release_retrier.schedule(self._backend, self.key, owner, self._options.ttl)
+        if isinstance(error, LockNotAcquired | BackendUnavailable):
+            waited = now() - begun
+            events.SAMPLES.append((self._backend.settings.alias, "refused", waited))
+            tell(lock_refused, lambda: self._refusal(error, owner, waited))
+
+    def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
+        contended = isinstance(error, LockNotAcquired)
+        return LockEvent(
+            outcome="contended" if contended else "unavailable",
+            name=self.name,
+            key=self.key,
+            backend=self._backend.alias,
+            owner=owner,
+            waited=waited,
+            holder=getattr(error, "holder", None),
+            template=self._options.template,
+        )
+
+    def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> Lease:
+        options = self._options
+        lease = SingleLease(
+            self.name,
+            self.key,
+            owner,
+            self._backend,
+            context,
+            token=grant.token,
+            ttl=options.ttl,
+            since=grant.since,
+            renewed=options.renewed,
+            min_hold=options.min_hold,
+            on_lost=options.on_lost,
+            shared_name=self._shares_name,
+            template=options.template,
+            site=self.site or caller_site(),
+        )
+        events.acquired(self._backend.settings.alias, now() - begun)
+        if options.renewed:
+            lease.rescheduled = watchdogs.watch
+            watchdogs.watch(lease)
+        if heard(lock_acquired):
+            announce(lock_acquired, lease.event("acquired", waited=now() - begun))
+        return lease
+
+
+def _owners_of(options: Options) -> Callable[[], str]:
+    """Return what makes the owners of a lock: they tell what becomes of it when its process is dead."""
+    if options.min_hold:
+        return new_outlasting_owner
+    return new_fenced_owner if options.fenced else new_owner
+
+
+class MultiLock(Lock):
+    """Several names, all or none: taken in sorted order, so that two callers can't wait for each other."""
+
+    def __init__(self, parts: list[SingleLock]) -> None:
+        super().__init__()
+        self._parts = parts
+        self._wait, self.transaction_on = parts[0]._wait, parts[0].transaction_on
+        self.on_open_transaction = parts[0].on_open_transaction
+        self.name = ", ".join(part.name for part in parts)
+
+    def __repr__(self) -> str:
+        return f"<Lock of {self.name}>"
+
+    def act_for(self, client_id: str, *, take_over: bool = False) -> None:
+        """See `Lock.act_for`."""
+        for part in self._parts:
+            part.act_for(client_id, take_over=take_over)
+
+    def taken_at(self, site: CallSite | None) -> None:
+        """See `Lock.taken_at`."""
+        for part in self._parts:
+            part.taken_at(site)
+
+    def locked(self) -> bool:
+        """See `Lock.locked`."""
+        return any(part.locked() for part in self._parts)
+
+    async def alocked(self) -> bool:
+        """See `Lock.locked`."""
+        for part in self._parts:
+            if await part.alocked():
+                return True
+        return False
+
+    def _take(self, wait: float | None, context: object) -> Lease:
+        begun = now()
+        taken: list[Lease] = []
+        try:
+            for part in self._parts:
+                taken.append(part._take(_left(begun, wait), context))
+            for lease in taken:
+                lease.ensure_held()  # the first may have ended while we waited for the last
+        except BaseException as error:
+            for lease in reversed(taken):
+                _give_back(lease, error)
+            raise
+        return _together(taken)
+
+    async def _atake(self, wait: float | None, context: object) -> Lease:
+        begun = now()
+        taken: list[Lease] = []
+        try:
+            for part in self._parts:
+                taken.append(await part._atake(_left(begun, wait), context))
+            for lease in taken:
+                lease.ensure_held()
+        except BaseException as error:
+            for lease in reversed(taken):
+                await _agive_back(lease, error)
+            raise
+        return _together(taken)
+
+
+def _left(begun: float, wait: float | None) -> float | None:
+    """Return what is left of one wait that all names share."""
+    return wait if not wait else max(0.0, begun + wait - now())
+
+
+def _together(taken: list[Lease]) -> MultiLease:
+    return MultiLease([single for lease in taken for single in lease.leases])
+
+
+def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:
+    """Raise LockNotOwned unless the running thread or task holds every one of `names`.
+
+    For code that is only right under a lock which its caller must have taken.
+
+    Example:
+        >>> def refill(sku):
+        ...     assert_locked(f"sku:{sku}")
+    """
+    engine = locks[backend]
+    for name in check_names(names):
+        lease = held_by(current_context(), engine.alias, engine.key(name))
+        if lease is None:
+            raise LockNotOwned(f"this code needs the lock {name!r}, which this thread or task doesn't hold")
+        lease.ensure_held()
+
+
+def force_release(name: str, *, owner: str, backend: str = DEFAULT_ALIAS) -> bool:
+    """Break the hold of `owner` on the lock `name`: for operators. It doesn't stop what the holder is doing.
+
+    Args:
+        name: what is locked.
+        owner: the holder as it was seen (`LockNotAcquired.holder`): a newer one keeps the lock.
+        backend: alias in `LOCKING`.
+
+    Returns:
+        False when `owner` doesn't have the lock (any more).
+
+    Raises:
+        LockNotSupported: the backend can't. BackendUnavailable: it didn't answer.
+    """
+    engine = locks[backend]
+    key = engine.key(check_names((name,))[0])
+    broken = engine.force_release(key, owner)
+    if broken:
+        event = LockEvent(outcome="force_released", name=name, key=key, backend=backend, owner=owner)
+        tell(lock_force_released, lambda: event)
+    return broken

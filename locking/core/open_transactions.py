@@ -1,0 +1,293 @@
+"""A lock taken inside a transaction that is open already, and held until that transaction has ended.
+
+Django tells of a commit (`on_commit`), never of a rollback. Both end in the connection's own methods: the
+outermost `atomic` calls `commit` or `rollback` and then, always, `set_autocommit(True)`, in which the
+`on_commit` hooks run; one under a TestCase ends its savepoint; a closed connection ends everything. So for
+the length of the hold these methods of this one connection object are watched, and what was held is let go
+behind the last of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from asgiref.sync import AsyncToSync, sync_to_async
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import atomic
+
+from locking.core.lease import Lease
+from locking.core.pending_release import release_retrier
+from locking.exceptions import LockError, LockTransactionError
+from locking.keys.names import OnOpenTransaction, check_on_open_transaction
+
+logger = logging.getLogger("locking")
+
+WATCHED: Final = ("commit", "set_autocommit", "savepoint_commit", "savepoint_rollback", "close")
+WATCH: Final = "_locking_watch"
+
+
+def check_together(policy: object, *, fenced: bool = False, retries: int = 0) -> None:
+    """Raise ValueError for what isn't a policy, or can't be used inside an open transaction."""
+    if check_on_open_transaction(policy) != "refuse" and (fenced or retries):
+        option, needs = ("fenced", "stand first in") if fenced else ("retries", "begin anew")
+        raise ValueError(
+            f"on_open_transaction={policy!r} can't go together with {option}: that has to {needs} the"
+            " transaction, which is open already; put the lock outside of it"
+        )
+
+
+def before_acquiring(policy: OnOpenTransaction, name: str) -> None:
+    """Refuse to acquire a lock inside an open transaction, or under one that would see old data.
+
+    Raises:
+        LockTransactionError: the message says what to do instead.
+    """
+    if policy == "refuse":
+        refuse_open_transactions([name])
+    elif policy == "hold":
+        for connection in connections_in_transaction():
+            _refuse_blind(connection)
+
+
+async def in_calling_thread(step: Callable[[], None]) -> None:
+    """Run `step` in the synchronous code that has called this coroutine: its thread has the transactions.
+
+    Where there is no such code, nothing is open: Django's transactions don't last over an await.
+    """
+    if getattr(AsyncToSync.executors, "current", None) is None:
+        return
+    try:
+        await sync_to_async(step)()
+    except RuntimeError:
+        logger.debug("the synchronous caller has ended, and its transactions with it")
+
+
+def hold_until_ended(lease: Lease) -> None:
+    """Keep a new lease until each open transaction of this thread has ended, also if it is released."""
+    open_ones = connections_in_transaction()
+    for single in lease.leases:
+        if open_ones and single.depth == 1:  # else an outer hold outlasts this one, or it is kept already
+            single.depth += 1
+            _watch(DeferredRelease(single, set(open_ones), let_go))
+
+
+def section_of(connection: BaseDatabaseWrapper) -> Any:
+    """Return the locked transaction that a connection is in, or None."""
+    blocks = open_blocks(connection)
+    return getattr(blocks[0], "section", None) if blocks else None
+
+
+def open_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
+    """The atomic blocks that are open, without those that TestCase wraps around each test."""
+    blocks: list[Any] = connection.atomic_blocks
+    return [block for block in blocks if not block._from_testcase]
+
+
+def connections_in_transaction() -> list[BaseDatabaseWrapper]:
+    """Return those of this thread's connections that have an open transaction."""
+    return [connection for connection in _of_this_thread() if open_blocks(connection)]
+
+
+def _of_this_thread() -> Iterator[BaseDatabaseWrapper]:
+    """Yield `connections.all(initialized_only=True)`, which is twice as slow: every acquire asks."""
+    present: Any = connections._connections  # type: ignore[attr-defined]
+    for alias in connections.settings:
+        connection: BaseDatabaseWrapper | None = getattr(present, alias, None)
+        if connection is not None:
+            yield connection
+
+
+def refuse_open_transactions(names: Sequence[str]) -> None:
+    """Raise LockTransactionError if a database of this thread has an open transaction: it ends too late."""
+    for connection in _of_this_thread():
+        if connection.in_atomic_block:
+            if open_blocks(connection):
+                raise LockTransactionError(_why_refused(connection, names))
+        elif not _commits_by_itself(connection):
+            raise LockTransactionError(
+                f"autocommit is off on database {connection.alias!r}: the lock {shown(names)} would be"
+                " released before anything commits; set AUTOCOMMIT to True: the lock opens the transaction"
+            )
+
+
+def _commits_by_itself(connection: BaseDatabaseWrapper) -> bool:
+    return connection.autocommit if connection.connection else bool(connection.settings_dict["AUTOCOMMIT"])
+
+
+def _why_refused(connection: BaseDatabaseWrapper, names: Sequence[str]) -> str:
+    return (
+        f"a transaction is open on database {connection.alias!r}, and the lock {shown(names)} would be"
+        f" released before it commits: the next holder would read old data. {_way_out(connection)}"
+    )
+
+
+def _way_out(connection: BaseDatabaseWrapper) -> str:
+    if section := section_of(connection):
+        held = shown(sorted(section.names))
+        return f"Take every name and database in the outermost locked transaction; it has only {held}"
+    advice = (
+        "Put the lock outside: @distributed_lock above @transaction.atomic, or locked_transaction(…) instead"
+        " of `with transaction.atomic()` around it; or on_open_transaction='hold' keeps the lock until that"
+        " one has ended ('ignore' releases it before)"
+    )
+    if connection.settings_dict["ATOMIC_REQUESTS"]:
+        advice += (
+            f". ATOMIC_REQUESTS is on for {connection.alias!r}: decorate what the URLconf calls (for a class"
+            " method_decorator on 'dispatch'), outermost, and name the database in using="
+        )
+    return advice
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return names as an error shows them."""
+    return ", ".join(repr(name) for name in names)
+
+
+def let_go(lease: Lease, *, release: bool = True) -> None:
+    """End a hold after its transaction was settled: trouble in that is no error of the transaction's."""
+    try:
+        lease.release() if release else lease.leave_to_expire()
+    except LockError as error:
+        logger.warning("after its transaction was settled, %r could not be released: %s", lease, error)
+        release_retrier.schedule_lease(lease)
+
+
+@contextmanager
+def release_after_transaction(
+    acquire: Callable[[], Lease],
+    aliases: Sequence[str],
+    open_connections: Sequence[BaseDatabaseWrapper],
+    end: Callable[[Lease], None],
+) -> Iterator[Lease]:
+    """DeferredRelease a lock from here until the last of these connections' transactions has ended.
+
+    The body runs in a block of its own (a savepoint, or a transaction of a database that has none open).
+
+    Args:
+        acquire: takes the lock.
+        aliases: the databases that the body writes to.
+        open_connections: those of this thread's connections that are in a transaction.
+        end: ends the hold; must not raise.
+
+    Raises:
+        LockTransactionError: a transaction that doesn't see what others commit, or whose end can't be seen.
+    """
+    for connection in open_connections:
+        _refuse_blind(connection)
+    hold = DeferredRelease(acquire(), set(open_connections), end)
+    _watch(hold)
+    with ExitStack() as blocks:
+        for alias in aliases:
+            blocks.enter_context(atomic(alias))
+        yield hold.lease
+
+
+@dataclass(slots=True, eq=False)
+class DeferredRelease:
+    """One lease and the transactions that it outlasts."""
+
+    lease: Lease
+    pending: set[BaseDatabaseWrapper]
+    end: Callable[[Lease], None]
+
+    def ended(self, connection: BaseDatabaseWrapper) -> None:
+        """Note the end of one transaction; let go after the last."""
+        self.pending.discard(connection)
+        if not self.pending:
+            self.end(self.lease)
+
+
+class Watch:
+    """Watches one connection until its open transaction has ended."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.connection = connection
+        self.holds: list[DeferredRelease] = []
+        blocks: list[Any] = connection.atomic_blocks
+        self.block = next(block for block in blocks if not block._from_testcase)
+        self._calls = 0
+        self._replaced: dict[str, Any] = {}
+        for name in WATCHED:
+            self._replaced[name] = partial(self._call, name, getattr(connection, name))
+            setattr(connection, name, self._replaced[name])
+
+    def _call(self, name: str, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if name == "commit":
+            return self._commit(method)
+        self._calls += 1
+        try:
+            return method(*args, **options)
+        finally:
+            self._calls -= 1
+            # A hook of on_commit may begin and end transactions of its own inside of set_autocommit.
+            if not self._calls and self._is_over():
+                self._finish()
+
+    def _commit(self, method: Callable[..., Any]) -> Any:
+        """Commit only what is still under its locks; Django itself rolls back for database errors alone."""
+        try:
+            for hold in self.holds:
+                hold.lease.confirm()
+        except BaseException:
+            self.connection.rollback()
+            raise
+        return method()
+
+    def _is_over(self) -> bool:
+        return self.connection.closed_in_transaction or self.block not in self.connection.atomic_blocks
+
+    def _finish(self) -> None:
+        vars(self.connection).pop(WATCH, None)
+        for name, ours in self._replaced.items():
+            if (
+                vars(self.connection).get(name) is ours
+            ):  # else somebody has wrapped it further, and it is inert
+                delattr(self.connection, name)
+        holds, self.holds = self.holds, []
+        for hold in reversed(holds):
+            hold.ended(self.connection)
+
+
+def _watch(hold: DeferredRelease) -> None:
+    for connection in hold.pending:
+        _watch_of(connection).holds.append(hold)
+
+
+def _watch_of(connection: BaseDatabaseWrapper) -> Watch:
+    watch: Watch | None = vars(connection).get(WATCH)
+    if watch is None:
+        watch = Watch(connection)
+        setattr(connection, WATCH, watch)
+    return watch
+
+
+def _refuse_blind(connection: BaseDatabaseWrapper) -> None:
+    """Refuse where the lock would order nothing: what others committed before it was ours stays unseen."""
+    if not connection.commit_on_exit:
+        raise LockTransactionError(
+            f"autocommit is off on database {connection.alias!r}: its transaction doesn't end with its atomic"
+            " block, so nobody could tell when to release; set AUTOCOMMIT to True"
+        )
+    level = _isolation(connection)
+    if level not in ("read committed", "read uncommitted"):
+        raise LockTransactionError(
+            f"the open transaction on database {connection.alias!r} runs at {level or 'an unknown level'}: it"
+            " goes on seeing what there was before the lock; use read committed, or put the lock outside"
+        )
+
+
+def _isolation(connection: BaseDatabaseWrapper) -> str:
+    """The isolation level of the open transaction, in small letters."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            return str(cursor.fetchone()[0])
+    if connection.vendor == "mysql":
+        return str(getattr(connection, "isolation_level", None) or "the server's default level")
+    return "read committed" if connection.vendor == "oracle" else "serializable"

@@ -1,0 +1,158 @@
+"""Releases acquisitions whose outcome is unknown.
+
+An acquisition whose reply never came may still take effect later, on a server that was only paused. A release
+that result nobody is retried in the same way. A thread of its own does it, which lasts as long as there is
+something to schedule: a server that doesn't answer must not keep the watchdog from renewing other leases.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+from locking.backends.base import BaseLockBackend
+from locking.core.lease import Lease
+from locking.exceptions import LockError
+from locking.utils.background import Worker, after_fork
+from locking.utils.clock import now
+
+logger = logging.getLogger("locking")
+
+RETRY_PAUSE = 0.5
+"""Seconds between attempts while a backend doesn't answer."""
+
+CONFIRM_PAUSE = 0.1
+"""Seconds after which a server that answers again has surely worked off what it had received before."""
+
+
+class AttemptResult(Enum):
+    """What came of one attempt."""
+
+    DONE = "it can't come back"
+    REPEAT = "to be sought once more"
+    UNAVAILABLE = "nobody answers"
+
+
+@dataclass(slots=True, eq=False)
+class PendingRelease:
+    """An acquisition of unknown outcome, to be released wherever it turns up."""
+
+    backend: BaseLockBackend
+    key: str
+    owner: str
+    until: float
+    answered_at: float | None = None
+    next_try: float = 0.0
+
+
+class ReleaseQueue:
+    """The releases of one backend, in the order in which they are sought.
+
+    An outage may leave thousands of them. While nobody answers, one attempt stands for all, and each time
+    another release makes it, so that a server of a cluster that stays away keeps no other's from being
+    released.
+    """
+
+    def __init__(self) -> None:
+        self.releases: deque[PendingRelease] = deque()
+        self._unavailable_until = 0.0
+
+    def due(self) -> float:
+        """Return when the next attempt is to be made."""
+        return max(self._unavailable_until, self.releases[0].next_try)
+
+    def record(self, release: PendingRelease, result: AttemptResult) -> None:
+        """Strike the first release or put it last; it may have been forgotten meanwhile."""
+        if not self.releases or self.releases[0] is not release:
+            return
+        self.releases.popleft()
+        if result is not AttemptResult.DONE:
+            self.releases.append(release)
+        if result is AttemptResult.UNAVAILABLE:
+            self._unavailable_until = now() + RETRY_PAUSE
+            self.releases = deque(each for each in self.releases if each.until > now())
+
+
+class ReleaseRetrier:
+    """Retries releases, one at a time."""
+
+    def __init__(self) -> None:
+        self._worker = Worker("locking-release-retrier", self._step)
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from nothing; a forked child has none of its parent's releases."""
+        self._mutex = threading.Lock()
+        self._queues: dict[BaseLockBackend, ReleaseQueue] = {}
+
+    def schedule(self, backend: BaseLockBackend, key: str, owner: str, ttl: float) -> None:
+        """Release `owner`'s hold of `key`, should it appear within `ttl` seconds of the backend's next
+        answer.
+        """
+        release = PendingRelease(backend, key, owner, until=now() + max(ttl, 60.0))
+        with self._mutex:
+            self._queues.setdefault(backend, ReleaseQueue()).releases.append(release)
+        self._worker.wake()
+
+    def schedule_lease(self, lease: Lease) -> None:
+        """Release what its user has given up and an outage kept taken, once the backend answers again."""
+        for single in lease.leases:
+            # Under a shared name it may be another's by then, and a min_hold isn't over yet.
+            if single.unreleased and not single.shared_name and not single.min_hold:
+                self.schedule(single.backend, single.key, single.owner, single.ttl)
+
+    def clear(self) -> None:
+        """Let all releases be; their leases end by themselves."""
+        with self._mutex:
+            for queue in self._queues.values():
+                queue.releases.clear()
+        if self._worker.running:
+            self._worker.wake()
+
+    def _step(self) -> float | None:
+        """Seek the next release that is due; return when the next will be, None when none is left."""
+        with self._mutex:
+            waiting = [queue for queue in self._queues.values() if queue.releases]
+            if not waiting:
+                self._queues.clear()
+                return None
+            queue = min(waiting, key=ReleaseQueue.due)
+            if queue.due() > now():
+                return queue.due()
+            release = queue.releases[0]
+        result = _try_attempt(release)
+        with self._mutex:
+            queue.record(release, result)
+        return now()
+
+
+def _try_attempt(release: PendingRelease) -> AttemptResult:
+    try:
+        return attempt_release(release)
+    except Exception:  # the thread must outlive every surprise: the next release is another one
+        logger.exception("releasing %r for a holder that never was failed and is tried again", release.key)
+        return AttemptResult.UNAVAILABLE
+
+
+def attempt_release(release: PendingRelease) -> AttemptResult:
+    """Try to release a release.
+
+    A paused server works off what it had received in no given order, so one answer isn't proof: a second one
+    a little later is.
+    """
+    try:
+        release.backend.release(release.key, release.owner)
+    except LockError:
+        return AttemptResult.UNAVAILABLE
+    if release.answered_at is not None:
+        return AttemptResult.DONE
+    release.answered_at = now()
+    release.next_try = release.answered_at + CONFIRM_PAUSE
+    return AttemptResult.REPEAT
+
+
+release_retrier = ReleaseRetrier()
+after_fork(release_retrier.reset)

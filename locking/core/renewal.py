@@ -1,0 +1,155 @@
+"""The watchdog: one thread a process and alias that renews every lease taken without a ttl, in batches.
+
+Nearly every process has one alias, and so one thread. Where there are several, a server that doesn't answer
+must not keep the leases on another from being renewed.
+
+It never re-creates a lock: a lease that the backend doesn't know any more is lost, and one whose backend
+doesn't answer is unknown until its local deadline, then lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from locking.backends.base import BaseLockBackend
+from locking.core.lease import HOLDS, Extension, SingleLease, State
+from locking.exceptions import LockError
+from locking.signals import Renewal, inform
+from locking.utils.background import Worker, after_fork
+from locking.utils.clock import now
+
+logger = logging.getLogger("locking")
+
+EARLY_RENEWAL_FRACTION = 1 / 30
+"""Share of its ttl by which a lease may be renewed early, together with others: ten thousand leases that fall
+due one by one would otherwise cost ten thousand rounds, each of which looks at all of them."""
+
+RENEWALS: Final[tuple[tuple[Renewal, bool | None], ...]] = (
+    ("renewed", True),
+    ("lost", False),
+    ("failed", None),
+)
+
+RETRY_PAUSE = 0.5
+"""Seconds between attempts while a backend doesn't answer."""
+
+
+class Watchdog:
+    """Renews the leases of one alias; its thread starts with the first and sleeps until the next is due."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._worker = Worker(f"locking-watchdog-{alias}", self._round)
+
+    def watch(self, lease: SingleLease) -> None:
+        """Renew `lease` from now on, until it is released, lost, or forgotten by its user."""
+        self._worker.wake_by(lease.renew_at)
+
+    def _round(self) -> float:
+        """Do what is due and return when the next thing will be."""
+        moment = now()
+        leases = [
+            lease
+            for lease in _watched(self._alias)
+            if lease.renew_at <= moment + lease.ttl * EARLY_RENEWAL_FRACTION
+        ]
+        by_backend = sorted(leases, key=lambda lease: id(lease.backend))
+        for _, batch in itertools.groupby(by_backend, key=lambda lease: id(lease.backend)):
+            renew(list(batch))
+        return self._next_due()
+
+    def _next_due(self) -> float:
+        return min((lease.renew_at for lease in _watched(self._alias)), default=now() + 3600.0)
+
+
+def _watched(alias: str) -> Iterable[SingleLease]:
+    # valuerefs() copies in one step; values() would trip over leases that other threads add meanwhile
+    held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+    return [lease for lease in held if lease.renewed and lease.backend.settings.alias == alias]
+
+
+class Watchdogs:
+    """The watchdog of each alias of `LOCKING`."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from nothing; a forked child has neither the threads nor its parent's leases."""
+        self._by_alias: dict[str, Watchdog] = {}
+        HOLDS.clear()
+
+    def watch(self, lease: SingleLease) -> None:
+        """See `Watchdog.watch`."""
+        alias = lease.backend.settings.alias
+        watchdog = self._by_alias.get(alias) or self._by_alias.setdefault(alias, Watchdog(alias))
+        watchdog.watch(lease)
+
+
+def renew(leases: list[SingleLease]) -> None:
+    """Extend leases of one backend by one batch and note what became of each; never raises an Exception."""
+    backend = leases[0].backend
+    extensions = [lease.begin_extension(lease.ttl) for lease in leases]
+    answers = _answers(backend, leases, extensions)
+    _note_answers(leases, answers, extensions)
+    for outcome, answer in OUTCOMES.items():
+        _tell(backend, outcome, answers.count(answer))
+
+
+OUTCOMES: Final[dict[Renewal, bool | None]] = {"renewed": True, "lost": False, "failed": None}
+
+
+def _note_answers(leases: list[SingleLease], answers: list[bool | None], extensions: list[Extension]) -> None:
+    """Note for each lease what the backend said about it; an unknown answer leaves the others as they are."""
+    for lease, held, extension in zip(leases, answers, extensions, strict=True):
+        if held is None:
+            _doubt(lease, extension)
+        else:
+            _settle(lease, held, extension)
+
+
+def _answers(
+    backend: BaseLockBackend, leases: list[SingleLease], extensions: list[Extension]
+) -> list[bool | None]:
+    """Ask the backend; when it fails as a whole every answer is unknown, on this backend alone."""
+    asked = zip(leases, extensions, strict=True)
+    try:
+        return backend.extend_many([(lease.key, lease.owner, extension.ttl) for lease, extension in asked])
+    except LockError as error:
+        logger.warning("renewing %d locks on backend %r failed: %s", len(leases), backend.alias, error)
+    except Exception:  # a defect of one backend must not keep the leases of another from being renewed
+        logger.exception("renewing %d locks on backend %r failed", len(leases), backend.alias)
+    return [None] * len(leases)
+
+
+def _tell(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
+    if leases:
+        inform(lambda observer: observer.renewed(backend.alias, outcome, leases))
+
+
+def _doubt(lease: SingleLease, extension: Extension) -> None:
+    lease.end_extension(extension, answered=False)
+    if not lease.renewed:  # released while the batch was under way
+        return
+    lease.doubt()
+    lease.renew_at = min(now() + RETRY_PAUSE, lease.deadline)
+    if lease.state is State.LOST:
+        lease.renewed = False
+
+
+def _settle(lease: SingleLease, held: bool, extension: Extension) -> None:
+    if held and lease.renewed and extension.since < lease.deadline:
+        lease.renewals += 1
+        lease.prolong(extension)
+        return
+    lease.end_extension(extension, answered=True)
+    if lease.renewed:  # else it was released while the batch was under way
+        lease.renewed = False
+        lease.lose()
+
+
+watchdogs = Watchdogs()
+after_fork(watchdogs.reset)

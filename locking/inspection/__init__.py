@@ -1,0 +1,1 @@
+"""Who holds what: the held list, heartbeats, call sites, statistics, admin actions."""

@@ -1,0 +1,151 @@
+"""What an operator may do to another's lock: break it, or prolong it. Both are written down.
+
+Breaking a lock doesn't stop its holder. So the fence is advanced first: from then on the database refuses
+the old holder's fenced writes. Then the lock is taken away, from the owner that was shown and nobody else.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from django.db import OperationalError, connections, router, transaction
+
+from locking.backends.base import BaseLockBackend
+from locking.core.handler import locks
+from locking.inspection.held import HeldLock
+from locking.keys.names import check_ttl
+from locking.models import LockEvent
+from locking.signals import LockEvent as Told
+from locking.signals import lock_force_released, tell
+from locking.transactions.fence import forbid
+from locking.utils.databases import VENDORS, limit_waits, restore_waits, was_locked_out
+
+TIMEOUT: Final = 3.0
+"""Seconds that an operator waits for a transaction which the old holder has open behind its fence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of an intervention.
+
+    Attributes:
+        done: whether the owner still held the lock, so that there was something to do.
+        event: its audit row.
+    """
+
+    done: bool
+    event: LockEvent
+
+
+class _NotHeld(Exception):
+    """Nothing was done: the row that says otherwise is rolled back."""
+
+
+def force_release(
+    hold: HeldLock, *, reason: str, actor: str = "", databases: Sequence[str] = ("default",)
+) -> Result:
+    """Break this hold, and no newer one of the same lock. It doesn't stop what the old holder is doing.
+
+    Args:
+        hold: as it was shown.
+        reason: why; it is kept.
+        actor: who did it; empty = the user of the operating system.
+        databases: those in which the fence is advanced, so that the old holder's fenced writes are refused.
+
+    Raises:
+        ValueError: no reason. LockNotSupported: the backend can't. BackendUnavailable: it didn't answer.
+
+    Example:
+        >>> force_release(held_locks().rows[0], reason="worker 7 was killed")  # doctest: +SKIP
+    """
+    reason = _required(reason)
+    fences = "; ".join(_advance_fence(hold, database) for database in databases)
+    engine = _engine(hold)
+    event = LockEvent.of(hold, LockEvent.Action.FORCE_RELEASE, reason, actor or _user(), fences)
+    result = _carry_out(event, lambda: engine.force_release(hold.key, hold.owner))
+    for database in databases:  # until it was taken away, the holder may have been given a higher token
+        _advance_fence(hold, database)
+    if result.done:
+        tell(lock_force_released, lambda: _signal(hold))
+    return result
+
+
+def extend_held(hold: HeldLock, ttl: float, *, reason: str = "", actor: str = "") -> Result:
+    """Keep others out for `ttl` seconds from now; the holder itself goes on counting by its own clock.
+
+    A lease that the watchdog renews goes back to its own length at the next renewal.
+
+    Raises:
+        ValueError: a ttl that can't be one, or that is shorter than what is left.
+    """
+    seconds = check_ttl(ttl)
+    if hold.remaining is None or seconds <= hold.remaining:
+        left = "no end" if hold.remaining is None else f"{hold.remaining:.0f} s left"
+        raise ValueError(f"the lock {hold.name!r} has {left}: {ttl:g} s wouldn't extend it")
+    engine = _engine(hold)
+    event = LockEvent.of(hold, LockEvent.Action.EXTEND, reason.strip(), actor or _user(), f"ttl {ttl:g} s")
+    return _carry_out(event, lambda: engine.extend(hold.key, hold.owner, seconds))
+
+
+def _required(reason: str) -> str:
+    if not reason.strip():
+        raise ValueError("say why this lock is broken: the reason is kept in the audit")
+    return reason.strip()
+
+
+def _engine(hold: HeldLock) -> BaseLockBackend:
+    return locks[hold.backend].of_kind(hold.kind)
+
+
+def _carry_out(event: LockEvent, step: object) -> Result:
+    """Do `step` between the writing of its audit row and the COMMIT: what can't be audited isn't done."""
+    assert callable(step)
+    try:
+        with transaction.atomic(using=router.db_for_write(LockEvent)):
+            event.save()
+            if not step():
+                raise _NotHeld
+    except _NotHeld:
+        missed = event.copy(done=False)
+        missed.save()
+        return Result(False, missed)
+    return Result(True, event)
+
+
+def _advance_fence(hold: HeldLock, database: str) -> str:
+    """Refuse the old holder's token in `database`, and say what came of it."""
+    connection = connections[database]
+    if not hold.token:
+        return f"fence in {database!r}: unchanged, this hold has no token"
+    if connection.vendor not in VENDORS:
+        return f"fence in {database!r}: there is none on {connection.display_name}"
+    try:
+        with transaction.atomic(using=database):
+            limit_waits(connection, TIMEOUT)
+            try:
+                advanced = forbid(hold.key, hold.token, using=database, owner=hold.owner)
+            finally:
+                restore_waits(connection)
+    except OperationalError as error:
+        if not was_locked_out(error):
+            raise
+        return f"fence in {database!r}: NOT advanced, the old holder's transaction is still open"
+    return f"fence in {database!r}: " + ("advanced" if advanced else "a newer holder was there already")
+
+
+def _user() -> str:
+    return f"os:{getpass.getuser()}"
+
+
+def _signal(hold: HeldLock) -> Told:
+    return Told(
+        outcome="force_released",
+        name=hold.name,
+        key=hold.key,
+        backend=hold.backend,
+        owner=hold.owner,
+        token=hold.token,
+    )

@@ -1,0 +1,179 @@
+"""What this process tells others of itself and of the locks that it has held for a while.
+
+One thread a process, which starts with the first lock, gives a sign of life every two seconds to each backend
+in which a lock has been held for more than one. A process that falls silent while its locks go on is gone.
+The same thread adds up the process's figures, and now and then has the backend's list swept. It is not the
+watchdog's thread: a renewal must never wait for any of this.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from heapq import nsmallest
+from pathlib import Path
+from typing import Any, Final
+
+from locking.backends.base import BaseLockBackend
+from locking.core.dead_processes import watcher
+from locking.core.events import on_acquired
+from locking.core.handler import locks
+from locking.core.lease import HOLDS, SingleLease, State
+from locking.core.liveness import registration
+from locking.exceptions import LockError
+from locking.inspection import stats
+from locking.utils.background import Worker, after_fork
+from locking.utils.call_site import activity_of, name_of
+from locking.utils.clock import now
+from locking.utils.ownership import PROCESS
+
+logger = logging.getLogger("locking")
+
+BEAT: Final = 2.0
+"""Seconds between two signs of life."""
+
+PUBLISH_AFTER: Final = 1.0
+"""Seconds that a lock must have been held."""
+
+MOST: Final = 200
+"""Holds that a process tells the details of, the oldest first."""
+
+TIDY_EVERY: Final = 60.0
+"""Seconds between two requests to sweep the lists."""
+
+Records = dict[str, dict[str, str]]
+"""By alias and client."""
+
+
+class HeartbeatPublisher:
+    """Tells of this process; `enabled` = False keeps its thread from starting."""
+
+    def __init__(self) -> None:
+        self.enabled = True
+        self._worker = Worker("locking-heartbeat", self._beat_on)
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from nothing, as a forked child must."""
+        self._told: Records = {}
+        self._tidy_at = now() + TIDY_EVERY
+        self._trouble = False
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        if self.enabled and not self.running:
+            self._worker.wake(now() + BEAT)
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread runs."""
+        return self._worker.running
+
+    def _beat_on(self) -> float:
+        self.beat()
+        return now() + BEAT
+
+    def beat(self) -> None:
+        """Tell what there is to tell, and have somebody look for dead processes whose locks nobody wants."""
+        self._trouble = False
+        watcher.look()
+        self._add_counters()
+        self._tell(records_of(_long_holds()))
+        if now() >= self._tidy_at:
+            self._tidy_at = now() + TIDY_EVERY
+            registration.refresh()
+            for backend in locks.all(initialized_only=True):
+                self._try(backend.tidy)
+
+    def deregister(self) -> None:
+        """Say at the end of the process that it holds nothing; a backend in trouble isn't waited for."""
+        if self.running and not self._trouble:
+            self._add_counters()
+            self._tell({})
+
+    def _add_counters(self) -> None:
+        minute = int(time.time() // 60)  # noqa: TID251 shown
+        for alias, sums in stats.take_counters().items():
+            self._try(lambda alias=alias, sums=sums: locks[alias].add_counters(minute, sums))
+
+    def _tell(self, records: Records) -> None:
+        before, self._told = self._told, records
+        for alias in {**before, **records}:
+            old, new = before.get(alias, {}), records.get(alias, {})
+            changed = {client: None if old.get(client) == text else text for client, text in new.items()}
+            gone = old.keys() - new.keys()
+            self._try(
+                lambda alias=alias, tell=changed, gone=gone: locks[alias].publish_heartbeats(
+                    tell, forget=gone
+                )
+            )
+
+    def _try(self, step: Any) -> None:
+        try:
+            step()
+        except LockError as error:
+            self._trouble = True
+            self._told = {}  # nobody knows what has arrived: tell everything anew
+            logger.debug("telling of this process: %s", error)
+
+
+def _long_holds() -> list[SingleLease]:
+    """Return the leases that have been held for a while, the oldest first."""
+    moment = now() - PUBLISH_AFTER
+    leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+    alive = [
+        lease
+        for lease in leases
+        if lease.taken_at <= moment and lease.state in (State.HELD, State.UNKNOWN) and not lease.inherited
+    ]
+    return nsmallest(MOST, alive, key=lambda lease: lease.taken_at)
+
+
+def records_of(leases: Iterable[SingleLease]) -> Records:
+    """Return what is told of these leases: a record for each client, with the process and its holds."""
+    holds: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
+    for lease in leases:
+        alias, client = lease.backend.settings.alias, lease.owner.split(":", 1)[0]
+        holds[alias, client][lease.owner] = _details(lease)
+    process, records = _process(), defaultdict[str, dict[str, str]](dict)
+    for (alias, client), theirs in holds.items():
+        records[alias][client] = json.dumps({**process, "holds": theirs})
+    return records
+
+
+def _process() -> dict[str, Any]:
+    """Return what identifies this process to people; of its arguments only the program's name."""
+    program = Path(sys.argv[0] if sys.argv else sys.executable).name
+    return {"host": socket.gethostname(), "pid": os.getpid(), "program": program, "started": PROCESS.started}
+
+
+def _details(lease: SingleLease) -> dict[str, Any]:
+    context = lease.context()
+    return {
+        "thread": name_of(context),
+        "doing": activity_of(context),
+        "site": lease.site.describe() if lease.site is not None else None,
+        "renewals": lease.renewals,
+        "ttl": lease.ttl,
+        "since": PROCESS.date_of(lease.taken_at),
+    }
+
+
+def figures(backend: BaseLockBackend, minutes: int = 60) -> stats.Stats | None:
+    """Return the figures of the last `minutes` minutes; None where the backend keeps none."""
+    this = int(time.time() // 60)  # noqa: TID251 shown
+    sums = backend.figures(range(this - minutes + 1, this + 1))
+    return None if sums is None else stats.stats_of(sums)
+
+
+reporter = HeartbeatPublisher()
+after_fork(reporter.reset)
+on_acquired(reporter.start)
+atexit.register(reporter.deregister)

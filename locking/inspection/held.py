@@ -1,0 +1,362 @@
+"""What is held, by whom, and what an operator may do about it: the admin, the command and the metrics ask
+here.
+
+A list joins what the backends say (the locks) with what processes tell of themselves
+(`locking.inspection.heartbeat`). It is a picture of a moment: anyone who acts on a row names the owner that
+the row showed, so that a newer holder is never hit.
+
+    page = held_locks("default", prefix="order:", older_than=60)
+    for hold in page.rows:
+        print(hold.name, hold.state, hold.holder, hold.held_for)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import Any, Final
+
+from locking.backends.base import BaseLockBackend, Heartbeat, Held
+from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.exceptions import LockError, LockNotSupported
+from locking.keys.names import check_name
+
+HELD: Final = "held"
+EXPIRING: Final = "expiring"
+OVER_AGE: Final = "over-age"
+GONE: Final = "gone"
+STATES: Final = (HELD, EXPIRING, OVER_AGE, GONE)
+"""Held; about to end; held for suspiciously long; its holder's process shows no sign of life."""
+
+KINDS: Final = ("lock", "read", "write", "semaphore", "fair")
+
+EXPIRING_WITHIN: Final = 3.0
+"""Seconds left of a lease that count as *expiring*, or half of a shorter lease. A renewed one has more: it is
+renewed when a third is over, and may be as short as 5 s."""
+
+OLD: Final = 600.0
+"""Seconds held that count as *over-age*."""
+
+SILENT: Final = 10.0
+"""Seconds without a sign of life after which a process counts as gone; it gives one every two."""
+
+STEP: Final = 200
+"""Rows asked of a backend at a time where they must be searched."""
+
+MOST_SEARCHED: Final = 5000
+"""Rows that a search looks at, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLock:
+    """One hold and its holder; what nobody told is None.
+
+    Attributes:
+        backend: alias in `LOCKING`.
+        name: what is locked, as its user named it.
+        key: where the backend keeps it.
+        kind: lock, read, write, semaphore or fair.
+        owner: the identity that proves the hold.
+        token: its fencing token; 0 where none is known.
+        count: the hold count the backend keeps.
+        remaining: seconds left of the lease; None when it has no end.
+        waiters: how many wait in the queue.
+        since: Unix time of the grant, by the backend's clock; where that doesn't know it, by the holder's, or
+            when its place in the queue was taken.
+        held_for: seconds since then.
+        ttl: seconds of the lease when it was taken or last extended.
+        renewals: how often the watchdog has prolonged it.
+        host: the holder's machine.
+        pid: its process there.
+        thread: its thread or task.
+        program: what the process was started as.
+        started: Unix time at which the process began to lock.
+        doing: the request's path or the task's id.
+        site: file, line and function where the lock was taken.
+        silent: seconds since the process's last sign of life; None too where the engine ends what a dead
+            process holds.
+    """
+
+    backend: str
+    name: str
+    key: str
+    kind: str
+    owner: str
+    token: int = 0
+    count: int = 1
+    remaining: float | None = None
+    waiters: int | None = None
+    since: float | None = None
+    held_for: float | None = None
+    ttl: float | None = None
+    renewals: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    thread: str | None = None
+    program: str | None = None
+    started: float | None = None
+    doing: str | None = None
+    site: str | None = None
+    silent: float | None = None
+
+    @property
+    def state(self) -> str:
+        """One of `STATES`: the most alarming that is true."""
+        if self.silent is not None and self.silent > SILENT:
+            return GONE
+        if self.held_for is not None and self.held_for >= OLD:
+            return OVER_AGE
+        if self.remaining is not None and self.remaining <= min(EXPIRING_WITHIN, (self.ttl or math.inf) / 2):
+            return EXPIRING
+        return HELD
+
+    @property
+    def holder(self) -> str:
+        """`host:pid:thread` where the process has told them, else the owner."""
+        if self.host is None:
+            return self.owner
+        return ":".join(str(part) for part in (self.host, self.pid, self.thread) if part is not None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values, for JSON."""
+        return {**dataclasses.asdict(self), "state": self.state, "holder": self.holder}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a backend's locks are missing from a list.
+
+    Attributes:
+        backend: its alias.
+        unsupported: it can't list at all; otherwise it didn't answer, or answered with an error.
+        message: what it said.
+    """
+
+    backend: str
+    unsupported: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of what is held, the oldest first.
+
+    Attributes:
+        rows: the holds.
+        total: how many there are in all, as far as they were looked at; without filters an estimate, for what
+            ended by itself is counted until it is met.
+        complete: False when a search ended before it had looked at everything.
+        problems: the backends that couldn't tell.
+    """
+
+    rows: list[HeldLock]
+    total: int
+    complete: bool = True
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What a list is narrowed to; see `held_locks`."""
+
+    prefix: str = ""
+    search: str = ""
+    state: str = ""
+    kind: str = ""
+    host: str = ""
+    older_than: float = 0.0
+
+    @property
+    def needs_search(self) -> bool:
+        """Whether every row must be looked at; the backend finds a prefix, and the old come first."""
+        return bool(self.search or self.state or self.kind or self.host)
+
+    def is_too_young(self, hold: HeldLock) -> bool:
+        """Whether it hasn't been held for long enough, as far as anybody can tell."""
+        return bool(self.older_than) and (hold.held_for or 0.0) < self.older_than
+
+    def matches(self, hold: HeldLock) -> bool:
+        """Whether the list shows this hold."""
+        wanted = ((self.state, hold.state), (self.kind, hold.kind), (self.host, hold.host or ""))
+        told = (hold.name, hold.owner, hold.holder, hold.doing or "", hold.site or "")
+        if self.is_too_young(hold) or not all(value in ("", fact) for value, fact in wanted):
+            return False
+        return not self.search or any(self.search in text for text in told)
+
+
+def held_locks(
+    alias: str | None = None,
+    *,
+    prefix: str = "",
+    search: str = "",
+    state: str = "",
+    kind: str = "",
+    host: str = "",
+    older_than: float = 0.0,
+    offset: int = 0,
+    limit: int = 50,
+) -> Page:
+    """Return a page of what is held, the oldest first. Backends that can't tell are named in `problems`.
+
+    Args:
+        alias: of one backend in `LOCKING`; None = all of them.
+        prefix: only names that begin with it.
+        search: only holds with this text in their name, owner, holder, path, task or place in the code.
+        state: one of `STATES`.
+        kind: one of `KINDS`.
+        host: only holders on this machine.
+        older_than: only holds of at least so many seconds.
+        offset: rows to pass over.
+        limit: the most rows to return.
+
+    Raises:
+        ValueError: a state, kind or number that there isn't. InvalidLockBackend: `LOCKING` has no such alias.
+
+    Example:
+        >>> held_locks("default", state="gone").rows  # doctest: +SKIP
+        []
+    """
+    _check(state, STATES, "state")
+    _check(kind, KINDS, "kind")
+    if offset < 0 or limit < 0 or older_than < 0:
+        raise ValueError(f"offset, limit and older_than can't be negative: {offset}, {limit}, {older_than}")
+    wanted = Filter(prefix=prefix, search=search, state=state, kind=kind, host=host, older_than=older_than)
+    backends = [locks[alias]] if alias is not None else locks.all()
+    if len(backends) == 1 and not wanted.needs_search and (backends[0].lists_by_age or not older_than):
+        return _direct(backends[0], wanted, offset, limit)
+    return _searched(backends, wanted, offset, limit)
+
+
+def _check(value: str, known: Sequence[str], what: str) -> None:
+    if value and value not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}, not {value!r}")
+
+
+def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -> Page:
+    """The backend pages by itself."""
+    keys = backend.key(wanted.prefix)
+    try:
+        rows = _joined(backend, backend.held(prefix=keys, offset=offset, limit=limit))
+        total = max(backend.count_held(prefix=keys), offset + len(rows))
+        old = [hold for hold in rows if not wanted.is_too_young(hold)]
+        if wanted.older_than:
+            whole_page = len(old) == limit > 0
+            total = _count_old(backend, wanted, offset + len(old), total) if whole_page else offset + len(old)
+        return Page(old, total)
+    except LockError as error:
+        return Page([], 0, problems=[_problem(backend, error)])
+
+
+def _count_old(backend: BaseLockBackend, wanted: Filter, least: int, most: int) -> int:
+    """Return how many are old enough, by halving: they come first."""
+    latest = time.time() - wanted.older_than  # noqa: TID251 shown
+    while least < most:
+        middle = (least + most) // 2
+        holds = backend.held(prefix=backend.key(wanted.prefix), offset=middle, limit=1)
+        if holds and (holds[0].since or latest + 1) <= latest:
+            least = middle + 1
+        else:
+            most = middle
+    return least
+
+
+def _searched(backends: Iterable[BaseLockBackend], wanted: Filter, offset: int, limit: int) -> Page:
+    """Look at row after row of all backends, the oldest first."""
+    problems: list[Problem] = []
+    streams = [_stream(backend, wanted, problems) for backend in backends]
+    merged = heapq.merge(*streams, key=_age)
+    looked_at = list(islice(merged, MOST_SEARCHED + 1))
+    matching = [hold for hold in looked_at[:MOST_SEARCHED] if wanted.matches(hold)]
+    complete = len(looked_at) <= MOST_SEARCHED
+    return Page(matching[offset : offset + limit], len(matching), complete, problems)
+
+
+def _stream(backend: BaseLockBackend, wanted: Filter, problems: list[Problem]) -> Iterator[HeldLock]:
+    """Yield the holds of one backend, the oldest first, until they are too young."""
+    try:
+        if backend.lists_by_age:
+            yield from takewhile(lambda hold: not wanted.is_too_young(hold), _all_of(backend, wanted))
+        else:
+            yield from sorted(islice(_all_of(backend, wanted), MOST_SEARCHED + 1), key=_age)
+    except LockError as error:
+        problems.append(_problem(backend, error))
+
+
+def _age(hold: HeldLock) -> float:
+    return hold.since or 0.0
+
+
+def _all_of(backend: BaseLockBackend, wanted: Filter) -> Iterator[HeldLock]:
+    offset = 0
+    while holds := backend.held(prefix=backend.key(wanted.prefix), offset=offset, limit=STEP):
+        yield from _joined(backend, holds)
+        offset += len(holds)
+
+
+def _problem(backend: BaseLockBackend, error: LockError) -> Problem:
+    return Problem(backend.alias, isinstance(error, LockNotSupported), str(error))
+
+
+def holds_of(name: str, *, backend: str = DEFAULT_ALIAS) -> list[HeldLock]:
+    """Return the holds of one name: none, one, or several of a read lock or a semaphore.
+
+    Raises:
+        LockNotSupported: the backend can't list. BackendUnavailable: it didn't answer.
+    """
+    engine = locks[backend]
+    key = engine.key(check_name(name))
+    return _joined(engine, [hold for hold in engine.held(prefix=key, limit=1000) if hold.key == key])
+
+
+def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLock | None:
+    """Return one hold as it is now, or None when it has ended; errors as for `holds_of`."""
+    engine = locks[backend]
+    hold = engine.find_held(key, owner, kind)
+    return None if hold is None else _joined(engine, [hold])[0]
+
+
+# joining the locks with what processes tell
+
+
+def _joined(backend: BaseLockBackend, holds: Sequence[Held]) -> list[HeldLock]:
+    clients = list(dict.fromkeys(_client(hold.owner) for hold in holds))
+    known = backend.heartbeats(clients) if clients else {}
+    told = {client: (presence, _read(presence)) for client, presence in known.items()}
+    return [_row(backend, hold, *told.get(_client(hold.owner), (None, {}))) for hold in holds]
+
+
+def _client(owner: str) -> str:
+    return owner.split(":", 1)[0]
+
+
+def _read(presence: Heartbeat) -> dict[str, Any]:
+    told = json.loads(presence.text)
+    return told if isinstance(told, dict) else {}
+
+
+def _row(backend: BaseLockBackend, hold: Held, presence: Heartbeat | None, told: dict[str, Any]) -> HeldLock:
+    details = told.get("holds", {}).get(hold.owner, {})
+    since = hold.since if backend.lists_by_age else details.get("since", hold.since)
+    held_for = None if since is None else max(0.0, time.time() - since)  # noqa: TID251 shown
+    return HeldLock(
+        backend=backend.alias,
+        name=hold.key.removeprefix(backend.settings.key_prefix),
+        key=hold.key,
+        kind=hold.kind,
+        owner=hold.owner,
+        token=hold.token,
+        count=hold.count,
+        remaining=hold.remaining,
+        waiters=hold.waiters,
+        since=since,
+        held_for=held_for,
+        silent=None if presence is None else presence.silent,
+        **{name: told.get(name) for name in ("host", "pid", "program", "started")},
+        **{name: details.get(name) for name in ("ttl", "renewals", "thread", "doing", "site")},
+    )

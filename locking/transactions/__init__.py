@@ -1,0 +1,1 @@
+"""Locks and database transactions: commit before release, the fence, the commit probe."""

@@ -1,0 +1,100 @@
+"""What became of a COMMIT whose answer was lost: the fence's row has the mark of the last transaction."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from locking.utils.backoff import jittered
+from locking.utils.databases import limit_waits, timestamp, was_locked_out
+
+logger = logging.getLogger("locking")
+
+TRIES: Final = 5
+"""How often a database that doesn't answer is asked, over about a second and a half."""
+
+# Touches the row without changing it: unlike a SELECT it also waits for a row that is just being inserted.
+TOUCH: Final = """
+INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, 0, '', '', %s)
+ON CONFLICT (name) DO UPDATE SET mark = locking_fence.mark RETURNING token, mark
+"""
+LOCK: Final = "SELECT token, mark FROM locking_fence WHERE name = %s FOR UPDATE"
+
+NOTHING: Final = "the fence row says that nothing was committed"
+UNSETTLED: Final = "whether it was committed isn't known: the fence row couldn't tell"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMarker:
+    """The row that tells whether a transaction was committed; its mark is of this transaction alone."""
+
+    alias: str
+    name: str
+    token: int
+    mark: str
+    timeout: float
+
+    def was_committed(self) -> bool | None:
+        """Ask over a new connection, which waits until the transaction has ended; None when it can't be
+        committed.
+
+        Raises:
+            Error: the database doesn't answer.
+        """
+        with closing(connections[self.alias].copy()) as connection, _undone(connection):
+            limit_waits(connection, self.timeout)
+            token, mark = self._read(connection)
+        if mark == self.mark:
+            return True
+        return None if token > self.token else False
+
+    def _read(self, connection: BaseDatabaseWrapper) -> tuple[int, str]:
+        with connection.cursor() as cursor:
+            if connection.vendor == "mysql":
+                cursor.execute(LOCK, [self.name])
+            else:
+                cursor.execute(TOUCH, [self.name, timestamp(connection)])
+            row: tuple[int, str] = cursor.fetchone()
+        return row
+
+
+class _undone:  # noqa: N801 - reads as a state where it is used
+    """A transaction on a connection that no alias knows; it is rolled back whatever happens."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.set_autocommit(False)
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection.connection is not None and self._connection.is_usable():
+            self._connection.rollback()
+
+
+def resolve(marker: CommitMarker, error: Error) -> bool:
+    """Return whether a transaction was committed although COMMIT ended in `error`; it gets a note if not."""
+    committed = _ask(marker)
+    if committed:
+        logger.warning("the answer to a COMMIT on database %r was lost; it was committed", marker.alias)
+        return True
+    error.add_note(NOTHING if committed is False else UNSETTLED)
+    return False
+
+
+def _ask(marker: CommitMarker) -> bool | None:
+    for attempt in range(TRIES):
+        try:
+            return marker.was_committed()
+        except Error as error:
+            logger.warning("can't tell yet what became of a COMMIT on %r: %s", marker.alias, error)
+            if was_locked_out(error):
+                return None  # it was waited for long enough
+        time.sleep(jittered(attempt, first=0.1, cap=1.0))
+    return None

@@ -1,0 +1,614 @@
+"""`@distributed_lock` for views, Celery tasks, plain and async functions.
+
+Around a synchronous function the order is: lock, BEGIN, the function, COMMIT, release. Without the lock the
+function never runs; what happens instead is told by `on_conflict`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import partial, update_wrapper
+from importlib import import_module
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from weakref import WeakSet
+
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError, connections
+from django.http import HttpRequest, HttpResponseBase
+
+from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.lock import Lock, get_lock
+from locking.core.open_transactions import (
+    check_together,
+    connections_in_transaction,
+    refuse_open_transactions,
+)
+from locking.exceptions import (
+    BackendUnavailable,
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    LockTransactionError,
+    StaleFencingToken,
+)
+from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_ttl, check_wait
+from locking.keys.template import KeyBuilder, KeySource, dotted_path, is_request, key_builder, label_of
+from locking.transactions.locked_transaction import (
+    DatabaseAliases,
+    database_aliases,
+    enclosing_locked_transaction,
+    holding,
+    open_transaction_policy,
+    silent_rollback,
+    transaction_under,
+    transaction_without_lock,
+)
+from locking.transactions.request_state import RequestState
+from locking.transactions.responses import conflict_response
+from locking.utils.backoff import jittered
+from locking.utils.call_site import call_site_of
+from locking.utils.databases import was_overtaken
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+Conflict = LockNotAcquired | BackendUnavailable
+NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
+ConflictPolicy = NeverSkips | Literal["skip"]
+POLICIES: Final = ("auto", "raise", "skip", "retry")
+MOST_RETRIES: Final = 100
+
+DECORATED: Final[WeakSet[Callable[..., Any]]] = WeakSet()
+"""What was decorated at import, for the system checks; each has its options as `lock_options`."""
+
+
+class LockDecorator(Protocol):
+    """A decorator that leaves the type of the function as it is."""
+
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
+        """Decorate."""
+
+
+class SkippingDecorator(Protocol):
+    """With `on_conflict="skip"` a call may come to nothing: its result may be None."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
+
+
+class LockOptions(TypedDict, total=False):
+    """The options of `distributed_lock` but `on_conflict`, for type checkers; explained there."""
+
+    key: KeySource | None
+    keys: Sequence[str] | None
+    wait: float | Unset | None
+    ttl: float | Unset | None
+    message: Any
+    release: bool
+    atomic: bool | None
+    using: DatabaseAliases
+    fenced: bool
+    retries: int
+    backend: str
+    min_hold: float
+    condition: Callable[..., bool] | None
+    on_open_transaction: OnOpenTransaction | Unset
+
+
+@overload
+def distributed_lock(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def distributed_lock(
+    *, on_conflict: Literal["skip"], **options: Unpack[LockOptions]
+) -> SkippingDecorator: ...
+@overload
+def distributed_lock(
+    *, on_conflict: NeverSkips | Unset = UNSET, **options: Unpack[LockOptions]
+) -> LockDecorator: ...
+def distributed_lock(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Run a function only while holding a lock, and let go of it only after the commit.
+
+    Args:
+        key: a template such as `"'order:'+<order_id>"` (see `locking.keys.template`), or a callable that gets
+        the
+            call's arguments and returns a name or several. Omitted: the function's dotted path and its
+            arguments.
+        keys: several templates: all or none, in one order.
+        wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
+        on_conflict: what to do when the lock can't be had. `auto`: a view answers 409 (503 when the backend
+            is down), a Celery task is retried, a function raises. `raise`: raise. `skip`: return None while
+            another has the lock; an outage is still an error, and a view still answers. `retry`: as `auto`.
+            Or a callable that gets the error and the call's arguments, and whose result is returned.
+            Default: the alias's `ON_CONFLICT`.
+        message: what a view's answer says instead of the standard sentence.
+        release: False leaves the lock to its ttl, which must be given: protection against a double submit.
+        atomic: run the function in a transaction that commits before the release. Default: True for a
+            synchronous function; an async one can't have it, and commits what it does by itself.
+        using: database alias, or several, of that transaction; a view is taken out of their ATOMIC_REQUESTS.
+        fenced: have each database check the fencing token before the function reads anything, so that a
+            holder that was overtaken can't write; see `docs/how-to/fencing.md`. With `atomic=False` it is the
+            function's own `locked_transaction(…, fenced=True)` of the same names that checks it.
+        retries: how often the whole function is run again, in a new transaction under the same lock, when the
+            database gave its transaction up for another's sake (a serialization failure, a deadlock). Once
+            one of the databases in `using` has committed, the error is raised instead.
+        backend: alias in `LOCKING`.
+        min_hold: seconds for which the lock stays taken even if the function ends earlier.
+        condition: a callable that gets the call's arguments; where it returns False no lock is taken.
+        on_open_transaction: called inside a transaction that is open already, `refuse`, `hold` the lock until
+            that one has ended, by commit or rollback, or `ignore` it and release before. What it read before
+            is as old as it was. Default: the alias's `ON_OPEN_TRANSACTION`.
+
+    Raises:
+        LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one.
+        LockTransactionError: at a call, when a transaction is open already or can't be committed.
+        TypeError, ValueError: at decoration, for what can't be decorated and for invalid options.
+
+    Example:
+        >>> @distributed_lock(key="'order:'+<order_id>", wait=2)
+        ... def pay(order_id): ...
+    """
+    if isinstance(function, str):
+        raise TypeError(f"write @distributed_lock(key={function!r}): every option of it has its name")
+    _refuse_unknown(options)
+    checked = Options(**options)
+    return partial(_decorate, checked) if function is None else _decorate(checked, function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of one decorator, checked."""
+
+    key: KeySource | None = None
+    keys: Sequence[str] | None = None
+    wait: float | Unset | None = UNSET
+    ttl: float | Unset | None = UNSET
+    on_conflict: ConflictPolicy | Unset = UNSET
+    message: Any = None
+    release: bool = True
+    atomic: bool | None = None
+    using: DatabaseAliases = "default"
+    fenced: bool = False
+    retries: int = 0
+    backend: str = DEFAULT_ALIAS
+    min_hold: float = 0.0
+    condition: Callable[..., bool] | None = None
+    on_open_transaction: OnOpenTransaction | Unset = UNSET
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ttl, Unset | None):
+            check_ttl(self.ttl)
+        if not isinstance(self.wait, Unset):
+            check_wait(self.wait)
+        check_wait(self.min_hold, source="min_hold")
+        if not isinstance(self.on_conflict, Unset):
+            check_policy(self.on_conflict)
+        _check_retries(self.retries, atomic=self.atomic)
+        if not self.release and isinstance(self.ttl, Unset | None):
+            raise ValueError(
+                "release=False leaves the lock taken until its ttl ends: say how long, as in ttl=3"
+            )
+        if not isinstance(self.on_open_transaction, Unset):
+            check_together(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
+        if self.on_open_transaction == "hold" and self.atomic is False:
+            raise ValueError(
+                "on_open_transaction='hold' is about the transaction that atomic=False leaves out"
+            )
+        if self.condition is not None and not callable(self.condition):
+            raise ValueError(
+                f"condition={self.condition!r} must be a callable that gets the call's arguments"
+            )
+
+    def lock(self, names: Sequence[str], template: str | None = None, *, owned: bool = True) -> Lock:
+        """The lock that one call needs; `owned` where the decorator has a transaction of its own."""
+        return get_lock(
+            *names,
+            ttl=self.ttl,
+            wait=self.wait,
+            fenced=self.fenced,
+            backend=self.backend,
+            min_hold=self.min_hold,
+            template=template,
+            on_open_transaction="ignore" if owned else self.on_open_transaction,
+        )
+
+    def open_transaction_policy(self) -> OnOpenTransaction:
+        """What to do inside an open transaction: the decorator's own word, or else the alias's."""
+        return open_transaction_policy(
+            self.on_open_transaction, self.backend, fenced=self.fenced, retries=self.retries
+        )
+
+    def policy(self) -> ConflictPolicy:
+        """What to do on a conflict: the decorator's own word, or else the alias's."""
+        if not isinstance(self.on_conflict, Unset):
+            return self.on_conflict
+        return check_policy(locks[self.backend].settings.on_conflict)
+
+
+def _check_retries(retries: object, *, atomic: bool | None) -> None:
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MOST_RETRIES:
+        raise ValueError(f"retries={retries!r} must be a whole number from 0 to {MOST_RETRIES}")
+    if retries and atomic is False:
+        raise ValueError("retries needs the transaction that atomic=False leaves out: drop one of them")
+
+
+def _refuse_unknown(options: Iterable[str]) -> None:
+    known = [field.name for field in fields(Options)]
+    for name in options:
+        if name not in known:
+            guess = get_close_matches(name, known, n=1)
+            advice = f"did you mean {guess[0]}?" if guess else f"it has {', '.join(known)}"
+            raise TypeError(f"distributed_lock has no option {name!r}; {advice}")
+
+
+def check_policy(policy: object) -> ConflictPolicy:
+    """Return `policy` if `on_conflict` may have it, else raise ValueError."""
+    if callable(policy) or policy in POLICIES:
+        return policy
+    guess = get_close_matches(str(policy), POLICIES, n=1)
+    advice = f"; did you mean {guess[0]!r}?" if guess else ""
+    raise ValueError(f"on_conflict={policy!r} must be one of {', '.join(POLICIES)}, or a callable{advice}")
+
+
+# decorating
+
+
+def _decorate(options: Options, function: Callable[..., Any]) -> Callable[..., Any]:
+    _refuse_undecoratable(function)
+    call = LockedCall(function, options, key_builder(function, options.key, options.keys))
+    wrapper: Any = call.asynchronous() if iscoroutinefunction(function) else call.synchronous()
+    update_wrapper(wrapper, function)
+    _take_out_of_atomic_requests(wrapper, options.using)
+    wrapper.lock_options = options
+    if not isinstance(function, partial):  # method_decorator decorates anew at every request
+        DECORATED.add(wrapper)
+    return cast(Callable[..., Any], wrapper)
+
+
+def _take_out_of_atomic_requests(wrapper: Any, using: DatabaseAliases) -> None:
+    """ATOMIC_REQUESTS would commit after the release. The set is new: the wrapped function keeps its own."""
+    aliases = {using} if isinstance(using, str) else using
+    wrapper._non_atomic_requests = {*getattr(wrapper, "_non_atomic_requests", ()), *aliases}
+
+
+def _refuse_undecoratable(function: Any) -> None:
+    """Refuse what would run its body after the lock was released, or isn't a function."""
+    what = repr(function)
+    if inspect.isclass(function):
+        raise TypeError(f"{what} is a class: use @method_decorator(distributed_lock(…), name='dispatch')")
+    if isinstance(function, staticmethod | classmethod):
+        raise TypeError(f"put @distributed_lock below @{type(function).__name__}, next to the function")
+    if not callable(function):
+        raise TypeError(f"@distributed_lock decorates functions, not {what}; every option of it has its name")
+    if hasattr(function, "apply_async"):
+        raise TypeError(f"{what} is a Celery task already: put @distributed_lock below @shared_task")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{dotted_path(function)} is a generator function: its body would run after the release;"
+            " lock where it is consumed, or return a list"
+        )
+
+
+class LockedCall:
+    """A function and the lock around each of its calls."""
+
+    def __init__(self, function: Callable[..., Any], options: Options, build_names: KeyBuilder) -> None:
+        self.function = function
+        self.options = options
+        self.build_names = build_names
+        self.template = label_of(function, options.key, options.keys)
+        self.site = call_site_of(function)
+
+    # synchronous
+
+    def synchronous(self) -> Any:
+        """Return the wrapper of a plain function."""
+
+        def locked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if not self._applies(args, kwargs):
+                    return self._without_lock(args, kwargs)
+                return self._with_lock(args, kwargs)
+            except _Refusal as refusal:
+                return refusal.response
+
+        return locked
+
+    def _with_lock(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        names, progress = self.build_names(args, kwargs), _Progress(request_of(args, kwargs))
+        try:
+            run = self._run_again if self.options.retries else self._run
+            return run(names, args, kwargs, progress)
+        except (LockLost, StaleFencingToken) as error:
+            if progress.committed:
+                raise
+            if self._atomic:
+                progress.before.restore()
+            return self._on_loss(error, names, args, kwargs)
+
+    def _on_loss(
+        self, error: LockError, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Everything was rolled back, so a view may say *try again*; anyone else gets the error, and so does
+        a transaction around this one, which has to be rolled back as well.
+        """
+        request = request_of(args, kwargs)
+        own = self._atomic and not connections_in_transaction()
+        if request and own and self.options.policy() in ("auto", "skip", "retry"):
+            return conflict_response(request, error)
+        raise error
+
+    def _run(
+        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], progress: _Progress
+    ) -> Any:
+        with ExitStack() as section:
+            try:
+                section.enter_context(self._section(names, progress.committed))
+            except (LockNotAcquired, BackendUnavailable) as error:
+                return self._on_conflict(error, args, kwargs)
+            return self._finished(self.function(*args, **kwargs))
+
+    def _run_again(
+        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], progress: _Progress
+    ) -> Any:
+        """Hold the lock, and so the token, around as many transactions as it takes until one commits."""
+        with ExitStack() as hold:
+            try:
+                hold.enter_context(self._hold(names))
+            except (LockNotAcquired, BackendUnavailable) as error:
+                return self._on_conflict(error, args, kwargs)
+            for attempt in range(self._retries(names)):
+                try:
+                    return self._run(names, args, kwargs, progress)
+                except DatabaseError as error:
+                    if progress.committed or not was_overtaken(error):
+                        raise
+                progress.before.restore()
+                time.sleep(jittered(attempt))
+            return self._run(names, args, kwargs, progress)
+
+    def _hold(self, names: Sequence[str]) -> AbstractContextManager[Any]:
+        if not self._is_nested(names):
+            refuse_open_transactions(names)
+        return holding(self._lock(names), release=self.options.release)
+
+    def _retries(self, names: Sequence[str]) -> int:
+        """None inside another locked transaction: given up as a whole, it must begin anew itself."""
+        return 0 if self._is_nested(names) else self.options.retries
+
+    def _is_nested(self, names: Sequence[str]) -> bool:
+        options = self.options
+        return (
+            enclosing_locked_transaction(names, database_aliases(options.using), options.backend) is not None
+        )
+
+    def _applies(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        condition = self.options.condition
+        return condition is None or bool(condition(*args, **kwargs))
+
+    @property
+    def _atomic(self) -> bool:
+        return self.options.atomic is not False
+
+    def _without_lock(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The condition says that no lock is needed; the transaction and its rules stay the same."""
+        with transaction_without_lock(database_aliases(self.options.using) if self._atomic else ()):
+            return self._stored_or_refused(self.function(*args, **kwargs))
+
+    def _section(self, names: Sequence[str], committed: list[str]) -> AbstractContextManager[Any]:
+        options = self.options
+        lock = self._lock(names)
+        if not self._atomic:
+            return _without_transaction(lock, names, options)
+        aliases = database_aliases(options.using)
+        return transaction_under(
+            lock,
+            names,
+            aliases,
+            options.backend,
+            release=options.release,
+            fenced=options.fenced,
+            on_open_transaction=options.open_transaction_policy(),
+            committed=committed,
+        )
+
+    def _lock(self, names: Sequence[str]) -> Lock:
+        """The lock of one call; a Celery task takes it in its own name, which a redelivery has too."""
+        lock = self.options.lock(names, self.template)
+        lock.taken_at(self.site)
+        if task := running_task(self.function):
+            _celery().act_for(task, lock)
+        return lock
+
+    def _finished(self, result: Any) -> Any:
+        """Refuse a result whose work isn't done yet."""
+        _refuse_unfinished(self.function, result)
+        return self._stored_or_refused(result)
+
+    def _stored_or_refused(self, result: Any) -> Any:
+        """Let a view's own refusal out of the transaction that it has had rolled back."""
+        if self._atomic and _is_refusal(result) and (_was_raised(result) or self._is_rolled_back()):
+            raise _Refusal(result)
+        return result
+
+    def _is_rolled_back(self) -> bool:
+        return any(silent_rollback(connections[alias]) for alias in database_aliases(self.options.using))
+
+    # asyncio
+
+    def asynchronous(self) -> Any:
+        """Return the wrapper of a coroutine function."""
+        self._refuse_what_needs_a_transaction()
+
+        async def locked(*args: Any, **kwargs: Any) -> Any:
+            if not self._applies(args, kwargs):
+                return await self.function(*args, **kwargs)
+            names = await self._names(args, kwargs)
+            async with AsyncExitStack() as section:
+                try:
+                    lock = self.options.lock(names, self.template, owned=False)
+                    await section.enter_async_context(_asection(lock, self.options))
+                except (LockNotAcquired, BackendUnavailable) as error:
+                    answer = self._on_conflict(error, args, kwargs)
+                    return await answer if inspect.isawaitable(answer) else answer
+                result = await self.function(*args, **kwargs)
+                _refuse_unfinished(self.function, result)
+                return result
+
+        return locked
+
+    def _refuse_what_needs_a_transaction(self) -> None:
+        wanted = {name: getattr(self.options, name) for name in ("atomic", "fenced", "retries")}
+        if self.options.on_open_transaction == "hold":
+            wanted["on_open_transaction"] = "hold"
+        for name, value in wanted.items():
+            if value:
+                raise LockTransactionError(
+                    f"{name}={value!r} on the async function {dotted_path(self.function)}: Django has no"
+                    " transactions in async code; put the database work into a synchronous function,"
+                    " decorate that, and call it through sync_to_async"
+                )
+
+    async def _names(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """Build the names; where an attribute turns out to need the database, in a thread."""
+        try:
+            return self.build_names(args, kwargs)
+        except SynchronousOnlyOperation:
+            return await sync_to_async(self.build_names)(args, kwargs)
+
+    # conflicts
+
+    def _on_conflict(self, error: Conflict, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Do what the policy says instead of running the function."""
+        policy = self.options.policy()
+        if callable(policy):
+            return policy(error, *args, **kwargs)
+        if policy == "raise":
+            raise error
+        if request := request_of(args, kwargs):
+            return conflict_response(request, error, self.options.message)
+        if policy == "skip" and isinstance(error, LockNotAcquired):
+            return None
+        if policy != "skip":
+            retry_running_task(self.function, error)
+        raise error
+
+
+class _Progress:
+    """How far one call has come: which databases have committed, and what its request was like before."""
+
+    def __init__(self, request: HttpRequest | None) -> None:
+        self.committed: list[str] = []
+        self.before = RequestState(request)
+
+
+class _Refusal(Exception):
+    """Carries a view's own refusal (400 and above) out of a transaction that it has had rolled back."""
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+
+
+def _is_refusal(result: object) -> bool:
+    return isinstance(result, HttpResponseBase) and result.status_code >= 400
+
+
+def _was_raised(response: HttpResponseBase) -> bool:
+    """Whether it is Django REST framework's answer to an exception in the view: what it wrote must go too.
+
+    The framework itself rolls back under ATOMIC_REQUESTS only, and the view was taken out of that.
+    """
+    return bool(getattr(response, "exception", False))
+
+
+def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
+    """A generator, a coroutine or a streaming response does its work after the lock was released."""
+    streams = isinstance(result, HttpResponseBase) and result.streaming
+    if not (
+        streams or inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result)
+    ):
+        return
+    _close(result)
+    raise LockTransactionError(
+        f"{dotted_path(function)} returned a {type(result).__name__}, whose work is done after the lock was"
+        " released; finish the work inside (return a list, an HttpResponse, an awaited result), or lock where"
+        " it is consumed"
+    )
+
+
+def _close(result: Any) -> None:
+    if not inspect.isasyncgen(result) and hasattr(result, "close"):
+        result.close()
+
+
+@contextmanager
+def _without_transaction(lock: Lock, names: Sequence[str], options: Options) -> Iterator[None]:
+    """`atomic=False`: the function opens its own transactions, which must end before the release."""
+    policy = options.open_transaction_policy()
+    if policy != "ignore" and not enclosing_locked_transaction(
+        names, database_aliases(options.using), options.backend
+    ):
+        refuse_open_transactions(names)
+    if options.release:
+        with lock:
+            yield
+        return
+    lease = lock.acquire()
+    try:
+        yield
+    finally:
+        lease.leave_to_expire()
+
+
+@asynccontextmanager
+async def _asection(lock: Lock, options: Options) -> AsyncIterator[None]:
+    if options.release:
+        async with lock:
+            yield
+        return
+    lease = await lock.aacquire()
+    try:
+        yield
+    finally:
+        lease.leave_to_expire()
+
+
+# who is calling
+
+
+def request_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> HttpRequest | None:
+    """The request of a view's call: its first argument, the one after `self`, or the keyword `request`."""
+    for value in (*args[:2], kwargs.get("request")):
+        if is_request(value):
+            request: HttpRequest = getattr(value, "_request", value)
+            return request
+    return None
+
+
+def retry_running_task(function: Callable[..., Any], error: Conflict) -> None:
+    """Send the running Celery task back to its queue if `function` is its body; return if it is nobody's."""
+    if task := running_task(function):
+        _celery().retry(task, error)
+
+
+def running_task(function: Callable[..., Any]) -> Any | None:
+    """Return the Celery task that is running, if `function` is its body and not merely called by it."""
+    return _celery().running_task(function) if "celery" in sys.modules else None
+
+
+def _celery() -> Any:
+    # By name: `contrib` builds on this module, and the import comes only where Celery is in use.
+    return import_module("locking.contrib.celery")

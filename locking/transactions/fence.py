@@ -1,0 +1,285 @@
+"""The fence: the database itself refuses the work of a holder that has been overtaken.
+
+For each name one row keeps the highest token that was used, and by whom. A fenced transaction writes it
+first, before anything is read. An older holder finds its token too low; an equal one of another owner (a
+Redis that forgot may mint a number twice) is refused too. Until the transaction ends its row lock keeps the
+next holder's transaction out, so what is read behind the fence can't be overtaken any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable
+from typing import Final
+
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.db import OperationalError, ProgrammingError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import atomic
+
+from locking.core.lease import Lease, SingleLease
+from locking.exceptions import LockNotAcquired, LockNotSupported, StaleFencingToken
+from locking.transactions.commit_probe import CommitMarker
+from locking.utils.clock import now
+from locking.utils.databases import (
+    VENDORS,
+    fence_name,
+    limit_waits,
+    refuse_snapshots,
+    restore_waits,
+    timestamp,
+    was_locked_out,
+)
+
+logger = logging.getLogger("locking")
+
+SHORTEST_TIMEOUT: Final = 1.0
+"""Seconds; below it an ordinary pause would count as a frozen holder."""
+
+UPSERT: Final = """
+INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = excluded.owner, mark = excluded.mark,
+       updated_at = excluded.updated_at
+ WHERE locking_fence.token < excluded.token
+    OR (locking_fence.token = excluded.token AND locking_fence.owner = excluded.owner)
+"""
+UPDATE: Final = """
+UPDATE locking_fence SET token = %s, owner = %s, mark = %s, updated_at = %s
+ WHERE name = %s AND (token < %s OR (token = %s AND owner = %s))
+"""
+MAKE: Final = """
+INSERT IGNORE INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, 0, '', '', %s)
+"""
+FORBID: Final = """
+INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, %s, %s, '', %s)
+ON CONFLICT (name) DO UPDATE SET owner = excluded.owner,
+       token = CASE WHEN locking_fence.token > excluded.token THEN locking_fence.token ELSE excluded.token END
+ WHERE locking_fence.token <= excluded.token OR locking_fence.owner = %s
+"""
+FORBID_MADE: Final = """
+UPDATE locking_fence SET owner = %s, token = GREATEST(token, %s)
+ WHERE name = %s AND (token <= %s OR owner = %s)
+"""
+FORBIDDEN: Final = "forbidden:"
+"""What the owner of a row begins with after a force release; the owner that was broken follows."""
+
+HIGHEST_TOKEN: Final = 2**53 - 2
+"""Redis counts in floating point: a token above this has no next one."""
+
+
+def require_fence(aliases: Iterable[str]) -> None:
+    """Raise unless these databases can check a token; no I/O.
+
+    Raises:
+        LockNotSupported: a database that has no fence. ImproperlyConfigured: the app isn't installed.
+    """
+    if not apps.is_installed("locking"):
+        raise ImproperlyConfigured(
+            "fenced=True keeps the tokens in a table: add 'locking' to INSTALLED_APPS, then manage.py migrate"
+        )
+    for alias in aliases:
+        if connections[alias].vendor not in VENDORS:
+            raise LockNotSupported(
+                f"fenced=True: the database {alias!r} is {connections[alias].display_name}; the fence knows"
+                " PostgreSQL, MySQL, MariaDB and SQLite; check lease.fencing_token in your own row instead"
+            )
+
+
+def fence_timeout(lease: SingleLease) -> float:
+    """Seconds that a frozen holder's transaction may stand in the way: `FENCE_TIMEOUT`, or else the ttl."""
+    chosen = lease.backend.settings.fence_timeout
+    return max(SHORTEST_TIMEOUT, lease.ttl) if chosen is None else chosen
+
+
+def prepare(alias: str, lease: Lease) -> None:
+    """Do what must be done before the transaction begins: MySQL's rows are made beforehand.
+
+    Made inside, two transactions that make the same row would deadlock, and ON DUPLICATE KEY couldn't tell a
+    stale token from a fresh one.
+    """
+    connection = connections[alias]
+    if connection.vendor != "mysql":
+        return
+    names = [fence_name(single.key, connection.vendor) for single in lease.leases]
+    with connection.cursor() as cursor, _explained(connection):
+        cursor.execute("SELECT name FROM locking_fence WHERE name IN %s", [names])
+        present = {row[0] for row in cursor.fetchall()}
+        for name in names:
+            if name not in present:
+                cursor.execute(MAKE, [name, timestamp(connection)])
+
+
+def advance(alias: str, lease: Lease) -> CommitMarker:
+    """Put this lease's tokens into the fence: the first statements of a transaction, before anything is read.
+
+    Args:
+        alias: the database; its outermost atomic block has just been entered, nothing was read in it.
+        lease: of one name or several; their rows are taken in sorted order, one at a time.
+
+    Returns:
+        What tells later whether the transaction was committed.
+
+    Raises:
+        StaleFencingToken: a newer holder was here; the lease counts as lost from now on.
+        LockNotAcquired: the transaction of an older holder is still open, and didn't end in time.
+        LockTransactionError: an isolation level under which the fence wouldn't hold.
+    """
+    connection, mark = connections[alias], secrets.token_hex(16)
+    timeout = min(fence_timeout(single) for single in lease.leases)
+    with _explained(connection):
+        refuse_snapshots(connection)
+        limit_waits(connection, timeout)
+        try:
+            for single in lease.leases:
+                _advance_one(connection, single, mark)
+        finally:
+            restore_waits(connection)
+    first = lease.leases[0]
+    return CommitMarker(alias, fence_name(first.key, connection.vendor), first.token, mark, timeout)
+
+
+def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str) -> None:
+    begun = now()
+    try:
+        fresh = _write(connection, lease.key, lease.token, lease.owner, mark)
+    except OperationalError as error:
+        if not was_locked_out(error):
+            raise
+        raise LockNotAcquired(
+            lease.name,
+            waited=now() - begun,
+            backend=lease.backend.alias,
+            retry_after=fence_timeout(lease),
+            reason=f"the transaction of an older holder is still open on database {connection.alias!r}",
+        ) from error
+    if fresh:
+        return
+    seen, by = _last_use(connection, lease)
+    if not (outbid(lease, seen, by) and _write(connection, lease.key, lease.token, lease.owner, mark)):
+        raise _overtaken(connection, lease, seen)
+
+
+def outbid(lease: SingleLease, seen: int, by: str) -> bool:
+    """Give the present holder a token above one that a database has seen; no other holder gets one.
+
+    Where the lock's server minted tokens by a clock that ran ahead, and then lost its data, each later holder
+    has a lower token than the database has seen. The server itself decides, in one atomic step, whether the
+    lease is the present holder's. A lease that was behind a fence before gets none: it may act on what it
+    read there, and if it is stale now, a newer holder has changed that.
+
+    Args:
+        lease: whose token is too low.
+        seen: the token that the database has.
+        by: the owner that brought it, or what a force release has put there.
+
+    Returns:
+        Whether the lease has a higher token now.
+
+    Raises:
+        BackendUnavailable: the lock's server doesn't answer.
+    """
+    if lease.behind_fence or by in ("", FORBIDDEN + lease.owner) or not lease.token <= seen < HIGHEST_TOKEN:
+        return False
+    token = lease.backend.reissue_token(lease.key, lease.owner, seen)
+    if not token:
+        return False
+    logger.warning(
+        "the token %d of the lock %r is below %d, which a database has seen, although the lock is held:"
+        " the clock of backend %r ran ahead before it lost its data; the holder goes on with token %d",
+        lease.token,
+        lease.name,
+        seen,
+        lease.backend.alias,
+        token,
+    )
+    lease.token = token
+    return True
+
+
+def passed(lease: Lease) -> None:
+    """Note that the body of a fenced transaction begins: from now on the lease's tokens are final."""
+    for single in lease.leases:
+        single.behind_fence = True
+
+
+def _write(connection: BaseDatabaseWrapper, key: str, token: int, owner: str, mark: str) -> bool:
+    """Write the row where the rule allows it; always a physical change, so that snapshots notice it."""
+    name, at = fence_name(key, connection.vendor), timestamp(connection)
+    with connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            cursor.execute(UPDATE, [token, owner, mark, at, name, token, token, owner])
+        else:
+            cursor.execute(UPSERT, [name, token, owner, mark, at])
+        return bool(cursor.rowcount == 1)
+
+
+def _last_use(connection: BaseDatabaseWrapper, lease: SingleLease) -> tuple[int, str]:
+    """Return the token and the owner of a name's row."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT token, owner FROM locking_fence WHERE name = %s",
+            [fence_name(lease.key, connection.vendor)],
+        )
+        token, owner = cursor.fetchone()
+    return token, owner
+
+
+def _overtaken(connection: BaseDatabaseWrapper, lease: SingleLease, seen: int) -> StaleFencingToken:
+    lease.lose()
+    return StaleFencingToken(
+        f"the lock {lease.name!r} has token {lease.token}, but the database {connection.alias!r} has seen"
+        f" {seen} of a later holder: this one was overtaken, nothing it does counts"
+    )
+
+
+def forbid(key: str, token: int, using: str = "default", *, owner: str = "") -> bool:
+    """Let no holder with this token, or an older one, write any more: what breaking a lock by force needs.
+
+    It waits for a transaction that the broken holder has open behind its fence; that one still counts. The
+    row keeps its mark, by which a COMMIT whose answer was lost is told from one that never happened.
+
+    Args:
+        key: of the lock, as its backend stores it (`lease.key`).
+        token: the broken holder's; the next holder's is higher, and so passes.
+        using: database alias.
+        owner: the broken holder, where it is known: refused whatever token it has been given meanwhile.
+            Without it even the present holder of the lock needs a higher token.
+
+    Returns:
+        False when a newer holder has been here already, so that nothing had to be done.
+
+    Example:
+        >>> forbid("order:42", 1763720000000000)  # doctest: +SKIP
+        True
+    """
+    connection = connections[using]
+    name, broken, by = (
+        fence_name(key, connection.vendor),
+        (FORBIDDEN + owner if owner else "")[:80],
+        owner or None,
+    )
+    with atomic(using), connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            cursor.execute(MAKE, [name, timestamp(connection)])
+            cursor.execute(FORBID_MADE, [broken, token, name, token, by])
+        else:
+            cursor.execute(FORBID, [name, token, broken, timestamp(connection), by])
+        return bool(cursor.rowcount == 1)
+
+
+class _explained:  # noqa: N801 - reads as a state where it is used
+    """Tell what to do when the fence's table isn't there."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._alias = connection.alias
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ProgrammingError):
+            error.add_note(
+                f"fenced=True needs the table of the app locking: manage.py migrate --database {self._alias}"
+            )

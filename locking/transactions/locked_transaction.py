@@ -1,0 +1,448 @@
+"""Commit before release: lock, BEGIN, fence, body, COMMIT, and only then the release.
+
+A lock that is let go before the transaction under it commits protects nothing: the next holder reads what was
+there before. So the lock stands outside the transaction, never inside; what can't be ordered so is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, Final
+
+from django.db import DatabaseError, Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic, atomic, on_commit
+
+from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.lease import Lease
+from locking.core.lock import Lock, get_lock
+from locking.core.open_transactions import (
+    check_together,
+    connections_in_transaction,
+    let_go,
+    refuse_open_transactions,
+    release_after_transaction,
+    section_of,
+    shown,
+)
+from locking.exceptions import LockLost, LockTransactionError
+from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_names
+from locking.transactions import fence
+from locking.transactions.commit_probe import CommitMarker, resolve
+from locking.utils.backoff import jittered
+from locking.utils.databases import inside_test_case, reply_was_lost, stood_idle, was_overtaken
+
+logger = logging.getLogger("locking")
+
+DatabaseAliases = str | Sequence[str]
+
+PSYCOPG_IN_ERROR: Final = 3  # TransactionStatus.INERROR, in psycopg 2 and 3 alike
+FENCE_TRIES: Final = 10
+
+
+@contextmanager
+def locked_transaction(
+    *names: str,
+    using: DatabaseAliases = "default",
+    ttl: float | Unset | None = UNSET,
+    wait: float | Unset | None = UNSET,
+    fenced: bool = False,
+    backend: str = DEFAULT_ALIAS,
+    min_hold: float = 0.0,
+    on_lost: Callable[[Lease], None] | None = None,
+    on_open_transaction: OnOpenTransaction | Unset = UNSET,
+    template: str | None = None,
+) -> Iterator[Lease]:
+    """Hold the locks of these names around a transaction: lock, BEGIN, fence, body, COMMIT, release.
+
+    `on_commit` hooks run while the lock is still held. The same names may be locked again inside: that nests
+    as a plain savepoint, since the lock stays until the outermost block has committed.
+
+    Args:
+        names: what to lock; several are taken all or none.
+        using: the database alias, or several. Several commit one after the other, not as one.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive by the watchdog.
+        wait: seconds to wait for the lock; 0 = don't, None = without end.
+        fenced: have each database check the fencing token before the body reads anything, so that a holder
+            that was overtaken can't write; see `docs/how-to/fencing.md`.
+        backend: alias in `LOCKING`.
+        min_hold: seconds for which the lock stays taken even if the block ends earlier.
+        on_lost: called with the lease when it is found lost.
+        on_open_transaction: inside a transaction that is open already, `refuse`, `hold` the lock until that
+            one has ended, by commit or rollback, or `ignore` it and release before. What it read before is as
+            old as it was: read it again. Default: the alias's `ON_OPEN_TRANSACTION`.
+        template: what the names of this kind have in common; see `get_lock`.
+
+    Returns:
+        A context manager that gives the lease.
+
+    Raises:
+        LockNotAcquired: others held a lock until the wait ran out; the body has not run.
+        BackendUnavailable: the backend didn't answer; the body has not run.
+        LockTransactionError: a transaction is open already, so the lock would be released before it commits;
+            or the body's work was rolled back although the body itself raised nothing.
+        LockLost: the lease ended before COMMIT; everything was rolled back.
+        StaleFencingToken: with `fenced`, the database has seen a newer holder; the body has not run.
+        LockNotSupported: with `fenced`, a backend that mints no tokens, or a database that can't check them.
+
+    Example:
+        >>> with locked_transaction("order:42") as lease:    # doctest: +SKIP
+        ...     order.pay()
+    """
+    checked, aliases = check_names(names), database_aliases(using)
+    policy = open_transaction_policy(on_open_transaction, backend, fenced=fenced)
+    lock = get_lock(
+        *checked,
+        ttl=ttl,
+        wait=wait,
+        fenced=fenced,
+        backend=backend,
+        min_hold=min_hold,
+        on_lost=on_lost,
+        template=template,
+        on_open_transaction="ignore",  # what is open is looked at below, also for a lock that is held already
+    )
+    section = transaction_under(lock, checked, aliases, backend, fenced=fenced, on_open_transaction=policy)
+    with section as lease:
+        yield lease
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LockedTransaction:
+    """A locked transaction that is running: what it holds and where it will commit."""
+
+    names: frozenset[str]
+    aliases: frozenset[str]
+    backend: str
+    lease: Lease
+    fenced: bool = False
+    committed: list[str] = field(default_factory=list)
+    """The databases whose COMMIT has succeeded so far."""
+
+    def covers(self, names: Sequence[str], aliases: Sequence[str], backend: str) -> bool:
+        """Whether everything asked for is held until this section's own commits are through."""
+        return backend == self.backend and self.names.issuperset(names) and self.aliases.issuperset(aliases)
+
+
+class LockedAtomic(Atomic):
+    """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it.
+
+    It notes its COMMIT in the section: an error that follows is no rollback. With a fence it
+    also finds out what became of a COMMIT whose answer was lost.
+    """
+
+    section: LockedTransaction
+
+    def __init__(self, alias: str, section: LockedTransaction | None) -> None:
+        super().__init__(alias, savepoint=True, durable=True)
+        if section is not None:
+            self.section = section
+        self.alias = alias
+        self.marker: CommitMarker | None = None
+        self.answered = False
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        if not inside_test_case(connections[self.alias]):  # nothing is committed there
+            on_commit(self._note_commit, using=self.alias)  # the first hook to run, right behind COMMIT
+
+    def _note_commit(self) -> None:
+        self.answered = True
+        self.section.committed.append(self.alias)
+
+    def raise_fence(self) -> None:
+        """Advance the fence: the first statement of this transaction."""
+        marker = fence.advance(self.alias, self.section.lease)
+        if not inside_test_case(connections[self.alias]):
+            self.marker = marker
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hooks = list(connections[self.alias].run_on_commit)
+        try:
+            super().__exit__(kind, error, trace)
+        except Error as trouble:
+            self._tell_idleness(trouble)
+            if kind is not None or not self._was_committed_after_all(trouble):
+                raise
+            self._run(hooks)
+        if error is not None:
+            self._tell_idleness(error)
+
+    def _run(self, hooks: list[Any]) -> None:
+        """Run the hooks of a transaction that was committed: they went down with its connection."""
+        connection = connections[self.alias]
+        connection.run_on_commit = hooks
+        connection.run_and_clear_commit_hooks()
+
+    def _tell_idleness(self, error: BaseException) -> None:
+        if self.marker is not None and not self.answered and stood_idle(error):
+            raise LockLost(
+                f"the database {self.alias!r} ended the transaction, because its holder did nothing in it for"
+                " longer than FENCE_TIMEOUT (by default the ttl): another may hold the lock now, and nothing"
+                " was stored"
+            ) from error
+
+    def _was_committed_after_all(self, error: Error) -> bool:
+        unsure = self.marker is not None and not self.answered and reply_was_lost(error)
+        return unsure and resolve(self.marker, error)  # type: ignore[arg-type]
+
+
+@contextmanager
+def transaction_under(
+    lock: Lock,
+    names: Sequence[str],
+    aliases: Sequence[str],
+    backend: str,
+    *,
+    release: bool = True,
+    on_open_transaction: OnOpenTransaction = "refuse",
+    fenced: bool = False,
+    committed: list[str] | None = None,
+) -> Iterator[Lease]:
+    """`locked_transaction` on a lock that was made already; without `release` it is left to its ttl.
+
+    Each database whose COMMIT succeeds is added to `committed`.
+    """
+    committed = [] if committed is None else committed
+    if outer := enclosing_locked_transaction(names, aliases, backend):
+        if fenced and not outer.fenced:
+            raise LockTransactionError(_why_unfenced(names))
+        with _atomics(aliases):
+            yield outer.lease
+            _refuse_silent_rollbacks(aliases)
+        return
+    if on_open_transaction != "refuse" and (open_ones := connections_in_transaction()):
+        if on_open_transaction == "hold":
+            held = release_after_transaction(
+                lock.acquire, aliases, open_ones, partial(let_go, release=release)
+            )
+        else:
+            held = _released_before(lock, aliases, release=release)
+        with held as lease:
+            yield lease
+            _refuse_silent_rollbacks(aliases)
+            lease.confirm()
+        return
+    refuse_open_transactions(names)
+    if lock.transaction_on is not None:
+        with _told(committed), _inside_transaction(lock, names, aliases, backend, committed) as lease:
+            yield lease
+        return
+    if fenced:
+        fence.require_fence(aliases)
+    with holding(lock, release=release) as lease, _told(committed):
+        section = LockedTransaction(frozenset(names), frozenset(aliases), backend, lease, fenced, committed)
+        with _begin_fenced(aliases, section) if fenced else _begin(aliases, section):
+            yield lease
+            _refuse_silent_rollbacks(aliases)
+            lease.confirm()
+
+
+def open_transaction_policy(
+    chosen: OnOpenTransaction | Unset, backend: str, *, fenced: bool = False, retries: int = 0
+) -> OnOpenTransaction:
+    """Return what to do inside an open transaction: the caller's word, or else the alias's.
+
+    A fence and retries need a transaction of their own: with them the alias's word counts as `refuse`.
+
+    Raises:
+        ValueError: the caller's word isn't one, or can't go together with `fenced` or `retries`.
+    """
+    if not isinstance(chosen, Unset):
+        check_together(chosen, fenced=fenced, retries=retries)
+        return chosen
+    return "refuse" if fenced or retries else locks[backend].settings.on_open_transaction
+
+
+@contextmanager
+def _released_before(lock: Lock, aliases: Sequence[str], *, release: bool) -> Iterator[Lease]:
+    """Hold a lock around savepoints, and release it before the transaction around them has ended."""
+    with holding(lock, release=release) as lease, _atomics(aliases):
+        yield lease
+
+
+@contextmanager
+def _told(committed: Sequence[str]) -> Iterator[None]:
+    """Have an error say which databases had committed before it was raised."""
+    try:
+        yield
+    except BaseException as error:
+        if committed:
+            plural = "databases" if len(committed) > 1 else "database"
+            error.add_note(f"raised after COMMIT on the {plural} {shown(committed)}: that work is stored")
+        raise
+
+
+@contextmanager
+def _inside_transaction(
+    lock: Lock, names: Sequence[str], aliases: Sequence[str], backend: str, committed: list[str]
+) -> Iterator[Lease]:
+    """Take a lock that ends with its transaction: BEGIN, lock, body, COMMIT, and that was the release.
+
+    Its database is the outermost one, whose commit is the last. `on_commit` hooks run after the release.
+    """
+    home = _home_of(lock, aliases)
+    with ExitStack() as settled, ExitStack() as stack:
+        order = [home, *(alias for alias in aliases if alias != home)]
+        blocks = [stack.enter_context(_block(alias)) for alias in order]
+        lease = lock.acquire()
+        settled.callback(let_go, lease, release=True)
+        section = LockedTransaction(frozenset(names), frozenset(aliases), backend, lease, committed=committed)
+        for block in blocks:
+            block.section = section
+        yield lease
+        _refuse_silent_rollbacks(aliases)
+        lease.confirm()
+
+
+def _home_of(lock: Lock, aliases: Sequence[str]) -> str:
+    home = lock.transaction_on
+    if home is None or home not in aliases:
+        raise LockTransactionError(
+            f"the lock {lock.name!r} ends with a transaction on the database {home!r}, and this one is on"
+            f" {shown(aliases)}: name it in using="
+        )
+    return home
+
+
+@contextmanager
+def _block(alias: str) -> Iterator[LockedAtomic]:
+    block = LockedAtomic(alias, None)
+    with block:
+        yield block
+
+
+def _begin(aliases: Sequence[str], section: LockedTransaction) -> ExitStack:
+    """Enter the outermost atomic blocks, and raise their fences before anything is read; they end in reverse
+    order.
+    """
+    with ExitStack() as stack:
+        blocks = [LockedAtomic(alias, section) for alias in aliases]
+        for block in blocks:
+            stack.enter_context(block)
+        for block in sorted(blocks, key=lambda block: block.alias) if section.fenced else ():
+            block.raise_fence()
+        if section.fenced:
+            fence.passed(section.lease)
+        return stack.pop_all()
+
+
+def _begin_fenced(aliases: Sequence[str], section: LockedTransaction) -> ExitStack:
+    """Begin anew while the fence was overtaken: stricter isolation levels answer so to anyone who had to
+    wait.
+
+    Nothing was read yet, so nobody notices.
+    """
+    for alias in aliases:
+        fence.prepare(alias, section.lease)
+    for attempt in range(FENCE_TRIES - 1):
+        try:
+            return _begin(aliases, section)
+        except DatabaseError as error:
+            if not was_overtaken(error):
+                raise
+        time.sleep(jittered(attempt))
+    return _begin(aliases, section)
+
+
+def _why_unfenced(names: Sequence[str]) -> str:
+    return (
+        f"fenced=True for {shown(names)} inside a locked transaction without it: what that one has read"
+        " already is not behind the fence; write fenced=True on the outermost one"
+    )
+
+
+@contextmanager
+def holding(lock: Lock, *, release: bool = True) -> Iterator[Lease]:
+    """Hold a lock around what settles by itself: trouble in letting go masks neither its error nor result."""
+    lease = lock.acquire()
+    try:
+        yield lease
+    finally:
+        let_go(lease, release=release)
+
+
+@contextmanager
+def _atomics(aliases: Sequence[str]) -> Iterator[None]:
+    """Enter an atomic block of each database; they end in reverse order."""
+    with ExitStack() as stack:
+        for alias in aliases:
+            stack.enter_context(atomic(alias))
+        yield
+
+
+@contextmanager
+def transaction_without_lock(aliases: Sequence[str]) -> Iterator[None]:
+    """A transaction for a call that needs no lock; it never takes a rollback for success either."""
+    with _atomics(aliases):
+        yield
+        _refuse_silent_rollbacks(aliases)
+
+
+def database_aliases(using: object) -> tuple[str, ...]:
+    """Return the database aliases of a `using` option, checked: one alias, or several, in the order given."""
+    aliases = (using,) if isinstance(using, str) else using
+    if not isinstance(aliases, list | tuple | set | frozenset) or not aliases:
+        raise ValueError(f"using={using!r} is no database alias; write using='default', or a list of aliases")
+    for alias in aliases:
+        if alias not in connections.settings:
+            known = ", ".join(sorted(connections.settings))
+            raise ValueError(f"using={using!r}: DATABASES has no alias {alias!r}; it has {known}")
+    return tuple(dict.fromkeys(aliases))
+
+
+# what is open already
+
+
+def enclosing_locked_transaction(
+    names: Sequence[str], aliases: Sequence[str], backend: str
+) -> LockedTransaction | None:
+    """The locked transaction around the caller that holds all of this until its commit, if there is one."""
+    found = {section_of(connections[alias]) for alias in aliases}
+    section: LockedTransaction | None = found.pop()
+    if found or section is None or not section.covers(names, aliases, backend):
+        return None
+    return section
+
+
+# what was lost without a word
+
+
+def _refuse_silent_rollbacks(aliases: Sequence[str]) -> None:
+    """Django leaves such a block without an error and without the data: nobody may take that for success."""
+    for alias in aliases:
+        if reason := silent_rollback(connections[alias]):
+            raise LockTransactionError(
+                f"the transaction on database {alias!r} can't commit: {reason}; nothing of it was stored"
+            ) from getattr(connections[alias], "rollback_exc", None)
+
+
+def silent_rollback(connection: BaseDatabaseWrapper) -> str | None:
+    """Why the open transaction will be rolled back although nothing was raised; None where it can commit."""
+    if connection.closed_in_transaction:
+        return "its connection was closed inside the block (connection.close(), close_old_connections())"
+    if connection.needs_rollback:
+        return (
+            "an error inside it was caught, or a rollback was asked for; catch database errors around a"
+            " transaction.atomic() of their own"
+        )
+    if _aborted_by_server(connection):
+        return (
+            "a statement failed and its error was caught; catch it around a transaction.atomic() of its own"
+        )
+    return None
+
+
+def _aborted_by_server(connection: BaseDatabaseWrapper) -> bool:
+    """Whether PostgreSQL will answer COMMIT with ROLLBACK: the drivers raise nothing then."""
+    if connection.vendor != "postgresql" or connection.connection is None:
+        return False
+    return bool(connection.connection.info.transaction_status == PSYCOPG_IN_ERROR)
