@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
-ROOT: Final = Path(__file__).parent
+ROOT: Final = Path(__file__).parent.parent
 OURS: Final = frozenset({contextlib.__file__, *(str(path) for path in ROOT.rglob("*.py"))})
 """Files whose lines nobody looks for: this package, and what makes context managers of its functions."""
 

@@ -219,7 +219,7 @@ def test_one_module_starts_threads_and_hears_of_forks():
     users = {
         path.relative_to(package).as_posix() for path in package.rglob("*.py") if own.search(path.read_text())
     }
-    assert users == {"background.py", "testing/contract/base.py"}
+    assert users == {"utils/background.py", "testing/contract/base.py"}
 
 
 def test_a_start_that_is_noted_too_early_is_caught(calls, no_threads, monkeypatch):

@@ -274,7 +274,7 @@ def test_waiters_hold_no_connection(postgresql_locks, django_db_blocker):
         holder = get_lock("crowd", ttl=60).acquire()
         key = backend._id(backend.key("crowd"))
         crowd = [begin(lambda: _pass_through("crowd")) for _ in range(30)]
-        until(lambda: len(backend._listener._lines.get(key, ())) == 30, PATIENCE)
+        until(lambda: len(backend._listener._subscribers.get(key, ())) == 30, PATIENCE)
         assert connections_to(backend) - before <= 3 + 1
         holder.release()
         for waiter in crowd:
@@ -344,21 +344,22 @@ def role_of_one(postgresql_locks, django_db_blocker):
     default = connections[postgresql_locks["OPTIONS"]["using"]]
     with django_db_blocker.unblock():
         _run_all(default, *ROLE)
-        own = {"USER": "holdfast_limited", "PASSWORD": "limited"}
+        own = {"USER": LIMITED, "PASSWORD": "limited"}
         connections.settings["limited"] = {**default.settings_dict, **own}
         connections["limited"].ensure_connection()
         yield connections["limited"]
         connections["limited"].close()
         del connections["limited"]
         del connections.settings["limited"]
-        _run_all(default, "DROP OWNED BY holdfast_limited", "DROP ROLE holdfast_limited")
+        _run_all(default, f"DROP OWNED BY {LIMITED}", f"DROP ROLE {LIMITED}")
         default.close()
 
 
+LIMITED = f"holdfast_limited_{os.getpid()}"  # roles are of the whole server, which other test processes share
 ROLE = (
-    "CREATE ROLE holdfast_limited LOGIN PASSWORD 'limited' CONNECTION LIMIT 1",
-    "GRANT USAGE ON SCHEMA public TO holdfast_limited",
-    "GRANT ALL ON ALL TABLES IN SCHEMA public TO holdfast_limited",
+    f"CREATE ROLE {LIMITED} LOGIN PASSWORD 'limited' CONNECTION LIMIT 1",
+    f"GRANT USAGE ON SCHEMA public TO {LIMITED}",
+    f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {LIMITED}",
 )
 
 

@@ -23,7 +23,7 @@ class Cluster:
             backend: Any = locks["default"]
         self.backend = backend
         self.without_leader, self.asked, self._passed = 0, 0, 0.0
-        monkeypatch.setattr(self.backend._wire, "ask", self.ask)
+        monkeypatch.setattr(self.backend._client, "ask", self.ask)
         monkeypatch.setattr(module, "now", lambda: now() + self._passed)
 
     def hold(self, seconds):

@@ -185,7 +185,7 @@ def test_a_database_that_is_down_is_asked_again(monkeypatch: pytest.MonkeyPatch)
         return answer
 
     monkeypatch.setattr(CommitMarker, "was_committed", was_committed)
-    monkeypatch.setattr("locking.marker.jittered", lambda *_, **__: 0.0)
+    monkeypatch.setattr("locking.transactions.commit_probe.jittered", lambda *_, **__: 0.0)
     lost = OperationalError("server closed the connection")
     marker = CommitMarker(ALIAS, "shop", 1, "m", 1.0)
     assert resolve(marker, lost)

@@ -56,7 +56,7 @@ def test_an_error_rolls_back_the_names_taken_before():
             raise BackendUnavailable("no answer")
         return place(key, *args, **kwargs)
 
-    with mock.patch.object(locks["default"], "place", failing), pytest.raises(BackendUnavailable):
+    with mock.patch.object(locks["default"], "waiter", failing), pytest.raises(BackendUnavailable):
         get_lock("a", "b").acquire()
     assert held_locks() == []
     assert not get_lock("a").locked()

@@ -78,10 +78,10 @@ class EtcdBackend(QueueBackend):
         urls = read_location(settings)
         options = read_options(settings, urls)
         self._prefix = options.prefix
-        self._wire = Client(settings.alias, urls, options.timeout, options.tls, options.login)
-        self._leases = Leases(self._wire)
-        self._heartbeats = HeartbeatStore(self._wire, self._leases, self._prefix, settings.key_prefix)
-        self._watches = WatchManager(self._wire)
+        self._client = Client(settings.alias, urls, options.timeout, options.tls, options.login)
+        self._leases = Leases(self._client)
+        self._heartbeats = HeartbeatStore(self._client, self._leases, self._prefix, settings.key_prefix)
+        self._watches = WatchManager(self._client)
         self._holds = LeaseExpirer(self._end)
         self._variants: dict[tuple[str, int], BaseLockBackend] = {}
 
@@ -98,7 +98,7 @@ class EtcdBackend(QueueBackend):
         return self._read(self._folder(key)).entries
 
     def _read(self, prefix: str) -> Queue:
-        answer = self._wire.ask(
+        answer = self._client.ask(
             "/kv/range", key=encoded(prefix), range_end=range_end(prefix), **_ASCENDING_BY_CREATION
         )
         return queue_of(answer, answer)
@@ -108,7 +108,7 @@ class EtcdBackend(QueueBackend):
         try:
             return self._enqueue(contender, queue)
         except BackendUnavailable as outage:
-            if not queue or len(self._wire.urls) == 1:
+            if not queue or len(self._client.urls) == 1:
                 raise
             return Busy(retry_after=OUTAGE_PAUSE, outage=outage)  # another member may take over
 
@@ -171,7 +171,7 @@ class EtcdBackend(QueueBackend):
         }
         absent = {"key": encoded(node), "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
         try:
-            answer = self._wire.ask("/kv/txn", compare=[absent], success=[put, read], failure=[read])
+            answer = self._client.ask("/kv/txn", compare=[absent], success=[put, read], failure=[read])
         except Refused as error:
             if error.code == NOT_FOUND:  # the lease ended before its key came
                 return Queue()
@@ -210,7 +210,7 @@ class EtcdBackend(QueueBackend):
             try:
                 return self._extend(key, owner, ttl)
             except BackendUnavailable:
-                if len(self._wire.urls) == 1 or now() >= until:
+                if len(self._client.urls) == 1 or now() >= until:
                     raise
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
@@ -262,7 +262,7 @@ class EtcdBackend(QueueBackend):
                 "lease": str(lease),
             }
         }
-        answer = self._wire.ask("/kv/txn", compare=[same], success=[put], failure=[])
+        answer = self._client.ask("/kv/txn", compare=[same], success=[put], failure=[])
         return bool(answer.get("succeeded"))
 
     def release(self, key: str, owner: str) -> bool:
@@ -295,7 +295,7 @@ class EtcdBackend(QueueBackend):
         return False
 
     def _deleted(self, node: str) -> bool:
-        return int(self._wire.ask("/kv/deleterange", key=encoded(node)).get("deleted", 0)) > 0
+        return int(self._client.ask("/kv/deleterange", key=encoded(node)).get("deleted", 0)) > 0
 
     # listing
 
@@ -366,12 +366,12 @@ class EtcdBackend(QueueBackend):
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class."""
-        return examine(self._wire, self.alias) if live else []
+        return examine(self._client, self.alias) if live else []
 
     def close(self) -> None:
         """Close all connections; leases live on, and the next use opens new ones."""
         self._watches.close()
-        self._wire.close()
+        self._client.close()
 
 
 class EtcdVariant(Variant, EtcdBackend):
@@ -381,7 +381,7 @@ class EtcdVariant(Variant, EtcdBackend):
         QueueBackend.__init__(self, main.settings)
         self.alias = f"{main.settings.alias}/{kind}"
         self.kind, self.permits, self.exclusive = kind, permits, kind != "semaphore"
-        self._prefix, self._wire, self._leases, self._watches, self._holds = (
-            main._prefix, main._wire, main._leases, main._watches, main._holds
+        self._prefix, self._client, self._leases, self._watches, self._holds = (
+            main._prefix, main._client, main._leases, main._watches, main._holds
         )  # fmt: skip
         self._variants = {}

@@ -24,7 +24,7 @@ class HeartbeatStore:
     """The records of one alias."""
 
     def __init__(self, client: Client, leases: Leases, prefix: str, key_prefix: str) -> None:
-        self._wire, self._leases = client, leases
+        self._client, self._leases = client, leases
         self._folder, self._prefix = f"{prefix}{FOLDER}/", key_prefix
 
     def _key(self, client: str) -> str:
@@ -46,11 +46,11 @@ class HeartbeatStore:
     def _write(self, client: str, text: str) -> None:
         lease = self._lease(client)
         self._leases.grant(lease, HEARTBEAT_TTL)
-        self._wire.ask("/kv/put", key=encoded(self._key(client)), value=encoded(text), lease=str(lease))
+        self._client.ask("/kv/put", key=encoded(self._key(client)), value=encoded(text), lease=str(lease))
 
     def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """Return what is known of these clients; their leases count in whole seconds."""
-        found = self._wire.ask("/kv/range", key=encoded(self._folder), range_end=range_end(self._folder))
+        found = self._client.ask("/kv/range", key=encoded(self._folder), range_end=range_end(self._folder))
         texts = {decoded(kv["key"]): decoded(kv["value"]) for kv in found.get("kvs", ())}
         return {
             client: Heartbeat(text, max(0.0, HEARTBEAT_TTL - self._leases.left(self._lease(client))))

@@ -16,12 +16,12 @@ class Leases:
     """The four requests about leases."""
 
     def __init__(self, client: Client) -> None:
-        self._wire = client
+        self._client = client
 
     def grant(self, lease: int, ttl: float) -> None:
         """Have the lease, new or as a former try left it: then it must be renewed."""
         try:
-            self._wire.ask("/lease/grant", TTL=str(math.ceil(ttl)), ID=str(lease))
+            self._client.ask("/lease/grant", TTL=str(math.ceil(ttl)), ID=str(lease))
         except Refused as error:
             if "already exists" not in error.text:
                 raise
@@ -29,7 +29,7 @@ class Leases:
 
     def renew(self, lease: int) -> bool:
         """Give the lease its full length again; False when it has ended."""
-        answer = self._wire.ask("/lease/keepalive", ID=str(lease))
+        answer = self._client.ask("/lease/keepalive", ID=str(lease))
         return int(answer.get("result", {}).get("TTL", 0)) > 0
 
     def revoke(self, lease: int) -> bool:
@@ -39,7 +39,7 @@ class Leases:
         asked: that the lease is gone then means that this request ended it.
         """
         try:
-            self._wire.ask("/lease/revoke", ID=str(lease))
+            self._client.ask("/lease/revoke", ID=str(lease))
         except Refused as error:
             if error.code == NOT_FOUND:
                 return ended_by_us(error)
@@ -48,4 +48,4 @@ class Leases:
 
     def left(self, lease: int) -> int:
         """Return the whole seconds that are left of a lease, rounded down; 0 or less when it has ended."""
-        return int(self._wire.ask("/lease/timetolive", ID=str(lease)).get("TTL", 0))
+        return int(self._client.ask("/lease/timetolive", ID=str(lease)).get("TTL", 0))

@@ -54,7 +54,7 @@ class WatchManager:
     """The watches of one backend."""
 
     def __init__(self, client: Client) -> None:
-        self._wire = client
+        self._client = client
         self.reset()
         after_fork(self.reset)
 
@@ -110,14 +110,14 @@ class WatchManager:
                 contender.wake()
 
     def _listen(self, prefix: str, watch: Watch, revision: int) -> None:
-        member = self._wire.preferred()
+        member = self._client.preferred()
         request: dict[str, Any] = {
             "key": encoded(prefix),
             "range_end": range_end(prefix),
             "start_revision": revision,
             "filters": ["NOPUT"],
         }
-        timeouts = (self._wire.timeout, None)  # to connect; an event may take for ever
+        timeouts = (self._client.timeout, None)  # to connect; an event may take for ever
         url = member.get_url("/watch")
         with member.session.post(
             url, json={"create_request": request}, stream=True, timeout=timeouts

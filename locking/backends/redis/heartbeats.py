@@ -18,7 +18,7 @@ class HeartbeatStore:
     """The records of one alias."""
 
     def __init__(self, wire: Client, key_prefix: str) -> None:
-        self._wire, self._prefix = wire, key_prefix
+        self._client, self._prefix = wire, key_prefix
 
     def _key(self, what: str, name: str | int) -> bytes:
         return f"holdfast_{what}:{self._prefix}{name}".encode()
@@ -31,13 +31,13 @@ class HeartbeatStore:
             same = command("EXPIRE", key, HEARTBEAT_TTL)
             requests.append(same if text is None else command("SET", key, text, "EX", HEARTBEAT_TTL))
         requests += [command("DEL", self._key("presence", client)) for client in forget]
-        self._wire.call_many(requests)
+        self._client.call_many(requests)
 
     def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """Return what is known of these clients."""
         keys = [self._key("presence", client) for client in clients]
         requests: list[Request | Command] = [command("GET", key) for key in keys]
-        replies = self._wire.call_many([*requests, *(command("PTTL", key) for key in keys)])
+        replies = self._client.call_many([*requests, *(command("PTTL", key) for key in keys)])
         texts, lefts = replies[: len(keys)], replies[len(keys) :]
         return {
             client: Heartbeat(text.decode(), HEARTBEAT_TTL - left / 1000)
@@ -47,11 +47,11 @@ class HeartbeatStore:
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         """Add to a minute's sums."""
-        self._wire.call(add_up_request(self._key("figures", minute), figures))
+        self._client.call(add_up_request(self._key("figures", minute), figures))
 
     def figures(self, minutes: Sequence[int]) -> dict[str, int]:
         """Return the sums of these minutes."""
-        replies = self._wire.call_many([command("HGETALL", self._key("figures", each)) for each in minutes])
+        replies = self._client.call_many([command("HGETALL", self._key("figures", each)) for each in minutes])
         sums: dict[str, int] = {}
         for name, value in (pair for reply in replies for pair in _pairs(reply)):
             sums[name.decode()] = sums.get(name.decode(), 0) + int(value)

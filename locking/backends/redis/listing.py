@@ -58,7 +58,7 @@ class Listing:
     """
 
     def __init__(self, wire: Client, key_prefix: str, kind: Callable[[str], Kind]) -> None:
-        self._wire, self._index, self._kind = wire, wire.index, kind
+        self._client, self._index, self._kind = wire, wire.index, kind
         self._key_prefix = key_prefix
         self._cursors: dict[tuple[int, str], bytes] = {}
 
@@ -103,7 +103,7 @@ class Listing:
         looked_at = STRETCH
         while looked_at == STRETCH:
             request = find_request(index, start, start + STRETCH - 1, prefix)
-            looked_at, found = self._wire.call(request)
+            looked_at, found = self._client.call(request)
             yield from _entries(found)
             start += looked_at
 
@@ -127,14 +127,14 @@ class Listing:
 
     def _ask(self, verb: str, *keys: bytes, arguments: Sequence[str | int] = ()) -> list[Any]:
         requests: list[Request | Command] = [command(verb, key, *arguments) for key in keys]
-        return self._wire.call_many(requests)
+        return self._client.call_many(requests)
 
     # looking at what is listed
 
     def _look_at(self, entries: Iterable[Entry]) -> list[Held | None]:
         """Return what is true of each entry; None = it was stale, and is out of the index now."""
         known = list(entries)
-        replies = self._wire.call_many([self._request(entry) for entry in known])
+        replies = self._client.call_many([self._request(entry) for entry in known])
         return [_as_held(entry, reply) for entry, reply in zip(known, replies, strict=True)]
 
     def _request(self, entry: Entry) -> Request:
@@ -147,7 +147,7 @@ class Listing:
 
     def tidy(self) -> None:
         """Sweep, unless another process has done so within the last minute."""
-        if self._wire.command("SET", f"holdfast_swept:{self._key_prefix}", 1, "NX", "EX", SWEEP_EVERY):
+        if self._client.command("SET", f"holdfast_swept:{self._key_prefix}", 1, "NX", "EX", SWEEP_EVERY):
             self.sweep()
 
     def sweep(self) -> None:
@@ -166,11 +166,11 @@ class Listing:
 
     def adopt(self, count: int = NEAR) -> None:
         """Look on through the next `count` keys of each server for what Redisson's clients hold."""
-        for place, wire in enumerate(self._wire.servers()):
+        for place, wire in enumerate(self._client.servers()):
             found = self._look_on(place, wire, count, "hash", escaped(self._key_prefix) + "*")
-            self._wire.call_many([adopt_request(key, index=self._index) for key in found])
+            self._client.call_many([adopt_request(key, index=self._index) for key in found])
             ends = self._look_on(place, wire, count, "zset", "*:timeout")
-            self._wire.call_many([request for key in ends for request in self._permits_of(key)])
+            self._client.call_many([request for key in ends for request in self._permits_of(key)])
 
     def _look_on(self, place: int, wire: Any, count: int, sort: str, pattern: str) -> list[bytes]:
         """Return those of a server's next `count` keys that are of this sort and match."""

@@ -143,7 +143,7 @@ def counted_waiters(backend: BaseLockBackend) -> Iterator[Waiters]:
     """Count those who wait, whatever the engine: a test goes on when they do, and never guesses."""
     waiters = Waiters()
     with (
-        mock.patch.object(backend, "place", waiters.sync(backend.waiter)),
+        mock.patch.object(backend, "waiter", waiters.sync(backend.waiter)),
         mock.patch.object(backend, "async_waiter", waiters.aio(backend.async_waiter)),
     ):
         yield waiters

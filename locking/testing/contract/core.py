@@ -22,7 +22,7 @@ from locking.testing.contract.reentry import ReentryContract
 from locking.testing.tools import simulate_loss
 
 VERBS = (
-    "try_acquire", "extend", "extend_many", "release", "holder", "place",
+    "try_acquire", "extend", "extend_many", "release", "holder", "waiter",
     "atry_acquire", "aextend", "arelease", "aholder", "async_waiter",
 )  # fmt: skip
 

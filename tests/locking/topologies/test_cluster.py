@@ -147,7 +147,7 @@ def end_half_move(cluster, name, source, target):
 
 def test_a_half_moved_lock_is_waited_for_in_bounds(cluster, monkeypatch):
     """Who doesn't wait is told that the backend isn't available; nobody is told that the lock is theirs."""
-    monkeypatch.setattr(room, "PATIENCE", 0.1)
+    monkeypatch.setattr(room, "TIMEOUT", 0.1)
     name, source, target, _lease = half_moved(cluster, "half")
     try:
         with pytest.raises(BackendUnavailable, match="slot"):
@@ -158,7 +158,7 @@ def test_a_half_moved_lock_is_waited_for_in_bounds(cluster, monkeypatch):
 
 def test_a_waiter_outlasts_a_half_moved_lock(cluster, monkeypatch):
     """Who waits goes on asking until the move has ended, and then gets the lock."""
-    monkeypatch.setattr(room, "PATIENCE", 0.1)
+    monkeypatch.setattr(room, "TIMEOUT", 0.1)
     name, source, target, lease = half_moved(cluster, "outlast")
     tried = threading.Event()
     follow = room.Route.redirect
