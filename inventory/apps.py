@@ -1,6 +1,7 @@
 """The app of stock."""
 
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
 
 
 class InventoryConfig(AppConfig):
@@ -8,6 +9,7 @@ class InventoryConfig(AppConfig):
 
     default_auto_field = "django.db.models.BigAutoField"
     name = "inventory"
+    verbose_name = _("Inventory")
 
     def ready(self) -> None:
         """Import the checks, so that Django finds them."""

@@ -1,6 +1,7 @@
 """The app of orders."""
 
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
 
 
 class OrdersConfig(AppConfig):
@@ -8,3 +9,4 @@ class OrdersConfig(AppConfig):
 
     default_auto_field = "django.db.models.BigAutoField"
     name = "orders"
+    verbose_name = _("Orders")

@@ -49,7 +49,7 @@ INVALID = ProblemType(
     HTTPStatus.BAD_REQUEST,
     gettext_noop("The request is not valid"),
     gettext_noop(
-        "Each entry of errors has a JSON pointer to the field and the reason. Mend the request; sending it "
+        "Each entry of errors has a JSON pointer to the field and the reason. Fix the request; sending it "
         "again as it is won't help."
     ),
 )

@@ -4,6 +4,7 @@ from django.urls import include, path
 from django.views.i18n import JavaScriptCatalog
 
 from orders import views
+from orders.shop_form import shop_order
 
 app_name = "orders"
 
@@ -12,6 +13,7 @@ urlpatterns = [
     path("checkout", views.checkout_view),  # a redirect would lose the body
     path("", views.start, name="start"),
     path("shop/", views.shop, name="shop"),
+    path("shop/order/", shop_order, name="shop-order"),
     path("lab/", include("orders.lab.urls")),
     path("problems/", views.problems, name="problems"),
     path("orders/<str:order_id>/", views.order_view, name="order"),

@@ -31,6 +31,7 @@ from orders.parsing import (
     parse_reservation,
     unknown_products,
 )
+from orders.problem_examples import example
 from orders.problems import MEDIA_TYPE, NOT_FOUND, PROBLEM_TYPES, TOO_LARGE, Problem, json_api
 from orders.rate_limit import limit_address, limit_customer
 from orders.services import checkout_reserved, place
@@ -178,7 +179,8 @@ def shop(request: HttpRequest) -> HttpResponse:
 
 def problems(request: HttpRequest) -> HttpResponse:
     """Explain every `type` of a problem; each links here."""
-    return page(request, "orders/problems.html", {"problems": PROBLEM_TYPES})
+    explained = [(kind, example(kind)) for kind in PROBLEM_TYPES]
+    return page(request, "orders/problems.html", {"problems": explained})
 
 
 @require_safe

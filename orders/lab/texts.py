@@ -1,9 +1,12 @@
-"""What the page says of each strategy, in the visitor's language; what mends which."""
+"""What the page says of each strategy, in the visitor's language; what fixes which."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from inventory.strategies import STRATEGIES
@@ -26,7 +29,9 @@ IDEAS = {
     "lock_after_read": _("A good lock, taken after the stock was read: what was read is old by then."),
     "redis_lock": _("This project's lock: the commit comes before the release, and a watchdog renews it."),
     "expired_lease": _("A good lock whose lease ends before the work does: the next one comes in beside it."),
-    "fenced_lock": _("The lock and a fence: the database refuses a holder that a newer one has overtaken."),
+    "fenced_lock": _(
+        "The lock and a fencing token: the database refuses a holder that a newer one has overtaken."
+    ),
     "setnx_expire_del": _("SETNX, EXPIRE, DEL: it ends too early, and then the wrong lock is deleted."),
     "setnx_getset": _("SETNX with a time in it, GETSET to take over: two can take over at once."),
     "redis_spin_lock": _("SET NX PX with a token, polling; the database checks again when it writes."),
@@ -43,9 +48,35 @@ IDEAS = {
 """One sentence each. A strategy that isn't here shows the idea of its docstring."""
 
 
+BROKEN, DATABASE, REDIS, COORDINATION, PROCESS = (
+    _("broken on purpose"),
+    _("database"),
+    _("Redis"),
+    _("coordination services"),
+    _("one process"),
+)
+GROUPS = (BROKEN, DATABASE, REDIS, COORDINATION, PROCESS)
+
+_GROUP_OF = {
+    "redis_lock": REDIS, "fenced_lock": REDIS, "redis_spin_lock": REDIS, "redis_script": REDIS,
+    "redis_gate": REDIS, "segmented": REDIS, "segmented_locks": REDIS, "redlock": REDIS,
+    "zookeeper_lock": COORDINATION, "etcd_lock": COORDINATION, "local_lock": PROCESS,
+}  # fmt: skip
+"""Where a sound strategy keeps its lock or its stock; the database, where it isn't named here."""
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A task for the step mode: what to bring about (a name of `steps.js`), with which strategy."""
+
+    goal: str
+    strategy: str
+    text: str
+
+
 @dataclass
 class Shown:
-    """A line of the matrix: what may be raced, whether it is sound there, its idea, and what mends it."""
+    """A line of the matrix: what may be raced, whether it is sound there, its idea, and what fixes it."""
 
     name: str
     strategy: str
@@ -55,7 +86,7 @@ class Shown:
 
 
 def strategies() -> list[Shown]:
-    """Everything that can be raced, each broken one before what mends it."""
+    """Everything that can be raced, each broken one before what fixes it."""
     known = {variant.name: variant for variant in choose("all", STRATEGIES, Plan())}
     found = [
         Shown(name, known[name].strategy, known[name].sound, _idea(known[name].strategy))
@@ -66,6 +97,27 @@ def strategies() -> list[Shown]:
         fix = shown.name if shown.sound else fix
         shown.fix = "" if shown.sound else fix
     return found
+
+
+def grouped(shown: Sequence[Shown]) -> list[tuple[str, list[Shown]]]:
+    """The strategies by what they rely on, in the order of `GROUPS`; an empty group is left out."""
+    found = [(group, [one for one in shown if _group(one) is group]) for group in GROUPS]
+    return [(str(group), members) for group, members in found if members]
+
+
+def _group(shown: Shown) -> Any:
+    return _GROUP_OF.get(shown.strategy, DATABASE) if shown.sound else BROKEN
+
+
+def puzzles() -> list[Puzzle]:
+    """The tasks of the step mode, easiest first."""
+    return [
+        Puzzle("twice", "lost_update", gettext("Sell the last piece twice.")),
+        Puzzle("twice", "negative_stock", gettext("Sell it twice, and bring the page below zero.")),
+        Puzzle("wait", "row_lock", gettext("Make B wait for A.")),
+        Puzzle("again", "version_cas", gettext("Let one buyer be overtaken and begin again.")),
+        Puzzle("circle", "unsorted_locks", gettext("Make both wait for each other.")),
+    ]
 
 
 def _idea(name: str) -> str:

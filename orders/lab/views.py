@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
+from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
@@ -20,8 +21,9 @@ from locking import BackendUnavailable, LockNotAcquired
 from orders.lab import supervisor
 from orders.lab.limits import ALL_SECONDS, CommandForm, RaceForm, StepsForm, problems_of
 from orders.lab.models import LabEvent, LabRun
+from orders.lab.qr import qr_code
 from orders.lab.sources import source
-from orders.lab.texts import strategies
+from orders.lab.texts import grouped, puzzles, strategies
 from orders.pages import page
 from orders.race.private_redis import program
 
@@ -73,13 +75,25 @@ def lab_page(request: HttpRequest) -> HttpResponse:
     wanted = {name: request.GET[name] for name in RaceForm.base_fields if name in request.GET}
     given = RaceForm({**_defaults(), **wanted})
     form = given if given.is_valid() else RaceForm(_defaults())
+    shown = strategies()
     context = {
         "form": form,
-        "strategies": strategies(),
+        "strategies": shown,
+        "groups": grouped(shown),
+        "puzzles": puzzles(),
+        **_lecture(request),
         "redis_server": bool(program()),
         "refused": problems_of(given) if wanted else [],
     }
     return page(request, "orders/lab.html", context)
+
+
+def _lecture(request: HttpRequest) -> dict[str, Any]:
+    """For a lecture, where the audience finds the page: its address, as text and as a QR code."""
+    if request.GET.get("present") != "1":
+        return {}
+    address = request.build_absolute_uri(request.path)
+    return {"address": address, "qr": qr_code(address)}
 
 
 def _defaults() -> dict[str, Any]:
@@ -113,7 +127,7 @@ def start_steps(request: HttpRequest) -> HttpResponse:
 
 def _start(kind: LabRun.Kind, form: RaceForm | StepsForm) -> HttpResponse:
     if not form.is_valid():
-        return _refusal(400, " ".join(problems_of(form)))
+        return _invalid(form)
     try:
         run = supervisor.start(kind, form.cleaned_data)
     except LockNotAcquired:
@@ -160,6 +174,12 @@ def say(request: HttpRequest, run_id: str) -> HttpResponse:
         return _refusal(409, _("This run has ended."))
     LabEvent.objects.create(run=run, sender=LabEvent.Sender.VISITOR, data=form.cleaned_data)
     return JsonResponse({}, status=202)
+
+
+def _invalid(form: Form) -> JsonResponse:
+    """What is wrong, and the names of the fields that the page is to mark."""
+    fields = [name for name in form.errors if name in form.fields]
+    return JsonResponse({"message": " ".join(problems_of(form)), "fields": fields}, status=400)
 
 
 def _refusal(status: int, message: str) -> JsonResponse:

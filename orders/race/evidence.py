@@ -122,11 +122,11 @@ def _name(buyers: Sequence[int], most: int = 3) -> str:
         return gettext("buyer %(number)s") % {"number": buyers[0]}
     if len(buyers) <= most:
         return gettext("buyers %(first)s and %(last)s") % {
-            "first": ", ".join(map(str, buyers[:-1])),
+            "first": gettext(", ").join(map(str, buyers[:-1])),
             "last": buyers[-1],
         }
     return gettext("buyers %(first)s and %(more)s more") % {
-        "first": ", ".join(map(str, buyers[:most])),
+        "first": gettext(", ").join(map(str, buyers[:most])),
         "more": len(buyers) - most,
     }
 

@@ -56,17 +56,84 @@ def test_a_short_cart_says_which_line(shelf, open_page, complaints):
     assert not Order.objects.exists()
 
 
-def test_nonsense_is_explained(shelf, open_page, complaints):
-    """A quantity that can't be is refused by the server with the field and the reason."""
+def test_nonsense_is_explained(shelf, open_page):
+    """A quantity that can't be is named in plain words, its field is marked and has the focus."""
     page = open_page("/shop/")
-    row(page, "mug").get_by_role("spinbutton").fill("-3")
-    row(page, "pen").get_by_role("spinbutton").fill("4.5")
-    page.locator("#order").evaluate("form => { form.querySelector('#buy').disabled = false; }")
+    mugs, pens = (row(page, sku).get_by_role("spinbutton") for sku in ("mug", "pen"))
+    mugs.fill("51.5")
+    pens.fill("1")
+    expect(page.locator("#units")).to_have_text("1 piece")
     page.get_by_role("button", name="Waiter the order").click()
-    answer = page.locator(".answer.invalid")
-    expect(answer).to_contain_text("/lines/0/quantity -3")
-    expect(answer).to_contain_text("/lines/1/quantity 4.5")
+    expect(page.locator("#message.bad")).to_have_text("Mug: 51.5 is not a whole number from 0 to 10000.")
+    expect(mugs).to_have_attribute("aria-invalid", "true")
+    expect(mugs).to_be_focused()
+    mugs.fill("0")
+    expect(mugs).not_to_have_attribute("aria-invalid", "true")
+    assert not Order.objects.exists()
+
+
+def test_the_servers_faults_are_told_by_product(shelf, open_page, complaints):
+    """What only the server refuses names the product, not a JSON pointer."""
+    page = open_page("/shop/")
+    page.route(
+        "**/checkout/",
+        lambda route: route.fulfill(
+            status=400,
+            content_type="application/problem+json",
+            json={
+                "type": "/problems/#invalid-request",
+                "errors": [{"pointer": "/lines/0/quantity", "detail": "3: is one too many"}],
+            },
+        ),
+    )
+    row(page, "pen").get_by_role("spinbutton").fill("3")
+    page.get_by_role("button", name="Waiter the order").click()
+    expect(page.locator(".answer.invalid p")).to_have_text("Pen: 3: is one too many")
     assert "400" in complaints.pop()
+
+
+def test_the_focus_stays_after_an_order(shelf, open_page):
+    """The button that placed the order still has the focus, and says that it can't be pressed now."""
+    page = open_page("/shop/")
+    row(page, "mug").get_by_role("button", name="One more").click()
+    button = page.get_by_role("button", name="Waiter the order")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer.ordered")).to_be_visible()
+    expect(page.locator("#units")).to_have_text("0 pieces")
+    expect(button).to_be_focused()
+    expect(button).to_have_attribute("aria-disabled", "true")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer")).to_have_count(1)
+
+
+def test_the_language_may_be_changed_with_a_full_basket(shelf, open_page):
+    """The basket is the same in the other language, and empty after the order."""
+    page = open_page("/shop/")
+    row(page, "mug").get_by_role("spinbutton").fill("3")
+    page.get_by_role("button", name="简体中文").click()
+    expect(row(page, "mug").get_by_role("spinbutton")).to_have_value("3")
+    expect(page.locator("#units")).to_have_text("3 件")
+    page.get_by_role("button", name="下单").click()
+    expect(page.locator(".answer.ordered")).to_be_visible()
+    page.reload()
+    expect(row(page, "mug").get_by_role("spinbutton")).to_have_value("0")
+
+
+def test_buying_without_javascript(shelf, open_page):
+    """Without JavaScript the stock is in words, and the form places an order and says so."""
+    page = open_page("/shop/", java_script_enabled=False)
+    expect(row(page, "mug")).to_contain_text("40 in stock")
+    expect(row(page, "poster")).to_contain_text("sold out")
+    expect(page.get_by_role("button", name="One more").first).to_be_hidden()
+    row(page, "mug").get_by_role("spinbutton").fill("2")
+    page.get_by_role("button", name="Waiter the order").click()
+    expect(page.locator(".notice")).to_have_text("Ordered for 15.00.")
+    expect(row(page, "mug")).to_contain_text("38 in stock")
+    row(page, "poster").get_by_role("spinbutton").fill("1")
+    page.get_by_role("button", name="Waiter the order").click()
+    expect(page.locator(".notice")).to_contain_text("Not enough")
+    assert Order.objects.count() == 1
 
 
 def test_busy_is_not_sold_out(shelf, open_page, complaints):

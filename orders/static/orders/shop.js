@@ -11,10 +11,16 @@ const rows = form ? [...form.querySelectorAll(".product")] : [];
 
 const field = (row) => row.querySelector("input");
 
+const MOST = 10_000; // of one product in one order, as the checkout has it
+
 function quantity(row) {
   const value = field(row).valueAsNumber;
   return Number.isFinite(value) ? value : 0;
 }
+
+// An empty field is none of it; anything else must be a whole number.
+const isGood = (row) => !field(row).validity.badInput && Number.isInteger(quantity(row)) && quantity(row) >= 0 && quantity(row) <= MOST;
+const nameOf = (row) => row.querySelector("strong").textContent;
 
 function lines() {
   return rows
@@ -26,11 +32,30 @@ function lines() {
 const cents = (price) => Math.round(Number(price) * 100);
 
 function showSum() {
-  const units = rows.reduce((sum, row) => sum + quantity(row), 0);
-  const total = rows.reduce((sum, row) => sum + quantity(row) * cents(row.dataset.price), 0);
+  const good = rows.filter(isGood);
+  const units = good.reduce((sum, row) => sum + quantity(row), 0);
+  const total = good.reduce((sum, row) => sum + quantity(row) * cents(row.dataset.price), 0);
   byId("units").textContent = interpolate(ngettext("%s piece", "%s pieces", units), [units]);
   byId("total").textContent = (total / 100).toFixed(2);
-  byId("buy").disabled = units === 0;
+  ready(units > 0 || good.length < rows.length);
+  good.forEach((row) => field(row).removeAttribute("aria-invalid"));
+  keep();
+}
+
+// A disabled button would lose the focus: it only says that it can't be pressed now.
+const ready = (on) => byId("buy").setAttribute("aria-disabled", !on);
+const isReady = () => byId("buy").getAttribute("aria-disabled") !== "true";
+
+// What is in the basket stays there when the page is loaded again, in another language for instance.
+const BASKET = "holdfast.basket";
+
+function keep() {
+  sessionStorage.setItem(BASKET, JSON.stringify(Object.fromEntries(rows.map((row) => [row.dataset.sku, field(row).value]))));
+}
+
+function restore() {
+  const kept = JSON.parse(sessionStorage.getItem(BASKET) ?? "{}");
+  rows.filter((row) => kept[row.dataset.sku]).forEach((row) => { field(row).value = kept[row.dataset.sku]; });
 }
 
 function step(event) {
@@ -76,17 +101,30 @@ async function refresh() {
 
 async function buy(event) {
   event.preventDefault();
+  if (!isReady()) return;
+  const wrong = rows.filter((row) => !isGood(row));
+  if (wrong.length) return refuse(wrong);
   const order = { lines: lines() };
   const strategy = byId("strategy")?.value;
   if (strategy) order.strategy = strategy;
   await place(order, newKey());
 }
 
+function refuse(wrong) {
+  wrong.forEach((row) => {
+    field(row).setAttribute("aria-invalid", "true");
+    field(row).setAttribute("aria-describedby", "message");
+  });
+  field(wrong[0]).focus();
+  const faults = wrong.map((row) => interpolate(gettext("%(name)s: %(quantity)s is not a whole number from 0 to %(most)s."), { name: nameOf(row), quantity: field(row).value || "?", most: MOST }, true));
+  say(faults.join(" "), true);
+}
+
 async function place(order, key) {
   busy(true);
   let unknown;
   try {
-    unknown = await show(await send(form.action, order, { "Idempotency-Key": key }));
+    unknown = await show(await send(form.dataset.checkout, order, { "Idempotency-Key": key }), order);
   } catch {
     unknown = add("unknown", gettext("No answer: it isn't known whether the order was placed"), []);
   }
@@ -118,16 +156,16 @@ function send(address, body, headers = {}) {
 }
 
 function busy(on) {
-  byId("buy").disabled = on;
+  ready(!on);
   byId("buy").setAttribute("aria-busy", on);
   if (on) say(gettext("Placing the order …"));
 }
 
-async function show(answer) {
+async function show(answer, order) {
   const text = await answer.text();
   const isJson = /json/.test(answer.headers.get("Content-Type") ?? "");
   const body = isJson ? JSON.parse(text) : {};
-  const [kind, title, details] = answer.ok ? ordered(body) : refused(answer, body);
+  const [kind, title, details] = answer.ok ? ordered(body) : refused(answer, body, order);
   const item = add(kind, title, details, `${answer.status} ${isJson ? JSON.stringify(body, null, 2) : answer.statusText}`);
   if (answer.ok) follow(item, body);
   if (answer.ok) rows.forEach((row) => (field(row).value = 0));
@@ -139,7 +177,7 @@ function ordered(order) {
   return ["ordered", interpolate(gettext("Ordered for %s"), [order.total]), [items, order.strategy]];
 }
 
-function refused(answer, problem) {
+function refused(answer, problem, order) {
   const wait = answer.headers.get("Retry-After");
   const again = wait ? [interpolate(gettext("Try again in %s s."), [wait])] : [];
   switch ((problem.type ?? "").split("#")[1]) {
@@ -152,12 +190,19 @@ function refused(answer, problem) {
     case "unavailable":
       return ["busy", gettext("The shop's servers are down; nothing was ordered"), again];
     case "invalid-request":
-      return ["invalid", gettext("The order can't be understood"), problem.errors.map((e) => `${e.pointer} ${e.detail}`)];
+      return ["invalid", gettext("The order can't be understood"), problem.errors.map((fault) => inWords(fault, order))];
   }
   // Without a known type only the status tells: below 500 the server refused, from 500 on anything may have happened.
   return answer.status < 500
     ? ["invalid", gettext("The order was refused"), [problem.detail ?? answer.statusText]]
     : ["unknown", gettext("It isn't known whether the order was placed"), [gettext("Ask again: no second order is placed.")]];
+}
+
+// A JSON pointer is for programs; people are told the product.
+function inWords({ pointer, detail }, order) {
+  const line = order.lines[/^\/lines\/(\d+)/.exec(pointer)?.[1]];
+  const row = rows.find((one) => one.dataset.sku === line?.sku);
+  return row ? `${nameOf(row)}: ${detail}` : detail;
 }
 
 function shortage({ sku, requested, available }) {
@@ -187,8 +232,9 @@ function whole(raw) {
 
 const element = (name, properties) => Object.assign(document.createElement(name), properties);
 
-function say(text) {
+function say(text, bad = false) {
   byId("message").textContent = text;
+  byId("message").classList.toggle("bad", bad);
 }
 
 // Start ------------------------------------------------------------------------------------------------------
@@ -205,5 +251,6 @@ if (form) {
   form.addEventListener("submit", buy);
   byId("refresh").addEventListener("click", refresh);
   byId("strategy")?.addEventListener("change", showIdea);
+  restore();
   showSum();
 }

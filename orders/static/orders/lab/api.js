@@ -6,7 +6,13 @@ const EVERY = 120; // ms between two looks
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 const runAddress = (id) => lab.dataset.run.replace("RUN", id);
 
-export class Refused extends Error {}
+/** The lab's refusal: its sentence, and the names of the fields that it is about. */
+export class Refused extends Error {
+  constructor(message, fields = []) {
+    super(message);
+    this.fields = fields;
+  }
+}
 
 async function send(address, fields) {
   const answer = await fetch(address, {
@@ -15,7 +21,7 @@ async function send(address, fields) {
     body: new URLSearchParams(fields),
   });
   const body = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refused(body.message ?? `${answer.status} ${answer.statusText}`);
+  if (!answer.ok) throw new Refused(body.message ?? `${answer.status} ${answer.statusText}`, body.fields);
   return body;
 }
 
@@ -38,6 +44,9 @@ export async function* follow(id) {
     if (!run.events.length) await pause(EVERY);
   }
 }
+
+/** The races that were recorded for those who have not run one yet. */
+export const recording = async () => (await fetch(lab.dataset.recording)).json();
 
 const sources = new Map();
 

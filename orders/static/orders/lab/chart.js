@@ -1,60 +1,49 @@
-// Stock and orders over time. Below zero is what was sold and isn't there.
+// Stock over time, under the lanes and on their scale. Below zero is what was sold and isn't there.
 
-const axis = (more) => ({ ticks: { show: false }, font: "12px system-ui", ...more });
+import { draw } from "./dom.js";
+import { LEFT, RIGHT, flags, scale, ticks } from "./scale.js";
 
-// A canvas knows no light-dark(): the colour is asked of an element that wears it.
-function resolved(name) {
-  const probe = document.createElement("i");
-  probe.style.color = `var(--${name})`;
-  document.body.append(probe);
-  const value = getComputedStyle(probe).color;
-  probe.remove();
-  return value;
+const HEIGHT = 150;
+const FOOT = 18;
+
+/** Lowest and highest number of pieces that a race's curve shows. */
+export function rangeOf(race) {
+  const really = race.stock.sold.map((sold) => race.initial - sold);
+  return [Math.min(0, ...race.stock.left, ...really), Math.max(race.initial, ...race.stock.left)];
 }
 
-const below = (u) => {
-  const zero = u.valToPos(0, "y", true);
-  const { left, width, top, height } = u.bbox;
-  u.ctx.save();
-  u.ctx.globalAlpha = 0.12;
-  u.ctx.fillStyle = resolved("bad");
-  u.ctx.fillRect(left, zero, width, Math.max(0, top + height - zero));
-  u.ctx.globalAlpha = 1;
-  u.ctx.strokeStyle = resolved("text");
-  u.ctx.lineWidth = devicePixelRatio;
-  u.ctx.setLineDash([4, 4]);
-  u.ctx.beginPath();
-  u.ctx.moveTo(left, zero);
-  u.ctx.lineTo(left + width, zero);
-  u.ctx.stroke();
-  u.ctx.restore();
-};
-
 /** Draw the stock of a race into `place`; returns a function that shows it up to a moment, in ms. */
-export function drawStock(place, race, end) {
+export function drawStock(place, race, { end, low, high, moments, label }) {
   const { ms, left, sold } = race.stock;
   place.replaceChildren();
   if (!ms.length) return () => {};
-  const really = sold.map((n) => race.initial - n);
-  const low = Math.min(0, ...left, ...really);
-  const stepped = uPlot.paths.stepped({ align: 1 });
-  const line = (label, name, dash) => ({ label, stroke: resolved(name), width: 2, dash, paths: stepped, points: { show: false } });
-  const soft = resolved("soft");
-  const grid = resolved("line");
-  const plot = new uPlot({
-    width: place.clientWidth,
-    height: 190,
-    cursor: { drag: { x: false, y: false } },
-    scales: { x: { time: false, range: () => [0, end] }, y: { range: () => [low - 1, Math.max(race.initial, ...left) + 1] } },
-    axes: [axis({ stroke: soft, grid: { stroke: grid }, values: (u, at) => at.map((t) => `${t} ms`), space: 70, size: 30 }), axis({ stroke: soft, grid: { stroke: grid }, size: 40 })],
-    series: [{ label: "ms" }, line(gettext("the page says"), "good"), line(gettext("really left"), "bad", [6, 4])],
-    hooks: { drawClear: [below] },
-  }, [ms, left, really], place);
-  return (moment) => {
-    const seen = ms.findLastIndex((at) => at <= moment) + 1;
-    const upTo = (values) => (seen ? [...values.slice(0, seen), values[seen - 1]] : []);
-    plot.setData([seen ? [...ms.slice(0, seen), Math.max(moment, ms[seen - 1])] : [], upTo(left), upTo(really)]);
-  };
+  const width = place.clientWidth;
+  const x = scale(end, width);
+  const y = (pieces) => 8 + ((high - pieces) / Math.max(1, high - low)) * (HEIGHT - FOOT - 16);
+  const clip = draw("rect", { x: 0, y: 0, width, height: HEIGHT });
+  const id = `clip-stock-${place.closest(".panel").id}`;
+  const over = (values) => steps(ms, values, Math.max(end, ms.at(-1)), x, y);
+  const svg = draw("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label },
+    draw("defs", {}, draw("clipPath", { id }, clip)),
+    draw("rect", { class: "below", x: LEFT, y: y(0), width: Math.max(0, width - LEFT - RIGHT), height: Math.max(0, y(low) - y(0)) }),
+    draw("line", { class: "zero", x1: LEFT, x2: width - RIGHT, y1: y(0), y2: y(0) }),
+    ...[high, 0, low].filter((value, at, all) => all.indexOf(value) === at).map((value) => number(value, y(value))),
+    ...flags(moments, x, HEIGHT - FOOT, false),
+    draw("g", { "clip-path": `url(#${id})` }, draw("path", { class: "curve really", d: over(sold.map((n) => race.initial - n)) }), draw("path", { class: "curve says", d: over(left) })),
+    ...ticks(end, x, HEIGHT - 4));
+  place.append(svg);
+  return (moment) => clip.setAttribute("width", x(moment));
+}
+
+function number(value, y) {
+  const text = draw("text", { class: "number", x: LEFT - 8, y });
+  text.textContent = value;
+  return text;
+}
+
+function steps(ms, values, end, x, y) {
+  const corners = ms.map((at, place) => `${place ? `H${x(at)}V${y(values[place])}` : `M${x(at)} ${y(values[place])}`}`);
+  return `${corners.join("")}H${x(end)}`;
 }
 
 /** What the page said and what was sold at a moment. */

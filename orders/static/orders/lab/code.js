@@ -1,4 +1,4 @@
-// The strategy's own lines; the ones on which somebody stands are lit.
+// The strategy's own lines; the ones that somebody executes are lit.
 
 import { source } from "./api.js";
 import { make } from "./dom.js";
@@ -25,21 +25,20 @@ export class CodePane {
     return parts;
   }
 
-  /** Light lines: `{A: 34, B: 36}` or `{7: 34}`, by anyone who stands there. */
+  /** Light lines: `{A: 34}` or `{7: 34}`, by anyone who stands there. */
   light(standing) {
     if (!this.rows) return;
     for (const line of this.rows.values()) {
       line.classList.remove("lit");
-      line.firstChild.textContent = line.dataset.number;
+      line.firstChild.textContent = "";
     }
     for (const [who, number] of Object.entries(standing)) this.#mark(who, this.rows.get(number));
   }
 
   #mark(who, line) {
     if (!line) return;
-    const others = line.classList.contains("lit") ? `${line.firstChild.textContent.slice(1)} ` : "";
     line.classList.add("lit");
-    line.firstChild.textContent = `▶${others}${who}`;
+    line.firstChild.textContent = `▶${who}`;
     const { place } = this;
     const above = line.offsetTop < place.scrollTop;
     const below = line.offsetTop + line.offsetHeight > place.scrollTop + place.clientHeight;
@@ -47,8 +46,7 @@ export class CodePane {
   }
 }
 
+// Who stands there has a column of its own, beside the line's number.
 function row(number, html) {
-  const line = make("div", { className: "line" }, make("span", { className: "gutter", textContent: number }), make("code", { innerHTML: html || " " }));
-  line.dataset.number = number;
-  return line;
+  return make("div", { className: "line" }, make("span", { className: "who" }), make("span", { className: "gutter", textContent: number }), make("code", { innerHTML: html || " " }));
 }

@@ -1,28 +1,34 @@
 // The lab: buttons, address, and who shows what.
 
-import { Refused, follow, say, startRace } from "./api.js";
+import { Refused, follow, recording, say, startRace } from "./api.js";
 import { CodePane } from "./code.js";
 import { byId, fill, make } from "./dom.js";
-import { fillIn } from "./matrix.js";
-import { Panel } from "./panel.js";
+import { fillIn, whenChosen } from "./matrix.js";
+import { Lecture } from "./present.js";
+import { Stage } from "./stage.js";
 import * as steps from "./steps.js";
+import { announcement } from "./words.js";
 
 const form = byId("controls");
 const select = form.elements.strategy;
 const code = new CodePane(byId("race-code"));
-const panels = { left: new Panel(byId("left"), follows), right: new Panel(byId("right"), follows) };
-const shown = {}; // ids of the runs that are seen, by panel
+const stage = new Stage(follows);
+const wanted = new URLSearchParams(location.search);
+const lecture = wanted.get("present") === "1" ? new Lecture() : null;
+const results = new Map(); // by name: what was raced since the page was opened
+let shown = {}; // what is seen: { left, right } with { id, race, parameters }, or { all: id }
 let running = null;
 
 const option = (name) => [...select.options].find((one) => one.value === name);
 const strategyOf = (name) => option(name)?.dataset.strategy ?? name;
+const EMPTY = { left: () => gettext("The broken strategy appears here."), right: () => gettext("The fix appears here.") };
 
 // The two buttons of the first visit -----------------------------------------------------------------------
 
-function pair() {
-  const chosen = select.value === "all" ? option("lost_update") : select.selectedOptions[0];
+function pair(name = select.value) {
+  const chosen = option(name === "all" ? "lost_update" : name);
   if (chosen.dataset.sound === "no") return [chosen.value, chosen.dataset.fix];
-  const broken = [...select.options].filter((one) => one.dataset.fix === chosen.value)[0];
+  const broken = [...select.options].find((one) => one.dataset.fix === chosen.value);
   return [broken?.value ?? "lost_update", chosen.value];
 }
 
@@ -37,10 +43,11 @@ function choose() {
 async function showCode(name) {
   const parts = await code.show(strategyOf(name));
   byId("code-title").textContent = parts.name;
+  byId("code-idea").textContent = option(name)?.dataset.idea ?? "";
   byId("code-notes").replaceChildren(...["interleaving", "verdict"].map((part) => make("p", { lang: "en", textContent: parts[part] ?? "" })));
 }
 
-async function follows(panel) {
+function follows(panel) {
   if (code.name === panel.race.strategy) code.light(panel.standing());
 }
 
@@ -52,14 +59,17 @@ function fields(more) {
 
 async function race(more) {
   if (running) return;
+  running = "starting";
   busy(true);
-  say_(gettext("The buyers are coming …"));
+  point([]);
+  tell(gettext("The buyers are on their way …"));
   try {
     const { id } = await startRace(fields(more));
     running = id;
     await watch(id);
   } catch (problem) {
-    say_(problem instanceof Refused ? problem.message : gettext("The lab doesn't answer."), true);
+    tell(problem instanceof Refused ? problem.message : gettext("The lab doesn't answer."), true);
+    point(problem.fields ?? []);
   }
   running = null;
   busy(false);
@@ -70,53 +80,115 @@ async function watch(id, place) {
     if (event.type === "round") begin(event);
     if (event.type === "answered") answered(event);
     if (event.type === "result") result(event, id, place);
-    if (event.type === "ended") ended(event);
+    if (event.type === "ended") ended(event, id);
   }
 }
 
 function begin({ name, attempt, parameters }) {
   const text = attempt > 1 ? gettext("%(name)s: its fault did not show, try %(attempt)s …") : gettext("%(name)s: %(buyers)s buyers at the door …");
-  say_(fill(text, { name, attempt, buyers: parameters.buyers }));
+  tell(fill(text, { name, attempt, buyers: parameters.buyers }));
   byId("progress").max = parameters.buyers;
   byId("progress").value = 0;
 }
 
-function answered({ name, buyers, parameters }) {
+// Each answer moves the bar only: nobody wants forty announcements.
+function answered({ buyers, parameters }) {
   byId("progress").value = buyers;
-  say_(fill(gettext("%(name)s: %(buyers)s of %(all)s buyers have their answer"), { name, buyers, all: parameters.buyers }));
+  byId("counter").textContent = fill(gettext("%(buyers)s of %(all)s buyers have their answer"), { buyers, all: parameters.buyers });
 }
+
+const isAll = (parameters) => parameters.strategy === "all";
 
 function result(found, id, wanted) {
+  const { parameters } = found;
   fillIn(found);
-  const place = wanted ?? (found.sound ? "right" : "left");
-  if (place === "left" && !wanted && shown.right) panels.right.clear(gettext("Here its fix will be seen, beside it."));
-  if (place === "left" && !wanted) delete shown.right;
-  shown[place] = id;
-  showCode(found.name);
-  panels[place].show(found);
-  remember(found.parameters);
+  results.set(found.name, { id, race: found, parameters });
+  if (isAll(parameters)) shown = { all: id };
+  else put(wanted ?? (found.sound ? "right" : "left"), found.name, wanted);
+  remember(parameters);
 }
 
-function ended({ why, problem }) {
+// What stands side by side was raced under the same conditions; a recording gives way to the visitor's own race.
+function put(place, name, replayed) {
+  const one = results.get(name);
+  const other = place === "left" ? "right" : "left";
+  const stays = shown[other] && same(shown[other].parameters, one.parameters);
+  if (!stays || (place === "left" && !replayed)) {
+    delete shown[other];
+    stage.clear(other, EMPTY[other]());
+  }
+  delete shown.all;
+  shown[place] = one;
+  showCode(name);
+  stage.show(place, one.race);
+}
+
+const same = (some, others) => ["buyers", "stock", "gap", "processes", "fault"].every((name) => String(some[name]) === String(others[name]));
+
+/** Show a race of this visit beside what belongs to it: a broken strategy and its fix. */
+function showPair(name) {
+  showCode(name);
+  const [broken, fix] = pair(name);
+  const found = { left: results.get(broken), right: results.get(fix) };
+  if (!results.get(name)) return;
+  const { all } = shown;
+  shown = all ? { all } : {};
+  for (const place of ["left", "right"]) {
+    if (!found[place] || !same(found[place].parameters, results.get(name).parameters)) {
+      stage.clear(place, EMPTY[place]());
+      continue;
+    }
+    if (!all) shown[place] = found[place];
+    stage.show(place, found[place].race);
+  }
+}
+
+function ended({ why, problem, parameters }, id) {
   const words = {
-    done: gettext("Done."),
-    stopped: gettext("Stopped: the buyers went home, and nothing of theirs is left."),
+    stopped: gettext("Stopped: nothing of this race is left behind."),
     late: gettext("Called off: it took too long."),
     died: gettext("The race ended before its time: its process was killed."),
     left: gettext("The race ended before its time: its server was restarted."),
   };
-  say_(words[why] ?? `${gettext("The race failed:")} ${problem}`, !["done", "stopped"].includes(why));
+  if (why !== "done") return tell(words[why] ?? `${gettext("The race failed:")} ${problem}`, why !== "stopped");
+  const own = [...results.values()].filter((one) => one.id === id);
+  if (isAll(parameters ?? {})) {
+    if (own.length) showPair(results.get("lost_update")?.id === id ? "lost_update" : own[0].race.name);
+    return tell(fill(gettext("Done: %(count)s strategies raced, %(wrong)s of them sold what doesn't exist."), { count: own.length, wrong: own.filter((one) => one.race.oversold).length }));
+  }
+  return tell(own.length ? announcement(own[0].race) : gettext("Done."));
 }
 
+// A disabled button would lose the focus, so the buttons only say that they can't be pressed now.
 function busy(on) {
   byId("lab").setAttribute("aria-busy", on);
-  document.querySelectorAll("#broken, #fixed, #race, #race-all, [data-fault]").forEach((button) => { button.disabled = on; });
+  document.querySelectorAll("#broken, #fixed, #race, #race-all, [data-fault]").forEach((button) => button.setAttribute("aria-disabled", on));
   byId("progress").hidden = byId("stop").hidden = byId("held").hidden = !on;
+  byId("counter").textContent = "";
 }
 
-function say_(text, bad = false) {
+function tell(text, bad = false) {
   byId("message").textContent = text;
   byId("message").classList.toggle("bad", bad);
+}
+
+/** Mark the fields that were refused, and go to the first. */
+function point(names) {
+  [...form.elements].forEach((field) => {
+    const wrong = names.includes(field.name);
+    if (wrong) field.setAttribute("aria-invalid", "true");
+    else field.removeAttribute("aria-invalid");
+    describe(field, wrong);
+  });
+  if (names.length) form.elements[names[0]]?.focus();
+}
+
+/** Have the message read out with a field, beside what describes it anyway. */
+function describe(field, wrong) {
+  const others = (field.getAttribute("aria-describedby") ?? "").split(" ").filter((id) => id && id !== "message");
+  const all = wrong ? [...others, "message"] : others;
+  if (all.length) field.setAttribute("aria-describedby", all.join(" "));
+  else field.removeAttribute("aria-describedby");
 }
 
 // The address: everything that was asked for, and the runs that are seen ------------------------------------
@@ -124,21 +196,37 @@ function say_(text, bad = false) {
 function remember(parameters) {
   const address = new URL(location.pathname, location.href);
   Object.entries(parameters).forEach(([name, value]) => address.searchParams.set(name, value));
-  Object.entries(shown).forEach(([place, id]) => address.searchParams.set(place, id));
+  if (shown.all) address.searchParams.set("all", shown.all);
+  else ["left", "right"].forEach((place) => shown[place] && address.searchParams.set(place, shown[place].id));
+  if (lecture) address.searchParams.set("present", "1");
   history.replaceState(null, "", address);
   byId("link").hidden = false;
 }
 
 async function replay() {
-  const wanted = new URLSearchParams(location.search);
-  for (const place of ["left", "right"]) {
-    if (!wanted.get(place)) continue;
+  const runs = ["all", "left", "right"].filter((place) => wanted.get(place));
+  for (const place of runs) {
     try {
-      await watch(wanted.get(place), place);
-      say_(gettext("This is a race that was run before. Race to see a new one."));
+      await watch(wanted.get(place), place === "all" ? undefined : place);
+      tell(gettext("This is a race that was run before. Race to see a new one."));
     } catch (problem) {
-      say_(problem.message, true);
+      tell(problem.message, true);
     }
+  }
+  return runs.length;
+}
+
+/** Before the first race of a visit: one that was recorded, so that the page shows what it is about at once. */
+async function open() {
+  const { parameters, races } = await recording();
+  races.forEach((race) => fillIn(race, true));
+  if (await replay()) return;
+  const named = wanted.has("strategy") && !["all", "lost_update"].includes(wanted.get("strategy"));
+  if (named || lecture) return;
+  if (!running) tell(gettext("A recorded race. Press button 1 to run your own."));
+  for (const [place, name] of [["left", "lost_update"], ["right", "row_lock"]]) {
+    const race = races.find((one) => one.name === name);
+    if (race && !shown[place] && !running) stage.show(place, { ...race, parameters }, { recorded: true });
   }
 }
 
@@ -149,25 +237,28 @@ async function copy() {
 
 // Start ----------------------------------------------------------------------------------------------------
 
+const left = () => (lecture ? lecture.predict(fields({}), () => race({ strategy: pair()[0] })) : race({ strategy: pair()[0] }));
+const right = () => race({ strategy: pair()[1] });
+
 form.addEventListener("submit", (event) => { event.preventDefault(); race({}); });
 select.addEventListener("change", choose);
-byId("broken").addEventListener("click", () => race({ strategy: pair()[0] }));
-byId("fixed").addEventListener("click", () => race({ strategy: pair()[1] }));
+byId("broken").addEventListener("click", left);
+byId("fixed").addEventListener("click", right);
 byId("race-all").addEventListener("click", () => race({ strategy: "all" }));
 byId("stop").addEventListener("click", () => running && say(running, "stop").catch(() => {}));
 byId("link").addEventListener("click", copy);
 byId("to-steps").addEventListener("click", () => {
   byId("steps").scrollIntoView();
-  byId("begin").focus();
+  byId("begin").focus({ preventScroll: true });
 });
 document.querySelectorAll("[data-fault]").forEach((button) => button.addEventListener("click", () => {
-  byId("panels").scrollIntoView();
+  if (running) return;
+  byId("stage").scrollIntoView();
   race({ ...button.dataset, buyers: 20, stock: 10, gap: 20, processes: 2 });
 }));
-byId("matrix").addEventListener("click", (event) => {
-  const button = event.target.closest("[data-show]");
-  if (button) showCode(button.dataset.show);
-});
-steps.listen(() => strategyOf(select.value === "all" ? "lost_update" : select.value));
+whenChosen(showPair);
+steps.listen(() => strategyOf(select.value === "all" ? "lost_update" : select.value), (name) => pair(name)[1]);
+lecture?.listen(stage, left, right);
+busy(false);
 choose();
-replay();
+open().catch((problem) => tell(String(problem), true));

@@ -1,61 +1,69 @@
-// One race on the page: verdict, player, swimlane, chart, crowd.
+// One race on the page: one number, mugs, swimlane, curve, crowd.
 
-import { drawStock, stockAt } from "./chart.js";
-import { byId, fill, isStill, make } from "./dom.js";
-import { drawLanes } from "./lanes.js";
-import { SIGN, evidence, kindOf, missing, verdict } from "./words.js";
+import { drawStock, rangeOf, stockAt } from "./chart.js";
+import { byId, make } from "./dom.js";
+import { SIGNS, drawLanes } from "./lanes.js";
+import { moments } from "./moments.js";
+import { drawMugs } from "./mugs.js";
+import { SIGN, announcement, evidence, figures, headline, kindOf, sum, victims } from "./words.js";
 
-const PLAY_SECONDS = 5;
-const CROWD = { waiting: "░", locked: "▒", read: "○", decided: "◐", written: "●", recorded: "●", sold: "✓", refused: "✗", error: "!" };
+const CROWD = { waiting: "░", locked: "▒", read: "○", decided: "◐", written: "●", recorded: "●", ...SIGNS };
 
 export class Panel {
-  constructor(place, onMoment) {
+  /** `stage` plays the races of all panels on one scale of time. */
+  constructor(place, stage) {
     this.place = place;
-    this.onMoment = onMoment;
+    this.stage = stage;
     this.race = null;
     new ResizeObserver(() => this.#fit()).observe(place);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
   }
 
   clear(text) {
-    this.#halt();
     this.race = null;
     this.place.className = "panel";
     this.place.replaceChildren(make("p", { className: "empty", textContent: text }));
   }
 
-  show(race) {
-    this.#halt();
+  show(race, recorded = false) {
     this.race = race;
+    this.recorded = recorded;
     this.picked = null;
-    this.end = Math.max(1, ...race.buyers.map((buyer) => buyer.to), ...race.stock.ms);
+    this.paid = victims(race);
+    this.moments = moments(race);
     const kind = kindOf(race);
     this.place.className = `panel ${kind}`;
     this.place.replaceChildren(byId("panel").content.cloneNode(true));
-    this.#find("h2").textContent = `${race.sound ? "✓" : "✗"} ${race.name}`;
-    this.#find(".verdict").textContent = `${SIGN[kind]} ${verdict(race)}`;
-    this.#find(".evidence").textContent = evidence(race);
-    this.#find(".play").addEventListener("click", () => this.#toggle());
-    this.slider.addEventListener("input", () => { this.#halt(); this.seek((this.slider.value / 1000) * this.end); });
+    this.find("h2").textContent = race.name;
+    this.find(".tag").hidden = !recorded;
+    this.find(".headline").textContent = `${SIGN[kind]} ${headline(race)}`;
+    this.find(".evidence").textContent = evidence(race);
+    this.mugs = drawMugs(this.find(".mugs"), race);
+    this.find(".moments").replaceChildren(...this.moments.map((moment) => this.#moment(moment)));
     this.#crowd();
-    this.redraw();
-    this.seek(this.end);
-    this.#sayPlay();
-    if (!isStill()) this.#play();
   }
 
-  redraw() {
+  get end() {
+    return Math.max(1, ...this.race.buyers.map((buyer) => buyer.to), ...this.race.stock.ms);
+  }
+
+  get range() {
+    return rangeOf(this.race);
+  }
+
+  /** Draw lanes and curve on the scales that all panels share: `{ end, low, high }`. */
+  draw(scales) {
     this.width = this.place.clientWidth;
     if (!this.race || this.width < 100) return; // not laid out: the observer calls again when it is
-    this.lanes = drawLanes(this.#find(".swim"), this.race, `${this.race.name}: ${verdict(this.race)}`, (number) => this.pick(number));
-    this.stock = drawStock(this.#find(".chart"), this.race, this.end);
-    this.seek(this.moment ?? this.end);
+    const label = announcement(this.race);
+    const shared = { ...scales, moments: this.moments, label, onPick: (number) => this.pick(number) };
+    this.lanes = drawLanes(this.find(".swim"), this.race, shared);
+    this.stock = drawStock(this.find(".chart"), this.race, shared);
   }
 
   pick(number) {
     this.picked = this.picked === number ? null : number;
     this.cells.forEach((cell) => cell.firstChild.setAttribute("aria-pressed", cell.dataset.number === String(this.picked)));
-    this.seek(this.moment);
+    this.stage.seek(this.stage.moment);
   }
 
   seek(moment) {
@@ -63,16 +71,16 @@ export class Panel {
     this.moment = moment;
     this.lanes?.(moment);
     this.stock?.(moment);
-    this.slider.value = Math.round((moment / this.end) * 1000);
-    this.#find("output").textContent = `${Math.round(moment)} ms`;
+    this.mugs(moment);
     const over = moment >= this.end;
     const { left, sold } = over ? race : stockAt(race, moment);
-    this.#find(".sold").textContent = fill(gettext("sold %(sold)s of %(initial)s"), { sold, initial: race.initial });
-    this.#find(".says").textContent = fill(gettext("the page says %(left)s left"), { left });
-    this.#find(".missing").textContent = missing(race.initial - sold - left);
-    this.#find(".missing").classList.toggle("bad", race.initial - sold - left !== 0);
+    const [paid, initial, says] = figures(sold, race.initial, left);
+    this.find(".sold").textContent = paid;
+    this.find(".sold").classList.toggle("bad", sold > race.initial);
+    this.find(".initial").textContent = initial;
+    this.find(".says").textContent = says;
+    this.find(".sum").textContent = sum(race.initial, sold, left);
     race.buyers.forEach((buyer, at) => this.#cell(this.cells[at], buyer, over));
-    this.onMoment(this);
   }
 
   /** The buyer that is looked at, or anyone who moved last, and the line on which it stands. */
@@ -85,12 +93,13 @@ export class Panel {
     return marks.length ? { [marks[0][0]]: marks[0][1][3] } : {};
   }
 
-  get slider() {
-    return this.#find("input");
+  find(selector) {
+    return this.place.querySelector(selector);
   }
 
-  #find(selector) {
-    return this.place.querySelector(selector);
+  #moment({ ms, text }) {
+    const button = make("button", { type: "button", textContent: `${text} (${Math.round(ms)} ms)`, onclick: () => this.stage.stopAt(ms) });
+    return make("li", {}, button);
   }
 
   #crowd() {
@@ -100,48 +109,18 @@ export class Panel {
       cell.firstChild.setAttribute("aria-pressed", "false");
       return cell;
     });
-    this.#find(".crowd").replaceChildren(...this.cells);
+    this.find(".crowd").replaceChildren(...this.cells);
   }
 
   #cell(cell, buyer, over) {
     const mark = buyer.marks.findLast(([, at]) => at <= this.moment);
-    const state = over || buyer.to <= this.moment ? buyer.answer : mark?.[0];
+    const answer = this.paid.has(buyer.number) ? "victim" : buyer.answer;
+    const state = over || buyer.to <= this.moment ? answer : mark?.[0];
     cell.className = state ?? "";
     cell.firstChild.textContent = `${buyer.number} ${CROWD[state] ?? "·"}`;
   }
 
-  #toggle() {
-    if (this.frame) this.#halt();
-    else this.#play();
-  }
-
-  #halt() {
-    cancelAnimationFrame(this.frame);
-    this.frame = 0;
-    this.#sayPlay();
-  }
-
-  #sayPlay() {
-    const button = this.#find(".play");
-    if (!button) return;
-    button.textContent = this.frame ? "❚❚" : "▶";
-    button.setAttribute("aria-label", this.frame ? gettext("Pause") : gettext("Play again, slowly"));
-  }
-
-  #play() {
-    const began = performance.now();
-    const from = this.moment >= this.end ? 0 : this.moment;
-    const step = (now) => {
-      const moment = from + ((now - began) / (PLAY_SECONDS * 1000)) * this.end;
-      this.seek(Math.min(this.end, Math.max(0, moment)));
-      if (moment >= this.end) this.#halt();
-      else this.frame = requestAnimationFrame(step);
-    };
-    this.frame = requestAnimationFrame(step);
-    this.#sayPlay();
-  }
-
   #fit() {
-    if (this.race && Math.abs(this.place.clientWidth - this.width) > 2) this.redraw();
+    if (this.race && Math.abs(this.place.clientWidth - this.width) > 2) this.stage.redraw();
   }
 }

@@ -1,65 +1,127 @@
-// Step by step: two buyers, and the last piece.
+// Step by step: two buyers and the last piece, as numbered puzzles.
 
 import { Refused, follow, say, source, startSteps } from "./api.js";
 import { CodePane } from "./code.js";
 import { byId, fill, make } from "./dom.js";
-import { ANSWERS, STEP_NAMES, missing } from "./words.js";
+import { ANSWERS, STEP_NAMES, figures, sum } from "./words.js";
 
-const code = new CodePane(byId("step-code"));
+const BUYERS = ["A", "B"];
 const lane = (name) => document.querySelector(`[data-lane="${name}"]`);
-let current = null;
+const panes = Object.fromEntries(BUYERS.map((name) => [name, new CodePane(lane(name).querySelector(".code"))]));
+const SOLVED = "holdfast.puzzles";
 
-export function listen(strategy) {
-  byId("begin").addEventListener("click", () => begin(strategy()));
-  document.querySelectorAll("[data-next]").forEach((button) => button.addEventListener("click", () => next(button)));
+// What each puzzle asks for, as it is seen in a session's state.
+const GOALS = {
+  twice: (state) => state.sold > state.initial,
+  wait: (state) => BUYERS.some((name) => state.lanes[name].blocked),
+  again: (state) => BUYERS.some((name) => state.lanes[name].marks.some(([mark]) => mark === "overtaken")),
+  circle: (state) => BUYERS.some((name) => state.lanes[name].marks.some(([mark]) => mark === "deadlocked")),
+};
+
+let current = null;
+let over = false; // both have their answer, and the session ends by itself
+let strategy = "";
+let presses = []; // of this session, for undo
+let coming = []; // that are to be pressed again
+let seen = null;
+let fixOf = (name) => name;
+
+export function listen(chosen, fix) {
+  fixOf = fix;
+  byId("begin").addEventListener("click", () => begin(chosen()));
+  byId("undo").addEventListener("click", undo);
+  document.querySelectorAll("[data-next]").forEach((button) => button.addEventListener("click", () => next(button.dataset.next)));
+  document.querySelectorAll("[data-puzzle]").forEach((button) => button.addEventListener("click", () => begin(button.dataset.strategy)));
   document.addEventListener("keydown", (event) => {
     if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (current && ["a", "b"].includes(event.key.toLowerCase())) next(lane(event.key.toUpperCase()).querySelector("button"));
+    const key = event.key.toLowerCase();
+    if (current && BUYERS.includes(key.toUpperCase())) next(key.toUpperCase());
+    if (key === "u") undo();
   });
   // A session whose visitor has gone would block others until it notices.
-  addEventListener("pagehide", () => { if (current) say(current, "stop").catch(() => {}); });
+  addEventListener("pagehide", () => { if (current && !over) say(current, "stop").catch(() => {}); });
+  showSolved();
 }
 
-export async function begin(strategy) {
-  byId("begin").disabled = true;
+/** Begin a session; `again` are the presses that lead it to where an earlier one was. */
+export async function begin(name, again = []) {
+  ready(byId("begin"), false);
+  strategy = name;
+  presses = [];
+  ready(byId("undo"), false);
+  coming = [...again];
+  seen = null;
   tell("", gettext("Two buyers come to the shop …"));
-  byId("stage").hidden = false;
-  await code.show(strategy);
+  byId("stage-of-steps").hidden = byId("tile").hidden = false;
+  byId("step-strategy").textContent = name;
+  await Promise.all(BUYERS.map((buyer) => panes[buyer].show(name)));
   try {
-    if (current) await say(current, "stop").catch(() => {});
-    const { id } = await startSteps({ strategy });
+    if (current && !over) await say(current, "stop").catch(() => {});
+    over = false;
+    const { id } = await startSteps({ strategy: name });
     current = id;
     byId("begin").textContent = gettext("Begin again");
-    byId("begin").disabled = false;
-    for await (const event of follow(id)) if (id === current) hear(event, strategy);
+    ready(byId("begin"), true);
+    for await (const event of follow(id)) if (id === current) hear(event);
   } catch (problem) {
     tell("bad", problem instanceof Refused ? problem.message : gettext("The lab doesn't answer."));
   }
-  byId("begin").disabled = false;
+  ready(byId("begin"), true);
 }
 
-async function next(button) {
-  if (button.disabled || !current) return;
-  button.disabled = true;
-  await say(current, button.dataset.next).catch((problem) => tell("bad", problem.message));
+// The focus stays where it is: a button that can't be pressed now only says so.
+const ready = (button, on) => button.setAttribute("aria-disabled", !on);
+const isReady = (button) => button.getAttribute("aria-disabled") !== "true";
+
+async function next(name) {
+  const button = lane(name).querySelector("[data-next]");
+  if (!isReady(button) || !current) return;
+  ready(button, false);
+  presses.push(name);
+  ready(byId("undo"), true);
+  await say(current, name).catch((problem) => tell("bad", problem.message));
 }
 
-function hear(event, strategy) {
-  if (event.type === "steps") show(event, strategy);
+// A step can't be taken back in a database, so the session is begun again and led to the step before.
+function undo() {
+  if (isReady(byId("undo")) && presses.length) begin(strategy, presses.slice(0, -1));
+}
+
+function hear(event) {
+  if (event.type === "steps") show(event);
   if (event.type !== "ended") return;
   current = null;
-  document.querySelectorAll("[data-next]").forEach((button) => { button.disabled = true; });
-  if (event.why !== "done") tell("", event.why === "idle" ? gettext("Nobody pressed anything for a while, so both went home.") : `${gettext("The session has ended.")} ${event.problem ?? ""}`);
+  BUYERS.forEach((name) => ready(lane(name).querySelector("[data-next]"), false));
+  if (event.why !== "done") tell("", event.why === "idle" ? gettext("Nobody pressed anything for a while, so the session has ended.") : `${gettext("The session has ended.")} ${event.problem ?? ""}`);
 }
 
-function show(state, strategy) {
-  const lanes = Object.entries(state.lanes);
-  lanes.forEach(([name, one]) => showLane(name, one));
-  code.light(Object.fromEntries(lanes.filter(([, one]) => one.state !== "done").map(([name, one]) => [name, one.marks.at(-1)?.[2]]).filter(([, line]) => line)));
-  byId("books").hidden = false;
-  byId("books").textContent = [fill(gettext("sold %(sold)s of %(initial)s"), state), fill(gettext("the page says %(left)s left"), state), missing(state.initial - state.sold - state.left)].join(" · ");
-  if (lanes.every(([, one]) => one.state === "done")) judge(state, strategy);
-  else tell("", lanes.every(([, one]) => !one.marks.length) ? gettext("Both stand at the door. Press A or B.") : "");
+function show(state) {
+  BUYERS.forEach((name) => showLane(name, state.lanes[name]));
+  showTile(state);
+  check(state);
+  over = BUYERS.every((name) => state.lanes[name].state === "done");
+  if (over) judge(state);
+  else tell("", BUYERS.every((name) => !state.lanes[name].marks.length) ? gettext("Both stand at the door. Press A or B.") : "");
+  pressAgain(state);
+}
+
+// The next press waits until the one before it has arrived, or its buyer waits for the other.
+function pressAgain(state) {
+  const [name] = coming;
+  if (!name) return;
+  const before = presses.at(-1);
+  const arrived = !before || state.lanes[before].marks.length > (seen?.[before] ?? -1) || state.lanes[before].blocked || state.lanes[before].state === "done";
+  if (!arrived || state.lanes[name].state !== "parked") return;
+  seen = Object.fromEntries(BUYERS.map((buyer) => [buyer, state.lanes[buyer].marks.length]));
+  coming.shift();
+  next(name);
+}
+
+function showTile(state) {
+  byId("tile-stock").textContent = state.left;
+  byId("tile").classList.toggle("bad", state.sold > state.initial);
+  byId("books").textContent = figures(state.sold, state.initial, state.left).join(" · ");
+  byId("books").title = sum(state.initial, state.sold, state.left);
 }
 
 function showLane(name, one) {
@@ -68,7 +130,9 @@ function showLane(name, one) {
   place.dataset.state = one.blocked ? "blocked" : one.state;
   place.querySelector(".marks").replaceChildren(...one.marks.map(([mark, stock]) => make("li", { className: mark, textContent: `${names[mark] ?? mark}${stock === null ? "" : `: ${stock}`}` })));
   place.querySelector(".now").textContent = now(one);
-  place.querySelector("button").disabled = one.state !== "parked";
+  ready(place.querySelector("[data-next]"), one.state === "parked");
+  const line = one.state === "done" ? null : one.marks.at(-1)?.[2];
+  panes[name].light(line ? { [name]: line } : {});
 }
 
 function now(one) {
@@ -78,19 +142,49 @@ function now(one) {
   return one.state === "parked" ? "" : gettext("on its way …");
 }
 
-async function judge(state, strategy) {
-  const answers = Object.values(state.lanes).map((one) => one.answer);
+async function judge(state) {
+  const name = strategy;
+  const answers = BUYERS.map((buyer) => state.lanes[buyer].answer);
   if (answers.includes("home")) return;
-  if (state.sold > state.initial) return tell("won", gettext("You did it: the last piece is sold twice. Now try it with a sound strategy."));
-  const { sound, verdict } = await source(strategy);
-  if (!sound) return tell("", gettext("Sold once. This strategy can be broken: let both read before either writes."));
-  tell("kept", gettext("Sold once, and with this strategy it can't be sold twice."), verdict);
+  const fix = fixOf(name);
+  if (state.sold > state.initial) return tell("won", gettext("You did it: the last piece is sold twice."), "", fix === name ? "" : fix);
+  const { sound, verdict } = await source(name);
+  if (name !== strategy) return;
+  if (!sound) tell("", gettext("Sold once. This strategy can be broken: let both read before either writes."));
+  else tell("kept", gettext("Sold once, and with this strategy it can't be sold twice."), verdict);
 }
 
-function tell(kind, text, why = "") {
+function tell(kind, text, why = "", fix = "") {
   const goal = byId("goal");
   goal.hidden = !text;
   goal.className = `verdict ${kind}`;
   goal.replaceChildren(text);
   if (why) goal.append(make("small", { lang: "en", textContent: ` ${why}` }));
+  const button = byId("try-fix");
+  button.hidden = !fix;
+  button.textContent = fill(gettext("Now try %(fix)s"), { fix });
+  button.onclick = () => begin(fix);
+}
+
+// Puzzles ----------------------------------------------------------------------------------------------------
+
+const solved = () => new Set(JSON.parse(sessionStorage.getItem(SOLVED) ?? "[]"));
+
+function check(state) {
+  const done = solved();
+  const all = [...document.querySelectorAll("[data-puzzle]")];
+  all.filter((puzzle) => puzzle.dataset.strategy === strategy && GOALS[puzzle.dataset.puzzle](state)).forEach((puzzle) => done.add(`${puzzle.dataset.puzzle} ${strategy}`));
+  sessionStorage.setItem(SOLVED, JSON.stringify([...done]));
+  showSolved();
+}
+
+function showSolved() {
+  const done = solved();
+  const all = [...document.querySelectorAll("[data-puzzle]")];
+  all.forEach((puzzle) => {
+    const is = done.has(`${puzzle.dataset.puzzle} ${puzzle.dataset.strategy}`);
+    puzzle.querySelector(".solved").textContent = is ? "✓" : "";
+    puzzle.querySelector(".solved").setAttribute("aria-label", is ? gettext("solved") : gettext("not solved yet"));
+  });
+  byId("solved").textContent = fill(gettext("%(done)s of %(all)s puzzles solved"), { done: done.size, all: all.length });
 }

@@ -1,22 +1,35 @@
-// What is said of a race. Always with initial − sold − left.
+// What is said of a race: one number first, then what was sold, what there was and what the page says.
 
 import { fill } from "./dom.js";
 
-export function verdict(race) {
-  const parts = [
-    fill(gettext("Sold %(sold)s of %(initial)s"), race),
-    fill(gettext("the page says %(left)s left"), race),
-    missing(race.unaccounted),
-  ];
-  if (race.deadlocks) parts.push(interpolate(ngettext("%s deadlock", "%s deadlocks", race.deadlocks), [race.deadlocks]));
-  if (race.errors) parts.push(interpolate(ngettext("%s buyer without an answer", "%s buyers without an answer", race.errors), [race.errors]));
-  return parts.join(" · ");
+const count = (text, number) => interpolate(text, [number]);
+
+/** The verdict as one sentence with one number. */
+export function headline(race) {
+  if (race.oversold) return count(ngettext("%s person paid for a mug that doesn't exist", "%s people paid for a mug that doesn't exist", race.oversold), race.oversold);
+  if (race.deadlocks) return count(ngettext("%s deadlock: buyers waited for each other in a circle", "%s deadlocks: buyers waited for each other in a circle", race.deadlocks), race.deadlocks);
+  if (race.unaccounted > 0) return count(ngettext("%s mug is lost: neither sold nor in stock", "%s mugs are lost: neither sold nor in stock", race.unaccounted), race.unaccounted);
+  if (race.unaccounted < 0) return count(ngettext("The page shows %s mug that is already sold", "The page shows %s mugs that are already sold", -race.unaccounted), -race.unaccounted);
+  if (race.errors) return count(ngettext("Nobody paid for nothing, but %s buyer got no answer", "Nobody paid for nothing, but %s buyers got no answer", race.errors), race.errors);
+  if (!race.exact) return fill(gettext("Nobody paid for nothing, but only %(sold)s of %(due)s mugs were sold"), race);
+  return count(ngettext("%s mug sold, and nobody paid for nothing", "%s mugs sold, and nobody paid for nothing", race.sold), race.sold);
 }
 
-export function missing(unaccounted) {
-  const units = Math.abs(unaccounted);
-  if (!units) return gettext("every unit accounted for");
-  return interpolate(ngettext("%s unit unaccounted for", "%s units unaccounted for", units), [units]);
+/** Three figures: sold, in stock, and what the product page says. */
+export const figures = (sold, initial, left) => [
+  fill(gettext("sold %(sold)s"), { sold }),
+  fill(gettext("in stock %(initial)s"), { initial }),
+  fill(gettext("page says %(left)s"), { left }),
+];
+
+/** The verdict and its figures, for those who hear the page. */
+export const announcement = (race) => `${race.name}: ${headline(race)}. ${figures(race.sold, race.initial, race.left).join(" · ")}`;
+
+/** The sum behind the verdict. */
+export function sum(initial, sold, left) {
+  const unaccounted = initial - sold - left;
+  if (!unaccounted) return gettext("Every unit is accounted for: in stock − sold − page = 0.");
+  return fill(gettext("%(unaccounted)s unaccounted for: in stock %(initial)s − sold %(sold)s − page %(left)s."), { unaccounted, initial, sold, left });
 }
 
 /** `wrong`: too much was sold or units are missing; `short`: safe, and too little was sold; `right`. */
@@ -28,16 +41,25 @@ export function kindOf(race) {
 export const SIGN = { wrong: "✗", short: "△", right: "✓" };
 
 export function evidence(race) {
-  const said = race.evidence[document.documentElement.lang] ?? race.evidence.en;
+  const said = race.evidence[document.documentElement.lang] || race.evidence.en || answers(race);
   const first = said.charAt(0).toUpperCase() + said.slice(1);
   return [first, race.problems[0], trouble(race)].filter(Boolean).join(" ");
 }
+
+// Where the traces show nothing in particular, what the buyers were told is evidence too.
+const answers = (race) => fill(gettext("%(sold)s buyers were told that they have bought, %(refused)s that it is sold out."), race);
 
 function trouble(race) {
   const kind = kindOf(race);
   if (kind === "short" && race.errors) return gettext("Nothing wrong was sold, but buyers went away without an answer.");
   if (kind !== "wrong" && !race.sound) return gettext("Its fault did not show this time: race again, or use more buyers and a longer gap.");
   return "";
+}
+
+/** The numbers of the buyers who paid for a unit that was no longer there: all sales after the last unit. */
+export function victims(race) {
+  const sales = race.buyers.filter((buyer) => buyer.answer === "sold").sort((a, b) => a.to - b.to);
+  return new Set(sales.slice(race.initial).map((buyer) => buyer.number));
 }
 
 export const STEP_NAMES = () => ({
@@ -48,7 +70,7 @@ export const STEP_NAMES = () => ({
   written: gettext("has written the new stock"),
   recorded: gettext("has written the order"),
   committed: gettext("has committed"),
-  unlocked: gettext("has let the lock go"),
+  unlocked: gettext("has released the lock"),
   overtaken: gettext("was overtaken, begins again"),
   busy: gettext("was told: busy, try again"),
   deadlocked: gettext("was ended by the database: both waited for each other"),
@@ -60,5 +82,5 @@ export const ANSWERS = () => ({
   sold: gettext("✓ bought it"),
   refused: gettext("✗ sold out"),
   error: gettext("! error"),
-  home: gettext("went home"),
+  home: gettext("left"),
 });

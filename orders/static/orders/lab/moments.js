@@ -1,0 +1,71 @@
+// The moments of a race that explain it, found in the buyers' marks and in the stock: [{ ms, text }].
+
+import { fill } from "./dom.js";
+
+const MOST = 5;
+const LONG = 400; // ms; a buyer who stands still so long between two steps was stopped
+const LEASED = new Set(["expired_lease", "setnx_expire_del", "setnx_getset", "fenced_lock"]);
+
+const last = (buyer, name) => buyer.marks.findLast(([mark]) => mark === name);
+const sold = (race) => race.buyers.filter((buyer) => buyer.answer === "sold");
+
+/** The moments of `race` that are worth a flag, earliest first. */
+export function moments(race) {
+  const found = [sameReading(race), secondHolder(race), stop(race), first(race, "unavailable", gettext("Redis stops answering")), first(race, "overtaken", gettext("buyer %(number)s is overtaken and must read again")), first(race, "deadlocked", gettext("the database ends buyer %(number)s: a circle of waiting")), oneTooMany(race), jump(race)];
+  return found.filter(Boolean).slice(0, MOST).sort((a, b) => a.ms - b.ms);
+}
+
+function sameReading(race) {
+  if (race.sound && race.kept) return null;
+  const groups = Map.groupBy ? Map.groupBy(readings(race), (mark) => mark[2]) : grouped(readings(race));
+  const [stock, group] = [...groups].sort((a, b) => b[1].length - a[1].length)[0] ?? [];
+  if (!group || group.length < 2) return null;
+  const ms = Math.max(...group.map((mark) => mark[1]));
+  return { ms, text: fill(group.length === 2 ? gettext("both have read %(stock)s here") : gettext("%(count)s buyers have read %(stock)s by here"), { stock, count: group.length }) };
+}
+
+const readings = (race) => sold(race).map((buyer) => last(buyer, "read")).filter((mark) => mark && mark[2] !== null);
+
+function grouped(marks) {
+  const groups = new Map();
+  marks.forEach((mark) => groups.set(mark[2], [...(groups.get(mark[2]) ?? []), mark]));
+  return groups;
+}
+
+// Two buyers at work under the one lock: from having it until the stock is written.
+function secondHolder(race) {
+  const work = sold(race).map((buyer) => ({ number: buyer.number, from: last(buyer, "locked")?.[1], to: last(buyer, "written")?.[1] })).filter(({ from, to }) => from < to).sort((a, b) => a.from - b.from);
+  const at = work.findIndex(({ from }, place) => place && from < work[place - 1].to);
+  if (at < 1) return null;
+  const facts = { second: work[at].number, first: work[at - 1].number };
+  const text = LEASED.has(race.strategy) ? gettext("the lease of buyer %(first)s has ended here: buyer %(second)s gets the lock too") : gettext("buyer %(second)s gets a lock while buyer %(first)s still has one");
+  return { ms: work[at].from, text: fill(text, facts) };
+}
+
+// Only where a process was stopped on purpose: a buyer who waits for a row takes its time as well.
+function stop(race) {
+  if (race.parameters?.fault !== "pause") return null;
+  for (const buyer of race.buyers) {
+    const at = buyer.marks.findIndex(([mark, ms], place) => mark === "decided" && (buyer.marks[place + 1]?.[1] ?? buyer.to) - ms > LONG);
+    if (at >= 0) return { ms: buyer.marks[at][1], text: fill(gettext("buyer %(number)s stands still here, and its lease runs on"), buyer) };
+  }
+  return null;
+}
+
+function first(race, name, text) {
+  const marks = race.buyers.flatMap((buyer) => buyer.marks.filter(([mark]) => mark === name).map(([, ms]) => ({ ms, number: buyer.number })));
+  const earliest = marks.sort((a, b) => a.ms - b.ms)[0];
+  return earliest ? { ms: earliest.ms, text: fill(text, earliest) } : null;
+}
+
+function oneTooMany(race) {
+  const sale = sold(race).map((buyer) => buyer.to).sort((a, b) => a - b)[race.initial];
+  return sale === undefined ? null : { ms: sale, text: fill(gettext("mug number %(number)s is sold; there are %(initial)s"), { number: race.initial + 1, initial: race.initial }) };
+}
+
+function jump(race) {
+  const { ms, left } = race.stock;
+  const rises = left.map((value, at) => ({ ms: ms[at], from: left[at - 1], to: value, by: value - (left[at - 1] ?? value) })).filter(({ by }) => by > 0);
+  const highest = rises.sort((a, b) => b.by - a.by)[0];
+  return highest ? { ms: highest.ms, text: fill(gettext("the page jumps from %(from)s to %(to)s"), highest) } : null;
+}

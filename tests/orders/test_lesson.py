@@ -1,0 +1,98 @@
+"""The recorded race and its picture, the shop's form, the examples of the problems, the groups of the lab."""
+
+import json
+
+import pytest
+
+from inventory.models import Product
+from orders.lab.qr import qr_code
+from orders.lab.texts import grouped, puzzles, strategies
+from orders.management.commands.draw_lesson import PICTURES, SCHEMES, lesson
+from orders.management.commands.record_races import IN_FULL, RECORDING
+from orders.models import Order
+from orders.problem_examples import example
+from orders.problems import PROBLEM_TYPES
+from tests.factories import ProductFactory
+
+RECORDED = json.loads(RECORDING.read_text())
+
+
+def test_the_recording_shows_the_lesson():
+    """The committed recording is of forty buyers and ten mugs, oversold by thirty, beside an exact fix."""
+    races = {race["name"]: race for race in RECORDED["races"]}
+    assert (RECORDED["parameters"]["buyers"], RECORDED["parameters"]["stock"]) == (40, 10)
+    assert (races["lost_update"]["oversold"], races["lost_update"]["left"]) == (30, 9)
+    assert races["row_lock"]["exact"]
+    assert [name for name, race in races.items() if "buyers" in race] == list(IN_FULL)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_picture_is_drawn_from_the_recording(scheme):
+    """The committed picture is what the command draws, and small enough for a README."""
+    path = PICTURES / f"lesson-{scheme}.svg"
+    assert path.read_text() == lesson(RECORDED["races"][0], SCHEMES[scheme])
+    assert path.stat().st_size < 400_000
+
+
+def test_every_strategy_is_in_one_group():
+    """The select offers all strategies, the broken ones first and apart."""
+    shown = strategies()
+    groups = grouped(shown)
+    assert sorted(one.name for _, members in groups for one in members) == sorted(one.name for one in shown)
+    assert all(not one.sound for one in groups[0][1])
+    assert all(one.sound for _, members in groups[1:] for one in members)
+
+
+def test_every_puzzle_is_of_a_strategy_that_is_offered():
+    """A puzzle begins a session, so its strategy must be one that the lab has."""
+    assert {puzzle.strategy for puzzle in puzzles()} <= {one.strategy for one in strategies()}
+
+
+def test_the_qr_code_has_no_markup_of_the_address():
+    """An address with markup in it leaves none in the picture."""
+    assert "script" not in str(qr_code('http://x/"><script>'))
+
+
+@pytest.mark.parametrize("kind", PROBLEM_TYPES, ids=lambda kind: kind.slug)
+def test_every_problem_has_an_example(kind):
+    """The example is the JSON of that very type."""
+    body = json.loads(example(kind))
+    assert (body["type"], body["status"]) == (f"/problems/#{kind.slug}", kind.status)
+
+
+@pytest.mark.django_db
+def test_the_form_of_the_shop_places_an_order(client):
+    """Fields with a quantity become the lines of an order; the page says its total."""
+    ProductFactory(sku="mug", price="7.50", on_hand=40)
+    ProductFactory(sku="pen")
+    page = client.post("/shop/order/", {"quantity-mug": "2", "quantity-pen": "0"}, follow=True)
+    assert "Ordered for 15.00." in page.content.decode()
+    assert Order.objects.count() == 1
+    assert Product.objects.get(sku="mug").on_hand == 38
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("quantity", ["", "-1", "1.5", "x", "9" * 30, "41"])
+def test_the_form_of_the_shop_explains_a_refusal(client, quantity):
+    """What can't be ordered is refused in words by the page, and nothing is sold."""
+    ProductFactory(sku="mug", on_hand=40)
+    page = client.post("/shop/order/", {"quantity-mug": quantity}, follow=True)
+    assert page.status_code == 200
+    assert 'class="notice error"' in page.content.decode()
+    assert not Order.objects.exists()
+
+
+def test_the_form_of_the_shop_is_for_posts_only(client):
+    """Looking at its address changes nothing."""
+    assert client.get("/shop/order/").status_code == 405
+
+
+@pytest.mark.django_db
+def test_a_refused_race_names_its_fields(client, settings):
+    """The page marks the fields that the lab refuses, so the answer names them."""
+    settings.DEBUG = True
+    answer = client.post(
+        "/lab/races/", {"buyers": 61, "stock": 0, "gap": 0, "processes": 2, "strategy": "row_lock"}
+    )
+    assert answer.status_code == 400
+    assert answer.json()["fields"] == ["buyers", "stock"]
