@@ -17,7 +17,7 @@ from django.db import connections
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from locking.conf import read_alias
-from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend, locks
 from locking.core.liveness import base_directory
 from locking.exceptions import BackendError
 from locking.keys.names import check_ttl
@@ -246,7 +246,7 @@ def _ends_early(function: Any) -> bool:
         return False
     try:
         return options.open_transaction_policy() == "refuse"
-    except (ImproperlyConfigured, ImportError, LookupError):
+    except (ImproperlyConfigured, ImportError, InvalidLockBackend):
         return True  # the alias can't be used: another check says why
 
 

@@ -100,7 +100,7 @@ def test_a_database_without_tables_is_one_clear_sentence(monkeypatch):
 def test_a_redis_that_is_down_is_one_clear_sentence(settings):
     """What can't be prepared ends the race with the reason and the way out, and leaves no product."""
     settings.REDIS_URL = "unix:///nowhere/redis.sock"
-    with pytest.raises(CommandError, match=r"Redis doesn't answer .* REDIS_URL"):
+    with pytest.raises(CommandError, match=r"Redis can't be used .* REDIS_URL"):
         oversell("--strategy", "redis_script")
     assert not Product.objects.exists()
 
