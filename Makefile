@@ -13,7 +13,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test check docs bench loadtest stop clean lock
+.PHONY: help venv migrate demo serve test check docs bench loadtest matrix release stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -51,6 +51,14 @@ docs: $(READY) ## build the documentation into build/docs
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
 	@$(RUN) -m sphinx -q -W -b html docs build/docs
 	@echo "build/docs/index.html"
+
+matrix: $(READY) ## try the wheel on every version of Django, Redis' client, Celery that is supported
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements-release.txt
+	@$(RUN) -m nox
+
+release: $(READY) ## build, check and describe what would be published, in dist/ (uploads nothing)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements-release.txt
+	@$(RUN) -m config.release
 
 stop: ## stop the embedded servers
 	@if [ -e $(READY) ]; then $(RUN) -m config.embedded stop; fi

@@ -1,8 +1,8 @@
 """Holdfast's `locking`: distributed locks for Django that are let go only after the commit."""
 
-from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
 from locking.core.lease import Lease
-from locking.core.lock import Lock, assert_locked, get_lock
+from locking.core.lock import Lock, assert_locked, current_lease, get_lock
 from locking.exceptions import (
     BackendError,
     BackendUnavailable,
@@ -32,8 +32,8 @@ __all__ = [
     "LockTransactionError",
     "StaleFencingToken",
     "assert_locked",
+    "current_lease",
     "distributed_lock",
-    "get_fair_lock",
     "get_lock",
     "get_read_lock",
     "get_semaphore",

@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from locking.conf import read_alias
+from locking.conf import DEFAULTS, read_alias
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend, locks
 from locking.core.liveness import base_directory
 from locking.exceptions import BackendError
@@ -82,7 +82,7 @@ def _check_backend(alias: str) -> Iterator[CheckMessage]:
             id="locking.E004",
         )
         return
-    if not backend.shared_between_processes and not settings.DEBUG:
+    if not backend.shared_between_processes and not settings.DEBUG and not _under_test():
         yield Warning(
             f"LOCKING[{alias!r}] uses {backend.settings.backend}, whose locks hold within one process only.",
             hint="Use it in tests; in production take a backend that all processes share, such as Redis.",
@@ -91,8 +91,15 @@ def _check_backend(alias: str) -> Iterator[CheckMessage]:
     yield from backend.check()
 
 
+def _under_test() -> bool:
+    """Whether Django's test environment is set up, as its test runner and pytest-django do first."""
+    return "django.test.utils" in sys.modules and hasattr(
+        sys.modules["django.test.utils"]._TestState, "saved_data"
+    )
+
+
 def _setting_error(text: str) -> CheckMessage:
-    return Error(text, hint="See docs/reference/settings.md for what LOCKING takes.", id="locking.E001")
+    return Error(text, hint=f"Each alias takes {', '.join(DEFAULTS)}.", id="locking.E001")
 
 
 def _missing_alias(text: str) -> CheckMessage:
@@ -194,7 +201,11 @@ def _no_row_locks(alias: str) -> CheckMessage:
 
 
 def _unfenced(text: str) -> CheckMessage:
-    return Error(text, hint="Leave fenced out, or see docs/how-to/fencing.md.", id="locking.E008")
+    return Error(
+        text,
+        hint="Leave fenced out, or use a backend that mints tokens and PostgreSQL, MariaDB, MySQL or SQLite.",
+        id="locking.E008",
+    )
 
 
 def _using(options: Options) -> set[str]:

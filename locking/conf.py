@@ -20,7 +20,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "TTL": None,
     "WATCHDOG_TTL": None,
     "WAIT": 5.0,
-    "KEY_PREFIX": "",
+    "KEY_PREFIX": None,
     "ON_CONFLICT": "auto",
     "ON_OPEN_TRANSACTION": "refuse",
     "FENCE_TIMEOUT": None,
@@ -44,7 +44,7 @@ class AliasSettings:
         watchdog_ttl: seconds of a lease that the watchdog keeps alive; a killed holder's lock stays taken for
             so long. None = 30.
         wait: default seconds that `acquire` waits; None = without end.
-        key_prefix: put before every name.
+        key_prefix: put before every name; where the setting is None, the backend's `default_key_prefix`.
         on_conflict: what `@distributed_lock` does when the lock is busy.
         on_open_transaction: what acquiring a lock does inside an open transaction: `refuse`, `hold` it until
             the transaction has ended, or `ignore` the transaction.
@@ -97,7 +97,7 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
         ttl=ttl,
         watchdog_ttl=watchdog_ttl,
         wait=wait,
-        key_prefix=str(values["KEY_PREFIX"]),
+        key_prefix="" if values["KEY_PREFIX"] is None else str(values["KEY_PREFIX"]),
         on_conflict=values["ON_CONFLICT"],
         on_open_transaction=on_open_transaction,
         fence_timeout=fence_timeout,

@@ -127,3 +127,13 @@ def empty_redis(redis_room: redis.Redis) -> None:
 def english() -> None:
     """Start each test in the default language: a request leaves its own behind in the thread."""
     translation.deactivate()
+
+
+@pytest.fixture(autouse=True)
+def bare_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep locks under their bare names, as `KEY_PREFIX: ""` does: tests look at the keys in Redis."""
+    from locking.backends.redis import RedisBackend
+    from locking.backends.redlock import RedlockBackend
+
+    for backend in (RedisBackend, RedlockBackend):
+        monkeypatch.setattr(backend, "default_key_prefix", classmethod(lambda cls, settings: ""))

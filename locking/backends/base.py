@@ -213,6 +213,11 @@ class BaseLockBackend(ABC):
         self.settings = settings
         self.alias = settings.alias
 
+    @classmethod
+    def default_key_prefix(cls, settings: AliasSettings) -> str:
+        """Return what is put before every name where the alias sets no `KEY_PREFIX`."""
+        return ""
+
     def key(self, name: str) -> str:
         """Return the key under which the backend stores `name`."""
         return self.settings.key_prefix + name

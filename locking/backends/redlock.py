@@ -37,6 +37,7 @@ from locking.backends.base import (
 from locking.backends.options import own_number
 from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.index import Index
+from locking.backends.redis.namespace import default_key_prefix
 from locking.backends.redis.nodes import Node, Silence, ask_all
 from locking.backends.redis.quorum_listing import QuorumListing
 from locking.backends.redis.scripts import (
@@ -94,6 +95,11 @@ class RedlockBackend(BaseLockBackend):
         self._quorum_listing = QuorumListing(
             [node.wire for node in self.nodes], settings.key_prefix, self.quorum
         )
+
+    @classmethod
+    def default_key_prefix(cls, settings: AliasSettings) -> str:
+        """See the base class."""
+        return default_key_prefix(settings)
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class."""

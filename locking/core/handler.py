@@ -9,6 +9,7 @@ their replies.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from django.core.signals import setting_changed
@@ -78,6 +79,8 @@ class LockHandler(Base):
             raise InvalidLockBackend(f"LOCKING has no alias {alias!r}; it has {known}")
         options = read_alias(alias, self.settings[alias])
         backend_class: type[BaseLockBackend] = import_string(options.backend)
+        if self.settings[alias].get("KEY_PREFIX") is None:
+            options = replace(options, key_prefix=backend_class.default_key_prefix(options))
         return backend_class(options)
 
     def reset(self) -> None:

@@ -13,10 +13,11 @@ import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from types import TracebackType
+from typing import ClassVar, Final, Self
 
 from locking.backends.base import BaseLockBackend
 from locking.core.events import SAMPLES
@@ -76,10 +77,26 @@ def held_by(context: object, alias: str, key: str) -> SingleLease | None:
     return lease if lease.context() is context else None
 
 
+def latest_of(context: object) -> SingleLease | None:
+    """Return what a thread or task acquired last of all that it still holds."""
+    held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+    mine = [lease for lease in held if lease.context() is context and not lease.unreleased]
+    return max(mine, key=lambda lease: lease.taken_at, default=None)
+
+
+@dataclass(slots=True)
+class EndOfBlock:
+    """How a lease is released at the end of a block; `locking.core.lock` says it."""
+
+    release: Callable[[Lease, BaseException | None], None]
+    arelease: Callable[[Lease, BaseException | None], Awaitable[None]]
+
+
 class Lease(ABC):
     """What `acquire` returns: proof of a hold, and the way to ask for its state, prolong it and end it."""
 
     __slots__ = ()
+    _end_of_block: ClassVar[EndOfBlock]
     name: str
     key: str
     """Where the backend keeps it; of the first of several names, as `owner` is."""
@@ -147,6 +164,26 @@ class Lease(ABC):
     def fencing_token(self) -> int:
         """The strictly rising number of this hold; of the first of several names (see `leases`)."""
         return self.leases[0].token
+
+    # `with lease:` releases at the end of the block, as `with lock:` does
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.state is not State.RELEASED:
+            self._end_of_block.release(self, error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.state is not State.RELEASED:
+            await self._end_of_block.arelease(self, error)
 
     def __bool__(self) -> bool:
         """True, so that `if lock.try_acquire():` reads as it should."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Final
@@ -16,7 +17,7 @@ from locking.conf import DEFAULT_LEASE
 from locking.core import events
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import Lease, MultiLease, SingleLease, State, held_by
+from locking.core.lease import EndOfBlock, Lease, MultiLease, SingleLease, State, held_by, latest_of
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
 from locking.core.pending_release import release_retrier
@@ -52,6 +53,7 @@ from locking.signals import (
 )
 from locking.utils.call_site import CallSite, caller_site
 from locking.utils.clock import now
+from locking.utils.hints import with_hints
 from locking.utils.ownership import (
     current_context,
     is_owner_of,
@@ -70,6 +72,7 @@ NO_HOLD: Final = 0.0
 """The default of `min_hold`: nearly nobody gives another, so the very object needs no check."""
 
 
+@with_hints
 def get_lock(
     *names: str,
     ttl: float | Unset | None = UNSET,
@@ -204,6 +207,7 @@ class Lock(ABC):
 
     # taking
 
+    @with_hints
     def acquire(self, wait: float | Unset | None = UNSET) -> Lease:
         """Wait until the lock is ours and return its lease.
 
@@ -247,6 +251,22 @@ class Lock(ABC):
             return await self.aacquire(wait=0)
         except LockNotAcquired:
             return None
+
+    def attempt(self, wait: float | Unset | None = 0.0) -> Attempt:
+        """Return a block that is entered with a lease, or with None when the lock was not acquired.
+
+        Args:
+            wait: seconds to try; 0 = once, None = without end.
+
+        Raises:
+            BackendUnavailable: on entering, when nobody answered.
+
+        Example:
+            >>> with get_lock("nightly").attempt() as lease:
+            ...     if lease:
+            ...         send_report()
+        """
+        return Attempt(self, wait)
 
     # the leases of the running thread or task, innermost last
 
@@ -380,6 +400,45 @@ def _settled(lease: Lease, failure: LockError, body_error: BaseException | None)
         logger.warning("%s (while %r was raised under it)", failure, body_error)
         return True
     return False
+
+
+Lease._end_of_block = EndOfBlock(_give_back, _agive_back)
+
+
+class Attempt:
+    """What `Lock.attempt` returns: `with` and `async with` give a lease, or None."""
+
+    __slots__ = ("_leases", "_lock", "_wait")
+
+    def __init__(self, lock: Lock, wait: float | Unset | None) -> None:
+        self._lock, self._wait = lock, wait
+        self._leases: list[Lease | None] = []
+
+    def __enter__(self) -> Lease | None:
+        lease: Lease | None = None
+        with suppress(LockNotAcquired):
+            lease = self._lock.acquire(self._wait)
+        self._leases.append(lease)
+        return lease
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._leases.pop() is not None:
+            self._lock.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Lease | None:
+        lease: Lease | None = None
+        with suppress(LockNotAcquired):
+            lease = await self._lock.aacquire(self._wait)
+        self._leases.append(lease)
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._leases.pop() is not None:
+            await self._lock.__aexit__(kind, error, trace)
 
 
 class SingleLock(Lock):
@@ -693,6 +752,35 @@ def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:
         if lease is None:
             raise LockNotOwned(f"this code needs the lock {name!r}, which this thread or task doesn't hold")
         lease.ensure_held()
+
+
+def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> Lease:
+    """Return the lease that the running thread or task holds: inside a decorated function, its lock's.
+
+    Args:
+        name: of which lock; None = the one acquired last, on any backend.
+        backend: alias in `LOCKING`, where a name is given.
+
+    Raises:
+        LockNotOwned: this thread or task doesn't hold it.
+
+    Example:
+        >>> @distributed_lock(key="'order:'+<order_id>", ttl=10)
+        ... def pay(order_id):
+        ...     current_lease().extend(60)
+    """
+    context = current_context()
+    if name is not None:
+        engine = locks[backend]
+        lease = held_by(context, engine.alias, engine.key(check_names((name,))[0]))
+    else:
+        lease = latest_of(context)
+    if lease is None:
+        which = "no lock" if name is None else f"not the lock {name!r}"
+        raise LockNotOwned(
+            f"this thread or task holds {which}; call it in the body of a locked function or block"
+        )
+    return lease
 
 
 def force_release(name: str, *, owner: str, backend: str = DEFAULT_ALIAS) -> bool:

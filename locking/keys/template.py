@@ -4,6 +4,9 @@
     term     = 'text' | "text" | "<" [conv ":"] name {"." attr} ["|" 'default'] ">"
     conv     = str | int | uuid | slug
 
+Or, where a template has braces and neither quotes nor angle brackets, in the style of `str.format`:
+`order:{order_id}` is `'order:'+<order_id>`.
+
 A template is read once, at decoration, and every mistake that can be seen then is told then, with its column.
 At a call only attributes are read: nothing is evaluated, called or indexed.
 
@@ -18,7 +21,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any, Final, NoReturn
@@ -353,11 +356,60 @@ def compile_template(source: str) -> Template:
 
 @lru_cache(maxsize=1024)
 def _compile(source: str) -> Template:
-    terms = _merge_texts(_Parser(source).template())
+    read = _format_terms(source) if FORMAT_STYLE.fullmatch(source) else _Parser(source).template()
+    terms = _merge_texts(read)
     _refuse_unbalanced(source, "".join(t.text if isinstance(t, Text) else "x" for t in terms))
     if terms == (Text(""),):
         raise _error(source, 0, "the key is empty: unrelated callers would share one lock")
     return Template(source, terms, _unsafe(source, terms))
+
+
+FORMAT_STYLE: Final = re.compile(r"""[^'"<>]*(?<![$#]){[^'"<>]*""")
+"""`order:{order_id}`: braces and neither quotes nor angle brackets. `${id}` and `#{id}` are of others."""
+
+FIELD: Final = re.compile(r"{([^{}]*)}")
+
+
+def _format_terms(source: str) -> list[Text | Value]:
+    """Read the format style: `order:{order.pk}` is `'order:'+<order.pk>`."""
+    terms: list[Text | Value] = []
+    end = 0
+    for field in FIELD.finditer(source):
+        terms += _format_text(source, end, field.start())
+        terms.append(_format_value(source, field))
+        end = field.end()
+    return terms + _format_text(source, end, len(source))
+
+
+def _format_text(source: str, start: int, end: int) -> list[Text | Value]:
+    text = source[start:end]
+    if stray := re.search(r"[{}]", text):
+        reason = "this brace has no partner; literal braces need the quoted style: 'text'+<parameter>"
+        raise _error(source, start + stray.start(), reason)
+    return [Text(text)] if text else []
+
+
+def _format_value(source: str, field: re.Match[str]) -> Value:
+    """Read one field with the grammar's own reader; conversions, formats and indexes aren't part of it."""
+    inside = field[1]
+    for mark, reason in FORMAT_HABITS.items():
+        if mark in inside:
+            raise _error(source, field.start(1) + inside.index(mark), reason)
+    parser = _Parser(" " * field.start() + f"<{inside}>")
+    parser.source = source  # what an error shows
+    (value,) = parser.template()
+    assert isinstance(value, Value)
+    return replace(value, source=f"<{inside.strip()}>")
+
+
+FORMAT_HABITS: Final = {
+    "!": "a key has no conversions; write the parameter's name alone",
+    ":": "a key has no format specs; for a converter write 'text'+<int:name>",
+    "[": "a key indexes nothing; compute it in a callable key",
+    "(": "a key calls nothing; compute it in a callable key",
+    "|": "a default needs the quoted style: 'text'+<name|'none'>",
+}
+"""What the braces of `str.format` may hold, and those of a key may not."""
 
 
 def _merge_texts(terms: list[Text | Value]) -> tuple[Text | Value, ...]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
+from uuid import uuid4
 
 from django.test.utils import TestContextDecorator, override_settings
 
-from locking.backends.base import Busy
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
 from locking.backends.memory import STORES, Store
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import HOLDS, Lease, SingleLease
-from locking.exceptions import LockNotAcquired, LockNotOwned
+from locking.core.lease import HOLDS, Lease, SingleLease, unregister
+from locking.exceptions import BackendUnavailable, LockNotAcquired, LockNotOwned
 from locking.keys.names import check_name
 from locking.utils.ownership import new_owner
 
@@ -45,10 +48,15 @@ class override_locks(override_settings):  # noqa: N801 - named like Django's ove
         chosen = self._aliases or tuple(entries)
         for alias in chosen:
             locks[alias]  # an alias that LOCKING doesn't have is a mistake, told by the handler
-            entries[alias] = _in_memory(entries[alias])
+            entries[alias] = self._entry(entries[alias])
         self._stores = {alias: STORES.pop(alias) for alias in chosen if alias in STORES}
         self.options = {"LOCKING": entries}
         super().enable()
+
+    def _entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what replaces an alias's entry in `LOCKING`."""
+        kept = {name: value for name, value in entry.items() if name not in ("CACHE", "LOCATION", "OPTIONS")}
+        return {**kept, "BACKEND": MEMORY}
 
     def decorate_class(self, cls: type) -> type:
         """Enable for each test of a TestCase; Django's way for settings would need them known by now."""
@@ -56,15 +64,39 @@ class override_locks(override_settings):  # noqa: N801 - named like Django's ove
 
     def disable(self) -> None:
         """Put the backends back."""
+        _drop_leases({id(backend.settings) for backend in locks.all(initialized_only=True)})
         super().disable()
         for alias in self.options["LOCKING"]:
             STORES.pop(alias, None)
         STORES.update(self._stores)
 
 
-def _in_memory(entry: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in entry.items() if name not in ("CACHE", "LOCATION", "OPTIONS")}
-    return {**kept, "BACKEND": MEMORY}
+def _drop_leases(settings: set[int]) -> None:
+    """Stop renewing what was left held, and don't let the next test re-enter it."""
+    for lease in [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]:
+        if id(lease.backend.settings) in settings:  # another kind of lock shares its backend's settings
+            lease.renewed = False
+            unregister(lease)
+
+
+class isolate_locks(override_locks):  # noqa: N801 - named like Django's override_settings
+    """Keep the backends, and put a prefix of its own before every name: runs can share one server.
+
+    For tests that need the real engine. What a test leaves held ends with its ttl. Arguments: as for
+    `override_locks`.
+
+    Example:
+        >>> with isolate_locks():
+        ...     place_order(42)
+    """
+
+    def enable(self) -> None:
+        """Choose a prefix that no other block has."""
+        self._prefix = f"test-{uuid4().hex[:12]}:"
+        super().enable()
+
+    def _entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        return {**entry, "KEY_PREFIX": f"{entry.get('KEY_PREFIX') or ''}{self._prefix}"}
 
 
 def held_locks(backend: str = DEFAULT_ALIAS) -> list[str]:
@@ -82,8 +114,14 @@ def _held(alias: str) -> list[SingleLease]:
 
 
 @contextmanager
-def simulate_contention(name: str, *, backend: str = DEFAULT_ALIAS) -> Iterator[str]:
-    """Have someone else hold the lock `name` inside the block; yields that rival's owner.
+def simulate_contention(name: str, *, waits: bool = False, backend: str = DEFAULT_ALIAS) -> Iterator[str]:
+    """Have someone else hold the lock `name` inside the block; yields that holder's owner.
+
+    Args:
+        name: what is locked.
+        waits: False: an attempt is refused at once, as though its `wait` had passed. True: it really waits,
+            and is granted the lock when the block ends.
+        backend: alias in `LOCKING`.
 
     Raises:
         LockNotAcquired: the lock is held already.
@@ -97,10 +135,90 @@ def simulate_contention(name: str, *, backend: str = DEFAULT_ALIAS) -> Iterator[
     outcome = engine.try_acquire(key, rival, LONG_ENOUGH)
     if isinstance(outcome, Busy):
         raise LockNotAcquired(name, waited=0.0, backend=backend, holder=outcome.holder)
-    try:
+
+    def refuse() -> LockNotAcquired:
+        return LockNotAcquired(name, waited=0.0, backend=backend, holder=rival, retry_after=1.0)
+
+    busy = Busy(retry_after=1.0, holder=rival)
+    with ExitStack() as stack:
+        stack.callback(engine.release, key, rival)
+        if not waits:
+            stack.enter_context(_refused(engine, key, refuse, busy))
         yield rival
-    finally:
-        engine.release(key, rival)
+
+
+@contextmanager
+def simulate_outage(*, backend: str = DEFAULT_ALIAS) -> Iterator[None]:
+    """Have no server answer inside the block: every `acquire` raises BackendUnavailable at once.
+
+    Locks that are held already stay held; other kinds of lock (`get_semaphore` and the like) still answer.
+
+    Example:
+        >>> with simulate_outage():
+        ...     assert client.post("/orders/42/pay/").status_code == 503
+    """
+
+    def refuse() -> BackendUnavailable:
+        error = BackendUnavailable(f"the lock backend {backend!r} does not answer (simulate_outage)")
+        error.sent = False
+        return error
+
+    with _refused(locks[backend], None, refuse):
+        yield
+
+
+@contextmanager
+def _refused(
+    engine: BaseLockBackend, key: str | None, refuse: Callable[[], Exception], busy: Busy | None = None
+) -> Iterator[None]:
+    """Refuse attempts to acquire `key` (None = any key); one that would wait is told `busy` first."""
+
+    def chosen(make: Any, refused: Any, asked: str, *args: Any, **options: Any) -> Any:
+        return refused(refuse, busy) if key in (None, asked) else make(asked, *args, **options)
+
+    with (
+        patch.object(engine, "place", partial(chosen, engine.waiter, RefusedPlace)),
+        patch.object(engine, "async_waiter", partial(chosen, engine.async_waiter, AsyncRefusedPlace)),
+    ):
+        yield
+
+
+class RefusedPlace(Waiter):
+    """A thread's attempt that is refused instead of waiting."""
+
+    def __init__(self, refuse: Callable[[], Exception], busy: Busy | None) -> None:
+        self._refuse, self._busy = refuse, busy
+
+    def try_acquire(self, *, queue: bool) -> Outcome:
+        """Tell that the lock is held, or raise the refusal."""
+        if self._busy is None:
+            raise self._refuse()
+        return self._busy
+
+    def wait(self, timeout: float) -> Outcome:
+        """Raise the refusal."""
+        raise self._refuse()
+
+    def leave(self) -> None:
+        """Nothing was sent, so nothing is to undo."""
+
+
+class AsyncRefusedPlace(AsyncWaiter):
+    """A task's attempt that is refused instead of waiting."""
+
+    def __init__(self, refuse: Callable[[], Exception], busy: Busy | None) -> None:
+        self._place = RefusedPlace(refuse, busy)
+
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        """See `RefusedPlace`."""
+        return self._place.try_acquire(queue=queue)
+
+    async def wait(self, timeout: float) -> Outcome:
+        """See `RefusedPlace`."""
+        return self._place.wait(timeout)
+
+    async def leave(self) -> None:
+        """Nothing was sent, so nothing is to undo."""
 
 
 def simulate_loss(lease: Lease | str, *, backend: str = DEFAULT_ALIAS) -> None:

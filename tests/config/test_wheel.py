@@ -1,6 +1,8 @@
 """The wheel of `locking` alone, used in an environment that has nothing of this project."""
 
+import ast
 import os
+import re
 import subprocess
 import zipfile
 from pathlib import Path
@@ -51,6 +53,37 @@ def test_it_holds_locking_alone_with_all_its_files(wheel):
     assert packed == {str(path.relative_to(ROOT)) for path in here}
     assert {"locking/py.typed", "locking/__init__.py"} <= packed
     assert any(name.endswith(".lua") for name in packed)
+
+
+def test_its_metadata_stands_alone(wheel):
+    """The page on an index has no link into a checkout; licence, plugin and versions are declared."""
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = [each for each in packed.namelist() if each.endswith(".dist-info/METADATA")]
+        metadata = packed.read(name).decode()
+        entry_points = packed.read(name.replace("METADATA", "entry_points.txt")).decode()
+        assert any(each.endswith("licenses/LICENSE") for each in packed.namelist())
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", metadata) == []
+    assert "Python 3.11 to" in metadata  # the package's own page, not the demo's
+    assert "locking = locking.testing.pytest_plugin" in entry_points
+    for tried in ("Framework :: Django :: 6.1", "Programming Language :: Python :: 3.13"):
+        assert f"Classifier: {tried}" in metadata
+
+
+def test_no_text_points_to_a_page_that_the_wheel_has_not():
+    """Errors and hints name no file of the documentation: who installed the wheel has none."""
+    pointing = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "locking").rglob("*.py")
+        for node in texts(ast.parse(path.read_text()))
+        if re.search(r"\bdocs/", str(node.value))
+    ]
+    assert pointing == []
+
+
+def texts(tree: ast.AST) -> list[ast.Constant]:
+    """Every string of a module but its docstrings."""
+    statements = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in statements]
 
 
 def test_it_works_in_an_empty_environment(wheel_environment, tmp_path):

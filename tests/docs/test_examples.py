@@ -1,7 +1,10 @@
 import re
+import unittest
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.test import SimpleTestCase
 
 from config.settings import INSTALLED_APPS
 
@@ -23,6 +26,20 @@ def test_the_examples_of_a_page_run(page):
     names = {"__name__": f"examples of {name_of(page)}", "INSTALLED_APPS": list(INSTALLED_APPS)}
     for block in PYTHON.findall(page.read_text()):
         exec(compile(block, name_of(page), "exec"), names)  # noqa: S102 - our own pages
+    assert failures_of_test_cases(names) == []
+
+
+def failures_of_test_cases(names: dict[str, Any]) -> list[Any]:
+    """Run the test cases that a page has defined."""
+    result = unittest.TestResult()
+    for value in names.values():
+        if (
+            isinstance(value, type)
+            and issubclass(value, SimpleTestCase)
+            and value.__module__ == names["__name__"]
+        ):
+            unittest.defaultTestLoader.loadTestsFromTestCase(value).run(result)
+    return result.failures + result.errors
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -88,11 +88,21 @@ def test_a_cache_that_is_not_redis_is_told(settings: Any) -> None:
 
 
 @pytest.mark.parametrize(("debug", "ids"), [(True, []), (False, ["locking.W001"])])
-def test_a_backend_of_one_process_is_for_debug(settings: Any, debug: bool, ids: list[str]) -> None:
+def test_a_backend_of_one_process_is_for_debug(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, debug: bool, ids: list[str]
+) -> None:
     """The memory backend is fine on a developer's machine and a trap in production."""
+    monkeypatch.setattr(checks, "_under_test", lambda: False)
     settings.DEBUG = debug
     settings.LOCKING = {"default": {"BACKEND": MEMORY}}
     assert found() == ids
+
+
+def test_a_backend_of_one_process_is_fine_under_tests(settings: Any) -> None:
+    """Tests run without DEBUG, and locks in memory are what they should have."""
+    settings.DEBUG = False
+    settings.LOCKING = {"default": {"BACKEND": MEMORY}}
+    assert found() == []
 
 
 # --- decorators -------------------------------------------------------------------------------------------

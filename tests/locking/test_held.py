@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from locking import get_fair_lock, get_lock, get_read_lock, get_semaphore, get_write_lock
+from locking import get_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection.admin_actions import extend_held, force_release
 from locking.inspection.held import HeldLock, find_hold, held_locks, holds_of

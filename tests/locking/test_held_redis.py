@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from locking import BackendUnavailable, get_fair_lock, get_lock, get_read_lock, get_semaphore, get_write_lock
+from locking import BackendUnavailable, get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.backends.base import Grant
 from locking.backends.redis.index import Index, read_entry, tags
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection.admin_actions import extend_held, force_release
 from locking.inspection.held import GONE, held_locks, holds_of

@@ -525,3 +525,62 @@ def test_nothing_is_evaluated(text: str) -> None:
     )
     with pytest.raises(LockKeyError):
         render("<v>", v=Tripwire())
+
+
+# --- the format style -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "name"),
+    [
+        ("order:{order_id}", {"order_id": 42}, "order:42"),
+        ("{order_id}", {"order_id": 42}, "42"),
+        (
+            "order:{order.pk}:line:{line}",
+            {"order": SimpleNamespace(pk=7), "line": "a:b"},
+            "order:7:line:a%3Ab",
+        ),
+        ("order:{ order_id }/pay", {"order_id": 42}, "order:42/pay"),
+    ],
+)
+def test_a_format_style_template_is_rendered(source, arguments, name):
+    """It means what the quoted style means, with the same encoding of values."""
+    assert compile_template(source).render(arguments) == name
+
+
+@pytest.mark.parametrize(
+    ("source", "column", "reason"),
+    [
+        ("order:{}", 8, "a parameter is expected"),
+        ("order:{order_id", 7, "this brace has no partner"),
+        ("order:{{order_id}}", 7, "this brace has no partner"),
+        ("order:{order_id!r}", 16, "no conversions"),
+        ("order:{order_id:05d}", 16, "no format specs"),
+        ("order:{ids[0]}", 11, "indexes nothing"),
+        ("order:{order.get()}", 17, "calls nothing"),
+        ("order:{_secret}", 8, "private names are not read"),
+        ("order:{a}{b}", 11, "two values touch"),
+        ("order:${order_id}", 1, "isn't quoted"),
+    ],
+)
+def test_what_a_format_style_template_may_not_hold(source, column, reason):
+    """Each mistake is told with its column."""
+    with pytest.raises(LockKeyError, match=reason) as caught:
+        compile_template(source)
+    assert f"column {column}:" in str(caught.value)
+    assert f"\n    {source}\n" in str(caught.value)
+
+
+def test_a_format_style_name_is_checked_at_decoration():
+    """A misspelled parameter is an error before any call, with a suggestion."""
+
+    def pay(order_id): ...
+
+    with pytest.raises(LockKeyError, match=r"'order_di' is not a parameter of pay .*did you mean <order_id>"):
+        key_builder(pay, "order:{order_di}")
+
+
+def test_a_format_style_value_that_says_nothing_is_refused():
+    """None would be one lock for unrelated callers."""
+    with pytest.raises(LockKeyError, match=r"<order_id> is None or missing.*<order_id\|'none'>"):
+        compile_template("order:{order_id}").render({"order_id": None})

@@ -17,13 +17,13 @@ from locking import (
     LockNotAcquired,
     LockNotOwned,
     LockNotSupported,
-    get_fair_lock,
     get_read_lock,
     get_semaphore,
     get_write_lock,
 )
 from locking.backends.base import Grant
 from locking.backends.memory import STORES
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.lease import State
 from locking.testing.contract.asyncio_ import auntil

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from django.test.utils import override_settings
 
-from locking import Lock, get_fair_lock, get_write_lock
+from locking import Lock, get_write_lock
 from locking.backends.base import BaseLockBackend
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.testing.contract.asyncio_ import AsyncContract
 from locking.testing.contract.base import ContractBase

@@ -9,7 +9,6 @@ from locking import (
     BackendError,
     BackendUnavailable,
     LockNotAcquired,
-    get_fair_lock,
     get_lock,
     get_read_lock,
     get_semaphore,
@@ -17,6 +16,7 @@ from locking import (
 )
 from locking.backends.base import Busy, Grant
 from locking.backends.redis import kinds, scripts
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.lease import State
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until

@@ -39,7 +39,7 @@ def test_names_share_one_wait():
 
 def test_names_are_taken_in_sorted_order():
     """Whatever order the caller used, the first name that is asked for is the least."""
-    with simulate_contention("a"), counted_waiters(locks["default"]) as waiters:
+    with simulate_contention("a", waits=True), counted_waiters(locks["default"]) as waiters:
         waiter = begin(get_lock("c", "a", "b", wait=60).acquire)
         until(waiters.number, PATIENCE)
         assert not get_lock("b").locked()
@@ -78,7 +78,7 @@ def test_a_cancelled_task_rolls_back_its_names():
     """A task that is cancelled while it waits for its last name keeps none."""
 
     async def scenario():
-        with simulate_contention("b"), counted_waiters(locks["default"]) as waiters:
+        with simulate_contention("b", waits=True), counted_waiters(locks["default"]) as waiters:
             task = asyncio.create_task(get_lock("a", "b", wait=60).aacquire())
             await auntil(waiters.number, PATIENCE)
             task.cancel()
@@ -222,7 +222,7 @@ def test_acting_as_an_owner_that_held_nothing_leaves_nothing(monkeypatch):
     lock.act_as(new_owner())
     monkeypatch.setattr(MemoryWaiter, "wait", mock.Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setattr(MemoryWaiter, "leave", lambda place: left.append(place))
-    with simulate_contention("a"), pytest.raises(KeyboardInterrupt):
+    with simulate_contention("a", waits=True), pytest.raises(KeyboardInterrupt):
         lock.acquire()
     assert len(left) == 1
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import ExitStack
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -296,3 +300,19 @@ def test_one_of_several_holders_must_be_named():
 def test_lengths_of_time_are_readable(value, text):
     """From tenths of a second to days."""
     assert output.seconds(value) == text
+
+
+def test_settings_may_be_named_after_the_verb() -> None:
+    """`manage.py locks list --settings x` is what one types; Django reads it, and the verb lets it pass."""
+    program = (sys.executable, "-m", "django", "locks", "list", "--json")
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run(
+        [*program, "--settings", "tests.settings", "--pythonpath", "."],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert '"rows"' in done.stdout

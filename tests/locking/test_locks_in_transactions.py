@@ -20,7 +20,6 @@ from locking import (
     LockNotAcquired,
     LockTransactionError,
     distributed_lock,
-    get_fair_lock,
     get_lock,
     get_read_lock,
     get_semaphore,
@@ -28,6 +27,7 @@ from locking import (
     locked_transaction,
 )
 from locking.conf import read_alias
+from locking.contrib.redisson import get_fair_lock
 from locking.core.lock import Lock
 from locking.core.open_transactions import WATCH, WATCHED
 from locking.testing import simulate_loss

@@ -10,7 +10,6 @@ from locking import (
     BackendError,
     LockLost,
     LockNotAcquired,
-    get_fair_lock,
     get_lock,
     get_read_lock,
     get_semaphore,
@@ -20,6 +19,7 @@ from locking.backends.base import Busy
 from locking.backends.redis import scripts
 from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import derived, keys_of, pack, release_request
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until

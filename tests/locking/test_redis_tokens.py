@@ -4,10 +4,11 @@ from functools import partial
 
 import pytest
 
-from locking import get_fair_lock, get_lock, get_read_lock, get_write_lock
+from locking import get_lock, get_read_lock, get_write_lock
 from locking.backends.base import Grant
 from locking.backends.redis import scripts
 from locking.backends.redis.index import Index
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.utils.ownership import new_owner
 from tests.locking.support import parts_of

@@ -8,10 +8,25 @@ import threading
 import pytest
 from django.test import SimpleTestCase
 
-from locking import LockLost, LockNotAcquired, LockNotOwned, get_lock, get_read_lock, get_semaphore
+from locking import (
+    BackendUnavailable,
+    LockLost,
+    LockNotAcquired,
+    LockNotOwned,
+    get_lock,
+    get_read_lock,
+    get_semaphore,
+)
 from locking.backends.memory import MemoryBackend
 from locking.core.handler import InvalidLockBackend, locks
-from locking.testing import held_locks, override_locks, simulate_contention, simulate_loss
+from locking.testing import (
+    held_locks,
+    isolate_locks,
+    override_locks,
+    simulate_contention,
+    simulate_loss,
+    simulate_outage,
+)
 from locking.testing.contract.base import begin, elsewhere, until
 from tests.backends import MEMORY
 
@@ -106,8 +121,8 @@ def test_contention_refuses_the_code_under_test():
 
 @override_locks()
 def test_contention_ends_with_its_block():
-    """Anyone who waits gets the lock when the block ends."""
-    with simulate_contention("order:42"):
+    """With `waits`, an attempt really waits, and gets the lock when the block ends."""
+    with simulate_contention("order:42", waits=True):
         waiter = begin(get_lock("order:42", wait=60).acquire)
         assert held_locks() == []
     waiter.result(timeout=30).release()
@@ -164,3 +179,63 @@ def test_other_kinds_are_listed_and_lost_by_name_as_well():
         simulate_loss("catalogue")
         with pytest.raises(LockLost):
             reading.ensure_held()
+
+
+@override_locks()
+def test_simulated_contention_does_not_wait():
+    """An attempt that would wait is refused at once, in threads and in tasks; other names are free."""
+    with simulate_contention("order:42") as holder:
+        with pytest.raises(LockNotAcquired) as caught:
+            get_lock("order:42", wait=3600).acquire()
+        assert (caught.value.holder, caught.value.retry_after) == (holder, 1.0)
+        with pytest.raises(LockNotAcquired):
+            asyncio.run(get_lock("order:42", wait=3600).aacquire())
+        assert get_lock("order:42").locked()
+        get_lock("order:43").acquire().release()
+    get_lock("order:42").acquire().release()
+
+
+@override_locks()
+def test_contention_on_two_names_at_once():
+    """Blocks may be nested; each name is free again after its own."""
+    with simulate_contention("a"):
+        with simulate_contention("b"), pytest.raises(LockNotAcquired):
+            get_lock("a", "b").acquire()
+        get_lock("b").acquire().release()
+    get_lock("a").acquire().release()
+
+
+@override_locks()
+def test_an_outage_is_told_at_once():
+    """Inside the block no attempt is answered; a lock that is held stays held, and is released."""
+    with get_lock("held") as lease:
+        with simulate_outage():
+            for attempt in (get_lock("a").acquire, lambda: asyncio.run(get_lock("a").aacquire())):
+                with pytest.raises(BackendUnavailable, match="simulate_outage"):
+                    attempt()
+        lease.ensure_held()
+    get_lock("a").acquire().release()
+
+
+def test_what_a_test_leaves_held_is_not_reentered_by_the_next():
+    """A lease that is still referred to after its block is over, and the same name is free in the next."""
+    with override_locks():
+        left = get_lock("a", ttl=60).acquire()
+    with override_locks():
+        assert held_locks() == []
+        assert not get_lock("a").locked()
+        with get_lock("a") as lease:
+            assert lease is not left
+
+
+def test_isolated_locks_are_kept_apart_on_one_server():
+    """The same name is another lock in each block, on the backend that is configured."""
+    before = type(locks["default"])
+    with isolate_locks():
+        assert type(locks["default"]) is before
+        inside = get_lock("a", ttl=60).acquire()
+        key = inside.key
+    with isolate_locks(), get_lock("a", wait=0) as lease:
+        assert lease.key != key
+        assert lease.key.endswith(":a")
+    assert not get_lock("a").locked()

@@ -193,7 +193,13 @@ class AdvisoryLockBackend(BaseLockBackend):
         try:
             self._pool.run(lambda cursor, _: _fetched(cursor, "SELECT 1", {}))
         except LockNotSupported as error:
-            return [Error(str(error), hint="See docs/backends/database.md.", id="locking.E111")]
+            return [
+                Error(
+                    str(error),
+                    hint="Connect to PostgreSQL itself, or pool sessions instead of transactions.",
+                    id="locking.E111",
+                )
+            ]
         return []
 
     def close(self) -> None:

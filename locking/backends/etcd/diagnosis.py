@@ -73,7 +73,7 @@ def _judge_size(client: Client, alias: str) -> list[CheckMessage]:
     return [
         Warning(
             f"etcd of LOCKING[{alias!r}] stands alone: nobody takes over when it dies.",
-            hint="Run a cluster of three or five; see docs/backends/etcd.md.",
+            hint="Run a cluster of three or five members.",
             id="locking.W102",
         )
     ]

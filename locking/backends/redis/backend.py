@@ -15,6 +15,7 @@ from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.heartbeats import HeartbeatStore
 from locking.backends.redis.kinds import Ordinary, kind_named
 from locking.backends.redis.listing import Listing
+from locking.backends.redis.namespace import default_key_prefix
 from locking.backends.redis.protocol import Calls, Steps
 from locking.backends.redis.scripts import (
     Request,
@@ -51,6 +52,11 @@ class RedisBackend(RedisVerbs):
         self._variants: dict[tuple[str, int], RedisVariant] = {}
         self._listing = Listing(self._client, settings.key_prefix, partial(kind_named, index=index))
         self._heartbeat_store = HeartbeatStore(self._client, settings.key_prefix)
+
+    @classmethod
+    def default_key_prefix(cls, settings: AliasSettings) -> str:
+        """See the base class."""
+        return default_key_prefix(settings)
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""

@@ -55,7 +55,7 @@ def _permitted(look: Callable[[], list[Finding]], needed: str) -> list[Finding]:
     except BackendUnavailable:
         raise
     except BackendError as error:
-        hint = f"Let this user run {needed}; see docs/how-to/acl.md."
+        hint = f"Let this user run {needed} (ACL SETUSER)."
         return [Finding("permissions", "unknown", str(error), hint)]
 
 

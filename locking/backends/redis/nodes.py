@@ -18,6 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from locking.backends.redis.compat import read_within
 from locking.backends.redis.health import parse_info
 from locking.backends.redis.scripts import Request
 from locking.backends.redis.topology import servers_of
@@ -194,8 +195,7 @@ class Node:
 
 
 def _reply(connection: AbstractConnection, deadline: float) -> Any:
-    left = max(0.001, deadline - now())
-    return connection.read_response(disable_decoding=True, timeout=left)
+    return read_within(connection, max(0.001, deadline - now()))
 
 
 def ask_all(nodes: Sequence[Node], request: Request, timeout: float) -> list[Any]:

@@ -26,6 +26,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from locking.backends.redis.async_transport import AsyncTransport, EventLoops, connections_like
 from locking.backends.redis.cluster import Address, Cluster, SlotMap
+from locking.backends.redis.compat import require_supported_client
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server
 from locking.backends.redis.transport import Client, Transport
@@ -52,6 +53,7 @@ def servers_of(settings: AliasSettings) -> Servers:
     Raises:
         ImproperlyConfigured: `CACHE`, `LOCATION` or `OPTIONS` is invalid; the message says why.
     """
+    require_supported_client()
     if settings.location is not None and settings.cache is not None:
         raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}] has both CACHE and LOCATION; keep one")
     if settings.location is None:

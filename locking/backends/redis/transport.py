@@ -22,6 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
+from locking.backends.redis.compat import read_within
 from locking.backends.redis.fast_socket import fast_socket, talk
 from locking.backends.redis.protocol import (
     Calls,
@@ -180,9 +181,7 @@ class Subscription:
         return Message(channel, payload) if kind in MESSAGES else Message(b"", b"")
 
     def _read(self, timeout: float) -> Any:
-        return self._connection.read_response(
-            disable_decoding=True, timeout=timeout, disconnect_on_error=False, push_request=True
-        )
+        return read_within(self._connection, timeout, push_request=True, disconnect_on_error=False)
 
     def close(self) -> None:
         """See `protocol.Subscription`."""

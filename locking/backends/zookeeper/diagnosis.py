@@ -62,7 +62,7 @@ def _judge_modes(answers: dict[str, str], alias: str) -> list[CheckMessage]:
     return [
         Warning(
             f"ZooKeeper of LOCKING[{alias!r}] stands alone: nobody takes over when it dies.",
-            hint="Run an ensemble of three or five; see docs/backends/zookeeper.md.",
+            hint="Run an ensemble of three or five servers.",
             id="locking.W102",
         )
     ]

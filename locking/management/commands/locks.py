@@ -48,6 +48,8 @@ class Command(BaseCommand):
         parser: CommandParser = verbs.add_parser(name, help=text, description=text.capitalize() + ".")
         parser.add_argument("--backend", metavar="ALIAS", help="an alias in LOCKING")
         parser.add_argument("--json", action="store_true", help="print JSON")
+        for option in ("--settings", "--pythonpath"):  # Django reads them anywhere; the verb must know them
+            parser.add_argument(option, default=argparse.SUPPRESS, help="as for any manage.py command")
         return parser
 
     def _add_list(self, parser: CommandParser) -> None:

@@ -122,8 +122,24 @@ def _backend(alias: str) -> list[Finding]:
     found = _guarded("server", backend.diagnose, LockError, hint=hint)
     if any(finding.subject == "server" and finding.verdict == "error" for finding in found):
         return found  # the rest would only wait for it again
+    found += [_names(backend)]
     found += _guarded("latency", partial(_latencies, backend), LockError)
     return [*found, *_guarded("holds", partial(_holds, backend), LockError)]
+
+
+def _names(backend: BaseLockBackend) -> Finding:
+    """Tell what is put before every name, and so with whom this alias shares its locks."""
+    prefix, usual = backend.key(""), backend.default_key_prefix(backend.settings)
+    if prefix or not usual:
+        return Finding(
+            "names", "ok", f"every key begins with {prefix!r}" if prefix else "keys are the bare names"
+        )
+    return Finding(
+        "names",
+        "ok",
+        "keys are the bare names (KEY_PREFIX is ''): every project on this server shares these locks,"
+        f" and so does Redisson; without KEY_PREFIX they would begin with {usual!r}",
+    )
 
 
 def _latencies(backend: BaseLockBackend) -> list[Finding]:

@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from locking import Lock, get_fair_lock, get_read_lock, get_semaphore, get_write_lock
+from locking import Lock, get_read_lock, get_semaphore, get_write_lock
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection.held import held_locks
 from tests.locking.java.harness import missing

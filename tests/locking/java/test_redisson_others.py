@@ -11,13 +11,13 @@ from locking import (
     BackendError,
     Lock,
     LockNotAcquired,
-    get_fair_lock,
     get_lock,
     get_read_lock,
     get_semaphore,
     get_write_lock,
 )
 from locking.backends.redis.scripts import lock_channel
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection.held import held_locks
 from tests.locking.java.harness import missing

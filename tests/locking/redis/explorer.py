@@ -26,7 +26,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from locking import LockError, get_fair_lock, get_lock, get_read_lock, get_semaphore, get_write_lock
+from locking import LockError, get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.backends.redis import RedisBackend, transport
 from locking.backends.redis.async_transport import AsyncTransport, Connector, EventLoops
 from locking.backends.redis.cluster import Address, Cluster, SlotMap
@@ -35,6 +35,7 @@ from locking.backends.redis.protocol import ReplicaAck, Server, Sleep
 from locking.backends.redis.scripts import command
 from locking.backends.redis.transport import Client, Transport
 from locking.backends.redis.verbs import Servers
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.lease import HOLDS, State
 from locking.core.renewal import renew

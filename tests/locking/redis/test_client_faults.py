@@ -13,12 +13,12 @@ from locking import (
     BackendError,
     BackendUnavailable,
     LockNotAcquired,
-    get_fair_lock,
     get_lock,
     get_semaphore,
     get_write_lock,
 )
 from locking.backends.redis import RedisBackend
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.pending_release import release_retrier
 from locking.testing.contract.base import begin, elsewhere, until

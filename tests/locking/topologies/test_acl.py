@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from locking import BackendError, LockNotAcquired, get_lock
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
-from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
 from locking.inspection.held import held_locks
 from tests.locking.topologies.servers import Cluster, needs_redis_server, servers, until
 from tests.locking.topologies.waiters import acquired_in_thread, in_thread, until_waiting

@@ -1,0 +1,134 @@
+"""Leases in blocks: `with lock.attempt()`, `with lease`, and the lease of the function that runs."""
+
+import asyncio
+from contextlib import nullcontext
+from unittest import mock
+
+import pytest
+
+from locking import (
+    BackendUnavailable,
+    LockLost,
+    LockNotOwned,
+    assert_locked,
+    current_lease,
+    distributed_lock,
+    get_lock,
+)
+from locking.core.handler import locks
+from locking.testing import (
+    held_locks,
+    override_locks,
+    simulate_contention,
+    simulate_loss,
+    simulate_outage,
+)
+from locking.testing.contract.base import elsewhere
+
+
+@pytest.fixture(autouse=True)
+def in_memory():
+    """No server is needed here."""
+    with override_locks():
+        yield
+
+
+def test_an_attempt_gives_a_lease_and_releases_it():
+    """A free lock: the block has its lease, and gives it back."""
+    lock = get_lock("a")
+    with lock.attempt() as lease:
+        assert lease
+        assert_locked("a")
+    assert held_locks() == []
+    with pytest.raises(LockNotOwned):
+        lock.release()  # nothing is left on the lock's own list
+
+
+def test_an_attempt_gives_none_where_another_holds_the_lock():
+    """The block runs, knows that it has nothing, and releases nothing of the other's."""
+    with simulate_contention("a"):
+        with get_lock("a").attempt() as lease:
+            assert lease is None
+        with get_lock("a").attempt(wait=60) as lease:
+            assert lease is None
+        assert get_lock("a").locked()
+
+
+def test_an_attempt_does_not_hide_an_outage():
+    """Nobody answered is not the same as somebody else has it."""
+    with simulate_outage(), pytest.raises(BackendUnavailable), get_lock("a").attempt():
+        pass
+
+
+def test_one_attempt_may_be_entered_again():
+    """Nested blocks of one attempt give back their own leases, innermost first."""
+    attempt = get_lock("a").attempt()
+    with attempt as outer, attempt as inner:
+        assert outer is inner  # re-entered
+    assert held_locks() == []
+
+
+def test_an_attempt_on_an_event_loop():
+    """The same with `async with`."""
+
+    async def scenario():
+        async with get_lock("a").attempt() as lease:
+            assert lease
+        with simulate_contention("a"):
+            async with get_lock("a").attempt() as lease:
+                assert lease is None
+        async with await get_lock("b").aacquire():
+            assert held_locks() == ["b"]
+        assert held_locks() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_lease_is_a_block():
+    """`with lock.try_acquire() or nullcontext()` releases at its end."""
+    with get_lock("a").try_acquire() or nullcontext() as lease:
+        assert lease
+        lease.ensure_held()
+    assert held_locks() == []
+
+
+def test_a_lease_released_inside_its_block_is_not_released_again():
+    """Who gave it back early is not told off for it."""
+    with get_lock("a").acquire() as lease:
+        lease.release()
+
+
+def test_a_lost_lease_is_told_at_the_end_of_its_block():
+    """As at the end of `with lock`; an error of the body goes first."""
+    with pytest.raises(LockLost), get_lock("a").acquire() as lease:
+        simulate_loss(lease)
+    with pytest.raises(ZeroDivisionError), get_lock("a").acquire() as lease:
+        simulate_loss(lease)
+        raise ZeroDivisionError
+
+
+def test_an_outage_at_the_end_of_a_lease_block_spoils_nothing():
+    """The release is retried in the background, as after `with lock`."""
+    down = mock.patch.object(locks["default"], "release", side_effect=BackendUnavailable("down"))
+    with down, get_lock("a", ttl=60).acquire():
+        pass
+
+
+def test_a_decorated_function_finds_its_lease():
+    """The innermost by itself, any by its name; another thread has none."""
+
+    @distributed_lock(key="'order:'+<order_id>", ttl=10, atomic=False)
+    def pay(order_id):
+        assert current_lease().names == (f"order:{order_id}",)
+        with get_lock("stock"):
+            assert current_lease().names == ("stock",)
+            assert current_lease(f"order:{order_id}").ttl == 10
+        current_lease().extend(60)
+        with pytest.raises(LockNotOwned):
+            elsewhere(current_lease)
+        return current_lease().remaining()
+
+    assert pay(42) > 50
+    for call in (current_lease, lambda: current_lease("order:42")):
+        with pytest.raises(LockNotOwned, match="thread or task holds no"):
+            call()

@@ -1,0 +1,68 @@
+"""What differs between versions of redis-py is told, or evened out, in one place."""
+
+from typing import Any
+from unittest import mock
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from locking.backends.redis import compat
+
+
+@pytest.mark.parametrize("version", ["4.6.0", "5.2.0", "5.0.1rc1"])
+def test_a_client_that_is_too_old_is_refused(version: str) -> None:
+    """The message names what is there and what to install."""
+    with pytest.raises(
+        ImproperlyConfigured, match=rf"redis-py {version} is installed.*pip install 'redis>=5.2.1'"
+    ):
+        compat.require_supported_client(version)
+
+
+@pytest.mark.parametrize("version", ["5.2.1", "6.4.0", "8.1.0", "9.0.0b1"])
+def test_other_clients_are_not(version: str) -> None:
+    """Newer ones are pip's to refuse."""
+    compat.require_supported_client(version)
+
+
+@pytest.fixture
+def connection(settings: Any) -> Any:
+    """An open connection to the real server."""
+    made = Redis.from_url(settings.REDIS_URL).connection_pool.get_connection()
+    yield made
+    made.disconnect()
+
+
+@pytest.fixture(params=[True, False], ids=["timeout=", "can_read"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to read, that of redis-py 8 and that of older ones."""
+    if request.param and not compat.TAKES_TIMEOUT:
+        pytest.skip("this redis-py has no read_response(timeout=)")
+    monkeypatch.setattr(compat, "TAKES_TIMEOUT", request.param)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_reply_is_read(connection: Any) -> None:
+    """What the server said comes back undecoded."""
+    connection.send_command("ECHO", "here", check_health=False)
+    assert compat.read_within(connection, 5.0) == b"here"
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("disconnects", [True, False])
+def test_silence_is_a_time_out(connection: Any, disconnects: bool) -> None:
+    """Nothing within the time: a TimeoutError, and the connection is closed unless it is to stay."""
+    with pytest.raises(RedisTimeoutError):
+        compat.read_within(connection, 0.01, disconnect_on_error=disconnects)
+    assert (connection._sock is None) is disconnects
+
+
+def test_a_closed_connection_is_not_opened_anew(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`can_read` alone would connect, and wait without the subscription that the old socket had."""
+    monkeypatch.setattr(compat, "TAKES_TIMEOUT", False)
+    connection.disconnect()
+    with mock.patch.object(connection, "connect") as connect, pytest.raises(RedisConnectionError):
+        compat.read_within(connection, 0.01)
+    connect.assert_not_called()
