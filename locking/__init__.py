@@ -6,6 +6,7 @@ from locking.core.lock import Lock, assert_locked, current_lease, get_lock
 from locking.exceptions import (
     BackendError,
     BackendUnavailable,
+    LockDeadlock,
     LockError,
     LockKeyError,
     LockLost,
@@ -23,6 +24,7 @@ __all__ = [
     "BackendUnavailable",
     "Lease",
     "Lock",
+    "LockDeadlock",
     "LockError",
     "LockKeyError",
     "LockLost",

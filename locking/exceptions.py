@@ -2,6 +2,7 @@
 
     LockError
       LockNotAcquired (also TimeoutError)   contended: the wait ran out
+        LockDeadlock                        waiting was in vain: the locks wait for each other in a circle
       LockLost                              it was ours and no longer is, or that can't be known
       StaleFencingToken                     the database refused an old holder
       LockNotOwned                          released or extended what isn't ours
@@ -16,6 +17,8 @@ different outcomes, three different classes.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 
 class LockError(Exception):
@@ -80,6 +83,59 @@ def _rebuild_not_acquired(
     return LockNotAcquired(
         name, waited=waited, backend=backend, holder=holder, retry_after=retry_after, reason=reason
     )
+
+
+class BlockedWaiter(NamedTuple):
+    """One waiter of a deadlock: it holds what the one before it waits for.
+
+    Attributes:
+        who: host, process and thread or task.
+        holds: names of the locks that it holds.
+        waits_for: name of the lock that it waits for.
+        since: Unix time at which it began to wait, by its own clock.
+    """
+
+    who: str
+    holds: tuple[str, ...]
+    waits_for: str
+    since: float
+
+    def __str__(self) -> str:
+        return f"{self.who} holds {', '.join(map(repr, self.holds))} and waits for {self.waits_for!r}"
+
+
+class LockDeadlock(LockNotAcquired):
+    """The locks wait for each other in a circle, and this waiter was chosen to give up.
+
+    Release what you hold (a `with` block does so when the error leaves it), then begin anew. Acquire several
+    names with one `get_lock(a, b)`, which sorts them: then no circle can arise.
+
+    Args:
+        circle: the waiters in order, the one that gave up first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        waited: float,
+        backend: str,
+        holder: str | None = None,
+        circle: tuple[BlockedWaiter, ...] = (),
+    ) -> None:
+        self.circle = circle
+        reason = f"deadlock: {'; '.join(map(str, circle))}"
+        super().__init__(name, waited=waited, backend=backend, holder=holder, reason=reason)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with the circle."""
+        return _rebuild_deadlock, (self.name, self.waited, self.backend, self.holder, self.circle)
+
+
+def _rebuild_deadlock(
+    name: str, waited: float, backend: str, holder: str | None, circle: tuple[BlockedWaiter, ...]
+) -> LockDeadlock:
+    return LockDeadlock(name, waited=waited, backend=backend, holder=holder, circle=circle)
 
 
 class LockLost(LockError):

@@ -39,7 +39,9 @@ logger = logging.getLogger("locking")
 lock_acquired = Signal()
 """A lock was granted; a re-entry sends nothing."""
 lock_refused = Signal()
-"""A lock was not to be had: `contended` or `unavailable`."""
+"""A lock was not to be had: `contended`, `unavailable` or `deadlock`."""
+lock_deadlocked = Signal()
+"""A waiter gave up because the locks wait for each other in a circle; `lock_refused` is sent as well."""
 lock_released = Signal()
 """The backend has let a lock go, or will when its ttl ends (`kept`); an unanswered release sends nothing."""
 lock_lost = Signal()
@@ -51,7 +53,15 @@ lock_orphaned = Signal()
 """The lock of a process that has died was released by another one on its host."""
 
 Outcome = Literal[
-    "acquired", "contended", "unavailable", "released", "kept", "lost", "force_released", "orphaned"
+    "acquired",
+    "contended",
+    "unavailable",
+    "deadlock",
+    "released",
+    "kept",
+    "lost",
+    "force_released",
+    "orphaned",
 ]
 
 Renewal = Literal["renewed", "failed", "lost"]
@@ -79,6 +89,7 @@ class Fields(NamedTuple):
     at: float
     thread: str
     template: str | None
+    reason: str | None
 
 
 class LockEvent(Fields):
@@ -101,6 +112,7 @@ class LockEvent(Fields):
         at: Unix time of the event.
         thread: name of the thread in which it happened.
         template: what the names of its kind have in common, such as `order:<order_id>`; None where unknown.
+        reason: of a deadlock, the circle in words.
     """
 
     __slots__ = ()
@@ -119,10 +131,14 @@ class LockEvent(Fields):
         held: float | None = None,
         holder: str | None = None,
         template: str | None = None,
+        reason: str | None = None,
     ) -> LockEvent:
         """Make the event of this moment in this thread."""
         at, thread = time.time(), threading.current_thread().name  # noqa: TID251 shown
-        told = (outcome, name, key, backend, owner, token, ttl, waited, held, holder, at, thread, template)
+        told = (
+            outcome, name, key, backend, owner, token, ttl, waited, held, holder, at, thread, template,
+            reason,
+        )  # fmt: skip
         return tuple.__new__(cls, told)
 
 
@@ -176,8 +192,14 @@ def announce(signal: Signal, event: LockEvent) -> None:
             _complain(observer)
     if logger.isEnabledFor(LEVELS[signal]):
         _log(LEVELS[signal], event)
-    if signal.receivers:
-        _dispatcher.put(signal, event)
+    for each in _sent_with(signal):
+        if each.receivers:
+            _dispatcher.put(each, event)
+
+
+def _sent_with(signal: Signal) -> tuple[Signal, ...]:
+    """Return the signals that one event is sent as: a deadlock is a refusal, too."""
+    return (signal, lock_refused) if signal is lock_deadlocked else (signal,)
 
 
 def _complain(observer: Observer) -> None:
@@ -186,7 +208,8 @@ def _complain(observer: Observer) -> None:
 
 def heard(signal: Signal) -> bool:
     """Whether anybody would hear: for those to whom even `tell` is too dear."""
-    return bool(OBSERVERS or signal.receivers or logger.isEnabledFor(LEVELS[signal]))
+    receivers = signal.receivers or (signal is lock_deadlocked and lock_refused.receivers)
+    return bool(OBSERVERS or receivers or logger.isEnabledFor(LEVELS[signal]))
 
 
 def inform(step: Callable[[Observer], None]) -> None:
@@ -213,6 +236,7 @@ def waiting(name: str, template: str | None, backend: str) -> Iterator[None]:
 LEVELS: Final = {
     lock_acquired: logging.DEBUG,
     lock_refused: logging.INFO,
+    lock_deadlocked: logging.WARNING,
     lock_released: logging.DEBUG,
     lock_lost: logging.WARNING,
     lock_force_released: logging.WARNING,
@@ -223,6 +247,7 @@ SENTENCES: Final[dict[Outcome, str]] = {
     "acquired": "acquired the lock %(lock)r on backend %(backend)r after %(waited).3f s",
     "contended": "the lock %(lock)r on backend %(backend)r was not free within %(waited).3f s",
     "unavailable": "the lock %(lock)r could not be had: backend %(backend)r failed after %(waited).3f s",
+    "deadlock": "gave up the lock %(lock)r on backend %(backend)r after %(waited).3f s: %(reason)s",
     "released": "released the lock %(lock)r on backend %(backend)r after %(held).3f s",
     "kept": "left the lock %(lock)r on backend %(backend)r to its ttl (%(ttl)g s) after %(held).3f s",
     "lost": "lost the lock %(lock)r (ttl %(ttl)g s) on backend %(backend)r",
@@ -239,6 +264,7 @@ def _log(level: int, event: LockEvent) -> None:
 
 LOGGED: Final = (
     "outcome", "key", "backend", "owner", "token", "ttl", "waited", "held", "holder", "template",
+    "reason",
 )  # fmt: skip
 """Fields of an event that its log record has as `lock_<field>`, beside `lock_name`."""
 

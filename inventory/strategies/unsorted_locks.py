@@ -18,8 +18,9 @@ class UnsortedLocks(Strategy):
         the pen: for ever, if nobody looks. PostgreSQL looks after a second, and ends one of them.
 
     Verdict:
-        Deadlocks. Nothing is oversold, and the shop stands still: with distributed locks, which nobody
-        searches for circles, until a lease ends. One cart alone never shows it, nor do carts of one product.
+        Deadlocks. Nothing is oversold, and the shop stands still until the database finds the circle. With
+        distributed locks taken one by one `LockDeadlock` ends it after a second. One cart alone never shows
+        it, nor do carts of one product.
 
     Cost:
         A second of everyone's time for each circle, and a buyer who is sent away from a full shop.

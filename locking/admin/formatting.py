@@ -1,10 +1,36 @@
-"""Times as people read them."""
+"""Times, numbers and names as people read them."""
 
 from __future__ import annotations
 
 import time
+import unicodedata
+from typing import Final
 
 from django.utils.translation import gettext
+
+LONGEST_NAME: Final = 80
+"""Characters of a lock's name that a list shows; its own page shows all of it."""
+
+
+def visible(text: str) -> str:
+    """Return a text in which control and format characters are seen: one of them could turn it round.
+
+    Example:
+        >>> visible("a\u202eb")
+        'a⟨U+202E⟩b'
+    """
+    if text.isprintable() and text.isascii():
+        return text
+    return "".join(
+        f"⟨U+{ord(letter):04X}⟩" if unicodedata.category(letter) in ("Cc", "Cf", "Zl", "Zp") else letter
+        for letter in text
+    )
+
+
+def shortened(text: str) -> str:
+    """Return a text as a list shows it: visible, and no longer than `LONGEST_NAME`."""
+    seen = visible(text)
+    return seen if len(seen) <= LONGEST_NAME else f"{seen[: LONGEST_NAME - 1]}…"
 
 
 def duration(seconds: float | None) -> str:

@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
-from locking.admin.formatting import age, duration
+from locking.admin.formatting import age, duration, visible
 from locking.admin.held_rows import (
     FILTERS,
     KIND_NAMES,
@@ -27,10 +27,12 @@ from locking.admin.held_rows import (
     find_row,
     page_of,
 )
+from locking.admin.waiting import wait_trees
 from locking.core.handler import locks
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
-from locking.inspection.heartbeat import figures
+from locking.inspection.heartbeat import acquired_by_minute, figures
+from locking.inspection.held import waiters
 from locking.keys.names import MAX_TTL
 from locking.models import HeldLock, LockEvent
 
@@ -108,8 +110,8 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the list, below the figures of the last hour."""
-        extra = {"title": gettext("Held locks"), "figures": _figures(request), **(extra_context or {})}
-        return super().changelist_view(request, extra)
+        extra = {"title": gettext("Held locks"), "figures": _figures(request), "history": _history(request)}
+        return super().changelist_view(request, {**extra, **(extra_context or {})})
 
     # other addresses
 
@@ -117,6 +119,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
         """Add JSON and the two interventions to the admin's own addresses."""
         wrap = self.admin_site.admin_view
         own = [
+            path("waiting/", wrap(require_safe(self.waiting_view)), name="locking_heldlock_waiting"),
             path("json/", wrap(require_safe(self.json_view)), name="locking_heldlock_json"),
             path("<path:object_id>/release/", wrap(self.release_view), name="locking_heldlock_release"),
             path("<path:object_id>/extend/", wrap(self.extend_view), name="locking_heldlock_extend"),
@@ -138,6 +141,19 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
         return JsonResponse(
             {"rows": rows, "total": page.total, "complete": page.complete, "problems": problems}
         )
+
+    def waiting_view(self, request: HttpRequest) -> HttpResponse:
+        """Show who waits for whom, across processes."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": gettext("Who waits for whom"),
+            "trees": wait_trees(waiters()),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/locking/heldlock/waiting.html", context)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> HeldLock | None:
         """Return the hold that an address means; None = it has ended, or can't be looked at."""
@@ -204,7 +220,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
             return self._page(request, template, row, form=form)
         if not result.done:
             return self._ended(request)
-        self.message_user(request, done % {"name": row}, messages.SUCCESS)
+        self.message_user(request, done % {"name": visible(str(row))}, messages.SUCCESS)
         return self._back_to_list()
 
     def _page(self, request: HttpRequest, template: str, row: Any, **context: Any) -> HttpResponse:
@@ -213,7 +229,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
             "opts": self.opts,
             "row": row,
             "hold": row.hold,
-            "title": str(row),
+            "title": visible(str(row)),
             "may_release": self.has_release_permission(request),
             "may_extend": self.has_extend_permission(request),
         }
@@ -280,7 +296,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
             )
 
 
-def _figures(request: HttpRequest) -> list[tuple[Any, Any]]:
+def _figures(request: HttpRequest) -> list[tuple[Any, Any, str]]:
     """Return the last hour's figures of the chosen backend, the default one else; none when it can't tell."""
     try:
         told = figures(locks[request.GET.get("backend") or "default"])
@@ -289,12 +305,27 @@ def _figures(request: HttpRequest) -> list[tuple[Any, Any]]:
     if told is None:
         return []
     return [
-        (_("acquired"), told.acquired),
-        (_("refused"), told.refused),
-        (_("lost"), told.lost),
-        (_("p95 wait"), duration(told.wait_p95)),
-        (_("p95 hold"), duration(told.hold_p95)),
+        (_("acquired"), told.acquired, ""),
+        (_("refused"), told.refused, ""),
+        (_("deadlocks"), told.deadlocks, "held-alarm" if told.deadlocks else ""),
+        (_("lost"), told.lost, "held-alarm" if told.lost else ""),
+        (_("p95 wait"), duration(told.wait_p95), ""),
+        (_("p95 hold"), duration(told.hold_p95), ""),
     ]
+
+
+def _history(request: HttpRequest) -> dict[str, Any] | None:
+    """Return the last hour's acquisitions, minute by minute, as a line in a box of 60 × 20; None without."""
+    try:
+        minutes = acquired_by_minute(locks[request.GET.get("backend") or "default"])
+    except (BackendError, KeyError, ValueError, locks.exception_class):
+        return None
+    if not any(minutes):
+        return None
+    most = max(minutes)
+    points = " ".join(f"{number},{20 - 19 * count / most:.1f}" for number, count in enumerate(minutes))
+    text = gettext("Acquisitions per minute in the last hour; at most %(most)d.") % {"most": most}
+    return {"points": points, "most": most, "text": text}
 
 
 def _events(hold: Any) -> Any:
@@ -306,9 +337,9 @@ def _facts(hold: Any) -> list[tuple[Any, Any]]:
     return [
         (_("kind"), KIND_NAMES[hold.kind]),
         (_("backend"), hold.backend),
-        (_("key"), hold.key),
-        (_("holder"), hold.holder),
-        (_("at work on"), hold.doing),
+        (_("key"), visible(hold.key)),
+        (_("holder"), visible(hold.holder)),
+        (_("at work on"), visible(hold.doing or "") or None),
         (_("taken at"), hold.site),
         (_("program"), hold.program),
         (_("process began"), age(hold.started)),
@@ -319,6 +350,6 @@ def _facts(hold: Any) -> list[tuple[Any, Any]]:
         (_("left of the lease"), duration(hold.remaining)),
         (_("length of the lease"), duration(hold.ttl)),
         (_("renewals"), hold.renewals),
-        (_("waiters"), hold.waiters),
+        (_("waiters"), hold.waiter_count if hold.waiting else hold.waiters),
         (_("fencing token"), hold.token or None),
     ]

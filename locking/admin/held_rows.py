@@ -15,11 +15,12 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from locking.admin.formatting import duration, shown
+from locking.admin.formatting import duration, shortened, shown, visible
 from locking.core.handler import InvalidLockBackend, locks
 from locking.exceptions import LockError
 from locking.inspection.held import STATES, Page, find_hold, held_locks
@@ -151,6 +152,23 @@ class AgeFilter(StateFilter):
         ]
 
 
+class OrderFilter(StateFilter):
+    """What comes first."""
+
+    title = _("order")
+    parameter_name = "order"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the choice beside the default, the oldest first."""
+        return [("waiters", _("most waiters first"))]
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """Yield the choices; without one the oldest come first."""
+        default, *others = super().choices(changelist)
+        yield {**default, "display": _("the oldest first")}
+        yield from others
+
+
 class BackendFilter(StateFilter):
     """Which entry of `LOCKING`; shown where there are several."""
 
@@ -192,7 +210,7 @@ class HostFilter(TextFilter):
     parameter_name = "host"
 
 
-FILTERS = (StateFilter, AgeFilter, KindFilter, BackendFilter, PrefixFilter, HostFilter)
+FILTERS = (OrderFilter, StateFilter, AgeFilter, KindFilter, BackendFilter, PrefixFilter, HostFilter)
 
 
 def page_of(params: Any, *, search: str, offset: int, limit: int) -> Page:
@@ -212,6 +230,7 @@ def page_of(params: Any, *, search: str, offset: int, limit: int) -> Page:
             older_than=float(params.get("older_than") or 0),
             offset=offset,
             limit=limit,
+            order=params.get("order") or "age",
         )
     except (InvalidLockBackend, LockError) as error:
         raise ValueError(str(error)) from error
@@ -223,18 +242,40 @@ TICKABLE = (
 )
 ROW = (
     '<td class="field-state"><span class="held-state {state}">{state_name}</span></td>'
-    '<th class="field-name"><a href="{address}">{name}</a></th>'
-    "<td>{kind}</td><td>{backend}</td>"
-    '<td class="field-holder">{holder}<br><span class="quiet">{doing}</span></td>'
+    '<th class="field-name" scope="row"><a href="{address}"><bdi title="{full_name}">{name}</bdi></a>'
+    '<br><span class="quiet">{kind} · {backend}</span></th>'
+    '<td class="field-waiters"><span class="held-count">{waiters}</span>{waiting}</td>'
+    '<td class="field-holder"><bdi>{holder}</bdi><br><span class="quiet">{doing}</span></td>'
     '<td class="field-held_for">{held_for}</td>'
-    '<td class="field-lease"><progress class="held-lease" max="{longest}" value="{left}"></progress>'
-    " {left_name}</td>"
-    "<td>{renewals}</td><td>{waiters}</td><td>{token}</td></tr>"
+    '<td class="field-lease"><progress class="held-lease" max="{longest}" value="{left}"'
+    ' aria-label="{lease_label}"></progress> {left_name}<br><span class="quiet">{renewed}</span></td>'
+    '<td class="field-token">{token}</td>'
 )
+RELEASE = '<td class="field-release"><a class="held-release" href="{address_release}">{release}</a></td></tr>'
 COLUMNS = [
-    _("state"), _("name"), _("kind"), _("backend"), _("holder"), _("held for"), _("lease"), _("renewals"),
-    _("waiters"), _("token"),
+    _("state"), _("name"), _("waiters"), _("holder"), _("held for"), _("lease"), _("token"),
 ]  # fmt: skip
+WAITERS_SHOWN = 3
+
+
+def _waiting(hold: HeldLockInfo) -> str:
+    """Return the waiters of a hold, the longest waiting first."""
+    items = format_html_join(
+        "",
+        "<li><bdi>{}</bdi> <span>{}</span>{}</li>",
+        (
+            (
+                visible(each.who),
+                duration(each.waited),
+                format_html('<br><span class="quiet">{}</span>', visible(each.doing)) if each.doing else "",
+            )
+            for each in hold.waiting[:WAITERS_SHOWN]
+        ),
+    )
+    more = hold.waiter_count - min(len(hold.waiting), WAITERS_SHOWN)
+    if hold.waiting and more > 0:
+        items += format_html("<li>{}</li>", gettext("and %(more)d more") % {"more": more})
+    return format_html('<ul class="held-waiting">{}</ul>', items) if items else ""
 
 
 class HeldChangeList(ChangeList):
@@ -271,6 +312,11 @@ class HeldChangeList(ChangeList):
         self.tickable = admin_of_locks.has_release_permission(request)
 
     @property
+    def is_narrowed(self) -> bool:
+        """Whether it shows less than everything; if so, an empty list doesn't mean that nothing is held."""
+        return bool(self.query or any(self.params.get(name) for name in self.filter_names if name != "order"))
+
+    @property
     def labels(self) -> list[Any]:
         """What stands above the columns."""
         return COLUMNS
@@ -281,17 +327,22 @@ class HeldChangeList(ChangeList):
         # What is the same for every row is looked up once.
         states = {state: str(name) for state, name in STATE_NAMES.items()}
         kinds = {kind: str(name) for kind, name in KIND_NAMES.items()}
-        pattern = (TICKABLE if self.tickable else "<tr>") + ROW
-        address = reverse(
-            "admin:locking_heldlock_change", args=["0"], current_app=self.model_admin.admin_site.name
+        pattern = f"{TICKABLE}{ROW}{RELEASE}" if self.tickable else f"<tr>{ROW}</tr>"
+        labels = {"lease_label": gettext("left of the lease"), "release": gettext("Force release…")}
+        site = self.model_admin.admin_site
+        address, release = (
+            reverse(f"admin:locking_heldlock_{page}", args=["0"], current_app=site.name)
+            for page in ("change", "release")
         )
         rows = [
             format_html(
                 pattern,
                 ident=row.ident,
                 address=address.replace("/0/", f"/{quote(row.ident)}/"),
+                address_release=release.replace("/0/", f"/{quote(row.ident)}/"),
                 state_name=states[row.hold.state],
                 kind=kinds[row.hold.kind],
+                **labels,
                 **_cells(row.hold),
             )
             for row in self.result_list
@@ -304,15 +355,17 @@ def _cells(hold: HeldLockInfo) -> dict[str, Any]:
     longest = max(hold.ttl or 30.0, left or 0.0)
     return {
         "state": hold.state,
-        "name": hold.name,
+        "name": shortened(hold.name),
+        "full_name": visible(hold.name),
         "backend": hold.backend,
-        "holder": hold.holder,
-        "doing": hold.doing or "",
+        "holder": visible(hold.holder),
+        "doing": visible(hold.doing or ""),
         "held_for": duration(hold.held_for),
         "longest": f"{longest:.1f}",
         "left": f"{longest if left is None else left:.1f}",
         "left_name": _("no end") if left is None else duration(left),
-        "renewals": shown(hold.renewals),
-        "waiters": shown(hold.waiters),
+        "renewed": gettext("renewed %(times)d×") % {"times": hold.renewals} if hold.renewals else "",
+        "waiters": hold.waiter_count if hold.waiting else shown(hold.waiters),
+        "waiting": _waiting(hold),
         "token": hold.token or "–",
     }

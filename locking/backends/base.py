@@ -366,6 +366,17 @@ class BaseLockBackend(ABC):
         """Return what is known of these clients; one that never told anything is left out."""
         return {}
 
+    def processes(self) -> dict[str, Heartbeat]:
+        """Return every record that `presence` could return: for operators, who ask rarely."""
+        return {}
+
+    def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
+        """Return the sums of each of these minutes; empty where the engine keeps none."""
+        each = [self.figures([minute]) for minute in minutes[:1]]
+        if each == [None]:
+            return []
+        return [self.figures([minute]) or {} for minute in minutes]
+
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:  # noqa: B027 - likewise
         """Add to the sums of a minute (of Unix time)."""
 

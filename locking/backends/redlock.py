@@ -262,6 +262,10 @@ class RedlockBackend(BaseLockBackend):
         """See the base class."""
         self._quorum_listing.tell(records, forget)
 
+    def processes(self) -> dict[str, Heartbeat]:
+        """See the base class."""
+        return self._quorum_listing.read_all()
+
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """See the base class."""
         return self._quorum_listing.read(clients)

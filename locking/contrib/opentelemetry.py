@@ -55,7 +55,7 @@ class Spans(Observer):
         """See `Observer.happened`."""
         if event.outcome == "acquired":
             self._begin_hold(event, self._wait_span(event))
-        elif event.outcome in ("contended", "unavailable"):
+        elif event.outcome in ("contended", "unavailable", "deadlock"):
             self._wait_span(event)
         elif event.outcome not in ("force_released", "orphaned"):
             self._end_hold(event)
@@ -68,6 +68,8 @@ class Spans(Observer):
         )
         if event.outcome == "unavailable":
             span.set_status(Status(StatusCode.ERROR, "the lock backend didn't answer"))
+        elif event.outcome == "deadlock":
+            span.set_status(Status(StatusCode.ERROR, "the locks wait for each other in a circle"))
         span.end(_nanoseconds(event.at))
         return span
 

@@ -174,6 +174,7 @@ REACTIONS: Final[dict[str, Callable[[Series, LockEvent], None]]] = {
     "acquired": Series.acquired,
     "contended": Series.refused,
     "unavailable": Series.refused,
+    "deadlock": Series.refused,
     "released": Series.ended,
     "kept": Series.ended,
     "lost": Series.was_lost,

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from locking.utils.background import after_fork
 
-What = Literal["acquired", "refused", "lost", "ended"]
+What = Literal["acquired", "refused", "deadlock", "lost", "ended"]
 
 MOST: Final = 100_000
 """Samples kept until they are taken away; when there are more, the oldest are missing in the statistics."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Final
@@ -14,7 +14,7 @@ from weakref import ref
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
 from locking.conf import DEFAULT_LEASE
-from locking.core import events
+from locking.core import events, waits
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import EndOfBlock, Lease, MultiLease, SingleLease, State, held_by, latest_of
@@ -25,6 +25,7 @@ from locking.core.renewal import watchdogs
 from locking.exceptions import (
     BackendError,
     BackendUnavailable,
+    LockDeadlock,
     LockError,
     LockLost,
     LockNotAcquired,
@@ -46,6 +47,7 @@ from locking.signals import (
     announce,
     heard,
     lock_acquired,
+    lock_deadlocked,
     lock_force_released,
     lock_refused,
     tell,
@@ -508,7 +510,7 @@ class SingleLock(Lock):
         try:
             outcome = place.try_acquire(queue=wait != 0)
             if isinstance(outcome, Busy):
-                outcome = self._wait_in(place, outcome, begun, wait)
+                outcome = self._wait_in(place, outcome, begun, wait, context)
         except BaseException as error:
             self._clean_up_after(error, place.owner or owner, begun, outcome)
             if self._may_undo(outcome):
@@ -528,7 +530,7 @@ class SingleLock(Lock):
         try:
             outcome = await place.try_acquire(queue=wait != 0)
             if isinstance(outcome, Busy):
-                outcome = await self._await_in(place, outcome, begun, wait)
+                outcome = await self._await_in(place, outcome, begun, wait, context)
         except BaseException as error:
             self._clean_up_after(error, place.owner or owner, begun, outcome)
             if self._may_undo(outcome):
@@ -545,19 +547,46 @@ class SingleLock(Lock):
             registration.act(owner)
         return owner
 
-    def _wait_in(self, place: Waiter, outcome: Outcome, begun: float, wait: float | None) -> Grant:
-        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
+    def _wait_in(
+        self, place: Waiter, outcome: Outcome, begun: float, wait: float | None, context: object
+    ) -> Grant:
+        with self._waiting(context, begun) as watch:
             while isinstance(outcome, Busy):
-                outcome = place.wait(self._pause(outcome, begun, wait))
+                outcome = place.wait(watch.pause(outcome, self._pause(outcome, begun, wait)))
         return outcome
 
     async def _await_in(
-        self, place: AsyncWaiter, outcome: Outcome, begun: float, wait: float | None
+        self, place: AsyncWaiter, outcome: Outcome, begun: float, wait: float | None, context: object
     ) -> Grant:
-        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
+        async with self._awaiting(context, begun) as watch:
             while isinstance(outcome, Busy):
-                outcome = await place.wait(self._pause(outcome, begun, wait))
+                pause = await watch.apause(outcome, self._pause(outcome, begun, wait))
+                outcome = await place.wait(pause)
         return outcome
+
+    @contextmanager
+    def _waiting(self, context: object, begun: float) -> Iterator[waits.WaitWatch]:
+        """Tell observers and other processes of a wait for as long as the block runs."""
+        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
+            watch = waits.watch(
+                self._backend, self.key, self.name, context, begun, self.site or caller_site()
+            )
+            try:
+                yield watch
+            finally:
+                watch.end()
+
+    @asynccontextmanager
+    async def _awaiting(self, context: object, begun: float) -> AsyncIterator[waits.WaitWatch]:
+        """`_waiting` for asyncio."""
+        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
+            watch = waits.watch(
+                self._backend, self.key, self.name, context, begun, self.site or caller_site()
+            )
+            try:
+                yield watch
+            finally:
+                await asyncio.shield(watch.aend())
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
@@ -616,12 +645,17 @@ class SingleLock(Lock):
         if isinstance(error, LockNotAcquired | BackendUnavailable):
             waited = now() - begun
             events.SAMPLES.append((self._backend.settings.alias, "refused", waited))
-            tell(lock_refused, lambda: self._refusal(error, owner, waited))
+            deadlock = isinstance(error, LockDeadlock)
+            if deadlock:
+                events.SAMPLES.append((self._backend.settings.alias, "deadlock", waited))
+            signal = lock_deadlocked if deadlock else lock_refused
+            tell(signal, lambda: self._refusal(error, owner, waited))
 
     def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
         contended = isinstance(error, LockNotAcquired)
+        deadlock = isinstance(error, LockDeadlock)
         return LockEvent(
-            outcome="contended" if contended else "unavailable",
+            outcome="deadlock" if deadlock else "contended" if contended else "unavailable",
             name=self.name,
             key=self.key,
             backend=self._backend.alias,
@@ -629,6 +663,7 @@ class SingleLock(Lock):
             waited=waited,
             holder=getattr(error, "holder", None),
             template=self._options.template,
+            reason=getattr(error, "reason", None) if deadlock else None,
         )
 
     def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> Lease:

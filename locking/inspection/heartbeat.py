@@ -2,6 +2,8 @@
 
 One thread a process, which starts with the first lock, gives a sign of life every two seconds to each backend
 in which a lock has been held for more than one. A process that falls silent while its locks go on is gone.
+Waits are published too, half a second after they began, with what their thread or task holds: so others find
+a deadlock (see `locking.inspection.deadlocks`), and the admin names who waits.
 The same thread adds up the process's figures, and now and then has the backend's list swept. It is not the
 watchdog's thread: a renewal must never wait for any of this.
 """
@@ -14,6 +16,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -27,6 +30,7 @@ from locking.core.events import on_acquired
 from locking.core.handler import locks
 from locking.core.lease import HOLDS, SingleLease, State
 from locking.core.liveness import registration
+from locking.core.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
 from locking.exceptions import LockError
 from locking.inspection import stats
 from locking.utils.background import Worker, after_fork
@@ -39,7 +43,7 @@ logger = logging.getLogger("locking")
 BEAT: Final = 2.0
 """Seconds between two signs of life."""
 
-PUBLISH_AFTER: Final = 1.0
+HELD_LONG: Final = 1.0
 """Seconds that a lock must have been held."""
 
 MOST: Final = 200
@@ -63,13 +67,21 @@ class HeartbeatPublisher:
     def reset(self) -> None:
         """Start from nothing, as a forked child must."""
         self._told: Records = {}
+        self._publishing = threading.Lock()
+        self._beat_at = now() + BEAT
         self._tidy_at = now() + TIDY_EVERY
         self._trouble = False
 
     def start(self) -> None:
         """Start the thread, unless it runs."""
         if self.enabled and not self.running:
-            self._worker.wake(now() + BEAT)
+            self._beat_at = now() + BEAT
+            self._worker.wake(self._beat_at)
+
+    def publish_by(self, moment: float) -> None:
+        """Have the thread publish what has changed at this `clock.now()` at the latest."""
+        if self.enabled:
+            self._worker.wake_by(moment)
 
     @property
     def running(self) -> bool:
@@ -77,20 +89,33 @@ class HeartbeatPublisher:
         return self._worker.running
 
     def _beat_on(self) -> float:
-        self.beat()
-        return now() + BEAT
+        if now() < self._beat_at:
+            self.publish()
+        else:
+            self.beat()
+            self._beat_at = now() + BEAT
+        return min(self._beat_at, next_due())
 
     def beat(self) -> None:
         """Tell what there is to tell, and have somebody look for dead processes whose locks nobody wants."""
         self._trouble = False
         watcher.look()
         self._add_counters()
-        self._tell(records_of(_long_holds()))
+        with self._publishing:
+            self._tell(self._records())
         if now() >= self._tidy_at:
             self._tidy_at = now() + TIDY_EVERY
             registration.refresh()
             for backend in locks.all(initialized_only=True):
                 self._try(backend.tidy)
+
+    def publish(self) -> None:
+        """Tell what has changed since the last time, and nothing else."""
+        with self._publishing:
+            self._tell(self._records(), repeat=False)
+
+    def _records(self) -> Records:
+        return records_of(_long_holds(), _long_waits())
 
     def deregister(self) -> None:
         """Say at the end of the process that it holds nothing; a backend in trouble isn't waited for."""
@@ -103,12 +128,16 @@ class HeartbeatPublisher:
         for alias, sums in stats.take_counters().items():
             self._try(lambda alias=alias, sums=sums: locks[alias].add_counters(minute, sums))
 
-    def _tell(self, records: Records) -> None:
+    def _tell(self, records: Records, *, repeat: bool = True) -> None:
         before, self._told = self._told, records
         for alias in {**before, **records}:
             old, new = before.get(alias, {}), records.get(alias, {})
             changed = {client: None if old.get(client) == text else text for client, text in new.items()}
             gone = old.keys() - new.keys()
+            if not repeat:
+                changed = {client: text for client, text in changed.items() if text is not None}
+                if not changed and not gone:
+                    continue
             self._try(
                 lambda alias=alias, tell=changed, gone=gone: locks[alias].publish_heartbeats(
                     tell, forget=gone
@@ -126,7 +155,7 @@ class HeartbeatPublisher:
 
 def _long_holds() -> list[SingleLease]:
     """Return the leases that have been held for a while, the oldest first."""
-    moment = now() - PUBLISH_AFTER
+    moment = now() - HELD_LONG
     leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
     alive = [
         lease
@@ -136,19 +165,48 @@ def _long_holds() -> list[SingleLease]:
     return nsmallest(MOST, alive, key=lambda lease: lease.taken_at)
 
 
-def records_of(leases: Iterable[SingleLease]) -> Records:
-    """Return what is told of these leases: a record for each client, with the process and its holds."""
-    holds: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
+def _long_waits() -> list[Wait]:
+    """Return the waits that others are told of, the oldest first; each is marked as published."""
+    moment = now() - PUBLISH_AFTER + TOGETHER
+    waits = nsmallest(MOST, [each for each in list(WAITS.values()) if each.begun <= moment], key=_begun)
+    for wait in waits:
+        wait.published = True
+    # One that ended before it was marked won't withdraw its record; one that ended since will.
+    return [wait for wait in waits if wait.id in WAITS]
+
+
+def _begun(wait: Wait) -> float:
+    return wait.begun
+
+
+def records_of(leases: Iterable[SingleLease], waits: Iterable[Wait] = ()) -> Records:
+    """Return what is told of these: a record for each client, with its process, holds and waits.
+
+    A wait stands in the record of its process, and in those of the clients under which its thread or task
+    holds locks: anyone who is kept waiting by one of them finds it there.
+    """
+    parts: dict[tuple[str, str], _Parts] = defaultdict(lambda: {"holds": {}, "waits": {}})
     for lease in leases:
-        alias, client = lease.backend.settings.alias, lease.owner.split(":", 1)[0]
-        holds[alias, client][lease.owner] = _details(lease)
-    process, records = _process(), defaultdict[str, dict[str, str]](dict)
-    for (alias, client), theirs in holds.items():
-        records[alias][client] = json.dumps({**process, "holds": theirs})
+        parts[_client_of(lease)]["holds"][lease.owner] = _details(lease)
+    for wait in waits:
+        holds = wait.holds()
+        for which in {(wait.alias, wait.client), *map(_client_of, holds)}:
+            parts[which]["waits"][wait.id] = wait.as_record(holds)
+    process, records = process_facts(), defaultdict[str, dict[str, str]](dict)
+    for (alias, client), theirs in parts.items():
+        told = {name: value for name, value in theirs.items() if value or name == "holds"}
+        records[alias][client] = json.dumps({**process, **told})
     return records
 
 
-def _process() -> dict[str, Any]:
+_Parts = dict[str, dict[str, Any]]
+
+
+def _client_of(lease: SingleLease) -> tuple[str, str]:
+    return lease.backend.settings.alias, lease.owner.split(":", 1)[0]
+
+
+def process_facts() -> dict[str, Any]:
     """Return what identifies this process to people; of its arguments only the program's name."""
     program = Path(sys.argv[0] if sys.argv else sys.executable).name
     return {"host": socket.gethostname(), "pid": os.getpid(), "program": program, "started": PROCESS.started}
@@ -171,6 +229,13 @@ def figures(backend: BaseLockBackend, minutes: int = 60) -> stats.Stats | None:
     this = int(time.time() // 60)  # noqa: TID251 shown
     sums = backend.figures(range(this - minutes + 1, this + 1))
     return None if sums is None else stats.stats_of(sums)
+
+
+def acquired_by_minute(backend: BaseLockBackend, minutes: int = 60) -> list[int]:
+    """Return how many locks were acquired in each of the last minutes, the oldest first; empty: not known."""
+    this = int(time.time() // 60)  # noqa: TID251 shown
+    each = backend.figures_by_minute(range(this - minutes + 1, this + 1))
+    return [sums.get("acquired", 0) for sums in each]
 
 
 reporter = HeartbeatPublisher()

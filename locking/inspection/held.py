@@ -17,7 +17,8 @@ import heapq
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any, Final
@@ -36,6 +37,8 @@ STATES: Final = (HELD, EXPIRING, OVER_AGE, GONE)
 
 KINDS: Final = ("lock", "read", "write", "semaphore", "fair")
 
+ORDERS: Final = ("age", "waiters")
+
 EXPIRING_WITHIN: Final = 3.0
 """Seconds left of a lease that count as *expiring*, or half of a shorter lease. A renewed one has more: it is
 renewed when a third is over, and may be as short as 5 s."""
@@ -51,6 +54,45 @@ STEP: Final = 200
 
 MOST_SEARCHED: Final = 5000
 """Rows that a search looks at, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter:
+    """One who has waited for a lock for a while, as its process published it.
+
+    Attributes:
+        id: unique to this wait.
+        backend: alias in `LOCKING` of the lock that is waited for.
+        kind, key, name: that lock.
+        since: Unix time at which it began, by the waiter's clock.
+        host, pid, thread: machine, process, and thread or task.
+        doing: the request's path or the task's id.
+        site: file, line and function where the lock is wanted.
+        holds: alias and owner of what it holds meanwhile, and the name.
+    """
+
+    id: str
+    backend: str
+    kind: str
+    key: str
+    name: str
+    since: float
+    host: str | None = None
+    pid: int | None = None
+    thread: str | None = None
+    doing: str | None = None
+    site: str | None = None
+    holds: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def who(self) -> str:
+        """`host:pid:thread`, as far as known."""
+        return ":".join(str(part) for part in (self.host, self.pid, self.thread) if part is not None)
+
+    @property
+    def waited(self) -> float:
+        """Seconds since it began to wait."""
+        return max(0.0, time.time() - self.since)  # noqa: TID251 shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +123,7 @@ class HeldLock:
         site: file, line and function where the lock was taken.
         silent: seconds since the process's last sign of life; None too where the engine ends what a dead
             process holds.
+        waiting: the waiters that their processes have named, the longest waiting first.
     """
 
     backend: str
@@ -104,6 +147,7 @@ class HeldLock:
     doing: str | None = None
     site: str | None = None
     silent: float | None = None
+    waiting: tuple[Waiter, ...] = ()
 
     @property
     def state(self) -> str:
@@ -115,6 +159,11 @@ class HeldLock:
         if self.remaining is not None and self.remaining <= min(EXPIRING_WITHIN, (self.ttl or math.inf) / 2):
             return EXPIRING
         return HELD
+
+    @property
+    def waiter_count(self) -> int:
+        """How many wait: as the engine counts them, or at least as many as their processes have named."""
+        return max(self.waiters or 0, len(self.waiting))
 
     @property
     def holder(self) -> str:
@@ -201,6 +250,7 @@ def held_locks(
     older_than: float = 0.0,
     offset: int = 0,
     limit: int = 50,
+    order: str = "age",
 ) -> Page:
     """Return a page of what is held, the oldest first. Backends that can't tell are named in `problems`.
 
@@ -214,6 +264,7 @@ def held_locks(
         older_than: only holds of at least so many seconds.
         offset: rows to pass over.
         limit: the most rows to return.
+        order: `age` = the oldest first, `waiters` = those with most waiters first.
 
     Raises:
         ValueError: a state, kind or number that there isn't. InvalidLockBackend: `LOCKING` has no such alias.
@@ -224,13 +275,23 @@ def held_locks(
     """
     _check(state, STATES, "state")
     _check(kind, KINDS, "kind")
+    _check(order, ORDERS, "order")
     if offset < 0 or limit < 0 or older_than < 0:
         raise ValueError(f"offset, limit and older_than can't be negative: {offset}, {limit}, {older_than}")
     wanted = Filter(prefix=prefix, search=search, state=state, kind=kind, host=host, older_than=older_than)
     backends = [locks[alias]] if alias is not None else locks.all()
+    if order == "waiters":
+        return _by_contention(_searched(backends, wanted, 0, MOST_SEARCHED), offset, limit)
     if len(backends) == 1 and not wanted.needs_search and (backends[0].lists_by_age or not older_than):
-        return _direct(backends[0], wanted, offset, limit)
-    return _searched(backends, wanted, offset, limit)
+        page = _direct(backends[0], wanted, offset, limit)
+    else:
+        page = _searched(backends, wanted, offset, limit)
+    return dataclasses.replace(page, rows=_with_waiters(page.rows))
+
+
+def _by_contention(found: Page, offset: int, limit: int) -> Page:
+    rows = sorted(_with_waiters(found.rows), key=lambda hold: -hold.waiter_count)
+    return dataclasses.replace(found, rows=rows[offset : offset + limit])
 
 
 def _check(value: str, known: Sequence[str], what: str) -> None:
@@ -318,7 +379,7 @@ def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLoc
     """Return one hold as it is now, or None when it has ended; errors as for `holds_of`."""
     engine = locks[backend]
     hold = engine.find_held(key, owner, kind)
-    return None if hold is None else _joined(engine, [hold])[0]
+    return None if hold is None else _with_waiters(_joined(engine, [hold]))[0]
 
 
 # joining the locks with what processes tell
@@ -329,6 +390,106 @@ def _joined(backend: BaseLockBackend, holds: Sequence[Held]) -> list[HeldLock]:
     known = backend.heartbeats(clients) if clients else {}
     told = {client: (presence, _read(presence)) for client, presence in known.items()}
     return [_row(backend, hold, *told.get(_client(hold.owner), (None, {}))) for hold in holds]
+
+
+# who waits
+
+
+def _with_waiters(rows: Sequence[HeldLock]) -> list[HeldLock]:
+    """Return the rows with the waiters of each lock, as far as their processes have named them."""
+    waiting: dict[tuple[str, str], tuple[Waiter, ...]] = {}
+    for alias in {row.backend for row in rows}:
+        with suppress(LockError):  # the rows are worth showing without
+            waiting |= _by_lock(waiters_in(locks[alias].processes()))
+    return [
+        dataclasses.replace(row, waiting=those) if (those := waiting.get((row.backend, row.key))) else row
+        for row in rows
+    ]
+
+
+def _by_lock(waiters: Iterable[Waiter]) -> dict[tuple[str, str], tuple[Waiter, ...]]:
+    grouped: dict[tuple[str, str], list[Waiter]] = {}
+    for waiter in sorted(waiters, key=lambda each: each.since):
+        grouped.setdefault((waiter.backend, waiter.key), []).append(waiter)
+    return {lock: tuple(those) for lock, those in grouped.items()}
+
+
+def waiters_in(known: Mapping[str, Heartbeat]) -> list[Waiter]:
+    """Return the waiters that these records name; those of a process that has fallen silent are left out."""
+    found: dict[str, Waiter] = {}
+    for presence in known.values():
+        if presence.silent is None or presence.silent <= SILENT:
+            found.update((each.id, each) for each in _waiters_of(_read(presence)))
+    return list(found.values())
+
+
+def _waiters_of(told: dict[str, Any]) -> Iterator[Waiter]:
+    for wait_id, entry in told.get("waits", {}).items():
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # another version's record
+            yield Waiter(
+                id=wait_id,
+                backend=entry["alias"],
+                kind=entry["kind"],
+                key=entry["key"],
+                name=entry["name"],
+                since=entry["since"],
+                host=told.get("host"),
+                pid=told.get("pid"),
+                thread=entry.get("thread"),
+                doing=entry.get("doing"),
+                site=entry.get("site"),
+                holds=tuple((alias, owner, name) for alias, owner, name in entry["holds"]),
+            )
+
+
+def waiters() -> list[Waiter]:
+    """Return who waits, on all backends whose processes can tell, the longest waiting first."""
+    found: dict[str, Waiter] = {}
+    for backend in locks.all():
+        with suppress(LockError):
+            found.update((each.id, each) for each in waiters_in(backend.processes()))
+    return sorted(found.values(), key=lambda each: each.since)
+
+
+def waits_for(everybody: Sequence[Waiter]) -> dict[str, list[str]]:
+    """Return who waits for whom: by the id of a waiter, the ids of those waiters that hold what it wants."""
+    holding = {(alias, owner): each.id for each in everybody for alias, owner, _ in each.holds}
+    owners = {lock: _owners(*lock) for lock in {(each.backend, each.key) for each in everybody}}
+    return {
+        each.id: [
+            holding[each.backend, owner]
+            for owner in owners[each.backend, each.key]
+            if (each.backend, owner) in holding
+        ]
+        for each in everybody
+    }
+
+
+def _owners(alias: str, key: str) -> list[str]:
+    with suppress(LockError):
+        return [hold.owner for hold in locks[alias].held(prefix=key, limit=STEP) if hold.key == key]
+    return []
+
+
+def in_circles(edges: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """Return those who wait for themselves in the end.
+
+    Example:
+        >>> sorted(in_circles({"a": ["b"], "b": ["a"], "c": ["a"]}))
+        ['a', 'b']
+    """
+    return frozenset(each for each in edges if each in _reached(each, edges))
+
+
+def _reached(start: str, edges: Mapping[str, Sequence[str]]) -> set[str]:
+    reached: set[str] = set()
+    ahead = list(edges.get(start, ()))
+    while ahead:
+        one = ahead.pop()
+        if one not in reached:
+            reached.add(one)
+            ahead += edges.get(one, ())
+    return reached
 
 
 def _client(owner: str) -> str:
@@ -357,6 +518,13 @@ def _row(backend: BaseLockBackend, hold: Held, presence: Heartbeat | None, told:
         since=since,
         held_for=held_for,
         silent=None if presence is None else presence.silent,
-        **{name: told.get(name) for name in ("host", "pid", "program", "started")},
-        **{name: details.get(name) for name in ("ttl", "renewals", "thread", "doing", "site")},
+        host=told.get("host"),
+        pid=told.get("pid"),
+        program=told.get("program"),
+        started=told.get("started"),
+        ttl=details.get("ttl"),
+        renewals=details.get("renewals"),
+        thread=details.get("thread"),
+        doing=details.get("doing"),
+        site=details.get("site"),
     )

@@ -49,6 +49,7 @@ class Stats:
     Attributes:
         acquired: how often a lock was granted.
         refused: how often it was not, in the time that the caller would wait.
+        deadlocks: how many waiters gave up because locks waited for each other in a circle.
         lost: leases that ended before their holder was done.
         wait_p95: seconds within which 95 of 100 acquisitions were granted; None without any.
         hold_p95: seconds after which 95 of 100 holds had been released; None without any.
@@ -56,6 +57,7 @@ class Stats:
 
     acquired: int
     refused: int
+    deadlocks: int
     lost: int
     wait_p95: float | None
     hold_p95: float | None
@@ -66,6 +68,7 @@ def stats_of(sums: Mapping[str, int]) -> Stats:
     return Stats(
         acquired=sums.get("acquired", 0),
         refused=sums.get("refused", 0),
+        deadlocks=sums.get("deadlock", 0),
         lost=sums.get("lost", 0),
         wait_p95=_percentile(sums, "acquired", 0.95),
         hold_p95=_percentile(sums, "ended", 0.95),

@@ -24,7 +24,7 @@ def admin(django_user_model):
 @pytest.fixture
 def held(monkeypatch):
     """A few locks that are held, and what their process tells of them."""
-    monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.0)
+    monkeypatch.setattr("locking.inspection.heartbeat.HELD_LONG", 0.0)
     leases = [
         get_lock("order:42", fenced=True, ttl=600).acquire(),
         get_lock("order:43", ttl=60).acquire(),
@@ -108,14 +108,14 @@ def test_every_filter(open_list, held):
     page.get_by_label("beginning of the name").press("Enter")
     expect(page.locator("#result_list tbody tr")).to_have_count(2)
     page.get_by_role("link", name="10 minutes", exact=True).click()
-    expect(page.get_by_text("Nothing is held.")).to_be_visible()
+    expect(page.get_by_text("No held lock matches.")).to_be_visible()
     page.get_by_role("link", name="Clear all filters").click()
     page.locator("#searchbar").fill("test_held_locks.py")
     page.get_by_role("button", name="Search").click()
     expect(page.locator("#result_list tbody tr")).to_have_count(4)
     page.get_by_label("host", exact=True).fill("nowhere")
     page.locator("form", has=page.get_by_label("host", exact=True)).get_by_role("button").click()
-    expect(page.get_by_text("Nothing is held.")).to_be_visible()
+    expect(page.get_by_text("No held lock matches.")).to_be_visible()
 
 
 def test_breaking_and_extending(open_list, held):

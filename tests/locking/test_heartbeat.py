@@ -49,7 +49,7 @@ only_lines = pytest.mark.parametrize("each_backend", LINES, indirect=True)
 @pytest.fixture
 def reporter(monkeypatch, each_backend):
     """A reporter that tells of every hold, however young, when it is asked to."""
-    monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.0)
+    monkeypatch.setattr("locking.inspection.heartbeat.HELD_LONG", 0.0)
     return HeartbeatPublisher()
 
 

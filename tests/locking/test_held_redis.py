@@ -337,7 +337,7 @@ django.setup()
 from locking import get_lock
 from locking.inspection import heartbeat
 lease = get_lock("crash", ttl=60).acquire()
-heartbeat.PUBLISH_AFTER = 0.0
+heartbeat.HELD_LONG = 0.0
 heartbeat.reporter.beat()
 print("told", flush=True)
 signal.pause()

@@ -36,6 +36,16 @@ class HeartbeatStore:
 
         self._pool.run(step)
 
+    def read_all(self) -> dict[str, Heartbeat]:
+        """Return every record of this alias."""
+
+        def step(cursor: Any, _: int) -> list[Any]:
+            cursor.execute(self._sql.read_all)
+            return list(cursor.fetchall())
+
+        rows = [row for row in self._pool.run(step) if row[0].startswith(self._prefix)]
+        return {name.removeprefix(self._prefix): _heartbeats(text, silent) for name, text, silent in rows}
+
     def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """Return what is known of these clients."""
         asked = {f"c{number}": self._id(client) for number, client in enumerate(clients)}
@@ -45,9 +55,13 @@ class HeartbeatStore:
             cursor.execute(statement, asked)
             return list(cursor.fetchall())
 
-        known = {each: Heartbeat(text, max(0, silent) / 1e6) for each, text, silent in self._pool.run(step)}
+        known = {each: _heartbeats(text, silent) for each, text, silent in self._pool.run(step)}
         return {client: known[key] for client in clients if (key := self._id(client)) in known}
 
     def tidy(self) -> None:
         """Delete the records of those who fell silent long ago."""
         self._pool.run(lambda cursor, _: cursor.execute(self._sql.tidy, {"kept": HEARTBEAT_TTL * 1_000_000}))
+
+
+def _heartbeats(text: str, silent: int) -> Heartbeat:
+    return Heartbeat(text, max(0, silent) / 1e6)

@@ -81,6 +81,7 @@ class Telling(NamedTuple):
         tell: notes a sign of life and what the process tells.
         same: notes a sign of life of one that tells the same as before.
         read: what is known of some; `CLIENTS` stands for their parameters.
+        read_all: what is known of all.
         forget: deletes a record.
         tidy: deletes those that are older than `kept`.
     """
@@ -88,6 +89,7 @@ class Telling(NamedTuple):
     tell: str
     same: str
     read: str
+    read_all: str
     forget: str
     tidy: str
 
@@ -97,6 +99,7 @@ def _told(tell: str, now: str) -> Telling:
         tell=tell.format(now=now),
         same=f"UPDATE locking_process SET seen = {now} WHERE id = %(id)s",  # noqa: S608 - a constant
         read=f"SELECT id, text, {now} - seen FROM locking_process WHERE id IN (CLIENTS)",  # noqa: S608
+        read_all=f"SELECT id, text, {now} - seen FROM locking_process",  # noqa: S608
         forget="DELETE FROM locking_process WHERE id = %(id)s",
         tidy=f"DELETE FROM locking_process WHERE seen < {now} - %(kept)s",  # noqa: S608
     )

@@ -13,7 +13,7 @@ from typing import Final
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat
 from locking.backends.etcd.client import Client
-from locking.backends.etcd.entries import escape, lease_of
+from locking.backends.etcd.entries import escape, lease_of, name_of
 from locking.backends.etcd.leases import Leases
 from locking.backends.etcd.watches import decoded, encoded, range_end
 
@@ -48,10 +48,19 @@ class HeartbeatStore:
         self._leases.grant(lease, HEARTBEAT_TTL)
         self._client.ask("/kv/put", key=encoded(self._key(client)), value=encoded(text), lease=str(lease))
 
+    def _texts(self) -> dict[str, str]:
+        """Return all records, of every alias, by key."""
+        found = self._client.ask("/kv/range", key=encoded(self._folder), range_end=range_end(self._folder))
+        return {decoded(kv["key"]): decoded(kv["value"]) for kv in found.get("kvs", ())}
+
+    def read_all(self) -> dict[str, Heartbeat]:
+        """Return every record of this alias."""
+        names = [name_of(key.removeprefix(self._folder)) for key in self._texts()]
+        return self.read([name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)])
+
     def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """Return what is known of these clients; their leases count in whole seconds."""
-        found = self._client.ask("/kv/range", key=encoded(self._folder), range_end=range_end(self._folder))
-        texts = {decoded(kv["key"]): decoded(kv["value"]) for kv in found.get("kvs", ())}
+        texts = self._texts()
         return {
             client: Heartbeat(text, max(0.0, HEARTBEAT_TTL - self._leases.left(self._lease(client))))
             for client in clients

@@ -253,6 +253,10 @@ class MemoryBackend(BaseLockBackend):
             for text, at in [told[client]]
         }
 
+    def processes(self) -> dict[str, Heartbeat]:
+        """See the base class."""
+        return self.heartbeats(list(self.store.told))
+
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         """See the base class."""
         self.store.figures[minute].update(figures)

@@ -142,6 +142,14 @@ class RedisBackend(RedisVerbs):
         """See the base class."""
         self._heartbeat_store.tell(records, forget)
 
+    def processes(self) -> dict[str, Heartbeat]:
+        """See the base class."""
+        return self._heartbeat_store.read_all()
+
+    def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
+        """See the base class."""
+        return self._heartbeat_store.by_minute(minutes)
+
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """See the base class."""
         return self._heartbeat_store.read(clients)

@@ -1,6 +1,7 @@
 """What processes tell of themselves, and their figures, in Redis.
 
 holdfast_presence:<KEY_PREFIX><client id>   JSON; its ttl tells how long ago the last sign of life was
+holdfast_presence:<KEY_PREFIX>              a sorted set of the clients that have such a record, or had one
 holdfast_figures:<KEY_PREFIX><minute>       a hash of sums
 """
 
@@ -31,7 +32,26 @@ class HeartbeatStore:
             same = command("EXPIRE", key, HEARTBEAT_TTL)
             requests.append(same if text is None else command("SET", key, text, "EX", HEARTBEAT_TTL))
         requests += [command("DEL", self._key("presence", client)) for client in forget]
+        listed, new = (
+            self._key("presence", ""),
+            [client for client, text in records.items() if text is not None],
+        )
+        requests += [command("ZADD", listed, 0, client) for client in new]
+        requests += [command("ZREM", listed, client) for client in forget]
         self._client.call_many(requests)
+
+    def read_all(self) -> dict[str, Heartbeat]:
+        """Return every record, and take those that have ended by themselves off the list."""
+        listed = self._key("presence", "")
+        (members,) = self._client.call_many([command("ZRANGE", listed, 0, -1)])
+        clients = [member.decode() for member in members]
+        found = self.read(clients) if clients else {}
+        ended: list[Request | Command] = [
+            command("ZREM", listed, client) for client in clients if client not in found
+        ]
+        if ended:
+            self._client.call_many(ended)
+        return found
 
     def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """Return what is known of these clients."""
@@ -51,11 +71,15 @@ class HeartbeatStore:
 
     def figures(self, minutes: Sequence[int]) -> dict[str, int]:
         """Return the sums of these minutes."""
-        replies = self._client.call_many([command("HGETALL", self._key("figures", each)) for each in minutes])
         sums: dict[str, int] = {}
-        for name, value in (pair for reply in replies for pair in _pairs(reply)):
-            sums[name.decode()] = sums.get(name.decode(), 0) + int(value)
+        for name, value in (pair for each in self.by_minute(minutes) for pair in each.items()):
+            sums[name] = sums.get(name, 0) + value
         return sums
+
+    def by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
+        """Return the sums of each minute."""
+        replies = self._client.call_many([command("HGETALL", self._key("figures", each)) for each in minutes])
+        return [{name.decode(): int(value) for name, value in _pairs(reply)} for reply in replies]
 
 
 def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:

@@ -54,8 +54,15 @@ class QuorumListing:
 
     def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """Return the latest that is known of these clients."""
+        return self._latest(lambda book: book.read(clients))
+
+    def read_all(self) -> dict[str, Heartbeat]:
+        """Return the latest of every record."""
+        return self._latest(HeartbeatStore.read_all)
+
+    def _latest(self, read: Callable[[HeartbeatStore], dict[str, Heartbeat]]) -> dict[str, Heartbeat]:
         known: dict[str, Heartbeat] = {}
-        for told in self._from_each(self._books, lambda book: book.read(clients)):
+        for told in self._from_each(self._books, read):
             for client, presence in told.items():
                 if client not in known or (presence.silent or 0.0) < (known[client].silent or 0.0):
                     known[client] = presence

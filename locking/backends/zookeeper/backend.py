@@ -330,6 +330,10 @@ class ZooKeeperBackend(QueueBackend):
         """See the base class."""
         self._heartbeats.tell(records, forget)
 
+    def processes(self) -> dict[str, Heartbeat]:
+        """See the base class."""
+        return self._heartbeats.read_all()
+
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """See the base class."""
         return self._heartbeats.read(clients)

@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from locking.backends.base import Heartbeat
-from locking.backends.zookeeper.nodes import encode
+from locking.backends.zookeeper.nodes import decode, encode
 from locking.backends.zookeeper.session import (
     Session,
+    children,
     data,
     deleted,
     ensured,
@@ -54,6 +55,14 @@ class HeartbeatStore:
         self._session.ask(ensured(self._folder))
         self._session.ask(written(node, content), marked(node, content))
         self._told[client] = (self._session.number, text)
+
+    def read_all(self) -> dict[str, Heartbeat]:
+        """Return every record of this alias."""
+        (names,) = self._session.patiently(lambda: self._session.ask(children(self._folder)))
+        decoded = [decode(name) for name in names] if is_answer(names) else []
+        return self.read(
+            [name.removeprefix(self._prefix) for name in decoded if name.startswith(self._prefix)]
+        )
 
     def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """Return what is known of these clients."""

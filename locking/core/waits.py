@@ -1,0 +1,139 @@
+"""Who waits in this process, for what, and what each waiter holds meanwhile.
+
+A registry of the waits under way: `locking.inspection.heartbeat` publishes them with the heartbeat, and
+`locking.inspection.deadlocks` follows them from one process to the next. An uncontended acquisition never
+comes here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from math import inf
+from typing import Any, Final
+
+from locking.backends.base import BaseLockBackend, Busy
+from locking.core.lease import HOLDS, SingleLease
+from locking.utils.background import after_fork
+from locking.utils.call_site import CallSite, activity_of, name_of
+from locking.utils.ownership import PROCESS, new_owner
+
+PUBLISH_AFTER: Final = 0.5
+"""Seconds of waiting after which others are told of it."""
+
+TOGETHER: Final = 0.1
+"""Seconds by which waits are published earlier, with one that is due: one request instead of several."""
+
+
+class Wait:
+    """One waiter: a thread or task, and the lock that it waits for.
+
+    Attributes:
+        id: unique to this wait; a wait that ended never resumes under the same id.
+        alias, kind, key, name: the lock: entry in `LOCKING`, lock, read, write, semaphore or fair, and so on.
+        begun: `clock.now()` at which it began.
+        blocks: it holds something itself, so others may wait for it.
+        published: other processes may have read of it.
+    """
+
+    __slots__ = (
+        "alias", "begun", "blocks", "context", "id", "key", "kind", "name", "published", "site",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        backend: BaseLockBackend,
+        key: str,
+        name: str,
+        context: object,
+        begun: float,
+        site: CallSite | None,
+    ) -> None:
+        self.id = new_owner()
+        self.alias = backend.settings.alias
+        self.kind = backend.alias.removeprefix(self.alias).lstrip("/") or "lock"
+        self.key, self.name, self.begun, self.site = key, name, begun, site
+        self.context = weakref.ref(context)
+        self.published = False
+        self.blocks = bool(self.holds())
+
+    @property
+    def client(self) -> str:
+        """The process's id."""
+        return self.id.split(":", 1)[0]
+
+    def holds(self) -> list[SingleLease]:
+        """Return what the waiting thread or task holds."""
+        context = self.context()
+        return [] if context is None else holds_of(context)
+
+    def as_record(self, holds: list[SingleLease]) -> dict[str, Any]:
+        """Return what others are told of it, as plain values."""
+        context = self.context()
+        return {
+            "alias": self.alias,
+            "kind": self.kind,
+            "key": self.key,
+            "name": self.name,
+            "since": PROCESS.date_of(self.begun),
+            "thread": name_of(context),
+            "doing": activity_of(context),
+            "site": None if self.site is None else self.site.describe(),
+            "holds": [[lease.backend.settings.alias, lease.owner, lease.name] for lease in holds],
+        }
+
+
+WAITS: Final[dict[str, Wait]] = {}
+"""The waits of this process, by id."""
+
+after_fork(WAITS.clear)
+
+
+def next_due() -> float:
+    """Return the `clock.now()` at which a wait is to be published; those that block nobody aren't urgent."""
+    waits = list(WAITS.values())
+    return min(
+        (each.begun + PUBLISH_AFTER for each in waits if each.blocks and not each.published), default=inf
+    )
+
+
+def holds_of(context: object) -> list[SingleLease]:
+    """Return the open leases of a thread or task, the oldest first."""
+    refs = [ref for ref in HOLDS.valuerefs() if ref.key[2] == id(context)]
+    leases = [lease for ref in refs if (lease := ref()) is not None]
+    held = [lease for lease in leases if lease.context() is context and lease.open]
+    return sorted(held, key=lambda lease: lease.taken_at)
+
+
+class WaitWatch:
+    """Accompanies one wait and may shorten its pauses; this one does nothing.
+
+    `locking.inspection.deadlocks` puts its own in the place of `watch`: the core does not know who looks.
+    """
+
+    def __init__(
+        self,
+        backend: BaseLockBackend,
+        key: str,
+        name: str,
+        context: object,
+        begun: float,
+        site: CallSite | None,
+    ) -> None:
+        """Note the wait."""
+
+    def pause(self, busy: Busy, longest: float) -> float:
+        """Return the seconds to sleep, at most `longest`; may raise a LockNotAcquired."""
+        return longest
+
+    async def apause(self, busy: Busy, longest: float) -> float:
+        """`pause` for asyncio."""
+        return longest
+
+    def end(self) -> None:
+        """Note the end of the wait, before its lock is granted."""
+
+    async def aend(self) -> None:
+        """`end` for asyncio."""
+
+
+watch: type[WaitWatch] = WaitWatch

@@ -1,0 +1,313 @@
+"""Finds deadlocks: waiters whose locks wait for each other in a circle, across threads and processes.
+
+A thread or task cannot acquire anything while it waits. So a circle closes when the last of its waiters
+begins to wait, and a waiter that holds nothing is never part of one: it pays nothing. One that holds
+something publishes its wait after half a second and looks after one second: it reads what the holder's
+process tells of itself, and follows the circle from holder to holder.
+
+What was found is read a second time before anybody gives up. The owner of a hold and the id of a wait are
+never used twice, and a wait withdraws what it has published before its lock is granted. So a circle that was
+read twice, with the same owners and ids, existed in between.
+
+Sources: E. G. Coffman et al., "System Deadlocks", Computing Surveys 3(2), 1971 (wait-for graphs, AND and OR
+requests); A. K. Elmagarmid, "A Survey of Distributed Deadlock Detection Algorithms", SIGMOD Record 15(3),
+1986.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from locking.backends.base import BaseLockBackend, Busy
+from locking.core import waits
+from locking.core.handler import InvalidLockBackend, locks
+from locking.core.waits import PUBLISH_AFTER, WAITS, Wait
+from locking.exceptions import BlockedWaiter, LockDeadlock, LockError
+from locking.inspection.heartbeat import process_facts, reporter
+from locking.utils.call_site import CallSite
+from locking.utils.clock import now
+
+logger = logging.getLogger("locking")
+
+FIRST_LOOKS: Final = (1.0, 1.8)
+"""Seconds of waiting after which a waiter looks for the first times: it closed the circle itself, if there is
+one, so the rest have published theirs by then."""
+
+LOOK_EVERY: Final = 3.0
+"""Seconds between its further looks, for circles whose other waiters were late to publish."""
+
+FRESH: Final = 5.0
+"""Seconds since a process's last heartbeat up to which its waits are believed."""
+
+LAST_WAITER_LOOKED: Final = 1.6
+"""Seconds that the waiter which should give up has for it; then the first that sees the circle again does."""
+
+MOST_HOLDERS: Final = 100
+"""Holders of one lock that are followed."""
+
+Hold = tuple[str, str]
+"""Alias and owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A wait as its process published it.
+
+    Attributes:
+        id: unique to the wait.
+        alias, kind, key, name: the lock that is waited for.
+        since: Unix time at which it began.
+        who: host, process and thread or task.
+        holds: by alias and owner, the names of what its thread or task holds.
+    """
+
+    id: str
+    alias: str
+    kind: str
+    key: str
+    name: str
+    since: float
+    who: str
+    holds: dict[Hold, str]
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether any one of the holders could end the wait: a semaphore's permit may come from each."""
+        return self.kind == "semaphore"
+
+
+def read_waits(told: dict[str, Any]) -> list[Blocked]:
+    """Return the waits in a process's record; what another version wrote and can't be read is left out."""
+    waits: list[Blocked] = []
+    for wait_id, entry in told.get("waits", {}).items():
+        try:
+            waits.append(_blocked(wait_id, entry, told))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            logger.debug("the wait %r can't be read: %r", wait_id, entry)
+    return waits
+
+
+def _blocked(wait_id: str, entry: dict[str, Any], told: dict[str, Any]) -> Blocked:
+    who = ":".join(str(part) for part in (told.get("host"), told.get("pid"), entry.get("thread")) if part)
+    return Blocked(
+        id=wait_id,
+        alias=entry["alias"],
+        kind=entry["kind"],
+        key=entry["key"],
+        name=entry["name"],
+        since=entry["since"],
+        who=who,
+        holds={(alias, owner): name for alias, owner, name in entry["holds"]},
+    )
+
+
+# --- following the circle ---------------------------------------------------------------------------------
+
+
+class Search:
+    """One search for a circle through one waiter; it asks each question once.
+
+    Args:
+        mine: the waiter.
+        holder: the owner that keeps it waiting, if the backend has just named it.
+    """
+
+    def __init__(self, mine: Blocked, holder: str | None = None) -> None:
+        self._mine = mine
+        self._holders: dict[str, Collection[str]] = {}
+        self._waits: dict[Hold, Blocked | None] = {}
+        if holder is not None and mine.kind in ("lock", "fair"):
+            self._holders[mine.id] = (holder,)
+
+    def circle(self) -> tuple[Blocked, ...] | None:
+        """Return the waiters of a circle, `mine` first, or None."""
+        way = self._way_back(self._mine, frozenset([self._mine.id]))
+        return None if way is None else (self._mine, *way)
+
+    def _way_back(self, wait: Blocked, passed: frozenset[str]) -> list[Blocked] | None:
+        """Return the further waiters between `wait` and the start, or None where it may be let go."""
+        ways: list[Blocked] = []
+        holders = self._holders_of(wait)
+        for owner in holders:
+            way = self._way_over((wait.alias, owner), passed)
+            if way is not None and not wait.needs_all:
+                return way
+            if way is None and wait.needs_all:
+                return None
+            ways += [each for each in way or () if each not in ways]
+        return ways if wait.needs_all and holders else None
+
+    def _way_over(self, hold: Hold, passed: frozenset[str]) -> list[Blocked] | None:
+        if hold in self._mine.holds:
+            return []
+        waiter = self._waiter_with(hold)
+        if waiter is None or waiter.id in passed:
+            return None
+        rest = self._way_back(waiter, passed | {waiter.id})
+        return None if rest is None else [waiter, *rest]
+
+    def _waiter_with(self, hold: Hold) -> Blocked | None:
+        """Return the wait of the thread or task that has this hold."""
+        if hold not in self._waits:
+            self._waits[hold] = next((each for each in _published(hold) if hold in each.holds), None)
+        return self._waits[hold]
+
+    def _holders_of(self, wait: Blocked) -> Collection[str]:
+        if wait.id not in self._holders:
+            self._holders[wait.id] = holders_of(wait)
+        return self._holders[wait.id]
+
+
+def _published(hold: Hold) -> list[Blocked]:
+    """Return the waits that the process of a hold has published, unless it has fallen silent."""
+    alias, owner = hold
+    client = owner.split(":", 1)[0]
+    presence = _engine(alias).heartbeats([client]).get(client)
+    if presence is None or (presence.silent or 0.0) > FRESH:
+        return []
+    told = json.loads(presence.text)
+    return read_waits(told) if isinstance(told, dict) else []
+
+
+def holders_of(wait: Blocked) -> Collection[str]:
+    """Return the owners that have what is waited for, as the backend knows them now."""
+    engine = _engine(wait.alias)
+    if wait.kind in ("write", "semaphore"):
+        held = engine.held(prefix=wait.key, limit=MOST_HOLDERS)
+        return [hold.owner for hold in held if hold.key == wait.key]
+    holder = (engine if wait.kind == "lock" else engine.variant(wait.kind)).holder(wait.key)
+    return [] if holder is None else [holder.owner]
+
+
+def _engine(alias: str) -> BaseLockBackend:
+    return locks[alias]
+
+
+# --- a waiter's part --------------------------------------------------------------------------------------
+
+
+class Watch(waits.WaitWatch):
+    """Registers one wait, looks for a circle when it is time, and withdraws what was published.
+
+    Args:
+        backend: of the lock, perhaps a variant.
+        key, name: the lock.
+        context: the thread or task that waits.
+        begun: `clock.now()` at which it began.
+        site: where in the code.
+    """
+
+    def __init__(
+        self,
+        backend: BaseLockBackend,
+        key: str,
+        name: str,
+        context: object,
+        begun: float,
+        site: CallSite | None,
+    ) -> None:
+        self._wait = wait = Wait(backend, key, name, context, begun, site)
+        # Without the records of other processes no holder can be followed.
+        self.active = wait.blocks and publishes(_engine(wait.alias))
+        self._looks = 0
+        self._seen: frozenset[str] = frozenset()
+        WAITS[wait.id] = wait
+        if not reporter.running:
+            reporter.start()
+        if self.active:
+            reporter.publish_by(begun + PUBLISH_AFTER)
+
+    def pause(self, busy: Busy, longest: float) -> float:
+        """Return the seconds to sleep until the next look, at most `longest`; looks if it is time.
+
+        Raises:
+            LockDeadlock: the wait is part of a circle, and this waiter is the one to give up.
+        """
+        if not self.active:
+            return longest
+        if self._due() <= now():
+            self._look(busy)
+        return min(longest, max(0.0, self._due() - now()))
+
+    async def apause(self, busy: Busy, longest: float) -> float:
+        """`pause` for asyncio."""
+        if self.active and self._due() <= now():
+            return await asyncio.to_thread(self.pause, busy, longest)
+        return self.pause(busy, longest)
+
+    def _due(self) -> float:
+        further = max(0, self._looks - len(FIRST_LOOKS) + 1)
+        return self._wait.begun + FIRST_LOOKS[min(self._looks, len(FIRST_LOOKS) - 1)] + further * LOOK_EVERY
+
+    def _look(self, busy: Busy) -> None:
+        self._looks += 1
+        try:
+            circle = find_circle(self._wait, busy.holder)
+        except (LockError, InvalidLockBackend, ValueError) as error:  # waiting goes on, as without a look
+            logger.debug("looking for a deadlock of %r failed: %s", self._wait.name, error)
+            return
+        if circle is not None and self._should_give_up(circle):
+            raise self._error(circle, busy)
+
+    def _should_give_up(self, circle: tuple[Blocked, ...]) -> bool:
+        """Whether this waiter began last, or the one that did has had its time and is still there."""
+        ids = frozenset(each.id for each in circle)
+        last = max(circle, key=lambda each: (each.since, each.id))
+        again = ids == self._seen and time.time() > last.since + LAST_WAITER_LOOKED  # noqa: TID251 published
+        self._seen = ids
+        return last.id == self._wait.id or again
+
+    def _error(self, circle: tuple[Blocked, ...], busy: Busy) -> LockDeadlock:
+        wait = self._wait
+        return LockDeadlock(
+            wait.name,
+            waited=now() - wait.begun,
+            backend=wait.alias,
+            holder=busy.holder,
+            circle=tuple(
+                BlockedWaiter(each.who, tuple(each.holds.values()), each.name, each.since) for each in circle
+            ),
+        )
+
+    def end(self) -> None:
+        """Withdraw what was published, before the waiter goes on: nobody may believe it any more."""
+        WAITS.pop(self._wait.id, None)
+        if self.active and self._wait.published:
+            reporter.publish()
+
+    async def aend(self) -> None:
+        """`end` for asyncio."""
+        WAITS.pop(self._wait.id, None)
+        if self.active and self._wait.published:
+            await asyncio.to_thread(reporter.publish)
+
+
+def publishes(backend: BaseLockBackend) -> bool:
+    """Whether processes publish what they hold and wait for on this backend."""
+    return type(backend).heartbeats is not BaseLockBackend.heartbeats
+
+
+def find_circle(wait: Wait, holder: str | None = None) -> tuple[Blocked, ...] | None:
+    """Return a circle through this wait that was read twice, or None."""
+    mine = _as_blocked(wait)
+    first = Search(mine, holder).circle()
+    return first if first is not None and is_confirmed(first, mine) else None
+
+
+def is_confirmed(circle: tuple[Blocked, ...], mine: Blocked) -> bool:
+    """Whether a second search, which asks everything anew, finds the same waits."""
+    again = Search(mine).circle()
+    return again is not None and [each.id for each in again] == [each.id for each in circle]
+
+
+def _as_blocked(wait: Wait) -> Blocked:
+    return _blocked(wait.id, wait.as_record(wait.holds()), process_facts())
+
+
+waits.watch = Watch

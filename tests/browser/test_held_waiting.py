@@ -1,0 +1,189 @@
+"""Held locks and their waiters in a real browser: widths, schemes, languages, odd names, deadlocks."""
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urljoin
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from locking import LockLost, get_lock
+from locking.core.lock import force_release
+from locking.core.waits import WAITS
+from locking.inspection.heartbeat import HeartbeatPublisher
+from locking.inspection.held import holds_of
+
+LIST = "/admin/locking/heldlock/"
+WAITING = f"{LIST}waiting/"
+SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")
+WIDTHS = (360, 768, 1280, 1920)
+LANGUAGES = ("en", "zh-hans")
+LONG = "catalogue:" + "x" * 900
+TURNED = "order:\u202e24"
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def contended(monkeypatch):
+    """A deadlock that nobody looks for, one more waiter, a long name and one that turns the text round."""
+    monkeypatch.setattr("locking.inspection.deadlocks.FIRST_LOOKS", (3600.0, 3600.0))
+    monkeypatch.setattr("locking.inspection.heartbeat.HELD_LONG", 0.0)
+    monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.0)
+    reporter, meeting = HeartbeatPublisher(), threading.Barrier(3, timeout=30)
+    pairs = [("order:42", "stock:mug"), ("stock:mug", "order:42"), ("order:8", "order:42")]
+    threads = [
+        threading.Thread(target=crosses, args=(*pair, meeting), name=f"worker-{number}")
+        for number, pair in enumerate(pairs)
+    ]
+    leases = [get_lock(name, ttl=600).acquire() for name in (LONG, TURNED, "order:7")]
+    for thread in threads:
+        thread.start()
+    while len(WAITS) < len(pairs):
+        threading.Event().wait(0.01)
+    reporter.beat()
+    yield
+    (holder,) = holds_of("order:42")
+    assert force_release("order:42", owner=holder.owner)
+    for thread in threads:
+        thread.join()
+    for lease in leases:
+        lease.release()
+    reporter.deregister()
+
+
+def crosses(mine, other, meeting):
+    """Hold `mine` and wait for `other`; the end of the test breaks the circle."""
+    with suppress(LockLost), get_lock(mine, ttl=600):
+        meeting.wait()
+        with get_lock(other, ttl=600, wait=60):
+            pass
+
+
+@pytest.fixture
+def open_admin(open_page, django_user_model, client):
+    """Open a page of the admin as a superuser."""
+    client.force_login(django_user_model.objects.create_superuser("ada", password="secret"))
+    cookie = {"name": "sessionid", "value": client.cookies["sessionid"].value}
+
+    def open_admin(address, *, language="en", width=1280, **options):
+        page = open_page("/static/locking/held.js", viewport={"width": width, "height": 900}, **options)
+        chosen = {"name": "django_language", "value": language}
+        page.context.add_cookies([{**each, "url": urljoin(page.url, "/")} for each in (cookie, chosen)])
+        page.goto(address)
+        return page
+
+    return open_admin
+
+
+def row(page, name):
+    """Return the row of a lock."""
+    return page.locator("#result_list tbody tr").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+def violations(page):
+    """What axe-core finds wrong with the page as it is."""
+    found = Axe().run(page).response["violations"]
+    return [(each["id"], [node["html"][:160] for node in each["nodes"]]) for each in found]
+
+
+def shot(page, name):
+    """Take a picture, if that is wanted."""
+    if SHOTS:
+        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
+
+
+def test_each_row_names_its_waiters(open_admin, contended):
+    """Right after the name: how many wait, who, for how long; on demand the most contended comes first."""
+    page = open_admin(LIST)
+    expect(page.locator("#result_list thead th").nth(3)).to_have_text("Waiters")
+    expect(row(page, "order:42").locator(".field-waiters")).to_contain_text("worker-1")
+    expect(row(page, "order:42").locator(".field-waiters")).to_contain_text("worker-2")
+    page.get_by_role("link", name="most waiters first").click()
+    expect(page.locator("#result_list tbody tr").first).to_contain_text("order:42")
+    page.get_by_role("link", name="order:42", exact=True).click()
+    expect(page.locator(".held-waiting")).to_contain_text("worker-2")
+
+
+def test_a_lock_is_released_from_its_row(open_admin, contended):
+    """The row's own link leads to the question why, and its button looks dangerous: not as Extend does."""
+    page = open_admin(LIST)
+    row(page, "order:7").get_by_role("link", name="Force release…").click()
+    danger = page.get_by_role("button", name="Force release")
+    expect(danger).to_have_css("background-color", "rgb(186, 33, 33)")
+    page.get_by_role("link", name="Back").click()
+    colour = "element => getComputedStyle(element).backgroundColor"
+    release = page.get_by_role("link", name="Force release…").evaluate(colour)
+    assert release != page.get_by_role("link", name="Extend…").evaluate(colour)
+
+
+def test_a_search_without_hits_does_not_say_that_nothing_is_held(open_admin, contended):
+    """It says that nothing matches, and links to everything."""
+    page = open_admin(f"{LIST}?q=nobody")
+    expect(page.get_by_text("No held lock matches.")).to_be_visible()
+    expect(page.get_by_text("Nothing is held.")).to_have_count(0)
+    page.get_by_role("link", name="Show all held locks").click()
+    expect(row(page, "order:42")).to_be_visible()
+
+
+def test_odd_names_are_short_and_cannot_turn_the_row_round(open_admin, contended):
+    """A name of 900 characters is cut, U+202E is shown as what it is, and no row is taller than 150 px."""
+    page = open_admin(LIST)
+    expect(page.get_by_role("link", name="order:⟨U+202E⟩24")).to_be_visible()
+    long = page.get_by_role("link", name="catalogue:xxx")
+    assert len(long.inner_text()) <= 80
+    assert long.locator("bdi").get_attribute("title") == LONG
+    for each in page.locator("#result_list tbody tr").all():
+        assert each.bounding_box()["height"] < 150
+
+
+@pytest.mark.parametrize("width", [1280, 1440, 1920])
+def test_the_columns_that_matter_are_on_the_screen(open_admin, contended, width):
+    """Waiters, lease, token and the release of every row are seen without scrolling sideways."""
+    page = open_admin(LIST, width=width)
+    right = page.locator("#held-rows").evaluate("e => e.getBoundingClientRect().right")
+    for name in ("waiters", "lease", "token", "release"):
+        box = row(page, "order:42").locator(f".field-{name}").bounding_box()
+        assert box["x"] + box["width"] <= right + 1, name
+    assert right <= width
+
+
+def test_who_waits_for_whom(open_admin, contended):
+    """The page nests the waiters, marks both of the deadlock, and not the third one behind them."""
+    page = open_admin(LIST)
+    page.get_by_role("link", name="Who waits for whom").click()
+    expect(page.locator(".held-tree li.deadlock > .held-state")).to_have_count(3)  # once more where it closes
+    third = page.locator(".held-tree li").filter(has_text="worker-2").last
+    expect(third).not_to_contain_text("deadlock")
+    expect(third).to_contain_text("order:42")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_violations(open_admin, contended, language, scheme):
+    """axe finds nothing on the list, the waits, a hold and the release, in both languages and schemes."""
+    # axe sets styles of its own, which the page's policy would refuse.
+    page = open_admin(LIST, language=language, color_scheme=scheme, bypass_csp=True)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        shot(page, f"held-{language}-{scheme}-{width}")
+    found = {LIST: violations(page)}
+    page.set_viewport_size({"width": 360, "height": 900})
+    found["on a phone"] = violations(page)
+    page.goto(WAITING)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        shot(page, f"waiting-{language}-{scheme}-{width}")
+    found[WAITING] = violations(page)
+    page.goto(f"{LIST}?q=order:42")
+    page.get_by_role("link", name="order:42", exact=True).click()
+    page.wait_for_load_state()
+    shot(page, f"detail-{language}-{scheme}")
+    found["detail"] = violations(page)
+    page.locator("a.held-danger").click()
+    page.wait_for_load_state()
+    shot(page, f"release-{language}-{scheme}")
+    found["release"] = violations(page)
+    assert [(address, one) for address, each in found.items() for one in each] == []

@@ -1,0 +1,574 @@
+import asyncio
+import pickle
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from locking import (
+    LockDeadlock,
+    LockNotAcquired,
+    get_lock,
+    get_read_lock,
+    get_semaphore,
+    get_write_lock,
+    signals,
+)
+from locking.backends.memory import STORES
+from locking.core.handler import locks
+from locking.core.lock import force_release
+from locking.core.waits import WAITS
+from locking.exceptions import LockLost
+from locking.inspection import deadlocks, heartbeat
+from locking.testing.contract.processes import child
+from tests.backends import BACKENDS
+
+PATIENCE = 30.0
+FOUND_WITHIN = 2.0
+ENGINES = ("redis", "database-postgresql", "zookeeper", "etcd")
+HAS_LISTS = (*ENGINES, "memory", "redlock", "database-mariadb", "database-sqlite")
+
+
+@pytest.fixture(autouse=True)
+def reporting():
+    """Have this process publish, as every process does outside the tests."""
+    heartbeat.reporter.enabled = True
+    yield
+    heartbeat.reporter._worker.stop()
+    heartbeat.reporter.reset()
+    heartbeat.reporter.enabled = False
+    assert not WAITS
+
+
+@pytest.fixture
+def engine(request, settings, django_db_blocker):
+    """One backend, reached by this process and its children."""
+    row = BACKENDS[getattr(request, "param", "memory")]
+    settings.LOCKING = {"default": {**row.reached(request), "KEY_PREFIX": "shop:"}}
+    STORES.clear()
+    with django_db_blocker.unblock():
+        yield locks["default"]
+
+
+def crossing(mine, other, both_hold, *, wait=PATIENCE, take=get_lock):
+    """Acquire `mine`, meet the other waiters, then acquire `other`; return the error and its delay."""
+    with take(mine, ttl=60):
+        both_hold()
+        begun = time.monotonic()
+        try:
+            with take(other, ttl=60, wait=wait):
+                return None, time.monotonic() - begun
+        except LockNotAcquired as error:
+            return error, time.monotonic() - begun
+
+
+def circle_of_threads(names, **options):
+    """Have each thread hold one name and wait for the next; return what came of each."""
+    meeting = threading.Barrier(len(names), timeout=PATIENCE)
+    with ThreadPoolExecutor(len(names)) as pool:
+        pairs = zip(names, names[1:] + names[:1], strict=True)
+        runs = [pool.submit(crossing, mine, other, meeting.wait, **options) for mine, other in pairs]
+        return [run.result(PATIENCE) for run in runs]
+
+
+def victims(outcomes):
+    """Return the errors of those that gave up."""
+    return [error for error, _ in outcomes if error is not None]
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d"]])
+def test_one_waiter_of_a_circle_gives_up(engine, names):
+    """Of two, three or four threads one gets LockDeadlock in under two seconds, and the rest their lock."""
+    outcomes = circle_of_threads(names)
+    (error,) = victims(outcomes)
+    assert isinstance(error, LockDeadlock)
+    assert len(error.circle) == len(names)
+    assert {each.waits_for for each in error.circle} == set(names)
+    assert error.waited < FOUND_WITHIN
+    assert all(f"holds {name!r}" in str(error) for name in names)
+
+
+def crossing_process(mine, other):
+    """Return the work of a child: hold `mine`, wait for `other` when told to, and report what came of it."""
+
+    def work(pipe: Connection) -> None:
+        with get_lock(mine, ttl=60):
+            pipe.send("held")
+            pipe.recv()
+            begun = time.monotonic()
+            try:
+                with get_lock(other, ttl=60, wait=PATIENCE):
+                    outcome = None
+            except LockNotAcquired as error:
+                outcome = error
+            delay = time.monotonic() - begun
+        pipe.send((outcome, delay))
+
+    return work
+
+
+def circle_of_processes(names):
+    """`circle_of_threads`, each in a process of its own."""
+    with ExitStack() as stack:
+        pairs = zip(names, names[1:] + names[:1], strict=True)
+        children = [stack.enter_context(child(crossing_process(*pair))) for pair in pairs]
+        for each in children:
+            assert each.report() == "held"
+        for each in children:
+            each.pipe.send("cross")
+        return [each.report() for each in children]
+
+
+@pytest.mark.parametrize("engine", ENGINES, indirect=True)
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c"]])
+def test_a_circle_of_processes_is_found(engine, names):
+    """Across two and three processes, on each engine, one gives up in under two seconds and names all."""
+    outcomes = circle_of_processes(names)
+    (error,) = victims(outcomes)
+    assert isinstance(error, LockDeadlock)
+    assert error.waited < FOUND_WITHIN
+    assert sorted(each.waits_for for each in error.circle) == names
+    assert len({each.who for each in error.circle}) == len(names)
+
+
+@pytest.mark.parametrize("engine", [name for name in HAS_LISTS if name not in ENGINES], indirect=True)
+def test_a_circle_of_threads_is_found(engine):
+    """So it is on the other engines whose processes publish what they hold."""
+    (error,) = victims(circle_of_threads(["a", "b"]))
+    assert isinstance(error, LockDeadlock)
+    assert error.waited < FOUND_WITHIN
+
+
+# --- who gives up, and what it is told --------------------------------------------------------------------
+
+
+@pytest.fixture
+def start():
+    """Run a step in a thread of its own and return its future; every one must have ended well."""
+    futures = []
+    with ThreadPoolExecutor(8) as pool:
+
+        def submit(step, *arguments):
+            futures.append(pool.submit(step, *arguments))
+            return futures[-1]
+
+        yield submit
+        for future in futures:
+            future.result(PATIENCE)
+
+
+def until(condition):
+    """Wait for what another thread is about to do."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.005)
+
+
+def waits_for(name):
+    """Whether a thread of this process waits for the lock."""
+    return any(wait.name == name for wait in WAITS.values())
+
+
+def nothing():
+    """Meet nobody."""
+
+
+def test_the_waiter_that_closed_the_circle_gives_up(engine, start):
+    """Who began to wait last gets the error, and the one that waited before it its lock."""
+    with get_lock("b", ttl=60):
+        earlier = start(crossing, "a", "b", nothing)
+        until(lambda: waits_for("b"))
+        with pytest.raises(LockDeadlock) as caught:
+            get_lock("a", ttl=60, wait=PATIENCE).acquire()
+    assert earlier.result(PATIENCE)[0] is None
+    first, second = caught.value.circle
+    assert (first.holds, first.waits_for, second.holds, second.waits_for) == (("b",), "a", ("a",), "b")
+    assert first.since >= second.since
+
+
+def test_the_error_is_a_refusal_that_survives_pickling(engine):
+    """It names who holds what and waits for what, in its text too, and it can be sent between processes."""
+    error: Any
+    (error,) = victims(circle_of_threads(["a", "b"]))
+    copy: Any = pickle.loads(pickle.dumps(error))  # noqa: S301 our own
+    assert isinstance(copy, LockDeadlock)
+    assert isinstance(error, LockDeadlock)
+    assert issubclass(LockDeadlock, LockNotAcquired)
+    assert (str(copy), copy.circle) == (str(error), error.circle)
+    assert "holds 'a' and waits for 'b'" in str(error)
+    assert copy.holder
+
+
+def test_the_victim_is_told_to_observers_receivers_and_the_log(engine, caplog):
+    """One event with the outcome `deadlock`: once to observers, to both signals, and as a warning."""
+    heard = Heard()
+    events: list[Any] = []
+    signals.observe(heard)
+    receivers = {signal: Collector(events) for signal in (signals.lock_deadlocked, signals.lock_refused)}
+    for signal, receiver in receivers.items():
+        signal.connect(receiver)
+    try:
+        (error,) = victims(circle_of_threads(["a", "b"]))
+        assert signals.flush()
+    finally:
+        signals.stop_observing(heard)
+        for signal, receiver in receivers.items():
+            signal.disconnect(receiver)
+    assert [event.outcome for event in events] == ["deadlock", "deadlock"]
+    assert heard.outcomes.count("deadlock") == 1
+    assert events[0].reason == error.reason
+    (record,) = [each for each in caplog.records if getattr(each, "lock_outcome", "") == "deadlock"]
+    assert record.levelname == "WARNING"
+    assert "holds 'a' and waits for 'b'" in record.getMessage()
+
+
+class Heard(signals.Observer):
+    """What an observer heard."""
+
+    def __init__(self):
+        self.outcomes = []
+
+    def happened(self, event):
+        """Keep its outcome."""
+        self.outcomes.append(event.outcome)
+
+
+class Collector:
+    """A receiver that keeps the events."""
+
+    def __init__(self, events):
+        self.events = events
+
+    def __call__(self, sender, event, **kwargs):
+        """Keep it."""
+        self.events.append(event)
+
+
+def test_tasks_close_circles_too(engine):
+    """Two tasks of one event loop: one gets the error, and the loop goes on meanwhile."""
+
+    async def cross(mine, other, barrier):
+        async with get_lock(mine, ttl=60):
+            await barrier.wait()
+            try:
+                async with get_lock(other, ttl=60, wait=PATIENCE):
+                    return None
+            except LockDeadlock as error:
+                return error
+
+    async def main():
+        barrier = asyncio.Barrier(2)
+        return await asyncio.gather(cross("a", "b", barrier), cross("b", "a", barrier))
+
+    (error,) = [error for error in asyncio.run(main()) if error is not None]
+    assert error.waited < FOUND_WITHIN
+    assert len(error.circle) == 2
+
+
+def test_a_circle_over_two_backends_is_found(settings, redis_room):
+    """One lock in Redis, one in memory: each record stands where the hold is that others wait for."""
+    settings.LOCKING = {
+        "default": {**BACKENDS["redis"].settings, "KEY_PREFIX": "shop:"},
+        "other": {**BACKENDS["memory"].settings, "KEY_PREFIX": "shop:"},
+    }
+    STORES.clear()
+
+    def take(name, **options):
+        return get_lock(name, backend="default" if name == "a" else "other", **options)
+
+    (error,) = victims(circle_of_threads(["a", "b"], take=take))
+    assert isinstance(error, LockDeadlock)
+
+
+def blocked(number, since):
+    """Return a wait as somebody published it."""
+    return deadlocks.Blocked(f"p:{number}", "default", "lock", "shop:a", "a", since, "somewhere", {})
+
+
+@pytest.mark.parametrize(
+    ("since_of_last", "gives_up"), [(-10.0, [False, True]), (+10.0, [False, False])], ids=["had time", "late"]
+)
+def test_the_first_that_sees_it_again_gives_up_for_the_last(since_of_last, gives_up):
+    """Where clocks disagree the chosen waiter may not look for long: after its time another gives up."""
+    mine, last = blocked(1, time.time() - 20), blocked(2, time.time() + since_of_last)
+    watch: Any = object.__new__(deadlocks.Watch)
+    watch._wait, watch._seen = mine, frozenset()
+    assert [watch._should_give_up((mine, last)) for _ in range(2)] == gives_up
+    assert watch._should_give_up((mine,))
+
+
+def test_a_record_of_another_version_is_no_error():
+    """What can't be read as a wait is left out, and the rest is read."""
+    good = {"alias": "default", "kind": "lock", "key": "shop:a", "name": "a", "since": 1.0, "holds": []}
+    told = {
+        "host": "h",
+        "pid": 7,
+        "waits": {"p:1": {}, "p:2": None, "p:3": good, "p:4": {**good, "holds": 3}},
+    }
+    assert [(each.id, each.who) for each in deadlocks.read_waits(told)] == [("p:3", "h:7")]
+
+
+# --- several holders --------------------------------------------------------------------------------------
+
+KINDS_ON = pytest.mark.parametrize("engine", ["memory", "redis", "zookeeper", "etcd"], indirect=True)
+
+
+def hold_until(lock, event):
+    """Hold a lock until the event is set."""
+    with lock:
+        assert event.wait(PATIENCE)
+
+
+def hold_then_wait(lock, other, holding):
+    """Hold a lock, say so, and wait for another."""
+    with lock:
+        holding.set()
+        with get_lock(other, ttl=60, wait=PATIENCE):
+            return
+
+
+@KINDS_ON
+def test_a_writer_waits_for_each_of_several_readers(engine, start):
+    """A circle through one of two readers is certain: the writer cannot begin before both have ended."""
+    done, reading = threading.Event(), threading.Event()
+    with get_lock("a", ttl=60):
+        start(hold_until, get_read_lock("r", ttl=60), done)
+        start(hold_then_wait, get_read_lock("r", ttl=60), "a", reading)
+        assert reading.wait(PATIENCE)
+        until(lambda: waits_for("a"))
+        with pytest.raises(LockDeadlock):
+            get_write_lock("r", ttl=60, wait=PATIENCE).acquire()
+        done.set()
+
+
+@KINDS_ON
+def test_a_semaphore_is_a_circle_only_when_all_its_holders_are_in_it(engine, start):
+    """With one of two permits held outside the circle the waiter goes on waiting, and gets that one."""
+    done, holding = threading.Event(), threading.Event()
+    with get_lock("a", ttl=60):
+        start(hold_until, get_semaphore("s", 2, ttl=60), done)
+        start(hold_then_wait, get_semaphore("s", 2, ttl=60), "a", holding)
+        assert holding.wait(PATIENCE)
+        until(lambda: waits_for("a") and len(permits_out(engine)) == 2)
+        threading.Timer(FOUND_WITHIN, done.set).start()
+        get_semaphore("s", 2, ttl=60, wait=PATIENCE).acquire().release()
+
+
+@KINDS_ON
+def test_a_semaphore_whose_holders_all_wait_is_found(engine, start):
+    """With every permit held by those who wait for the waiter, nobody can go on."""
+    with get_lock("a", ttl=60):
+        for _ in range(2):
+            start(hold_then_wait, get_semaphore("s", 2, ttl=60), "a", holding := threading.Event())
+            assert holding.wait(PATIENCE)
+        until(lambda: [wait.name for wait in list(WAITS.values())] == ["a", "a"])
+        with pytest.raises(LockDeadlock) as caught:
+            get_semaphore("s", 2, ttl=60, wait=PATIENCE).acquire()
+    assert len(caught.value.circle) == 3
+
+
+def permits_out(engine):
+    """Return the holds of the semaphore."""
+    return engine.held(prefix="shop:s")
+
+
+# --- never a false alarm ----------------------------------------------------------------------------------
+
+
+def check_a_circle_that_dissolves(engine, start, monkeypatch):
+    """Nothing is raised for a circle that has gone when it is read again: here its other hold is broken."""
+    confirm = deadlocks.is_confirmed
+
+    def break_then_confirm(circle, mine):
+        if mine.name == "a":  # the one that would give up
+            assert force_release("a", owner=engine.holder("shop:a").owner)
+        return confirm(circle, mine)
+
+    monkeypatch.setattr(deadlocks, "is_confirmed", break_then_confirm)
+    with get_lock("b", ttl=60):
+        start(loses_a)
+        until(lambda: waits_for("b"))
+        get_lock("a", ttl=60, wait=PATIENCE).acquire().release()
+
+
+def loses_a():
+    """Hold a, lose it while waiting for b."""
+    with pytest.raises(LockLost), get_lock("a", ttl=60), get_lock("b", ttl=60, wait=PATIENCE):
+        pass
+
+
+def check_a_wait_that_is_over(engine, start, monkeypatch):
+    """A wait that was published and has ended is no edge any more, whatever the last heartbeat said.
+
+    One thread holds a, waits for b, gets it and releases it. Then b is taken again, by one who waits for a.
+    """
+    has_b, release_b, release_a = threading.Event(), threading.Event(), threading.Event()
+    start(hold_until, get_lock("b", ttl=60), release_b)
+    until(lambda: engine.holder("shop:b"))
+    start(a_around_b, has_b, release_a)
+    until(lambda: any(wait.published for wait in list(WAITS.values())))
+    heartbeat.reporter._worker.stop()  # no further heartbeat tells that the wait is over
+    monkeypatch.setattr(heartbeat.HeartbeatPublisher, "start", lambda _: None)
+    monkeypatch.setattr(heartbeat.HeartbeatPublisher, "publish_by", lambda *_: None)
+    release_b.set()
+    assert has_b.wait(PATIENCE)
+    with get_lock("b", ttl=60, wait=PATIENCE):
+        threading.Timer(FOUND_WITHIN, release_a.set).start()
+        try:
+            get_lock("a", ttl=60, wait=PATIENCE).acquire().release()
+        finally:
+            release_a.set()
+
+
+def a_around_b(has_b, release_a):
+    """Hold a; within it, take b for a moment."""
+    with get_lock("a", ttl=60):
+        with get_lock("b", ttl=60, wait=PATIENCE):
+            has_b.set()
+        assert release_a.wait(PATIENCE)
+
+
+CHECKS = [check_a_circle_that_dissolves, check_a_wait_that_is_over]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
+def test_no_false_alarm(engine, start, monkeypatch, check):
+    """What was a circle, or looks like one, raises nothing."""
+    check(engine, start, monkeypatch)
+
+
+@pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
+def test_without_a_second_reading_there_are_false_alarms(engine, start, monkeypatch):
+    """The mutant that believes its first reading gives up although the circle has gone."""
+
+    def believes(circle, mine):
+        if mine.name == "a":
+            assert force_release("a", owner=engine.holder("shop:a").owner)
+        return True
+
+    with monkeypatch.context() as patch, pytest.raises(LockDeadlock):
+        patch.setattr(deadlocks, "is_confirmed", believes)
+        with get_lock("b", ttl=60):
+            start(loses_a)
+            until(lambda: waits_for("b"))
+            get_lock("a", ttl=60, wait=PATIENCE).acquire()
+
+
+@pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
+def test_without_withdrawing_there_are_false_alarms(engine, start, monkeypatch):
+    """The mutant that leaves a wait published when it ends has another one give up for it."""
+    monkeypatch.setattr(deadlocks.Watch, "end", lambda watch: WAITS.pop(watch._wait.id, None))
+    with pytest.raises(LockDeadlock):
+        check_a_wait_that_is_over(engine, start, monkeypatch)
+
+
+def test_without_a_look_nobody_gives_up(engine, monkeypatch):
+    """The mutant that never looks leaves both to wait until their time is over."""
+    monkeypatch.setattr(deadlocks.Watch, "_look", lambda watch, busy: setattr(watch, "_looks", 9))
+    outcomes = circle_of_threads(["a", "b"], wait=FOUND_WITHIN)
+    assert [type(error) for error in victims(outcomes)] != [LockDeadlock]
+    assert all(delay >= FOUND_WITHIN for error, delay in outcomes if error is not None)
+
+
+@pytest.mark.parametrize(
+    "acquisitions",
+    [pytest.param(500, id="500"), pytest.param(10_000, id="10000", marks=pytest.mark.slow)],
+)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
+def test_contention_without_a_circle_raises_nothing(engine, monkeypatch, acquisitions):
+    """Eight threads nest locks in sorted order, and look at them every few milliseconds."""
+    monkeypatch.setattr(deadlocks, "FIRST_LOOKS", (0.002, 0.004))
+    monkeypatch.setattr(deadlocks, "LOOK_EVERY", 0.004)
+    monkeypatch.setattr(deadlocks, "PUBLISH_AFTER", 0.001)
+    monkeypatch.setattr("locking.core.waits.PUBLISH_AFTER", 0.001)
+    monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.001)
+    looks = Counted(deadlocks.find_circle)
+    monkeypatch.setattr(deadlocks, "find_circle", looks)
+    contended = Tally()
+    with ThreadPoolExecutor(8) as pool:
+        runs = [pool.submit(nests, seed, contended, acquisitions) for seed in range(8)]
+        for run in runs:
+            run.result(240)
+    assert contended.count >= acquisitions
+    assert looks.calls > acquisitions / 100
+
+
+class Tally:
+    """Counts what several threads do."""
+
+    def __init__(self):
+        self.count = 0
+        self._mutex = threading.Lock()
+
+    def add(self):
+        """Count one more."""
+        with self._mutex:
+            self.count += 1
+
+
+class Counted:
+    """Counts the calls of a function."""
+
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments):
+        """Count and call."""
+        self.calls += 1
+        return self.function(*arguments)
+
+
+def nests(seed, contended, wanted):
+    """Take locks within locks, always in sorted order, until so many had to be waited for."""
+    choose = random.Random(seed)
+    while contended.count < wanted:
+        outer, *inner = sorted(choose.sample("abcd", 3))
+        holding = acquire_counted(outer, contended)
+        for name in inner:  # one after the other, so that a wait which is over was followed by another
+            lease = acquire_counted(name, contended)
+            time.sleep(0.002)
+            lease.release()
+        holding.release()
+
+
+def acquire_counted(name, contended):
+    """Acquire a lock; count it if it had to be waited for."""
+    lease = get_lock(name, ttl=60).try_acquire()
+    if lease is None:
+        contended.add()
+        lease = get_lock(name, ttl=60, wait=PATIENCE).acquire()
+    return lease
+
+
+# --- what it costs ----------------------------------------------------------------------------------------
+
+
+def test_a_waiter_that_holds_nothing_asks_nobody(engine, start, monkeypatch):
+    """It publishes nothing by itself and never looks, however long it waits."""
+    looks = Counted(deadlocks.find_circle)
+    monkeypatch.setattr(deadlocks, "find_circle", looks)
+    done = threading.Event()
+    start(hold_until, get_lock("a", ttl=60), done)
+    until(lambda: engine.holder("shop:a"))
+    with pytest.raises(LockNotAcquired):
+        get_lock("a", ttl=60, wait=1.2).acquire()
+    done.set()
+    assert looks.calls == 0
+
+
+def test_a_waiter_that_holds_something_asks_less_than_once_a_second(monkeypatch):
+    """Two looks in the first two seconds, then one every three: a look is a retry and one read of records."""
+    times = []
+    watch: Any = object.__new__(deadlocks.Watch)
+    watch._wait = type("Wait", (), {"begun": 0.0})
+    for watch._looks in range(5):
+        times.append(watch._due())
+    assert times == pytest.approx([1.0, 1.8, 4.8, 7.8, 10.8])
