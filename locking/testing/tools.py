@@ -177,7 +177,7 @@ def _refused(
         return refused(refuse, busy) if key in (None, asked) else make(asked, *args, **options)
 
     with (
-        patch.object(engine, "place", partial(chosen, engine.waiter, RefusedPlace)),
+        patch.object(engine, "waiter", partial(chosen, engine.waiter, RefusedPlace)),
         patch.object(engine, "async_waiter", partial(chosen, engine.async_waiter, AsyncRefusedPlace)),
     ):
         yield
