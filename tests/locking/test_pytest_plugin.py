@@ -98,7 +98,7 @@ def test_without_the_setting_only_fixtures_and_markers_count(project: pytest.Pyt
     run(project).assert_outcomes(passed=4)
 
 
-@pytest.mark.parametrize("waiter", ["redis", "Memory"])
+@pytest.mark.parametrize("place", ["redis", "Memory"])
 def test_a_misspelt_place_is_told(project: pytest.Pytester, place: str) -> None:
     """The message names the setting, the value and what it may be."""
     project.makepyfile("def test(): pass")
