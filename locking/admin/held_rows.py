@@ -110,7 +110,7 @@ class Rows:
 
 
 class StateFilter(admin.SimpleListFilter):
-    """How a hold is doing."""
+    """The state of a hold."""
 
     title = _("state")
     parameter_name = "state"
@@ -164,7 +164,7 @@ class BackendFilter(StateFilter):
 
 
 class TextFilter(StateFilter):
-    """A filter into which one types."""
+    """A filter with a text field."""
 
     template = "admin/locking/heldlock/text_filter.html"
 
@@ -272,7 +272,7 @@ class HeldChangeList(ChangeList):
 
     @property
     def labels(self) -> list[Any]:
-        """What stands above the columns."""
+        """The headings of the columns."""
         return COLUMNS
 
     @property

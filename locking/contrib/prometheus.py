@@ -104,7 +104,7 @@ class Meter(Observer):
         return found if found is not None else self._series.setdefault(which, Series(self, which))
 
     def recount(self) -> None:
-        """Take off leases that ended without a word: dropped, or not let go because of an outage."""
+        """Subtract leases that ended unreported: dropped, or not released because of an outage."""
         self._recounted_at = now()
         leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
         owners = {lease.owner for lease in leases if lease.open}
@@ -134,7 +134,7 @@ class Series:
         self.held.inc()
 
     def refused(self, event: LockEvent) -> None:
-        """A wait for nothing."""
+        """One refusal."""
         self._acquisitions.labels(*self._labels, event.outcome).inc()
         self.wait.observe(event.waited or 0.0)
 

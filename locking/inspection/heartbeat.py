@@ -1,8 +1,8 @@
-"""What this process tells others of itself and of the locks that it has held for a while.
+"""Heartbeats: what this process publishes about itself and the locks that it has held for a while.
 
-One thread a process, which starts with the first lock, gives a sign of life every two seconds to each backend
+One thread per process, which starts with the first lock, sends a heartbeat every two seconds to each backend
 in which a lock has been held for more than one. A process that falls silent while its locks go on is gone.
-The same thread adds up the process's figures, and now and then has the backend's list swept. It is not the
+The same thread adds up the process's counters, and now and then has the backend's list swept. It is not the
 watchdog's thread: a renewal must never wait for any of this.
 """
 
@@ -43,7 +43,7 @@ PUBLISH_AFTER: Final = 1.0
 """Seconds that a lock must have been held."""
 
 MOST: Final = 200
-"""Holds that a process tells the details of, the oldest first."""
+"""How many holds a process publishes details of, the oldest first."""
 
 TIDY_EVERY: Final = 60.0
 """Seconds between two requests to sweep the lists."""
@@ -53,7 +53,7 @@ Records = dict[str, dict[str, str]]
 
 
 class HeartbeatPublisher:
-    """Tells of this process; `enabled` = False keeps its thread from starting."""
+    """Publishes the heartbeats of this process; `enabled` = False keeps its thread from starting."""
 
     def __init__(self) -> None:
         self.enabled = True
@@ -81,7 +81,7 @@ class HeartbeatPublisher:
         return now() + BEAT
 
     def beat(self) -> None:
-        """Tell what there is to tell, and have somebody look for dead processes whose locks nobody wants."""
+        """Publish what is new, and have the watcher look for dead processes whose locks nobody waits for."""
         self._trouble = False
         watcher.look()
         self._add_counters()
@@ -121,7 +121,7 @@ class HeartbeatPublisher:
         except LockError as error:
             self._trouble = True
             self._told = {}  # nobody knows what has arrived: tell everything anew
-            logger.debug("telling of this process: %s", error)
+            logger.debug("publishing the heartbeat of this process failed: %s", error)
 
 
 def _long_holds() -> list[SingleLease]:
@@ -137,7 +137,7 @@ def _long_holds() -> list[SingleLease]:
 
 
 def records_of(leases: Iterable[SingleLease]) -> Records:
-    """Return what is told of these leases: a record for each client, with the process and its holds."""
+    """Return what is published of these leases: one record per client, with the process and its holds."""
     holds: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
     for lease in leases:
         alias, client = lease.backend.settings.alias, lease.owner.split(":", 1)[0]

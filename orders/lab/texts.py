@@ -1,4 +1,4 @@
-"""What the page says of each strategy, in the visitor's language; what mends which."""
+"""What the page says of each strategy, in the visitor's language; which one fixes which."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ IDEAS = {
 
 @dataclass
 class Shown:
-    """A line of the matrix: what may be raced, whether it is sound there, its idea, and what mends it."""
+    """A line of the matrix: what may be raced, whether it is sound there, its idea, and its fix."""
 
     name: str
     strategy: str
@@ -55,7 +55,7 @@ class Shown:
 
 
 def strategies() -> list[Shown]:
-    """Everything that can be raced, each broken one before what mends it."""
+    """Everything that can be raced, each broken one before its fix."""
     known = {variant.name: variant for variant in choose("all", STRATEGIES, Plan())}
     found = [
         Shown(name, known[name].strategy, known[name].sound, _idea(known[name].strategy))

@@ -111,8 +111,8 @@ def test_a_backend_that_does_not_answer_is_told(backend_down):
     ("arguments", "message"),
     [
         (["list", "--backend", "nosuch"], "LOCKING has no alias 'nosuch'"),
-        (["list", "--longer-than", "soon"], "'soon' is no number of seconds"),
-        (["list", "--limit", "-1"], "'-1' is no whole number"),
+        (["list", "--longer-than", "soon"], "'soon' is not a number of seconds"),
+        (["list", "--limit", "-1"], "'-1' is not a whole number"),
         (["list", "--state", "odd"], "invalid choice: 'odd'"),
         (["release", "a"], "--reason"),
         (["run", "a", "--wait", "3", "--", "true"], "--wait stands after the name"),

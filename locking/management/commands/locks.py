@@ -261,11 +261,13 @@ def _seconds(text: str) -> float:
     try:
         value = check_wait(float(text))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; write one such as 0.5") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds; write one such as 0.5"
+        ) from None
     return value or 0.0
 
 
 def _whole(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; write one such as 50")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; write one such as 50")
     return int(text)

@@ -1,4 +1,4 @@
-"""`locks doctor`: the live checks as a report. It leaves nothing behind: its one lock is let go again."""
+"""`locks doctor`: the live checks as a report. It leaves nothing behind: its one lock is released again."""
 
 from __future__ import annotations
 
