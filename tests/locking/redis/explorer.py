@@ -423,7 +423,7 @@ class Explorer:
         patch.setitem(transport.PERFORM, Sleep, lambda seconds: self._slept(seconds))
         patch.setattr("locking.core.lock.reporter", SimpleNamespace(running=True))
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
-        patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(schedule=self._pend))
+        patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(bury=self._pend))
         patch.setattr("locking.backends.redis.backend.servers_of", lambda _: _servers(self.world, self.case))
 
     def _slept(self, seconds: float) -> None:
