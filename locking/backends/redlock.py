@@ -201,7 +201,7 @@ class RedlockBackend(BaseLockBackend):
             self._require_quorum(votes)
             raise BackendUnavailable(
                 f"the lock backend {self.alias!r}: {yes} of {len(votes)} Redis servers have the lock and"
-                f" {silent} don't answer, so nobody can tell whether {self.quorum} do"
+                f" {silent} don't answer, so it is unknown whether {self.quorum} do"
             )
         return yes >= self.quorum
 

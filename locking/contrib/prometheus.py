@@ -70,7 +70,7 @@ class Meter(Observer):
         self.held = Gauge("locking_held", "Locks that these processes hold.", LABELS, **gauge)
         self.waiters = Gauge("locking_waiters", "Callers that wait.", LABELS, **gauge)
         self.lost = Counter("locking_lost", "Leases that ended too early.", LABELS, **where)
-        self.forced = Counter("locking_force_releases", "Holds that somebody broke.", LABELS, **where)
+        self.forced = Counter("locking_force_releases", "Holds broken by force.", LABELS, **where)
         self.orphaned = Counter(
             "locking_orphaned", "Locks of dead processes that these released.", LABELS, **where
         )

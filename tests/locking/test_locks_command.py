@@ -115,7 +115,7 @@ def test_a_backend_that_does_not_answer_is_told(backend_down):
         (["list", "--limit", "-1"], "'-1' is not a whole number"),
         (["list", "--state", "odd"], "invalid choice: 'odd'"),
         (["release", "a"], "--reason"),
-        (["run", "a", "--wait", "3", "--", "true"], "--wait stands after the name"),
+        (["run", "a", "--wait", "3", "--", "true"], "--wait must come before the name"),
         (["run", "a"], "say what to run"),
         (["run", "--ttl", "0", "a", "--", "true"], "ttl must be between"),
         (["run", "--on-conflict", "999", "a", "--", "true"], "exit status from 0 to 255"),

@@ -67,7 +67,7 @@ class Command(BaseCommand):
     def _add_release(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="the lock's name, without the KEY_PREFIX")
         parser.add_argument("--reason", required=True, help="why; it is kept in the audit")
-        parser.add_argument("--owner", help="the owner as `show` told it: a newer one keeps the lock")
+        parser.add_argument("--owner", help="the owner that `show` printed: a newer one keeps the lock")
         parser.add_argument("--yes", action="store_true", help="don't ask")
 
     def _add_watch(self, parser: CommandParser) -> None:
@@ -248,7 +248,7 @@ def _command(options: dict[str, Any]) -> list[str]:
     if command[:1] == ["--"]:
         return command[1:]
     if command and command[0].startswith("-"):
-        raise ValueError(f"{command[0]} stands after the name: write locks run [options] NAME -- command")
+        raise ValueError(f"{command[0]} must come before the name: write locks run [options] NAME -- command")
     return command
 
 

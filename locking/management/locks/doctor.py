@@ -136,7 +136,7 @@ def _latencies(backend: BaseLockBackend) -> list[Finding]:
 def _lock_once(backend: BaseLockBackend, key: str) -> None:
     owner = new_owner()
     if isinstance(backend.try_acquire(key, owner, 5.0), Busy):
-        raise LockError(f"the throwaway lock {key!r} is held by somebody")
+        raise LockError(f"the throwaway lock {key!r} is held by another client")
     backend.release(key, owner)
 
 
