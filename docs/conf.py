@@ -8,4 +8,4 @@ myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "Holdfast"
-exclude_patterns = ["requirements.txt"]
+exclude_patterns = ["requirements.txt", "draw.py"]

@@ -28,7 +28,7 @@ class ReadOnly:
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """What happened has happened."""
+        """Events can't be edited."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:

@@ -10,7 +10,7 @@ checkpoint costs one look-up. The names, in the order of their use:
     written    the new stock was written, not committed yet
     recorded   order, items and movements were written, not committed yet
     committed  the transaction is over and everyone can see it
-    unlocked   the lock was let go
+    unlocked   the lock was released
 
 A sound strategy commits before it unlocks. `early_release` has the last two the other way round.
 

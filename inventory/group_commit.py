@@ -1,4 +1,4 @@
-"""Many callers, one at work: anyone who comes first does the work of all who wait behind it.
+"""Group commit: the first caller does the work of all that wait behind it.
 
 No thread is kept for it and nobody polls. The first caller leads: it takes those who wait, does their work in
 one go, wakes each with its own answer, and hands the lead to the first of those who came meanwhile. A leader

@@ -119,7 +119,7 @@ def _write(cart: tuple[Line, ...], ttl: timedelta, customer: str, units: Units) 
 
 
 def _count(customer: str, units: Units) -> None:
-    """Count what is reserved for the customer; what has run out is ended first if it stands in the way."""
+    """Count reserved units against the customer's limit; overdue reservations are ended if need be."""
     if count_units(customer, units, reserved=True) is None:
         return
     _expire([product for product, _ in units], customer=customer)

@@ -72,7 +72,7 @@ def decide_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> N
 
 
 def refuse_by_level(lines: Sequence[Line], products: Mapping[str, Product]) -> None:
-    """`decide_by_level` before any lock is waited for: no step of a sale, it only spares the line."""
+    """`decide_by_level` before any lock is waited for: no step of a sale, it only spares the queue."""
     level = levels(products.values())
     shortages = [
         Shortage(line.sku, line.quantity, max(0, level[line.sku]))

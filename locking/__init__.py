@@ -1,4 +1,4 @@
-"""Holdfast's `locking`: distributed locks for Django that are let go only after the commit."""
+"""Holdfast's `locking`: distributed locks for Django that are released only after the commit."""
 
 from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
 from locking.core.lease import Lease

@@ -1,4 +1,4 @@
-"""The `LOCKING` setting: read lazily, checked once, honest about every mistake."""
+"""The `LOCKING` setting: read lazily, checked once; every mistake is reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AliasSettings:
         on_conflict: what `@distributed_lock` does when the lock is busy.
         on_open_transaction: what acquiring a lock does inside an open transaction: `refuse`, `hold` it until
             the transaction has ended, or `ignore` the transaction.
-        fence_timeout: seconds that the transaction of a frozen holder may stand in the way of the next fenced
+        fence_timeout: seconds that the transaction of a frozen holder may block the next fenced
             one; None = as long as the lease, and at least a second.
         options: the backend's own options.
     """

@@ -155,7 +155,7 @@ class LockKeyError(LockError, ValueError):
 
 
 class LockTransactionError(LockError):
-    """The lock would be let go before the transaction under it commits."""
+    """The lock would be released before the transaction under it commits."""
 
 
 class LockNotSupported(LockError):

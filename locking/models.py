@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Fence(models.Model):
     """The highest token seen for a name, and the owner that brought it. Rows are never deleted.
 
-    `locking.transactions.fence` writes it as the first statement of a fenced transaction: anyone who comes
+    `locking.transactions.fence` writes it as the first statement of a fenced transaction: a holder that comes
     with an older token has lost the lock without knowing, and is refused.
     """
 
@@ -48,7 +48,7 @@ class ImmutableRow(ValidationError):
 
 def _refuse(verb: str) -> Never:
     raise ImmutableRow(
-        f"a lock event can't be {verb}: it is the audit; old ones go by manage.py prune_lock_events"
+        f"a lock event can't be {verb}: it belongs to the audit; manage.py prune_lock_events deletes old ones"
     )
 
 
@@ -185,7 +185,7 @@ class LockRow(models.Model):
 
 
 class ProcessRow(models.Model):
-    """A process that holds locks of `locking.backends.database`, and what it tells of itself and of them."""
+    """A process that holds locks of `locking.backends.database`, and the heartbeat that it publishes."""
 
     id = models.CharField(primary_key=True, max_length=255)
     text = models.TextField(_("what it tells"), help_text=_("JSON."))
@@ -293,7 +293,7 @@ class FencedModel(models.Model):
 def _overtaken(lease: SingleLease, row: FencedModel) -> StaleFencingToken:
     return StaleFencingToken(
         f"the lock {lease.name!r} has token {lease.token}, but {row!r} was written with {row.fence_token} by"
-        " a later holder: this one was overtaken, and nothing it does counts"
+        " a later holder: this holder was overtaken, and its writes are refused"
     )
 
 

@@ -1,4 +1,4 @@
-"""What became of a lock, told to anyone who listens, and never at the cost of the locked section.
+"""Events of locks for observers, receivers and the log, never at the cost of the critical section.
 
 An event is queued, and one thread a process sends it: a receiver may be slow or raise, and the section
 neither waits for it nor fails by it. Receivers run in that thread, in the order of the events, outside the
@@ -246,7 +246,7 @@ LEVELS: Final = {
 SENTENCES: Final[dict[Outcome, str]] = {
     "acquired": "acquired the lock %(lock)r on backend %(backend)r after %(waited).3f s",
     "contended": "the lock %(lock)r on backend %(backend)r was not free within %(waited).3f s",
-    "unavailable": "the lock %(lock)r could not be had: backend %(backend)r failed after %(waited).3f s",
+    "unavailable": "the lock %(lock)r could not be acquired: backend %(backend)r failed after %(waited).3f s",
     "deadlock": "gave up the lock %(lock)r on backend %(backend)r after %(waited).3f s: %(reason)s",
     "released": "released the lock %(lock)r on backend %(backend)r after %(held).3f s",
     "kept": "left the lock %(lock)r on backend %(backend)r to its ttl (%(ttl)g s) after %(held).3f s",

@@ -86,7 +86,7 @@ REPAIRABLE: Final = (
     "purchases_are_order_items",
     "customers_reserved_is_the_sum_of_live_reservations",
 )
-"""What a repair can mend without guessing: the others say that rows are missing or were made up."""
+"""What a repair can fix without guessing: the others say that rows are missing or invented."""
 
 _REPAIRS = (
     f"""
@@ -129,13 +129,13 @@ def counts(differences: Sequence[Difference]) -> dict[str, int]:
 
 
 def repair() -> int:
-    """Mend what can be mended by rows that say so, in one transaction; returns how many rows that took.
+    """Repair what can be repaired by rows that say so, in one transaction; returns how many rows that took.
 
     The stock that is there is believed, and the ledger gets an `adjusted` movement; reserved units and the
     customers' counts follow the rows that they sum up. Sales wait meanwhile.
     """
     with transaction.atomic(durable=True), connection.cursor() as cursor:
-        # Nobody may sell between the look and the mending.
+        # Nobody may sell between the look and the repair.
         cursor.execute("LOCK TABLE inventory_product IN EXCLUSIVE MODE")
         changed = 0
         for statement in _REPAIRS:

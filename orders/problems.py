@@ -380,7 +380,7 @@ def json_api(*methods: str) -> Callable[[_View], _View]:
     """
 
     def decorate(view: _View) -> _View:
-        # ATOMIC_REQUESTS would commit after the strategy has let go of its lock: the transaction is its own.
+        # ATOMIC_REQUESTS would commit after the strategy has released its lock: the transaction is its own.
         @transaction.non_atomic_requests
         @csrf_exempt
         @wraps(view)

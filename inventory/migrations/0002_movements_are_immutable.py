@@ -1,4 +1,4 @@
-"""The database refuses to change the ledger, whoever asks: the ORM, an admin's SQL, a bug."""
+"""The database refuses to change the ledger, whichever way: the ORM, an admin's SQL, a bug."""
 
 from django.db import migrations
 

@@ -1,4 +1,4 @@
-"""Broken: a good lock, let go before the commit."""
+"""Broken: a good lock, released before the commit."""
 
 from __future__ import annotations
 

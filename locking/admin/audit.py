@@ -1,4 +1,4 @@
-"""What is to be read and nothing else: the audit, and the fences."""
+"""Read-only pages: the audit and the fences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from locking.models import Fence, LockEvent
 
 
 class ReadOnly:
-    """Looking is all that anyone may do."""
+    """Read-only admin."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Rows come about by what is done elsewhere."""
+        """Rows are written by the lock code, never by hand."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """What happened has happened."""
+        """Events can't be edited."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:

@@ -1,4 +1,4 @@
-"""Held locks: the list, one hold, and what an operator may do to it."""
+"""Held locks: the list, the page of one hold, and the actions of an operator."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
     # who may do what
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Locks are taken by programs."""
+        """Locks are acquired by programs."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:

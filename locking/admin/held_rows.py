@@ -111,7 +111,7 @@ class Rows:
 
 
 class StateFilter(admin.SimpleListFilter):
-    """How a hold is doing."""
+    """The state of a hold."""
 
     title = _("state")
     parameter_name = "state"
@@ -182,7 +182,7 @@ class BackendFilter(StateFilter):
 
 
 class TextFilter(StateFilter):
-    """A filter into which one types."""
+    """A filter with a text field."""
 
     template = "admin/locking/heldlock/text_filter.html"
 
@@ -318,7 +318,7 @@ class HeldChangeList(ChangeList):
 
     @property
     def labels(self) -> list[Any]:
-        """What stands above the columns."""
+        """The headings of the columns."""
         return COLUMNS
 
     @property

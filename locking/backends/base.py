@@ -112,7 +112,7 @@ HEARTBEAT_TTL: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a process has told of itself.
+    """What a process has published about itself.
 
     Attributes:
         text: JSON, see `locking.inspection.heartbeat`.
@@ -125,7 +125,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that `manage.py locks doctor` has looked at.
+    """One result of `manage.py locks doctor`.
 
     Attributes:
         subject: what was looked at, in a word or two: `version`, `clock`.
@@ -144,14 +144,14 @@ Outcome = Grant | Busy
 
 
 class Waiter(ABC):
-    """One waiter's place in the queue of one lock: try, wait to be woken, and leave if it came to nothing."""
+    """One waiter for one lock: try, wait to be woken, and leave the queue if that failed."""
 
     owner: str = ""
     """The owner of the latest try, where each has one of its own; it is the lease's if that is granted."""
 
     @abstractmethod
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """Take the lock if it is this waiter's turn; else, with `queue`, stand in the queue."""
+        """Acquire the lock if it is this waiter's turn; else, with `queue`, enqueue."""
 
     @abstractmethod
     def wait(self, timeout: float) -> Outcome:
@@ -161,7 +161,7 @@ class Waiter(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Give the place up, and the lock too if it was handed over unseen. Never raises a LockError."""
+        """Leave the queue, and release a lock that was handed over meanwhile. Never raises a LockError."""
 
 
 class AsyncWaiter(ABC):
@@ -244,14 +244,14 @@ class BaseLockBackend(ABC):
 
     @abstractmethod
     def release(self, key: str, owner: str) -> bool:
-        """Let the lock go; False when `owner` doesn't hold it."""
+        """Release the lock; False when `owner` doesn't hold it."""
 
     @abstractmethod
     def holder(self, key: str) -> Holder | None:
         """Return who has the lock now, or None when it is free."""
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """Return a new place in the lock's queue; no I/O."""
+        """Return a new waiter for the lock; no I/O."""
         return PollingWaiter(self, key, owner, ttl, fenced)
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
@@ -350,12 +350,12 @@ class BaseLockBackend(ABC):
             owned: tells its owners from others'.
         """
 
-    # What processes tell of themselves, where the engine has room for it: see `locking.inspection.heartbeat`.
+    # Heartbeats of processes, where the engine can store them: see `locking.inspection.heartbeat`.
 
     def publish_heartbeats(  # noqa: B027 - an engine may have no room for it
         self, records: Mapping[str, str | None], *, forget: Collection[str] = ()
     ) -> None:
-        """Note a sign of life of some clients: what they tell of themselves, None = the same as before.
+        """Store the heartbeats of some clients: what they publish, None = the same as before.
 
         Args:
             records: by the client's id, the part of an owner before the colon.
@@ -385,7 +385,7 @@ class BaseLockBackend(ABC):
         return None
 
     def tidy(self) -> None:  # noqa: B027 - most lists need no sweeping
-        """Take out of the list what has ended unseen; called about once a minute by every process."""
+        """Remove ended entries from the list; called about once a minute by every process."""
 
     def unsupported(self, verb: str) -> LockNotSupported:
         """Return the error for a verb that this backend doesn't have."""
@@ -445,7 +445,7 @@ class BaseLockBackend(ABC):
         return []
 
     def diagnose(self) -> list[Finding]:
-        """Look at the servers as a doctor does: what is well is told too. Nothing is changed.
+        """Examine the servers and report what is well, too. Changes nothing.
 
         Raises:
             BackendError: a server doesn't answer at all, or refuses what every lock needs.
@@ -453,7 +453,7 @@ class BaseLockBackend(ABC):
         return [_finding(message) for message in self.check(live=True)]
 
     def close(self) -> None:  # noqa: B027 - most backends have nothing to close
-        """Let go of sockets and threads; the backend opens new ones if it is used again."""
+        """Close sockets and threads; the backend opens new ones if it is used again."""
 
 
 def renewal_time(leases: Sequence[tuple[str, str, float]]) -> float:
@@ -501,14 +501,14 @@ def _finding(message: CheckMessage) -> Finding:
 
 
 class PollingWaiter(Waiter):
-    """A place for engines that wake nobody: ask again after a growing, jittered pause."""
+    """A waiter for engines that wake nobody: polls with growing, jittered pauses."""
 
     def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced
         self._attempts = 0
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """Ask the backend; there is no queue to stand in."""
+        """Ask the backend; there is no queue."""
         return self._backend.try_acquire(self._key, self._owner, self._ttl, fenced=self._fenced)
 
     def wait(self, timeout: float) -> Outcome:
@@ -529,7 +529,7 @@ class AsyncPollingWaiter(AsyncWaiter):
         self._attempts = 0
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """Ask the backend; there is no queue to stand in."""
+        """Ask the backend; there is no queue."""
         return await self._backend.atry_acquire(self._key, self._owner, self._ttl, fenced=self._fenced)
 
     async def wait(self, timeout: float) -> Outcome:

@@ -1,4 +1,4 @@
-"""What this process holds on an engine that knows no lease of its own exactness, and when each hold ends.
+"""Client-side expiry of holds, for engines without sub-second leases.
 
 ZooKeeper binds a hold to a session and etcd counts whole seconds; the ttl that was asked for is kept here, by
 the holder's process: a thread ends each hold at its deadline, unless that was moved. If the process is killed

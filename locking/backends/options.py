@@ -57,7 +57,7 @@ def own_text(settings: AliasSettings, name: str) -> str:
     """Return an option that is a text; a wrong one isn't shown, for it may be a password."""
     value = settings.options.get(name)
     if not isinstance(value, str) or not value:
-        raise misplaced(settings, name, f"must be a text that isn't empty, not {type(value).__name__}")
+        raise misplaced(settings, name, f"must be a non-empty text, not {type(value).__name__}")
     return value
 
 

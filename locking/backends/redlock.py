@@ -207,12 +207,12 @@ class RedlockBackend(BaseLockBackend):
             self._require_quorum(votes)
             raise BackendUnavailable(
                 f"the lock backend {self.alias!r}: {yes} of {len(votes)} Redis servers have the lock and"
-                f" {silent} don't answer, so nobody can tell whether {self.quorum} do"
+                f" {silent} don't answer, so it is unknown whether {self.quorum} do"
             )
         return yes >= self.quorum
 
     def release(self, key: str, owner: str) -> bool:
-        """See the base class; servers that don't answer let go as soon as they do."""
+        """See the base class; servers that don't answer release it as soon as they do."""
         request = release_request(key, owner, index=self._index)
         replies = ask_all(self.nodes, request, self._timeout)
         for node, reply in zip(self.nodes, replies, strict=True):
@@ -283,7 +283,7 @@ class RedlockBackend(BaseLockBackend):
             found.append(
                 Warning(
                     f"LOCKING[{self.alias!r}] is on {len(self.nodes)} Redis servers, an even number.",
-                    hint="It bears the loss of no more servers than one fewer would: take an odd number.",
+                    hint="It tolerates no more failures than with one server fewer: use an odd number.",
                     id="locking.W004",
                 )
             )
@@ -368,7 +368,7 @@ def _urls(settings: AliasSettings) -> list[str]:
     if len(set(urls)) < len(urls):
         raise _misplaced(settings, "names a server twice: each has one vote")
     if len(urls) < 3:
-        raise _misplaced(settings, f"names {len(urls)}: a majority that bears a failure takes three or more")
+        raise _misplaced(settings, f"names {len(urls)}: to tolerate a failure it takes three or more")
     return list(urls)
 
 

@@ -83,7 +83,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
     """A task that is in the queue or running at most once for each key: `base=UniqueTask`.
 
     The lock is taken by `apply_async`, handed to whichever worker runs the task, kept alive while it runs and
-    over its retries, and let go when it has ended, failed, expired or been revoked. A second `apply_async`
+    over its retries, and released when it has ended, failed, expired or been revoked. A second `apply_async`
     meanwhile sends nothing.
 
     This saves work; it is no substitute for `@distributed_lock` around what must be exclusive, which may be
@@ -166,7 +166,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         try:
             lease = place.take(take_over=_is_redelivered(self)).acquire(wait=0)
         except (LockNotAcquired, BackendUnavailable) as error:
-            retry(self, error)  # its place was lost while it was queued: it waits for anyone who has it now
+            retry(self, error)  # its place was lost while it was queued: it waits for the present holder
         try:
             yield
         except Retry:
@@ -216,18 +216,18 @@ class QueueSlot:
         return holder.owner if mine and holder else None
 
     def give_up(self) -> None:
-        """Let the lock go, no matter who of this task's processes has it."""
+        """Release the lock, whichever of this task's processes has it."""
         held_as = self._held_as()
         if held_as is not None:
             self.backend.release(self.key, held_as)
 
 
 def _end(step: Callable[[], object]) -> None:
-    """Let go after the task is through: trouble in that masks neither its result nor its error."""
+    """Release after the task has ended; a failure masks neither its result nor its error."""
     try:
         step()
     except LockError as error:
-        logger.warning("a unique task could not let go of its lock: %s", error)
+        logger.warning("a unique task could not release its lock: %s", error)
 
 
 @task_revoked.connect

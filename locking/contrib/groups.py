@@ -1,4 +1,4 @@
-"""Which group of names a lock belongs to, for labels of which there must never be one a name.
+"""Which group of names a lock belongs to, for labels, which must not grow with the number of names.
 
 The first that is known: the template that the lock was taken with, the group that the setting's function
 gives, or else the name with everything that looks like an id taken out.

@@ -1,4 +1,4 @@
-"""Views for anyone who watches over the process: is it alive, and can it serve?
+"""Views for monitoring: is the process alive, and can it serve?
 
 urlpatterns += [
     path("livez", locking.contrib.health.livez),      # touches no server: a restart wouldn't heal one
@@ -75,7 +75,7 @@ def readiness(
 
 
 class Probes:
-    """One probe a server, made at the first request: settings are complete by then."""
+    """One probe per server, made at the first request: settings are complete by then."""
 
     def __init__(self, databases: Sequence[str] | None, locks_on: Sequence[str] | None, name: str) -> None:
         self._databases, self._locks_on, self._name = databases, locks_on, name
@@ -167,7 +167,7 @@ def ask_database(alias: str) -> None:
 
 
 def ask_backend(alias: str, name: str) -> None:
-    """Have a lock backend tell who has a lock."""
+    """Ask a lock backend for the holder of a lock."""
     backend = locks[alias]
     backend.holder(backend.key(name))
 

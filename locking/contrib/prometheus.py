@@ -70,7 +70,7 @@ class Meter(Observer):
         self.held = Gauge("locking_held", "Locks that these processes hold.", LABELS, **gauge)
         self.waiters = Gauge("locking_waiters", "Callers that wait.", LABELS, **gauge)
         self.lost = Counter("locking_lost", "Leases that ended too early.", LABELS, **where)
-        self.forced = Counter("locking_force_releases", "Holds that somebody broke.", LABELS, **where)
+        self.forced = Counter("locking_force_releases", "Holds broken by force.", LABELS, **where)
         self.orphaned = Counter(
             "locking_orphaned", "Locks of dead processes that these released.", LABELS, **where
         )
@@ -104,7 +104,7 @@ class Meter(Observer):
         return found if found is not None else self._series.setdefault(which, Series(self, which))
 
     def recount(self) -> None:
-        """Take off leases that ended without a word: dropped, or not let go because of an outage."""
+        """Subtract leases that ended unreported: dropped, or not released because of an outage."""
         self._recounted_at = now()
         leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
         owners = {lease.owner for lease in leases if lease.open}
@@ -134,7 +134,7 @@ class Series:
         self.held.inc()
 
     def refused(self, event: LockEvent) -> None:
-        """A wait for nothing."""
+        """One refusal."""
         self._acquisitions.labels(*self._labels, event.outcome).inc()
         self.wait.observe(event.waited or 0.0)
 

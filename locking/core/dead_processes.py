@@ -1,6 +1,6 @@
 """Dead-process release: what a killed process held is released by another one on its host, at once.
 
-Anyone who meets a busy lock looks, in a thread of its own, for processes of this deployment that have died
+A process that finds a lock busy looks, in the background, for processes of this deployment that have died
 (`locking.core.liveness`), and is woken by the kernel (pidfd) when one dies while it waits. Of several that
 notice, one has the flock on the dead one's file and does the work.
 
@@ -180,7 +180,7 @@ def _stays(record: Record, hold: Held) -> bool:
 
 
 def _report(backend: BaseLockBackend, hold: Held, record: Record) -> None:
-    """Tell the signal's receivers, the log, the metrics and the audit."""
+    """Report to the signal's receivers, the log, the metrics and the audit."""
     name = hold.key.removeprefix(backend.settings.key_prefix)
     holder = f"{record.name}:{record.pid}"
     event = LockEvent(
@@ -282,7 +282,7 @@ class Watch:
         self._ended.discard(path)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a process ends, at most so long."""
+        """Sleep until a process ends, at most `timeout` seconds."""
         by_pidfd = {pidfd: path for path, pidfd in self._pidfds.items()}
         for pidfd, _ in self._poll.poll(max(0.0, seconds) * 1000):
             path = by_pidfd[pidfd]
@@ -290,7 +290,7 @@ class Watch:
             self._ended.add(path)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all descriptors."""
         for path in list(self._known):
             self._forget(path)
 
@@ -344,7 +344,7 @@ class Watcher:
             try:
                 self._work()
             except Exception:  # the thread must outlive every surprise
-                logger.exception("looking for dead processes failed; it goes on")
+                logger.exception("looking for dead processes failed; it is retried")
                 time.sleep(LOOK_AGAIN)
 
     def _sleep(self) -> None:

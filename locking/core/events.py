@@ -1,4 +1,4 @@
-"""What the core tells of its own work, at the price of an append: statistics and heartbeats listen here.
+"""Events of the core, each at the price of an append: statistics and heartbeats listen here.
 
 The core imports none of its observers. `SAMPLES` is drained by `locking.inspection.stats`; what is registered
 with `on_acquired` runs after each acquisition, so it must return at once.

@@ -1,4 +1,4 @@
-"""From an alias in `LOCKING` to its backend: one backend an alias and process, shared by all threads.
+"""From an alias in `LOCKING` to its backend: one backend per alias and process, shared by all threads.
 
 Django's connection handler gives every thread its own connection object. A lock backend is thread-safe and
 keeps what the whole process must share (idle sockets, the memory store, the queue of waiters), so here one
@@ -65,7 +65,7 @@ class LockHandler(Base):
             return self._backends[alias]
 
     def configure_settings(self, settings: dict[str, Any] | None) -> dict[str, Any]:
-        """Without the setting there is one alias, on the default cache: added is enough."""
+        """Without the setting there is one alias, on the default cache."""
         from django.conf import settings as django_settings
 
         if settings is None:

@@ -57,7 +57,7 @@ def get_write_lock(
 ) -> Lock:
     """Return the exclusive side of the read-write lock `name`.
 
-    Asking for it while the same thread or task reads raises LockNotSupported: it would wait for itself.
+    Asking for it while the same thread or task reads raises LockNotSupported: it would deadlock.
     Arguments and errors: as for `get_lock`.
 
     Example:
@@ -126,7 +126,7 @@ def get_fair_lock(
 
 
 class ReadLock(SingleLock):
-    """The shared side; a writer who asks for it gets one more hold of its write lock."""
+    """The shared side; for the holder of the write lock it is a re-entry into that lock."""
 
     def _reenter(self, context: object) -> Lease | None:
         writing = held_by(context, _sibling(self._backend.alias, "write"), self.key)
@@ -136,15 +136,15 @@ class ReadLock(SingleLock):
 
 
 class WriteLock(SingleLock):
-    """The exclusive side; refused to one who reads, for it would never come."""
+    """The exclusive side; refused to a reader, which would deadlock."""
 
     def _reenter(self, context: object) -> Lease | None:
         reading = held_by(context, _sibling(self._backend.alias, "read"), self.key)
         if reading is not None:
             reading.ensure_held()
             raise LockNotSupported(
-                f"this thread or task holds {self.name!r} for reading: it would wait for itself to end;"
-                " release the read lock first, or take the write lock from the start"
+                f"this thread or task holds {self.name!r} for reading: upgrading it to a write"
+                " lock would deadlock; release the read lock first, or take the write lock from the start"
             )
         return super()._reenter(context)
 

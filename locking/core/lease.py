@@ -57,7 +57,7 @@ _changing = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """Give a forked child a lock of its own: one that another thread held at that moment is never let go."""
+    """Give a forked child a lock of its own: one held by another thread would never be released."""
     global _changing
     _changing = threading.Lock()
 
@@ -141,7 +141,7 @@ class Lease(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Let the lock go. LockLost: it had ended before; LockNotOwned: it was released already."""
+        """Release the lock. LockLost: it had ended before; LockNotOwned: it was released already."""
 
     @abstractmethod
     async def aextend(self, ttl: float) -> None:
@@ -153,7 +153,7 @@ class Lease(ABC):
 
     @abstractmethod
     def leave_to_expire(self) -> None:
-        """Stop renewing and leave the lock to its ttl: it stays taken until then."""
+        """Stop renewing and leave the lock to its ttl: it stays locked until then."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -312,7 +312,7 @@ class SingleLease(Lease):
 
     @property
     def open(self) -> bool:
-        """Neither released nor found lost so far: an end of it is still to be told."""
+        """Neither released nor found lost so far: its end is still to be reported."""
         return self._state in (State.HELD, State.UNKNOWN) and not self.inherited
 
     def remaining(self) -> float:
@@ -332,7 +332,7 @@ class SingleLease(Lease):
             raise LockNotOwned(f"the lock {self.name!r} was released already")
         if self.unreleased:
             raise LockNotOwned(
-                f"the release of the lock {self.name!r} has begun and nobody has answered it: it may be"
+                f"the release of the lock {self.name!r} was requested but not confirmed: it may be"
                 " another's by now"
             )
 
@@ -350,11 +350,11 @@ class SingleLease(Lease):
         return LockLost(
             f"the lock {self.name!r} on backend {self.backend.alias!r} was lost"
             f" {now() - self.taken_at:.3f} s after it was acquired (ttl {self.ttl:g} s):"
-            " another may hold it now, so nothing done since may count"
+            " another holder may have it now: discard what was done since"
         )
 
     def event(self, outcome: Outcome, *, waited: float | None = None) -> LockEvent:
-        """What the signals tell of this lease now."""
+        """The event that signals send for this lease now."""
         return LockEvent(
             outcome=outcome,
             name=self.name,

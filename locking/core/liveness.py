@@ -109,7 +109,7 @@ def directory() -> Path | None:
     folder = base / deployment()
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-        folder.chmod(mode)  # anyone who shares the one shares the other
+        folder.chmod(mode)  # processes that share the one share the other
     _require_private(folder, shared=shared)
     return folder
 
@@ -120,7 +120,7 @@ def _require_private(folder: Path, *, shared: bool) -> int:
     """
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise PermissionError(f"{folder} is no directory; set {SETTING} to another path")
+        raise PermissionError(f"{folder} is not a directory; set {SETTING} to another path")
     if found.st_mode & (stat.S_IWOTH if shared else stat.S_IWOTH | stat.S_IWGRP):
         raise PermissionError(f"other users may write to {folder}: chmod o-w,g-w, or set {SETTING}")
     if not shared and found.st_uid != os.geteuid():
@@ -338,7 +338,7 @@ class Registration:
         self.reset()
 
     def reset(self) -> None:
-        """Start from nothing: a forked child lets go of its parent's file, whose flock the parent keeps."""
+        """Start from nothing: a forked child closes its parent's file, whose flock the parent keeps."""
         if self._fd is not None:
             with suppress(OSError):
                 os.close(self._fd)
@@ -511,7 +511,7 @@ connection_created.connect(_on_connection, dispatch_uid="locking.core.liveness")
 
 @dataclass(slots=True, eq=False)
 class DeadProcess:
-    """A process that has ended, and the flock on its file: anyone who has that cleans up behind it, alone."""
+    """A process that has ended, and the flock on its file, which admits one process to its clean-up."""
 
     record: Record
     path: Path

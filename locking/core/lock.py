@@ -151,7 +151,7 @@ class Options:
             raise backend.unsupported("mint fencing tokens (fenced=True)")
 
     def _policy(self, chosen: OnOpenTransaction | Unset) -> OnOpenTransaction:
-        """What to do inside an open transaction; a lock that ends with one belongs into it."""
+        """What to do inside an open transaction; a lock that ends with one belongs inside."""
         if not isinstance(chosen, Unset):
             check_on_open_transaction(chosen)
         if self.backend.transaction_on is not None:
@@ -187,7 +187,7 @@ class Lock(ABC):
 
     @abstractmethod
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
-        """Acquire in the name of a unit of work that may be begun anew in another process.
+        """Acquire for a unit of work that another process may repeat.
 
         Args:
             client_id: what `identity.client_of_work` made of it.
@@ -197,7 +197,7 @@ class Lock(ABC):
 
     @abstractmethod
     def taken_at(self, site: CallSite | None) -> None:
-        """Have the list of held locks name `site` instead of the line that acquires."""
+        """Show `site` in the held list, instead of the line that acquires."""
 
     @abstractmethod
     def locked(self) -> bool:
@@ -302,7 +302,7 @@ class Lock(ABC):
         return LockNotOwned(f"the lock {self.name!r} isn't held by this thread or task")
 
     def release(self) -> None:
-        """Let go of what this thread or task acquired last. LockNotOwned, LockLost: see `Lease.release`."""
+        """Release what this thread or task acquired last. LockNotOwned, LockLost: see `Lease.release`."""
         lease = self._lease()
         try:
             lease.release()
@@ -361,7 +361,7 @@ class Lock(ABC):
 
 
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
-    """Let go of the leases of a thread or task that has ended without releasing them: nobody renews them."""
+    """Drop the leases of a thread or task that has ended without releasing them: nobody renews them."""
     if (left := lock()) is not None:
         left._entered.pop(context, None)
 
@@ -391,7 +391,7 @@ def _settled(lease: Lease, failure: LockError, body_error: BaseException | None)
     ends with its ttl. One that was lost is an error of its own, unless the body raised already.
     """
     if isinstance(failure, BackendError):
-        logger.warning("releasing %r failed (%s); it is tried again", lease, failure)
+        logger.warning("releasing %r failed (%s); it is retried", lease, failure)
         release_retrier.schedule_lease(lease)
         if lease.state is State.LOST and body_error is None:
             lease.ensure_held()
@@ -499,7 +499,7 @@ class SingleLock(Lock):
         return await self._backend.aholder(self.key) is not None
 
     def _take(self, wait: float | None, context: object) -> Lease:
-        """Re-enter, or stand in the queue and wait for our turn."""
+        """Re-enter, or enqueue and wait for our turn."""
         if hold := self._reenter(context):
             return hold
         if self.on_open_transaction != "ignore":
@@ -600,7 +600,7 @@ class SingleLock(Lock):
         hold.ensure_held()
         if hold.is_another_calls():
             raise LockNotSupported(
-                f"this thread holds {self.name!r} since another call of sync_to_async, perhaps of another"
+                f"this thread holds {self.name!r} through another call of sync_to_async, perhaps of another"
                 " task: tasks share that thread, so it does not exclude them. Acquire it with `await"
                 " lock.aacquire()` or `async with lock`, or acquire and release it within one synchronous"
                 " function"
@@ -634,8 +634,9 @@ class SingleLock(Lock):
         return not owner_is_given or (isinstance(first, Busy) and first.outage is None)
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
-        """See that an attempt whose outcome isn't known leaves no pending release; a refusal is known, and so
-        is what never left this process. Who stands in the queue already may be handed the lock all the same.
+        """Schedule a release unless the attempt was refused or never sent.
+
+        A waiter that is already in the queue may still be handed the lock.
         """
         if self._acts_for_work:
             registration.act_no_more(owner)

@@ -1,9 +1,9 @@
 """A lock taken inside a transaction that is open already, and held until that transaction has ended.
 
-Django tells of a commit (`on_commit`), never of a rollback. Both end in the connection's own methods: the
+Django reports a commit (`on_commit`), never a rollback. Both end in the connection's own methods: the
 outermost `atomic` calls `commit` or `rollback` and then, always, `set_autocommit(True)`, in which the
 `on_commit` hooks run; one under a TestCase ends its savepoint; a closed connection ends everything. So for
-the length of the hold these methods of this one connection object are watched, and what was held is let go
+the length of the hold these methods of this one connection object are watched, and the lock is released
 behind the last of them.
 """
 
@@ -35,10 +35,10 @@ WATCH: Final = "_locking_watch"
 def check_together(policy: object, *, fenced: bool = False, retries: int = 0) -> None:
     """Raise ValueError for what isn't a policy, or can't be used inside an open transaction."""
     if check_on_open_transaction(policy) != "refuse" and (fenced or retries):
-        option, needs = ("fenced", "stand first in") if fenced else ("retries", "begin anew")
+        option, needs = ("fenced", "come first in") if fenced else ("retries", "restart")
         raise ValueError(
-            f"on_open_transaction={policy!r} can't go together with {option}: that has to {needs} the"
-            " transaction, which is open already; put the lock outside of it"
+            f"on_open_transaction={policy!r} can't be combined with {option}, which has to {needs} the"
+            " transaction, and it is open already; put the lock outside it"
         )
 
 
@@ -150,7 +150,7 @@ def shown(names: Sequence[str]) -> str:
 
 
 def let_go(lease: Lease, *, release: bool = True) -> None:
-    """End a hold after its transaction was settled: trouble in that is no error of the transaction's."""
+    """Release a lock after its transaction has ended; a failure is not the transaction's error."""
     try:
         lease.release() if release else lease.leave_to_expire()
     except LockError as error:
@@ -165,7 +165,7 @@ def release_after_transaction(
     open_connections: Sequence[BaseDatabaseWrapper],
     end: Callable[[Lease], None],
 ) -> Iterator[Lease]:
-    """DeferredRelease a lock from here until the last of these connections' transactions has ended.
+    """Hold a lock from here until the last of these connections' transactions has ended.
 
     The body runs in a block of its own (a savepoint, or a transaction of a database that has none open).
 
@@ -197,7 +197,7 @@ class DeferredRelease:
     end: Callable[[Lease], None]
 
     def ended(self, connection: BaseDatabaseWrapper) -> None:
-        """Note the end of one transaction; let go after the last."""
+        """Note the end of one transaction; release after the last."""
         self.pending.discard(connection)
         if not self.pending:
             self.end(self.lease)
@@ -268,17 +268,17 @@ def _watch_of(connection: BaseDatabaseWrapper) -> Watch:
 
 
 def _refuse_blind(connection: BaseDatabaseWrapper) -> None:
-    """Refuse where the lock would order nothing: what others committed before it was ours stays unseen."""
+    """Refuse an isolation level under which the lock has no effect: earlier commits of others stay unseen."""
     if not connection.commit_on_exit:
         raise LockTransactionError(
             f"autocommit is off on database {connection.alias!r}: its transaction doesn't end with its atomic"
-            " block, so nobody could tell when to release; set AUTOCOMMIT to True"
+            " block, so the time to release is unknown; set AUTOCOMMIT to True"
         )
     level = _isolation(connection)
     if level not in ("read committed", "read uncommitted"):
         raise LockTransactionError(
             f"the open transaction on database {connection.alias!r} runs at {level or 'an unknown level'}: it"
-            " goes on seeing what there was before the lock; use read committed, or put the lock outside"
+            " keeps reading data from before the lock; use read committed, or put the lock outside"
         )
 
 

@@ -1,8 +1,8 @@
 """Releases acquisitions whose outcome is unknown.
 
-An acquisition whose reply never came may still take effect later, on a server that was only paused. A release
-that result nobody is retried in the same way. A thread of its own does it, which lasts as long as there is
-something to schedule: a server that doesn't answer must not keep the watchdog from renewing other leases.
+A request whose reply never came may still take effect later, on a server that was only paused. A release
+that was not answered is retried in the same way. This runs in a thread of its own, which ends when nothing
+is pending: a server that doesn't answer must not keep the watchdog from renewing other leases.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ RETRY_PAUSE = 0.5
 """Seconds between attempts while a backend doesn't answer."""
 
 CONFIRM_PAUSE = 0.1
-"""Seconds after which a server that answers again has surely worked off what it had received before."""
+"""Seconds after which a server that answers again has processed what it had received before."""
 
 
 class AttemptResult(Enum):
     """What came of one attempt."""
 
-    DONE = "it can't come back"
-    REPEAT = "to be sought once more"
-    UNAVAILABLE = "nobody answers"
+    DONE = "confirmed"
+    REPEAT = "to be confirmed by one more attempt"
+    UNAVAILABLE = "the backend does not answer"
 
 
 @dataclass(slots=True, eq=False)
 class PendingRelease:
-    """An acquisition of unknown outcome, to be released wherever it turns up."""
+    """AAn acquisition of unknown outcome, to be released if it took effect."""
 
     backend: BaseLockBackend
     key: str
@@ -49,7 +49,7 @@ class PendingRelease:
 
 
 class ReleaseQueue:
-    """The releases of one backend, in the order in which they are sought.
+    """The pending releases of one backend, in the order of their next attempts.
 
     An outage may leave thousands of them. While nobody answers, one attempt stands for all, and each time
     another release makes it, so that a server of a cluster that stays away keeps no other's from being
@@ -65,7 +65,7 @@ class ReleaseQueue:
         return max(self._unavailable_until, self.releases[0].next_try)
 
     def record(self, release: PendingRelease, result: AttemptResult) -> None:
-        """Strike the first release or put it last; it may have been forgotten meanwhile."""
+        """Remove the first release or move it to the end, unless it was cleared meanwhile."""
         if not self.releases or self.releases[0] is not release:
             return
         self.releases.popleft()
@@ -98,14 +98,14 @@ class ReleaseRetrier:
         self._worker.wake()
 
     def schedule_lease(self, lease: Lease) -> None:
-        """Release what its user has given up and an outage kept taken, once the backend answers again."""
+        """Release a lease whose release failed, once the backend answers again."""
         for single in lease.leases:
             # Under a shared name it may be another's by then, and a min_hold isn't over yet.
             if single.unreleased and not single.shared_name and not single.min_hold:
                 self.schedule(single.backend, single.key, single.owner, single.ttl)
 
     def clear(self) -> None:
-        """Let all releases be; their leases end by themselves."""
+        """Drop all pending releases; their leases end by themselves."""
         with self._mutex:
             for queue in self._queues.values():
                 queue.releases.clear()
@@ -113,7 +113,7 @@ class ReleaseRetrier:
             self._worker.wake()
 
     def _step(self) -> float | None:
-        """Seek the next release that is due; return when the next will be, None when none is left."""
+        """Attempt the next release that is due; return when the next will be, None when none is left."""
         with self._mutex:
             waiting = [queue for queue in self._queues.values() if queue.releases]
             if not waiting:
@@ -133,12 +133,12 @@ def _try_attempt(release: PendingRelease) -> AttemptResult:
     try:
         return attempt_release(release)
     except Exception:  # the thread must outlive every surprise: the next release is another one
-        logger.exception("releasing %r for a holder that never was failed and is tried again", release.key)
+        logger.exception("the pending release of %r failed and is retried", release.key)
         return AttemptResult.UNAVAILABLE
 
 
 def attempt_release(release: PendingRelease) -> AttemptResult:
-    """Try to release a release.
+    """Make one attempt at a pending release.
 
     A paused server works off what it had received in no given order, so one answer isn't proof: a second one
     a little later is.

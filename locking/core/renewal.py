@@ -1,4 +1,4 @@
-"""The watchdog: one thread a process and alias that renews every lease taken without a ttl, in batches.
+"""The watchdog: one thread per process and alias renews every lease acquired without a ttl, in batches.
 
 Nearly every process has one alias, and so one thread. Where there are several, a server that doesn't answer
 must not keep the leases on another from being renewed.
@@ -45,7 +45,7 @@ class Watchdog:
         self._worker = Worker(f"locking-watchdog-{alias}", self._round)
 
     def watch(self, lease: SingleLease) -> None:
-        """Renew `lease` from now on, until it is released, lost, or forgotten by its user."""
+        """Renew `lease` from now on, until it is released, lost, or garbage-collected."""
         self._worker.wake_by(lease.renew_at)
 
     def _round(self) -> float:

@@ -1,4 +1,4 @@
-"""What an operator may do to another's lock: break it, or prolong it. Both are written down.
+"""Admin actions on another's lock: break it or extend it. Both are audited.
 
 Breaking a lock doesn't stop its holder. So the fence is advanced first: from then on the database refuses
 the old holder's fenced writes. Then the lock is taken away, from the owner that was shown and nobody else.
@@ -29,7 +29,7 @@ TIMEOUT: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of an intervention.
+    """The result of an admin action.
 
     Attributes:
         done: whether the owner still held the lock, so that there was something to do.

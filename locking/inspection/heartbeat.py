@@ -1,10 +1,10 @@
-"""What this process tells others of itself and of the locks that it has held for a while.
+"""Heartbeats: what this process publishes about itself and the locks that it has held for a while.
 
-One thread a process, which starts with the first lock, gives a sign of life every two seconds to each backend
+One thread per process, which starts with the first lock, sends a heartbeat every two seconds to each backend
 in which a lock has been held for more than one. A process that falls silent while its locks go on is gone.
 Waits are published too, half a second after they began, with what their thread or task holds: so others find
 a deadlock (see `locking.inspection.deadlocks`), and the admin names who waits.
-The same thread adds up the process's figures, and now and then has the backend's list swept. It is not the
+The same thread adds up the process's counters, and now and then has the backend's list swept. It is not the
 watchdog's thread: a renewal must never wait for any of this.
 """
 
@@ -47,7 +47,7 @@ HELD_LONG: Final = 1.0
 """Seconds that a lock must have been held."""
 
 MOST: Final = 200
-"""Holds that a process tells the details of, the oldest first."""
+"""How many holds a process publishes details of, the oldest first."""
 
 TIDY_EVERY: Final = 60.0
 """Seconds between two requests to sweep the lists."""
@@ -57,7 +57,7 @@ Records = dict[str, dict[str, str]]
 
 
 class HeartbeatPublisher:
-    """Tells of this process; `enabled` = False keeps its thread from starting."""
+    """Publishes the heartbeats of this process; `enabled` = False keeps its thread from starting."""
 
     def __init__(self) -> None:
         self.enabled = True
@@ -97,7 +97,7 @@ class HeartbeatPublisher:
         return min(self._beat_at, next_due())
 
     def beat(self) -> None:
-        """Tell what there is to tell, and have somebody look for dead processes whose locks nobody wants."""
+        """Publish what is new, and have the watcher look for dead processes whose locks nobody waits for."""
         self._trouble = False
         watcher.look()
         self._add_counters()
@@ -150,7 +150,7 @@ class HeartbeatPublisher:
         except LockError as error:
             self._trouble = True
             self._told = {}  # nobody knows what has arrived: tell everything anew
-            logger.debug("telling of this process: %s", error)
+            logger.debug("publishing the heartbeat of this process failed: %s", error)
 
 
 def _long_holds() -> list[SingleLease]:

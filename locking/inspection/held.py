@@ -1,8 +1,8 @@
 """What is held, by whom, and what an operator may do about it: the admin, the command and the metrics ask
 here.
 
-A list joins what the backends say (the locks) with what processes tell of themselves
-(`locking.inspection.heartbeat`). It is a picture of a moment: anyone who acts on a row names the owner that
+A list joins what the backends say (the locks) with the heartbeats of processes
+(`locking.inspection.heartbeat`). It is a picture of a moment: an action on a row names the owner that
 the row showed, so that a newer holder is never hit.
 
     page = held_locks("default", prefix="order:", older_than=60)
@@ -97,7 +97,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldLock:
-    """One hold and its holder; what nobody told is None.
+    """One hold and its holder; what is unknown is None.
 
     Attributes:
         backend: alias in `LOCKING`.

@@ -177,7 +177,9 @@ class Template:
             reason = f"{value.name!r} is not a parameter of {function_name} (it has {known}){advice}"
             raise _error(self.source, value.column, reason)
         if parameter is not None and parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            reason = f"{value.name!r} is many arguments: name one parameter, or give a callable key"
+            reason = (
+                f"{value.name!r} stands for several arguments: name one parameter, or give a callable key"
+            )
             raise _error(self.source, value.column, reason)
 
     def _check_braces(self, parameters: Iterable[str]) -> None:
@@ -216,8 +218,8 @@ HABITS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"\$?\{(\w[\w.]*)\}"), "{0!r} isn't evaluated here; write <{1}>"),
     (re.compile(r"[$%](\w+)"), "{0!r} isn't evaluated here; write <parameter>"),
     (re.compile(r"['\"]"), "this quote is never closed"),
-    (re.compile(r">"), "this '>' closes nothing"),
-    (re.compile(r"\("), "parentheses mean nothing here: a key calls nothing and groups nothing"),
+    (re.compile(r">"), "this '>' has no matching '<'"),
+    (re.compile(r"\("), "parentheses are not supported: a key can't call or group"),
     (
         re.compile(r"[\w:.,;/@=*!?&~^$%#-]+"),
         "{0!r} isn't quoted; write '{0}', or <parameter> for an argument",
@@ -328,8 +330,8 @@ class _Parser:
     def inside_advice(self) -> str:
         """Why a template is simpler than an expression, where one was written."""
         advice = {
-            "(": ": a key calls nothing; compute it in a callable key",
-            "[": ": a key indexes nothing; compute it in a callable key",
+            "(": ": a key can't call functions; compute it in a callable key",
+            "[": ": a key can't index; compute it in a callable key",
             "#": ": write the parameter's bare name, without '#'",
         }
         found = self.token.text
@@ -429,7 +431,9 @@ def _unsafe(source: str, terms: tuple[Text | Value, ...]) -> re.Pattern[str]:
     for before, term, after in zip(("", *terms), terms, (*terms[1:], ""), strict=False):
         if isinstance(before, Value) and isinstance(term, Value):
             raise _error(
-                source, term.column, "two values touch: '1' and '23' would be '12' and '3'; put ':' between"
+                source,
+                term.column,
+                "two values are adjacent: '1' and '23' would read as '12' and '3'; put ':' between",
             )
         if isinstance(before, Value) and isinstance(term, Text) and isinstance(after, Value):
             marks += _separating_mark(source, term.text, after)

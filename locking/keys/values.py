@@ -32,9 +32,7 @@ def as_text(value: object) -> str:
     if isinstance(value, Enum):
         return as_text(value.value)
     if isinstance(value, bool):
-        raise LockKeyError(
-            f"{value!r} is a bool, and half of all callers would share a lock; pass what it is about"
-        )
+        raise LockKeyError(f"{value!r} is a bool, which does not identify a resource; pass its id")
     if isinstance(value, Model):
         return _model_text(value)
     for kind, convert in KINDS:
@@ -53,7 +51,9 @@ def _int_text(value: Any) -> str:
     try:
         return int.__repr__(value)
     except ValueError as error:  # Python refuses to print an int of thousands of digits
-        raise LockKeyError("an int with thousands of digits is no identity; pass a shorter value") from error
+        raise LockKeyError(
+            "an int with thousands of digits can't identify a resource; pass a shorter value"
+        ) from error
 
 
 def _datetime_text(value: Any) -> str:
@@ -76,11 +76,11 @@ KINDS: Final[tuple[tuple[type, Callable[[Any], str]], ...]] = (
 def _unfit(value: object) -> str:
     kind = type(value).__name__
     if callable(value):
-        return f"a {kind} can be called, and a key calls nothing; name an attribute, or give a callable key"
+        return f"a {kind} is callable, and keys call nothing; name an attribute, or give a callable key"
     if isinstance(value, float):
         return f"{value!r} is a float, which doesn't compare exactly; pass an int or a str"
     if isinstance(value, list | tuple | set | frozenset | dict):
-        return f"a {kind} is many values; name one, or give a callable key that returns several names"
+        return f"a {kind} has several values; name one, or give a callable key that returns several names"
     return f"a {kind} can't name a lock; pass a str, int, UUID, Enum, date or a saved model instance"
 
 

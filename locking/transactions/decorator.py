@@ -1,7 +1,7 @@
 """`@distributed_lock` for views, Celery tasks, plain and async functions.
 
 Around a synchronous function the order is: lock, BEGIN, the function, COMMIT, release. Without the lock the
-function never runs; what happens instead is told by `on_conflict`.
+function never runs; `on_conflict` says what happens instead.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def distributed_lock(
     *, on_conflict: NeverSkips | Unset = UNSET, **options: Unpack[LockOptions]
 ) -> LockDecorator: ...
 def distributed_lock(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Run a function only while holding a lock, and let go of it only after the commit.
+    """Run a function only while holding a lock, and release it only after the commit.
 
     Args:
         key: a template such as `"'order:'+<order_id>"` (see `locking.keys.template`), or a callable that gets
@@ -162,7 +162,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         ... def pay(order_id): ...
     """
     if isinstance(function, str):
-        raise TypeError(f"write @distributed_lock(key={function!r}): every option of it has its name")
+        raise TypeError(f"write @distributed_lock(key={function!r}): its options are keyword-only")
     _refuse_unknown(options)
     checked = Options(**options)
     return partial(_decorate, checked) if function is None else _decorate(checked, function)
@@ -199,14 +199,12 @@ class Options:
         _check_retries(self.retries, atomic=self.atomic)
         if not self.release and isinstance(self.ttl, Unset | None):
             raise ValueError(
-                "release=False leaves the lock taken until its ttl ends: say how long, as in ttl=3"
+                "release=False keeps the lock locked until its ttl ends: give a ttl, for example ttl=3"
             )
         if not isinstance(self.on_open_transaction, Unset):
             check_together(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
         if self.on_open_transaction == "hold" and self.atomic is False:
-            raise ValueError(
-                "on_open_transaction='hold' is about the transaction that atomic=False leaves out"
-            )
+            raise ValueError("on_open_transaction='hold' cannot be combined with atomic=False")
         if self.condition is not None and not callable(self.condition):
             raise ValueError(
                 f"condition={self.condition!r} must be a callable that gets the call's arguments"
@@ -242,7 +240,7 @@ def _check_retries(retries: object, *, atomic: bool | None) -> None:
     if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MOST_RETRIES:
         raise ValueError(f"retries={retries!r} must be a whole number from 0 to {MOST_RETRIES}")
     if retries and atomic is False:
-        raise ValueError("retries needs the transaction that atomic=False leaves out: drop one of them")
+        raise ValueError("retries cannot be combined with atomic=False, which runs no transaction")
 
 
 def _refuse_unknown(options: Iterable[str]) -> None:
@@ -292,7 +290,7 @@ def _refuse_undecoratable(function: Any) -> None:
     if isinstance(function, staticmethod | classmethod):
         raise TypeError(f"put @distributed_lock below @{type(function).__name__}, next to the function")
     if not callable(function):
-        raise TypeError(f"@distributed_lock decorates functions, not {what}; every option of it has its name")
+        raise TypeError(f"@distributed_lock decorates functions, not {what}; its options are keyword-only")
     if hasattr(function, "apply_async"):
         raise TypeError(f"{what} is a Celery task already: put @distributed_lock below @shared_task")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

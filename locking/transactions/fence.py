@@ -82,13 +82,13 @@ def require_fence(aliases: Iterable[str]) -> None:
     for alias in aliases:
         if connections[alias].vendor not in VENDORS:
             raise LockNotSupported(
-                f"fenced=True: the database {alias!r} is {connections[alias].display_name}; the fence knows"
-                " PostgreSQL, MySQL, MariaDB and SQLite; check lease.fencing_token in your own row instead"
+                f"fenced=True: the database {alias!r} is {connections[alias].display_name}; the fence"
+                " supports PostgreSQL, MySQL, MariaDB and SQLite; check lease.fencing_token yourself instead"
             )
 
 
 def fence_timeout(lease: SingleLease) -> float:
-    """Seconds that a frozen holder's transaction may stand in the way: `FENCE_TIMEOUT`, or else the ttl."""
+    """Seconds that a frozen holder's transaction may block the next: `FENCE_TIMEOUT`, or else the ttl."""
     chosen = lease.backend.settings.fence_timeout
     return max(SHORTEST_TIMEOUT, lease.ttl) if chosen is None else chosen
 
@@ -230,7 +230,7 @@ def _overtaken(connection: BaseDatabaseWrapper, lease: SingleLease, seen: int) -
     lease.lose()
     return StaleFencingToken(
         f"the lock {lease.name!r} has token {lease.token}, but the database {connection.alias!r} has seen"
-        f" {seen} of a later holder: this one was overtaken, nothing it does counts"
+        f" {seen} of a later holder: this holder was overtaken, and its writes are refused"
     )
 
 
@@ -270,7 +270,7 @@ def forbid(key: str, token: int, using: str = "default", *, owner: str = "") -> 
 
 
 class _explained:  # noqa: N801 - reads as a state where it is used
-    """Tell what to do when the fence's table isn't there."""
+    """Explain what to do when the fence's table is missing."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._alias = connection.alias

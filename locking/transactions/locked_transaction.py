@@ -1,6 +1,6 @@
 """Commit before release: lock, BEGIN, fence, body, COMMIT, and only then the release.
 
-A lock that is let go before the transaction under it commits protects nothing: the next holder reads what was
+A lock released before the transaction under it commits protects nothing: the next holder reads what was
 there before. So the lock stands outside the transaction, never inside; what can't be ordered so is refused.
 """
 
@@ -336,7 +336,7 @@ def _begin(aliases: Sequence[str], section: LockedTransaction) -> ExitStack:
 
 
 def _begin_fenced(aliases: Sequence[str], section: LockedTransaction) -> ExitStack:
-    """Begin anew while the fence was overtaken: stricter isolation levels answer so to anyone who had to
+    """Restart while the fence was overtaken: stricter isolation levels answer so to a transaction that had to
     wait.
 
     Nothing was read yet, so nobody notices.

@@ -186,7 +186,7 @@ class Worker:
         try:
             due = self._step()
         except Exception:  # the thread must outlive every surprise
-            logger.exception("the background thread %r failed and goes on", self._name)
+            logger.exception("the background thread %r failed and continues", self._name)
             due = now() + RETRY_PAUSE
         _retry_starts()
         return due

@@ -1,4 +1,4 @@
-"""Where a lock was taken, and what its holder is about: found out late, so that taking one stays cheap.
+"""Call site and activity of a holder: determined late, so that acquiring stays cheap.
 
 The place is noted at the acquisition as a code object and an offset (0.3 µs); the rest, from the file's name
 to the request or task around it, is read from the holder's stack once the hold has lasted, by another thread.

@@ -61,7 +61,7 @@ def timestamp(connection: BaseDatabaseWrapper) -> Any:
 
 
 def limit_waits(connection: BaseDatabaseWrapper, seconds: float) -> None:
-    """Bound how long a frozen holder's transaction can stand in the way: in line, and by standing idle.
+    """Bound how long a frozen holder's transaction can block others: waiting, and idle.
 
     SET takes no snapshot, so the fence stays the first statement that does.
     """

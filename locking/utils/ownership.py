@@ -130,7 +130,7 @@ def is_owner_of(client_id: str, owner: str) -> bool:
 def current_sync_call() -> Callable[..., object] | None:
     """Return what identifies the call of `sync_to_async` that runs in this thread, or None.
 
-    Many tasks share one thread that way, so that the thread alone does not tell who holds a lock.
+    Many tasks share one thread that way, so that the thread alone does not identify the holder of a lock.
     """
     return next(_sync_calls(), None)
 

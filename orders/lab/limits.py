@@ -45,7 +45,7 @@ def sellers() -> list[str]:
 
 
 def variants() -> list[str]:
-    """The names of all that the settings allow to be raced, each broken one before what mends it."""
+    """The names of all that the settings allow to be raced, each broken one before its fix."""
     names: dict[str, list[str]] = {name: [] for name in STRATEGIES}
     for variant in choose("all", STRATEGIES, Plan()):
         names[variant.strategy].append(variant.name)

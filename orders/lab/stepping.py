@@ -118,7 +118,7 @@ class Lane:
 
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
         self.marks.append((name, seen(facts, self.watched), line_in(self._file)))
-        # Not at "locked": a primitive lock has no expiry yet, and anyone who gave up would hold it for ever.
+        # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it for ever.
         self._park(may_leave=name != "locked")
 
     def _park(self, *, may_leave: bool = True) -> None:

@@ -116,7 +116,7 @@ class Buyer:
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
         now = time.monotonic()
         self.trace.append(Mark(name, now, seen(facts, self.round_.sku), line_in(self._file)))
-        # Not at "locked": a primitive lock has no expiry yet, and anyone who gave up would hold it for ever.
+        # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it for ever.
         if name != "locked":
             self._give_up_if_stopped()
         if name == "decided":

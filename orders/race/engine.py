@@ -20,7 +20,7 @@ CIRCLES_SHOW_WITHIN = 4.0  # seconds; PostgreSQL looks for a circle after one
 
 
 class Watcher(Protocol):
-    """Anyone who wants to see how far the race is; called in the process that runs it."""
+    """An observer of the progress of the race; called in the process that runs it."""
 
     def round_(self, variant: Variant, attempt: int) -> None:
         """A round_ begins; `attempt` counts from 1."""

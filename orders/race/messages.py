@@ -60,7 +60,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Ready:
-    """All buyers of this worker stand at the line, connections open."""
+    """All buyers of this worker are ready, connections open."""
 
 
 @dataclass(frozen=True)
@@ -123,4 +123,4 @@ class Finished:
 
 @dataclass(frozen=True)
 class Stop:
-    """End: anyone who is still buying gives up at the next checkpoint."""
+    """End: buyers who are still buying give up at the next checkpoint."""

@@ -14,7 +14,7 @@ def strategy_file(name: str) -> str:
 
 
 def line_in(file: str) -> int | None:
-    """The line of `file` on which the caller, or anyone who called it, stands; None if none of them is there.
+    """The line of `file` on which the caller, or a caller of that, is; None if none of them is there.
 
     The innermost wins: a helper in the strategy's own file before the method that called it.
     """

@@ -25,7 +25,7 @@ REPORT_EVERY = 0.1
 
 
 class Gate:
-    """The line at which all buyers of this worker stand until the start."""
+    """The barrier at which all buyers of this worker wait for the start."""
 
     def __init__(self, buyers: int) -> None:
         self._here = threading.Barrier(buyers + 1)

@@ -517,7 +517,7 @@ def test_a_release_that_fails_keeps_no_other_from_being_tried(monkeypatch):
     cleanup.dead.close()
 
 
-def test_the_kernel_wakes_whoever_waits(watching):
+def test_the_kernel_wakes_the_waiters(watching):
     """A pidfd tells of the end: the watch is not asleep for its whole time."""
     with child(holding(lambda: get_lock("a", ttl=LEASE))) as holder:
         holder.report()

@@ -355,15 +355,15 @@ def test_only_functions_are_decorated(target: Any, advice: str) -> None:
         ({"wait": -1}, ValueError, "wait must be"),
         ({"min_hold": -1}, ValueError, "min_hold must be"),
         ({"on_conflict": "rais"}, ValueError, "did you mean 'raise'"),
-        ({"release": False}, ValueError, "say how long"),
-        ({"release": False, "ttl": None}, ValueError, "say how long"),
+        ({"release": False}, ValueError, "give a ttl"),
+        ({"release": False, "ttl": None}, ValueError, "give a ttl"),
         ({"condition": "<a>"}, ValueError, "must be a callable"),
         ({"waits": 5}, TypeError, "did you mean wait"),
         ({"key": "order:+<id>"}, LockKeyError, "isn't quoted"),
         ({"key": "<nothing>"}, LockKeyError, "not a parameter"),
         ({"retries": -1}, ValueError, "from 0 to 100"),
         ({"retries": 1.5}, ValueError, "from 0 to 100"),
-        ({"retries": 2, "atomic": False}, ValueError, "leaves out"),
+        ({"retries": 2, "atomic": False}, ValueError, "runs no transaction"),
     ],
 )
 def test_options_are_checked_at_decoration(options: Any, error: type[Exception], message: str) -> None:

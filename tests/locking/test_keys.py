@@ -138,10 +138,10 @@ def test_a_template_is_read_once() -> None:
         ("'order:", 1, "never closed"),
         ("'order:'+<id", 10, "this '<' is never closed"),
         ("'order:'+id>", 10, "isn't quoted"),
-        ("'a'>", 4, "closes nothing"),
-        ("('a')", 1, "parentheses mean nothing"),
-        ("<get()>", 5, "a key calls nothing"),
-        ("<items[0]>", 7, "a key indexes nothing"),
+        ("'a'>", 4, "no matching"),
+        ("('a')", 1, "parentheses are not supported"),
+        ("<get()>", 5, "a key can't call functions"),
+        ("<items[0]>", 7, "a key can't index"),
         ("<#id>", 2, "without '#'"),
         ("<>", 2, "a parameter is expected here"),
         ("<a.>", 4, "an attribute is expected here"),
@@ -151,7 +151,7 @@ def test_a_template_is_read_once() -> None:
         ("<_a>", 2, "private names are not read"),
         ("<a.__class__>", 4, "private names are not read"),
         ("<integer:a>", 2, "did you mean int?"),
-        ("<a>+<b>", 6, "two values touch"),
+        ("<a>+<b>", 6, "two values are adjacent"),
         ("<a>+''+<b>", 9, "can't keep the values before and after it apart"),
         ("<a>+'0'+<b>", 10, "can't keep the values before and after it apart"),
         ("'a{'+<b>", 3, "braces of a key must be balanced"),
@@ -185,11 +185,11 @@ def test_a_template_is_a_str() -> None:
         (SimpleLazyObject(lambda: None), "None or missing"),
         (True, "is a bool"),
         (1.5, "is a float"),
-        ([1], "many values"),
-        ((1,), "many values"),
-        ({1: 2}, "many values"),
+        ([1], "several values"),
+        ((1,), "several values"),
+        ({1: 2}, "several values"),
         (b"x", "a bytes can't name a lock"),
-        (len, "a key calls nothing"),
+        (len, "keys call nothing"),
         (User(), "an unsaved User has no identity"),
         (User(pk=5), "an unsaved User has no identity"),
         (AnonymousUser(), "can't name a lock"),
@@ -237,7 +237,7 @@ def test_none_within_a_chain_is_none() -> None:
 def test_attributes_are_read_and_never_called() -> None:
     """A method named in a template is refused, and has not run."""
     calls = []
-    with pytest.raises(LockKeyError, match="a key calls nothing"):
+    with pytest.raises(LockKeyError, match="keys call nothing"):
         render("<o.method>", o=SimpleNamespace(method=lambda: calls.append(1)))
     assert calls == []
 
@@ -264,7 +264,7 @@ did you mean <order_id>?
 
 def test_many_arguments_are_no_value() -> None:
     """`*args` and `**kwargs` themselves can't be a piece of a key."""
-    with pytest.raises(LockKeyError, match="many arguments"):
+    with pytest.raises(LockKeyError, match="several arguments"):
         key_builder(pay, "<extra>")
 
 

@@ -121,7 +121,7 @@ def test_all_waiting_readers_enter_after_the_writer(on):
 
 
 def test_an_upgrade_is_refused(on):
-    """Who reads can't wait for itself to end: LockNotSupported, and it goes on reading."""
+    """Upgrading a read lock would deadlock: LockNotSupported, and the reader keeps its lock."""
     with get_read_lock("a", ttl=FAR) as lease:
         with pytest.raises(LockNotSupported, match="release the read lock first"):
             get_write_lock("a", wait=FAR).acquire()

@@ -291,7 +291,7 @@ def test_what_needs_a_transaction_of_its_own_refuses_whatever_the_alias_says(set
 @pytest.mark.parametrize("policy", ["hold", "ignore"])
 def test_a_word_that_can_not_go_together_with_a_fence_is_refused(policy: Any) -> None:
     """Said of one function both is invalid."""
-    with pytest.raises(ValueError, match="can't go together with fenced"):
+    with pytest.raises(ValueError, match="can't be combined with fenced"):
         distributed_lock(key="'shop'", fenced=True, on_open_transaction=policy)
 
 

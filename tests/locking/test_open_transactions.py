@@ -278,5 +278,5 @@ def test_the_request_factory_is_a_view_like_any() -> None:
 @pytest.mark.parametrize("option", [{"fenced": True}, {"retries": 2}])
 def test_hold_refuses_what_the_open_transaction_cannot_give(option):
     """A fence stands first in its transaction, and a retry begins it anew: neither can be had in mid-way."""
-    with pytest.raises(ValueError, match="can't go together"):
+    with pytest.raises(ValueError, match="can't be combined"):
         distributed_lock(key="'a'", on_open_transaction="hold", **option)(print)

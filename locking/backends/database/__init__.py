@@ -1,12 +1,13 @@
 """Locks in the database: a row each, or PostgreSQL's advisory locks.
 
-rows         a row for each lock: any database, with leases, tokens and a list
-advisory     PostgreSQL's session locks: nothing is written, the connection is the lock
-scoped       locks of the transaction itself, for `locked_transaction`: they end with its commit
-sql          what the rows' statements are on each engine; no I/O
-listener         how waiters are woken: LISTEN and NOTIFY
-connections  connections of the locks' own
-sessions     PostgreSQL's sessions, each of which is a hold
+rows               one row per lock: any database, with leases, tokens and a list
+advisory           PostgreSQL's session locks: nothing is written, the connection is the lock
+transaction_locks  locks of the transaction itself, for `locked_transaction`: they end with its commit
+sql                the statements of `rows` for each engine; no I/O
+notifications      how waiters are woken: LISTEN and NOTIFY
+connection_pool    the connections of the locks, apart from yours
+sessions           PostgreSQL's sessions, one per hold
+heartbeats         heartbeats of processes, one row each
 """
 
 from locking.backends.database.advisory import AdvisoryLockBackend

@@ -253,8 +253,8 @@ def require_alias(using: object, owner: str) -> str:
         )
     if connections[using].vendor not in VENDORS:
         raise ImproperlyConfigured(
-            f"LOCKING[{owner!r}] is on the database {using!r}, {connections[using].display_name}; locks know"
-            " PostgreSQL, MySQL, MariaDB and SQLite"
+            f"LOCKING[{owner!r}] is on the database {using!r}, {connections[using].display_name}; locks"
+            " support PostgreSQL, MySQL, MariaDB and SQLite"
         )
     return using
 

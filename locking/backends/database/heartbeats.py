@@ -1,4 +1,4 @@
-"""What processes tell of themselves, in a table: a row for each, by the database's clock."""
+"""Heartbeats of processes, in a table: one row each, by the database's clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HeartbeatStore:
         return fence_name(self._prefix + client, self._pool.vendor)
 
     def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
-        """Note signs of life; see `BaseLockBackend.publish_heartbeats`."""
+        """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
 
         def step(cursor: Any, _: int) -> None:
             for client, text in records.items():
@@ -59,7 +59,7 @@ class HeartbeatStore:
         return {client: known[key] for client in clients if (key := self._id(client)) in known}
 
     def tidy(self) -> None:
-        """Delete the records of those who fell silent long ago."""
+        """Delete the records of processes that stopped long ago."""
         self._pool.run(lambda cursor, _: cursor.execute(self._sql.tidy, {"kept": HEARTBEAT_TTL * 1_000_000}))
 
 

@@ -1,6 +1,6 @@
-"""How subscribers of a process are woken: one connection listens for all, and wakes the first of each lock.
+"""How the waiters of a process are woken: one connection listens for all, and wakes the first of each lock.
 
-One, not all: anyone who is woken takes the lock or stays first, so a release costs one question a process
+One, not all: a woken waiter takes the lock or stays first, so a release costs one question a process
 however many wait there. A waiter that gives up after it was woken wakes the next.
 """
 
@@ -29,7 +29,7 @@ RECONNECT_PAUSE: Final = 0.5
 
 
 class Subscriber:
-    """One who waits: `wake` is called, perhaps from another thread, when it is time to ask again."""
+    """A waiter: `wake` is called, perhaps from another thread, when it is time to ask again."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -66,7 +66,7 @@ class NotificationListener:
             self._worker.wake()
 
     def unsubscribe(self, key: str, subscriber: Subscriber) -> None:
-        """Step out of the line; news that this one has heard and not used goes to the next."""
+        """Unsubscribe; an unused notification goes to the next subscriber."""
         with self._mutex:
             line = self._subscribers.get(key)
             if line is None or subscriber not in line:
@@ -84,7 +84,7 @@ class NotificationListener:
                 line[0].notify()
 
     def close(self) -> None:
-        """Stop listening; anyone who waits asks by the clock, and the next to come listens again."""
+        """Stop listening; waiters poll, and the next subscriber listens again."""
         self._closing = True
 
     def _notify_all(self) -> None:
@@ -99,7 +99,7 @@ class NotificationListener:
             if not self._is_done(-math.inf):
                 self._listen()
         except Exception as error:  # the driver's own, for nobody translates what comes unasked
-            logger.warning("subscribers of locks in the database ask by the clock, for now: %s", error)
+            logger.warning("waiters for locks in the database poll for now: %s", error)
             pause = RECONNECT_PAUSE
         finally:
             self.listens = False

@@ -92,7 +92,7 @@ class DatabaseBackend(BaseLockBackend):
         return self.ask(key, owner, ttl, fenced=fenced, queue=False)
 
     def ask(self, key: str, owner: str, ttl: float, *, fenced: bool, queue: bool) -> Outcome:
-        """Take the lock or tell who has it; with `queue`, have its release told to those who listen."""
+        """Acquire the lock or return its holder; with `queue`, ask for a notification of its release."""
         sent = now()
         asked = {
             "id": self._id(key), "name": key.replace("\0", "\N{SYMBOL FOR NULL}"), "owner": owner,
@@ -108,7 +108,7 @@ class DatabaseBackend(BaseLockBackend):
             raise
         self._sweep_if_due()
         if row is None:
-            return Busy(retry_after=0.0)  # it was let go between two statements
+            return Busy(retry_after=0.0)  # it was released between two statements
         holder, token, left = row
         return Grant(token, sent) if holder == owner else Busy(max(0.0, left / 1e6), holder)
 
@@ -242,7 +242,7 @@ class DatabaseBackend(BaseLockBackend):
             if self.sweep() == SWEEP_LIMIT:
                 self._next_sweep = now()
 
-    # what processes tell of themselves
+    # heartbeats
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         """See the base class."""
@@ -315,7 +315,7 @@ def _count_changed(cursor: Any, statement: str, asked: dict[str, Any]) -> int:
 
 
 class RowWaiter(Waiter):
-    """A thread that is woken by the listener, and asks by the clock where the listener is silent."""
+    """A thread that is woken by the listener, and polls where the listener is silent."""
 
     def __init__(
         self,
@@ -335,7 +335,7 @@ class RowWaiter(Waiter):
         self._stands = False
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class; anyone who waits listens before it asks again, so as not to miss a release."""
+        """See the base class; a waiter listens before it asks again, so that no release is missed."""
         outcome = self._backend.ask(*self._asked, fenced=self._fenced, queue=queue and self._stands)
         if queue and not self._stands and isinstance(outcome, Busy):
             self._listener.subscribe(self._id, self._subscriber)

@@ -108,7 +108,7 @@ class Session:
         return row is not None and row[-1] == self._pid
 
     def release(self, pool: ConnectionPool) -> bool:
-        """Let the lock go and give the session back; False when it had ended.
+        """Release the lock and give the session back; False when it had ended.
 
         A connection that breaks under the request ends the lock too, so that the release has worked.
         """
@@ -154,7 +154,7 @@ def _is_quiet(raw: Any) -> bool:
 
 
 def wait_in_line(connection: BaseDatabaseWrapper, number: int, seconds: float, patience: float) -> bool:
-    """Stand in the server's own queue for at most `seconds`; False when they are over."""
+    """Wait in the server's own queue for at most `seconds`; False when they are over."""
     raw: Any = connection.connection
     bounded = raw.wait
     with connection.cursor() as cursor:

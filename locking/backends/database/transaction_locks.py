@@ -1,6 +1,6 @@
 """Locks of the caller's own transaction: taken inside it, and ended by its COMMIT or ROLLBACK itself.
 
-There is no lease, nothing to renew and nothing to lose: anyone who lost the lock has lost the transaction,
+There is no lease, nothing to renew and nothing to lose: a holder that lost the lock has lost the transaction,
 too. The order of locked_transaction is turned round for them: BEGIN, lock, body, COMMIT, which is the
 release.
 """

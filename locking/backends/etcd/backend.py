@@ -92,7 +92,7 @@ class EtcdBackend(QueueBackend):
         folder = self._folder(key)
         return f"{folder}{lease_of(folder, owner):x}"
 
-    # the line
+    # the queue
 
     def _line(self, key: str) -> Sequence[Entry]:
         return self._read(self._folder(key)).entries
@@ -134,9 +134,9 @@ class EtcdBackend(QueueBackend):
             return self._busy(line)
 
     def _queued(self, contender: Contender, folder: str, node: str, queue: bool) -> Queue:
-        """Return the line, with the contender's own key in it if that was wanted and came to pass.
+        """Return the queue, with the contender's own key in it if it was enqueued.
 
-        After a wait the lease is renewed before the line is read, and the line is only believed if that went
+        After a wait the lease is renewed before the queue is read, and that is only believed if that went
         well: etcd 3.4.3's own lock was granted to leases that had ended in the queue. Source: Jepsen, "etcd
         3.4.3", 2020.
         """
@@ -152,7 +152,7 @@ class EtcdBackend(QueueBackend):
         return self._create_node(contender, folder, node)
 
     def _create_node(self, contender: Contender, folder: str, node: str) -> Queue:
-        """Put a key down, bound to its lease, unless it is there already; return the line."""
+        """Create a key, bound to its lease, unless it exists; return the queue."""
         lease = lease_of(folder, contender.owner)
         self._leases.grant(lease, contender.ttl)
         read = {
@@ -309,7 +309,7 @@ class EtcdBackend(QueueBackend):
         return sorted((hold for hold in found if hold[0].startswith(prefix)), key=lambda hold: hold[1].order)
 
     def _lines(self) -> dict[str, list[Entry]]:
-        """Return the line of every lock, by its folder."""
+        """Return the queue of every lock, by its folder."""
         lines: dict[str, list[Entry]] = {}
         for entry in self._read(self._prefix).entries:
             lines.setdefault(entry.node.rpartition("/")[0], []).append(entry)
@@ -341,7 +341,7 @@ class EtcdBackend(QueueBackend):
         left = self._leases.left(entry.lease) + 1
         return float(left if entry.ttl is None else min(left, entry.ttl))
 
-    # what processes tell of themselves
+    # heartbeats
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         """See the base class."""

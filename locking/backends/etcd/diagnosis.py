@@ -72,7 +72,7 @@ def _judge_size(client: Client, alias: str) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            f"etcd of LOCKING[{alias!r}] stands alone: nobody takes over when it dies.",
+            f"etcd of LOCKING[{alias!r}] has a single server: if it fails, no other takes over.",
             hint="Run a cluster of three or five members.",
             id="locking.W102",
         )

@@ -57,7 +57,7 @@ def escape(key: str) -> str:
 
 
 def queue_of(answer: dict[str, Any], found: dict[str, Any]) -> Queue:
-    """Return the line of a range that was read, alone or as a part of a transaction's answer."""
+    """Return the queue of a range that was read, alone or as a part of a transaction's answer."""
     return Queue([_entry(kv) for kv in found.get("kvs", ())], int(answer["header"]["revision"]))
 
 

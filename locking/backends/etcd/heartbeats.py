@@ -1,4 +1,4 @@
-"""What processes tell of themselves, each in a key with a lease of its own.
+"""Heartbeats of processes, each in a key with a lease of its own.
 
 <prefix>%presence/<KEY_PREFIX><client id>    value: JSON
 
@@ -34,7 +34,7 @@ class HeartbeatStore:
         return lease_of(self._folder, self._prefix + client)
 
     def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
-        """Note signs of life; see `BaseLockBackend.publish_heartbeats`."""
+        """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
         for client, text in records.items():
             if text is None:
                 self._leases.renew(self._lease(client))

@@ -41,7 +41,7 @@ def range_end(prefix: str) -> str:
 
 
 class Watch:
-    """The watch of one lock: who waits there, each for the end of which node."""
+    """The watch of one lock: its waiters, each with the nodes whose end it waits for."""
 
     def __init__(self) -> None:
         self.waiting: dict[Contender, frozenset[str]] = {}
@@ -74,7 +74,7 @@ class WatchManager:
                 self._watches[prefix] = watch
             watch.waiting[contender] = nodes
             missed = watch.seen > revision
-        if missed:  # something ended after the line was read and before this call
+        if missed:  # something ended after the queue was read and before this call
             contender.wake()
 
     def forget(self, prefix: str, contender: Contender) -> None:

@@ -3,9 +3,9 @@
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = a database checks the token, see token.lua
 --   ARGV[4] the asker's place, '' = don't wait in the queue
 -- Returns the fencing token, or {ms left (-1: no end), holder, 1 = listen to the lock's channel too, server time µs}.
--- Repeating it is safe: anyone who has the lock already is granted it again, with the same token.
+-- Repeating it is safe: the owner that has the lock is granted it again, with the same token.
 local left = redis.call('PTTL', KEYS[1])
-if left == -2 then -- free, with a queue: anyone who stands there comes first, if anybody still does
+if left == -2 then -- free, with a queue: a live waiter in it comes first
     if not hand_over() then
         local token = hold(ARGV[1], ARGV[2], ARGV[3])
         return token

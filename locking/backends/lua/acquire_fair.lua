@@ -1,4 +1,4 @@
--- Takes Redisson's fair lock, or stands in its queue.
+-- Takes Redisson's fair lock, or joins its queue.
 --   KEYS[1] lock   KEYS[2] counter   KEYS[3] queue: a list of owners   KEYS[4] zset, owner -> time-out in epoch ms
 --   KEYS[5] index
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = a database checks the token

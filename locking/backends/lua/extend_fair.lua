@@ -5,7 +5,7 @@
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 local left = redis.call('PTTL', KEYS[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
--- Waiters sleep as long as the lease that they were told of, so a shorter one must be told to the first in the queue.
+-- Waiters sleep until the end of the lease that they know, so the first in the queue must hear of a shorter one.
 local head = redis.call('LINDEX', KEYS[3], 0)
 if head and left > tonumber(ARGV[2]) then announce(ARGV[3] .. ':' .. head, '0') end
 return 1

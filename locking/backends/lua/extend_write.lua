@@ -5,6 +5,6 @@
 if redis.call('HEXISTS', KEYS[1], ARGV[1] .. ':write') == 0 then return 0 end
 local left = redis.call('PTTL', KEYS[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
--- Waiters sleep as long as the lease that they were told of, so a shorter one must be told.
+-- Waiters sleep until the end of the lease that they know, so they must hear of a shorter one.
 if left > tonumber(ARGV[2]) then announce(ARGV[3], '1') end
 return 1

@@ -1,4 +1,4 @@
--- Tells who has a read-write lock or a fair lock.
+-- Returns who has a read-write lock or a fair lock.
 --   KEYS[1] lock
 --   ARGV[1] what the time-out keys of read holds begin with, `{name}`
 -- Returns {holders, one of them, ms left of the lock}, or nothing when it is free.

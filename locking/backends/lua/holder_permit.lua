@@ -1,4 +1,4 @@
--- Tells who has permits.
+-- Returns who has permits.
 --   KEYS[1] permits left   KEYS[2] counter   KEYS[3] `{name}:timeout`   KEYS[4] index (unused)   KEYS[5] permits in all
 -- Returns {permits that are out, the one that ends first, ms until then (-1: never)}, or nothing when none is out.
 local now = clock()

@@ -1,4 +1,4 @@
--- Tells of one ordinary or fair lock of the index what is true now, and takes it out of the index if it isn't held.
+-- Returns what is true now of one ordinary or fair lock of the index, and takes it out of the index if it isn't held.
 --   KEYS[1] lock   KEYS[2] counter (unused)   KEYS[3] queue   KEYS[4] index
 --   ARGV[1] member   ARGV[2] channel on which Redisson's waiters listen
 --   ARGV[3] of an ordinary lock: the queue that it would have as Redisson's fair lock

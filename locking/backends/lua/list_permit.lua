@@ -1,4 +1,4 @@
--- Tells of one permit of the index what is true now, and takes it out of the index if it has ended.
+-- Returns what is true now of one permit of the index, and takes it out of the index if it has ended.
 --   KEYS[1] permits left (unused)   KEYS[2] token (unused)   KEYS[3] `{name}:timeout`   KEYS[4] index
 --   ARGV[1] member   ARGV[2] channel   ARGV[3] permit
 -- Returns {owner, 1, ms left (-1: no end), token, waiters, listed since in µs}, or nothing.

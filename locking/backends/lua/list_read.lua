@@ -1,4 +1,4 @@
--- Tells of one read hold of the index what is true now, and takes it out of the index if it has ended.
+-- Returns what is true now of one read hold of the index, and takes it out of the index if it has ended.
 --   KEYS[1] lock   KEYS[2] token (unused)   KEYS[3] (unused)   KEYS[4] index
 --   ARGV[1] member   ARGV[2] channel   ARGV[3] owner   ARGV[4] what holds' time-out keys begin with, `{name}`
 -- Returns {owner, hold count, ms left, token, waiters, listed since in µs}, or nothing.

@@ -1,4 +1,4 @@
--- Tells of one write hold of the index what is true now, and takes it out of the index if it has ended.
+-- Returns what is true now of one write hold of the index, and takes it out of the index if it has ended.
 --   KEYS[1] lock   KEYS[2] token   KEYS[3] (unused)   KEYS[4] index
 --   ARGV[1] member   ARGV[2] channel
 -- Returns {owner, hold count, ms left (-1: no end), token, waiters, listed since in µs}, or nothing.

@@ -1,4 +1,4 @@
--- Tells who has a lock, as {owner, ms left (-1: no end), hold count}, or {} when it is free.
+-- Returns who has a lock, as {owner, ms left (-1: no end), hold count}, or {} when it is free.
 --   KEYS[1] lock
 local fields = redis.call('HGETALL', KEYS[1])
 local first = fields[1] == 'mode' and 3 or 1

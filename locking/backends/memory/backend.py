@@ -1,6 +1,6 @@
 """Locks in the memory of one process: for tests, scripts and development, never between processes.
 
-First in, first out: anyone who lets a lock go hands it to the first waiter and wakes that one alone.
+First in, first out: a release hands the lock to the first waiter and wakes that one alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Hold:
 
 @dataclass(slots=True, eq=False)
 class QueuedWaiter:
-    """One who stands in a queue; `grant` is set before `wake` is called."""
+    """A queued waiter; `grant` is set before `wake` is called."""
 
     owner: str
     ttl: float
@@ -62,7 +62,7 @@ class Store:
         self.figures: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     def tell(self, client: str, text: str | None) -> None:
-        """Note a sign of life of `client`."""
+        """Store a heartbeat of `client`."""
         before = self.told.get(client, ("{}", 0.0))[0]
         self.told[client] = (before if text is None else text, now())
 
@@ -139,7 +139,7 @@ class Store:
                 queue.remove(waiter)
 
     def _tell_new_end(self, key: str) -> None:
-        """Have the waiters ask again: they sleep as long as the lease that they were told of."""
+        """Have the waiters ask again: they sleep until the end of the lease that they know."""
         for waiter in self._queues.get(key, ()):
             waiter.wake()
 
@@ -318,7 +318,7 @@ class MemoryBackend(BaseLockBackend):
 
 
 class MemoryWaiter(Waiter):
-    """A thread's place: it sleeps on its own event."""
+    """A thread that waits: it sleeps on its own event."""
 
     def __init__(self, store: Store, key: str, owner: str, ttl: float) -> None:
         self._store, self._key = store, key
@@ -343,7 +343,7 @@ class MemoryWaiter(Waiter):
 
 
 class AsyncMemoryWaiter(AsyncWaiter):
-    """A task's place: the releasing thread, whichever it is, sets the event through the task's own loop."""
+    """A task that waits: the releasing thread sets the event through the task's own loop."""
 
     def __init__(self, store: Store, key: str, owner: str, ttl: float) -> None:
         self._store, self._key = store, key

@@ -1,6 +1,6 @@
 """Read-write locks and semaphores in the memory of one process.
 
-As on Redis, no matter who waits is woken to ask again, and readers come before writers.
+As on Redis, all waiters are woken to ask again, and readers come before writers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Shares:
             return Grant(own.token, since)
 
     def extend(self, key: str, owner: str, kind: str, ttl: float) -> bool:
-        """Move the deadline of `owner`'s share; those who wait are told of an earlier one."""
+        """Move the deadline of `owner`'s share; waiters are woken if it is earlier."""
         with self._mutex:
             share = _owned(self._live(key), owner, kind)
             if share is None:
@@ -72,7 +72,7 @@ class Shares:
             return True
 
     def release(self, key: str, owner: str, kind: str) -> bool:
-        """End `owner`'s share and wake those who wait."""
+        """End `owner`'s share and wake the waiters."""
         with self._mutex:
             share = _owned(self._live(key), owner, kind)
             if share is None:
@@ -219,7 +219,7 @@ class MemoryVariant(BaseLockBackend):
 
 
 class Listening:
-    """What the places of threads and tasks have in common."""
+    """What waiting threads and tasks have in common."""
 
     def __init__(self, variant: MemoryVariant, key: str, owner: str, ttl: float) -> None:
         self._variant, self._key, self._owner, self._ttl = variant, key, owner, ttl

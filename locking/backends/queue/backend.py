@@ -1,6 +1,6 @@
-"""Engines on which those who want a lock stand in a line: ZooKeeper, etcd.
+"""Engines that keep contenders in a queue: ZooKeeper, etcd.
 
-Everybody puts down a node with a number of its own, the lowest has the lock, and each waiter is woken by the
+Each contender creates a numbered node, the lowest has the lock, and each waiter is woken by the
 end of the one before it, so that a release wakes one. Source: P. Hunt et al., "ZooKeeper: Wait-free
 coordination for Internet-scale systems", USENIX ATC 2010, section 2.4 (simple locks without herd effect,
 read/write locks).
@@ -22,11 +22,11 @@ from locking.exceptions import LockError
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """One who has a lock or waits for it.
+    """A contender that has a lock or waits for it.
 
     Attributes:
         node: where it stands on the engine.
-        order: its number in the line; the lowest came first.
+        order: its number in the queue; the lowest came first.
         kind: lock, read, write or semaphore.
         permits: of a semaphore, as many as this one asked for.
     """
@@ -38,7 +38,7 @@ class QueueEntry:
 
 
 def holders_of(line: Sequence[QueueEntry]) -> Sequence[QueueEntry]:
-    """Return those of a line, sorted by number, who have the lock.
+    """Return the contenders of a queue, sorted by number, that have the lock.
 
     The first to use a semaphore decides how many permits it has.
 
@@ -78,13 +78,13 @@ def admits(line: Sequence[QueueEntry], kind: str, permits: int) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Contender:
-    """What one waiter's place is made of; `wake` is called when it is worth asking again.
+    """The state of one waiter; `wake` is called when it is worth asking again.
 
     Attributes:
         key, owner, ttl: what is wanted.
         wake: called from any thread.
-        node: where it stands in the line, once it does.
-        asked: a request that may have put it into the line has been sent.
+        node: its entry in the queue, once it has one.
+        asked: a request that may have enqueued it has been sent.
         token, session: the fencing token and the engine's session of its node.
         left: it has been given up; a request that a thread left behind sends later does nothing.
     """
@@ -124,7 +124,7 @@ class QueueBackend(BaseLockBackend):
 
     @abstractmethod
     def dequeue(self, contender: Contender) -> None:
-        """Take the contender out of the line, whether it waits or holds."""
+        """Remove the contender from the queue, whether it waits or holds."""
 
     @abstractmethod
     def poll_interval(self, contender: Contender) -> float:
@@ -190,7 +190,7 @@ class Variant:
 
 
 class QueueWaiter(Waiter):
-    """A thread's place: it sleeps on its own event."""
+    """A thread that waits: it sleeps on its own event."""
 
     def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
         self._backend = backend
@@ -213,7 +213,7 @@ class QueueWaiter(Waiter):
 
 
 class AsyncQueueWaiter(AsyncWaiter):
-    """A task's place: its requests run in threads, its waiting in the event loop."""
+    """A task that waits: its requests run in threads, its waiting in the event loop."""
 
     def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
         self._backend = backend
@@ -244,18 +244,18 @@ class AsyncQueueWaiter(AsyncWaiter):
 
 
 def enqueue(backend: QueueBackend, contender: Contender, queue: bool) -> Outcome:
-    """Have the backend join the contender, one thread at a time, and never after it was given up.
+    """Enqueue the contender, one thread at a time, and never after it was cancelled.
 
     A cancelled task leaves its request running in a thread: `leave` waits for that one.
     """
     with contender.mutex:
         if contender.left:
-            raise LockError(f"the place in the queue of {contender.key!r} was given up")
+            raise LockError(f"the waiter in the queue of {contender.key!r} was given up")
         return backend.enqueue(contender, queue=queue)
 
 
 def leave(backend: QueueBackend, contender: Contender) -> None:
-    """Give the contender up; what the engine doesn't hear now ends with the session."""
+    """Cancel the contender; what the engine doesn't receive now ends with the session."""
     with contender.mutex:
         contender.left = True
         with contextlib.suppress(LockError):

@@ -408,7 +408,7 @@ class PubSubReader:
 def _fail(future: asyncio.Future[None], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # anyone who waited may be gone by now: then nobody is to be told
+        future.exception()  # the waiters may be gone by now
 
 
 class AsyncSubscriptionPool:

@@ -1,4 +1,4 @@
-"""What processes tell of themselves, and their figures, in Redis.
+"""Heartbeats of processes and their counters, in Redis.
 
 holdfast_presence:<KEY_PREFIX><client id>   JSON; its ttl tells how long ago the last sign of life was
 holdfast_presence:<KEY_PREFIX>              a sorted set of the clients that have such a record, or had one
@@ -25,7 +25,7 @@ class HeartbeatStore:
         return f"holdfast_{what}:{self._prefix}{name}".encode()
 
     def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
-        """Note signs of life; see `BaseLockBackend.publish_heartbeats`."""
+        """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
         requests: list[Request | Command] = []
         for client, text in records.items():
             key = self._key("presence", client)

@@ -1,7 +1,7 @@
 """Where the list of what is held is kept: a sorted set beside the locks, written by the scripts themselves.
 
 A member is one hold, its score the fencing token that was minted for it: microseconds of the server's clock,
-so the oldest hold comes first and a renewal changes nothing. The list is advisory. Anyone who reads it looks
+so the oldest hold comes first and a renewal changes nothing. The list is advisory. A reader looks
 at each lock, and takes out what has ended by itself.
 
     holdfast_held:<KEY_PREFIX>           on one server, or one master

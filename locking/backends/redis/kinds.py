@@ -1,7 +1,7 @@
 """Redisson's other locks: read-write, semaphore with expiring permits, fair. What each sends, without any
 I/O.
 
-They are announced on a channel and taken by anyone who asks first (the fair lock: by the head of its own
+They are announced on a channel and granted to the first that asks (the fair lock: by the head of its own
 queue), as the Java side does it; the hand-over of `acquire.lua` is for the ordinary lock only.
 """
 
@@ -62,7 +62,7 @@ class Kind(ABC):
         """Return the request that ends a hold; it answers 1, or 0 when there is none."""
 
     def holder(self, key: str) -> Request:
-        """Return the request that tells who has the lock; see `read_holders`."""
+        """Return the request for the holder of the lock; see `read_holders`."""
         return _call(HOLDER_FIELDS, [key.encode()], bulk(_braced(key)))
 
     def leave(self, key: str, owner: str) -> Request | None:
@@ -71,7 +71,7 @@ class Kind(ABC):
 
     @abstractmethod
     def look(self, key: str, owner: str, member: bytes) -> Request:
-        """Return the request that tells what is true of an entry of the index, or removes it."""
+        """Return the request that checks an entry of the index, or removes it."""
 
 
 def _braced(key: str) -> bytes:
@@ -231,7 +231,7 @@ class Semaphore(Kind):
 
 
 class Fair(Kind):
-    """Redisson's fair lock, whose queue Java waiters stand in as well.
+    """Redisson's fair lock, whose queue Java waiters share.
 
     The ordinary lock is first in, first out among Python waiters already; this one is for sharing with
     RFairLock.

@@ -1,4 +1,4 @@
-"""Independent servers that are asked all at once, each with little patience: what Redlock needs of Redis.
+"""Independent servers that are asked all at once, with short time-outs: what Redlock needs of Redis.
 
 A request is sent to every server before the first reply is read. A server that refuses, hangs or fails is
 *silent*, whatever the reason, and is left alone for a moment; what it may still do of what it was asked is
@@ -30,7 +30,7 @@ LEFT_ALONE: Final = 1.0
 """Seconds for which nobody asks a server that was silent: it would cost every caller its patience."""
 
 SETTLING: Final = 0.1
-"""Seconds after which a server that answers again has surely worked off what it had received before."""
+"""Seconds after which a server that answers again has processed what it had received before."""
 
 MOST_DEBTS: Final = 10_000
 
@@ -48,7 +48,7 @@ class Silence(NamedTuple):
 
 
 class Debt(NamedTuple):
-    """What a server must undo when it speaks again; twice, for it works off old requests in any order."""
+    """A pending undo: sent twice once the server answers, for it handles old requests in any order."""
 
     request: Request
     due: float

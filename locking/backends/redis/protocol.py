@@ -225,7 +225,7 @@ class ReplicaAck:
         if confirmed < wanted:
             raise NotReplicated(
                 f"{confirmed} of {wanted} replicas confirmed the lock on backend {alias!r} within"
-                f" {self.timeout_ms} ms: it was given back, for a failover could have lost it"
+                f" {self.timeout_ms} ms: it was released, because a failover could lose it"
             )
 
 

@@ -1,4 +1,4 @@
-"""What is held on independent servers: what a majority of them lists, and what processes told any of them."""
+"""Quorum listing: the holds that a majority of servers lists, and the heartbeats on any of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class QuorumListing:
         self._from_each(self._listings, Listing.tidy)
 
     def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
-        """Note signs of life; see `BaseLockBackend.publish_heartbeats`."""
+        """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
         self._from_each(self._books, lambda book: book.tell(records, forget))
 
     def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:

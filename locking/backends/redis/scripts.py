@@ -99,7 +99,7 @@ class Request(NamedTuple):
 
 
 class Command(NamedTuple):
-    """An ordinary command that stands in a pipeline where a script's call could stand."""
+    """An ordinary command, usable in a pipeline like a script's call."""
 
     packet: bytes
     key: bytes
@@ -287,7 +287,7 @@ def seen_request(key: str) -> Request:
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:
-    """Return what stands in the queue for a waiter: all that is needed to hand the lock to it."""
+    """Return a waiter's entry in the queue: all that is needed to hand the lock to it."""
     return f"{owner} {milliseconds(ttl)} {int(keep)} {channel}".encode()
 
 

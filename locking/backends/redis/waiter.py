@@ -1,7 +1,7 @@
 """How to wait for a lock: ask, enqueue, receive the messages that wake, ask again. No I/O, see `protocol`.
 
 The ordinary lock is handed over: its release script grants it to the first waiter of the queue that listens
-to its own channel, and says so there. The other kinds are announced, and anyone who asks first has them.
+to its own channel, and says so there. The other kinds are announced, and the first that asks has them.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class WaitSteps(ABC):
             yield Unsubscribe(subscription)
 
     def _abandon(self) -> Steps[None]:
-        """Start over: anyone who stands in a queue with a channel that nobody hears is passed over."""
+        """Start over: a waiter whose channel has no subscriber is passed over."""
         if self._subscription is not None:
             yield from self._dequeue()
             self._close()

@@ -70,7 +70,7 @@ class ZooKeeperBackend(QueueBackend):
         self._closing = False
         self._variants: dict[tuple[str, int], BaseLockBackend] = {}
 
-    # the line
+    # the queue
 
     def _folder(self, key: str) -> str:
         return f"{self._root}/{encode(key)}{SUFFIXES[self.kind]}"
@@ -79,7 +79,7 @@ class ZooKeeperBackend(QueueBackend):
         return self._session.patiently(lambda: self._read(self._folder(key)))
 
     def _read(self, folder: str, contender: Contender | None = None) -> list[QueueEntry]:
-        """Return the line as the leader knows it; a semaphore's waiters watch all of it."""
+        """Return the queue as the leader knows it; a semaphore's waiters watch all of it."""
         sent, session = now(), self._session.number
         watch = contender if self.kind == "semaphore" else None
         _, names = self._session.ask(synced(folder), children(folder, watch))
@@ -125,7 +125,7 @@ class ZooKeeperBackend(QueueBackend):
         return Grant(hold.token, sent)
 
     def _queued(self, contender: Contender, queue: bool) -> list[QueueEntry]:
-        """Return the line, with the contender's own node in it if that was wanted and came to pass."""
+        """Return the queue, with the contender's own node in it if it was enqueued."""
         folder = self._folder(contender.key)
         if contender.asked or not queue:
             line = self._read(folder, contender)
@@ -134,7 +134,7 @@ class ZooKeeperBackend(QueueBackend):
         return self._create_node(folder, contender)
 
     def _create_node(self, folder: str, contender: Contender) -> list[QueueEntry]:
-        """Put a node down and return the line: everybody before us was there when our node came."""
+        """Create a node and return the queue: everybody before us was there when our node came."""
         contender.asked = True
         sent = now()
         path = f"{folder}/{node_name(contender.owner, self.kind, self.permits)}"
@@ -172,7 +172,7 @@ class ZooKeeperBackend(QueueBackend):
         return Grant(contender.token, sent)
 
     def _busy(self, line: Sequence[QueueEntry]) -> Busy:
-        """Tell who has the lock; how long still is only a hint, for the holder's process ends its lease."""
+        """Return the holder; the remaining time is a hint, for the holder's process ends its lease."""
         (found,) = self._session.ask(data(holders_of(line)[0].node))
         if not is_answer(found):
             return Busy(retry_after=0.001)
@@ -324,7 +324,7 @@ class ZooKeeperBackend(QueueBackend):
             since=found[1].ctime / 1000,
         )
 
-    # what processes tell of themselves
+    # heartbeats
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         """See the base class."""

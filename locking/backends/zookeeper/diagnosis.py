@@ -61,7 +61,7 @@ def _judge_modes(answers: dict[str, str], alias: str) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            f"ZooKeeper of LOCKING[{alias!r}] stands alone: nobody takes over when it dies.",
+            f"ZooKeeper of LOCKING[{alias!r}] has a single server: if it fails, no other takes over.",
             hint="Run an ensemble of three or five servers.",
             id="locking.W102",
         )

@@ -1,4 +1,4 @@
-"""What processes tell of themselves, in nodes that end with their session.
+"""Heartbeats of processes, in nodes that end with their session.
 
 <root>/%presence/<KEY_PREFIX><client id>    JSON
 
@@ -38,7 +38,7 @@ class HeartbeatStore:
         return f"{self._folder}/{encode(self._prefix + client)}"
 
     def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
-        """Note signs of life; see `BaseLockBackend.publish_heartbeats`."""
+        """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
         for client, text in records.items():
             before, known = self._told.get(client, (0, None))
             if text is not None or before != self._session.number:

@@ -69,7 +69,7 @@ class Command(BaseCommand):
     def _add_release(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="the lock's name, without the KEY_PREFIX")
         parser.add_argument("--reason", required=True, help="why; it is kept in the audit")
-        parser.add_argument("--owner", help="the owner as `show` told it: a newer one keeps the lock")
+        parser.add_argument("--owner", help="the owner that `show` printed: a newer one keeps the lock")
         parser.add_argument("--yes", action="store_true", help="don't ask")
 
     def _add_watch(self, parser: CommandParser) -> None:
@@ -250,7 +250,7 @@ def _command(options: dict[str, Any]) -> list[str]:
     if command[:1] == ["--"]:
         return command[1:]
     if command and command[0].startswith("-"):
-        raise ValueError(f"{command[0]} stands after the name: write locks run [options] NAME -- command")
+        raise ValueError(f"{command[0]} must come before the name: write locks run [options] NAME -- command")
     return command
 
 
@@ -263,11 +263,13 @@ def _seconds(text: str) -> float:
     try:
         value = check_wait(float(text))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; write one such as 0.5") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds; write one such as 0.5"
+        ) from None
     return value or 0.0
 
 
 def _whole(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; write one such as 50")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; write one such as 50")
     return int(text)

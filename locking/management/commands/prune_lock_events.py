@@ -21,7 +21,7 @@ def age(text: str) -> timedelta:
     """Return what `90d`, `12w` or `36h` means."""
     match = re.fullmatch(r"(\d{1,5})([dhw])", text)
     if not match or not int(match[1]):
-        raise ArgumentTypeError(f"{text!r} is no age: write 90d, 12w or 36h")
+        raise ArgumentTypeError(f"{text!r} is not an age: write 90d, 12w or 36h")
     return timedelta(**{UNITS[match[2]]: int(match[1])})
 
 

@@ -1,4 +1,4 @@
-"""`locks doctor`: the live checks as a report. It leaves nothing behind: its one lock is let go again."""
+"""`locks doctor`: the live checks as a report. It leaves nothing behind: its one lock is released again."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _latencies(backend: BaseLockBackend) -> list[Finding]:
 def _lock_once(backend: BaseLockBackend, key: str) -> None:
     owner = new_owner()
     if isinstance(backend.try_acquire(key, owner, 5.0), Busy):
-        raise LockError(f"the throwaway lock {key!r} is held by somebody")
+        raise LockError(f"the throwaway lock {key!r} is held by another client")
     backend.release(key, owner)
 
 

@@ -99,7 +99,7 @@ class Stopped(BaseException):
 
 
 def run(job: Job) -> Report:
-    """Take the lock, run the command, let go; see the module."""
+    """Acquire the lock, run the command, release; see the module."""
     begun = time.monotonic()
     running = Running(job)
     lock = get_lock(

@@ -105,7 +105,7 @@ class OwnershipContract(ContractBase):
             get_lock(name).extend(30)
 
     def test_a_stale_holder_can_neither_release_nor_extend(self, name: str) -> None:
-        """Anyone who lost the lock to another is told so, and the other keeps it."""
+        """A holder that lost the lock to another gets LockLost, and the other keeps it."""
         stale = get_lock(name, ttl=self.shortest_ttl).acquire()
         successor = elsewhere(lambda: get_lock(name, ttl=30).acquire(wait=self.patience))
         attempts: list[Callable[[], None]] = [lambda: stale.extend(30), stale.ensure_held, stale.release]
@@ -232,7 +232,7 @@ class SeveralNamesContract(ContractBase):
         assert rival.result(timeout=self.patience)
 
     def test_several_names_count_as_lost_when_one_is(self, name: str) -> None:
-        """Losing one of several names stops the work under all of them, and the others are let go."""
+        """Losing one of several names stops the work under all of them, and the others are released."""
         with pytest.raises(LockLost), get_lock(f"{name}:1", f"{name}:2", ttl=30) as lease:
             simulate_loss(f"{name}:2")
             assert lease.state is State.LOST

@@ -119,7 +119,7 @@ class FlagContract(ContractBase):
         assert backend.check() == []
 
     def test_a_closed_backend_opens_again(self, backend: BaseLockBackend, name: str) -> None:
-        """`close` lets go of sockets and threads; the next use opens new ones."""
+        """`close` ends sockets and threads; the next use opens new ones."""
         with get_lock(name, ttl=30):
             backend.close()
             backend.close()

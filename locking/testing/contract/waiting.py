@@ -14,7 +14,7 @@ from locking.testing.contract.base import ContractBase, begin, counted_waiters, 
 from locking.utils.clock import now
 
 FAR = 60.0
-"""Seconds of a lease that surely doesn't end during a test: anyone who gets the lock was given it."""
+"""Seconds of a lease that surely doesn't end during a test: a waiter that gets the lock was given it."""
 
 
 class WaitingContract(ContractBase):
@@ -32,7 +32,7 @@ class WaitingContract(ContractBase):
         assert not get_lock(name).locked()
 
     def test_a_release_wakes_a_waiter(self, backend: BaseLockBackend, name: str) -> None:
-        """Anyone who waits gets the lock when it is released, long before the lease would have ended."""
+        """A waiter gets the lock when it is released, long before the lease would have ended."""
         with counted_waiters(backend) as waiters:
             with get_lock(name, ttl=FAR):
                 waiter = begin(get_lock(name, ttl=FAR, wait=FAR).acquire)
@@ -115,7 +115,7 @@ class WaitingContract(ContractBase):
             waiter.result(timeout=self.patience).release()
 
     def test_min_hold_does_not_keep_waiters_longer(self, backend: BaseLockBackend, name: str) -> None:
-        """Anyone who waits for a lock with `min_hold` has it when that time is over, not after the ttl."""
+        """A waiter for a lock with `min_hold` has it when that time is over, not after the ttl."""
         with counted_waiters(backend) as waiters:
             with get_lock(name, ttl=FAR, min_hold=self.shortest_ttl * 4):
                 waiter = begin(get_lock(name, ttl=FAR, wait=FAR).acquire)
