@@ -49,7 +49,7 @@ def check_runtime_directory(**_: Any) -> list[CheckMessage]:
     try:
         base_directory()
     except ImproperlyConfigured as error:
-        return [Error(f"{error}.", hint="See docs/reference/settings.md.", id="locking.E010")]
+        return [Error(f"{error}.", hint="Name an absolute path, or None to leave it out.", id="locking.E010")]
     return []
 
 

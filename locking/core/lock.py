@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Final
+from typing import Final, Never
 from weakref import ref
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
@@ -55,7 +55,7 @@ from locking.signals import (
 )
 from locking.utils.call_site import CallSite, caller_site
 from locking.utils.clock import now
-from locking.utils.hints import with_hints
+from locking.utils.hints import refuse_keywords, with_hints
 from locking.utils.ownership import (
     current_context,
     is_owner_of,
@@ -209,8 +209,7 @@ class Lock(ABC):
 
     # taking
 
-    @with_hints
-    def acquire(self, wait: float | Unset | None = UNSET) -> Lease:
+    def acquire(self, wait: float | Unset | None = UNSET, **others: Never) -> Lease:
         """Wait until the lock is ours and return its lease.
 
         Args:
@@ -220,6 +219,8 @@ class Lock(ABC):
             LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered.
             LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
         """
+        if others:
+            refuse_keywords("acquire", others)
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
         if self.on_open_transaction == "hold":

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, Never, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,3 +47,10 @@ def _hint(name: str, known: dict[str, str], kwargs: dict[str, object], error: Ty
     for keyword in kwargs:
         if keyword in known:
             raise TypeError(f"{name}() has no argument {keyword!r}: {known[keyword]}") from error
+
+
+def refuse_keywords(name: str, given: Mapping[str, object]) -> Never:
+    """Raise the TypeError for keywords that `name` does not take, where a wrapper would cost a call."""
+    keyword = next(iter(given))
+    hint = HINTS.get(keyword)
+    raise TypeError(f"{name}() has no argument {keyword!r}" + (f": {hint}" if hint else ""))

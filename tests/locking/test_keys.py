@@ -559,7 +559,7 @@ def test_a_format_style_template_is_rendered(source, arguments, name):
         ("order:{ids[0]}", 11, "indexes nothing"),
         ("order:{order.get()}", 17, "calls nothing"),
         ("order:{_secret}", 8, "private names are not read"),
-        ("order:{a}{b}", 11, "two values touch"),
+        ("order:{a}{b}", 11, "two values are adjacent"),
         ("order:${order_id}", 1, "isn't quoted"),
     ],
 )

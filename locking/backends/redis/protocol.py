@@ -185,7 +185,7 @@ def _hint(error: Exception) -> str:
     if isinstance(error, (MovedError, ClusterCrossSlotError)):
         return " (it is a node of a cluster: make LOCATION a list of its nodes' URLs)"
     if isinstance(error, NoPermissionError):
-        return " (give this user the commands, keys and channels of docs/how-to/acl.md)"
+        return " (the ACL of this user lacks commands, keys or channels that locks need)"
     return ""
 
 

@@ -227,7 +227,7 @@ def _tokens(alias: str) -> Finding:
         "warning",
         f"tokens of {ahead.count()} names are up to {seconds:.0f} s ahead of this machine's clock: {some}",
         "The clock of a lock server ran ahead: synchronize it by NTP. Fenced work goes on: a holder whose"
-        " token is too low is given a higher one, unless its engine can't (docs/how-to/fencing.md).",
+        " token is too low is given a higher one, unless its engine can't.",
     )
 
 
