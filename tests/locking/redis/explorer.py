@@ -390,6 +390,14 @@ KINDS: dict[str, Callable[..., Any]] = {
     "semaphore": lambda name, **options: get_semaphore(name, 1, **options),
     "fair": get_fair_lock,
 }
+LISTED: dict[str, Callable[[str, str], bytes]] = {
+    "lock": lambda key, owner: f"L{key}".encode(),
+    "read": lambda key, owner: f"R{owner} {key}".encode(),
+    "write": lambda key, owner: f"W{key}".encode(),
+    "semaphore": lambda key, owner: f"S{owner} {key}".encode(),
+    "fair": lambda key, owner: f"F{key}".encode(),
+}
+"""The member of the index under which a hold is listed; by the name of its kind."""
 CASES = [
     *(Case(f"{kind}, free", get, kind) for kind, get in KINDS.items()),
     *(Case(f"{kind}, waits", get, kind, neighbour="releases") for kind, get in KINDS.items()),
@@ -417,13 +425,11 @@ class Explorer:
         self._patch(patch)
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
-        turned = SimpleNamespace(clock_gettime=lambda _: self.world.clock.now, CLOCK_BOOTTIME=0)
-        patch.setattr("locking.utils.clock.time", turned)
+        patch.setattr("locking.utils.clock._read", lambda: self.world.clock.now)
         patch.setattr("locking.backends.redis.kinds.time", SimpleNamespace(time=lambda: self.world.clock.now))
         patch.setitem(transport.PERFORM, Sleep, lambda seconds: self._slept(seconds))
-        patch.setattr("locking.core.lock.reporter", SimpleNamespace(running=True))
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
-        patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(bury=self._pend))
+        patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(schedule=self._pend))
         patch.setattr("locking.backends.redis.backend.servers_of", lambda _: _servers(self.world, self.case))
 
     def _slept(self, seconds: float) -> None:
@@ -523,10 +529,14 @@ class Explorer:
         single = lease.leases[0]
         if lease.remaining() <= 0 or self.world.faults & {Fault.FORGOTTEN, Fault.CLOCK}:
             return
-        if lease.name == KEY and single.token not in self.world.server.minted[b"redisson_lock_token:{a}"]:
+        if lease.name == KEY and not self._has_minted(single):
             raise Violation(f"the server never minted the token {single.token}")
         if lease.name == KEY and single.owner not in self.holders():
             raise Violation("the user holds what the server has not granted")
+
+    def _has_minted(self, lease: Any) -> bool:
+        """Whether the token was minted by the server, for this holder's entry in the index."""
+        return lease.token in self.world.server.minted[LISTED[self.case.kind](lease.key, lease.owner)]
 
     def holders(self) -> set[str]:
         """Who has the lock on the server."""
@@ -546,8 +556,7 @@ class Explorer:
         attempt: dict[str, Any] = {"lease": None, "told": ""}
         self._used(self.case.get("next", ttl=TTL, wait=0.0), attempt)
         lease = attempt["lease"]
-        minted = self.world.server.minted[b"redisson_lock_token:{next}"]
-        if lease is not None and lease.leases[0].token not in minted:
+        if lease is not None and not self._has_minted(lease.leases[0]):
             self.world.violations.append("the next holder was granted by what was left on a socket")
 
     def _settle(self) -> None:

@@ -40,7 +40,7 @@ def test_an_interruption_while_replicas_are_asked_leaves_no_answer_behind(
     """Ctrl-C at any step of ROLE leaves no answer that the next acquisition takes for its token."""
     locks_on(own_redis.url, wait_replicas="auto")
     _interrupt_at(monkeypatch, step, lambda: get_lock("a", ttl=FAR).acquire().release())
-    with get_lock("b", ttl=FAR) as lease:
+    with get_lock("b", ttl=FAR, fenced=True) as lease:
         assert own_redis.client.hkeys("b") == [lease.owner.encode()]
         assert lease.fencing_token == int(own_redis.client.get("redisson_lock_token:{b}"))
 
