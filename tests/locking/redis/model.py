@@ -32,7 +32,7 @@ LIBRARY: Any = RUNTIME.execute(
     end
     """
 )
-"""Makes what scripts know as `redis` of a function that sends one command: an error is a table, as in Redis 7."""
+"""Makes what scripts know as `redis` of a function that sends one command; errors are tables, as in Redis 7."""
 
 PROTECTED: Any = RUNTIME.execute(
     b"""
@@ -114,7 +114,7 @@ class ModelServer:
     def _run(self, source: bytes, count: int, rest: tuple[bytes, ...]) -> Any:
         keys, arguments = RUNTIME.table_from(rest[:count]), RUNTIME.table_from(rest[count:])
         reply = PROTECTED(compiled(source), self._redis, keys, arguments)
-        if self._defect is not None:  # a script must not take a defect of the model for an error of the server
+        if self._defect is not None:  # the script may have taken it for an error of the server
             raise self._defect
         return _from_lua(reply)
 
@@ -391,7 +391,12 @@ class Scores(dict):
     """A sorted set."""
 
 
-TYPES = {bytes: Status(b"string"), dict: Status(b"hash"), list: Status(b"list"), Scores: Status(b"zset")}
+TYPES: dict[type, Status] = {
+    bytes: Status(b"string"),
+    dict: Status(b"hash"),
+    list: Status(b"list"),
+    Scores: Status(b"zset"),
+}
 ZADD_OPTIONS = {b"NX", b"GT", b"CH"}
 LAST = b"~"
 
