@@ -36,8 +36,9 @@ from locking.backends.redis.scripts import command
 from locking.backends.redis.transport import Client, Transport
 from locking.backends.redis.verbs import Servers
 from locking.core.handler import locks
-from locking.core.lease import HOLDS, State
+from locking.core.lease import HOLDS, State, held_by
 from locking.core.renewal import renew
+from locking.utils.ownership import current_context
 from tests.locking.redis.model import Clock, ModelServer
 
 TIMEOUT = 5.0
@@ -46,6 +47,7 @@ RIVAL_TTL = 600.0
 WAIT = 20.0
 KEY = "a"
 RIVAL = "00000000-0000-8000-8000-0000000000aa:1"
+GIVEN = "00000000-0000-8000-8000-0000000000cc:1"
 JAVA = "11111111-2222-4333-8444-555555555555:7"
 BYSTANDER = "00000000-0000-8000-8000-0000000000bb:1"
 MOST_STEPS = 300
@@ -408,6 +410,8 @@ CASES = [
     Case("lock, behind Java unheard", get_lock, "lock", neighbour="java unheard"),
     Case("lock, renewed", get_lock, "lock", body="acquire, renew, release"),
     Case("lock, renewed beside another", get_lock, "lock", body="acquire, renew two, release"),
+    Case("lock, released again", get_lock, "lock", body="acquire, release, acquire, release the first"),
+    Case("lock, given owner", get_lock, "lock", body="acquire as given, extend, release"),
     Case("lock, replica acknowledges", get_lock, "lock", ack=True),
     Case("lock, no replica acknowledges", get_lock, "lock", ack=True, neighbour="no replica"),
     Case("cluster, moved", get_lock, "lock", cluster="moved"),
@@ -483,6 +487,8 @@ class Explorer:
             world.server.execute(b"HSET", KEY.encode(), JAVA.encode(), b"1")
             world.rivals += [lambda: None, self._java_releases]
             world.server.is_deaf = "unheard" in case.neighbour
+        elif "given" in case.body:
+            self._served(backend.kind.acquire(KEY, GIVEN, RIVAL_TTL, keep=False, queue=False))
         elif case.neighbour in ("releases", "stays", "dies once"):
             kind = backend.kind if case.kind == "lock" else backend.variant(case.kind).kind
             rival = kind if case.kind != "read" else backend.variant("write").kind
@@ -503,7 +509,10 @@ class Explorer:
             self._wait_in_vain()
         wait = 0.0 if not self.case.neighbour or self.case.neighbour == "no replica" else WAIT
         attempt: dict[str, Any] = {"lease": None, "told": ""}
-        self._used(self.case.get(KEY, ttl=TTL, wait=wait), attempt)
+        lock = self.case.get(KEY, ttl=TTL, wait=wait)
+        if "given" in self.case.body:
+            lock.act_as(GIVEN)
+        self._used(lock, attempt)
         return attempt["lease"], attempt["told"]
 
     def _used(self, lock: Any, attempt: dict[str, Any]) -> None:
@@ -570,7 +579,9 @@ class Explorer:
     def _check(self, lease: Any, told: str) -> None:
         world = self.world
         problems = list(world.violations)
-        ours = self.holders() - {RIVAL, JAVA}
+        ours = self.holders() - {RIVAL, JAVA, GIVEN}
+        if "given" in self.case.body and lease is None and not self._has_the_given_hold():
+            problems.append("the hold from before the attempt was released")
         if lease is None and ours:
             problems.append(f"{told}: granted, not told, and not released")
         # Known, and bounded by the lease: a first request that arrives when the second was released already.
@@ -590,6 +601,11 @@ class Explorer:
             problems.append(f"without any fault it ended by {told}")
         if problems:
             raise Violation(f"{self.case.name}, {self.driver}: {'; '.join(problems)}\n{self.told(world)}")
+
+    def _has_the_given_hold(self) -> bool:
+        """Whether the given owner's hold is there, or had to end."""
+        is_over = self.world.clock.now >= Clock().now + TTL
+        return is_over or Fault.FORGOTTEN in self.world.faults or GIVEN in self.holders()
 
     def _expected(self) -> str:
         endings = {"stays": "LockNotAcquired", "no replica": "NotReplicated", "java unheard": "BackendError"}
@@ -626,6 +642,8 @@ class Explorer:
 
 
 def _use(explorer: Explorer, lock: Any, attempt: dict[str, Any]) -> None:
+    if "release the first" in explorer.case.body:
+        _release_first(explorer, lock)
     lease = attempt["lease"] = lock.acquire()
     explorer.granted(lease)
     if "renew" in explorer.case.body:
@@ -634,6 +652,27 @@ def _use(explorer: Explorer, lock: Any, attempt: dict[str, Any]) -> None:
         lease.extend(TTL)
     lease.release()
     attempt["told"] = "released"
+
+
+def _release_first(explorer: Explorer, lock: Any) -> None:
+    """Retry a release after the thread has acquired anew."""
+    first = lock.acquire()
+    try:
+        _release_or_pend(explorer, first)
+        second = lock.acquire()
+    finally:
+        _release_or_pend(explorer, first)
+    mine = held_by(current_context(), second.backend.alias, second.key)
+    if second.remaining() > 0 and mine is not second:
+        raise Violation("releasing an old lease again unregistered the newer one")
+    _release_or_pend(explorer, second)
+
+
+def _release_or_pend(explorer: Explorer, lease: Any) -> None:
+    try:
+        lease.release()
+    except (LockError, Cancelled):
+        explorer.world.pending.append((lease.backend, lease.key, lease.owner))
 
 
 def _renew(explorer: Explorer, lease: Any) -> None:

@@ -32,7 +32,7 @@ LIBRARY: Any = RUNTIME.execute(
     end
     """
 )
-"""Makes what scripts know as `redis` of a function that sends one command; errors are tables, as in Redis 7."""
+"""Makes what scripts know as `redis` of a function that sends one command; errors are tables."""
 
 PROTECTED: Any = RUNTIME.execute(
     b"""
@@ -50,6 +50,12 @@ PROTECTED: Any = RUNTIME.execute(
 def compiled(source: bytes) -> Any:
     """Return the script as a function of `redis`, KEYS and ARGV."""
     return RUNTIME.execute(b"return function(redis, KEYS, ARGV) " + source + b"\nend")
+
+
+@cache
+def method_of(verb: bytes) -> str:
+    """Return the name of the method that carries out a command."""
+    return f"do_{verb.decode().lower()}"
 
 
 class Clock:
@@ -93,10 +99,10 @@ class ModelServer:
 
     def execute(self, *parts: bytes) -> Any:
         """Return the reply; an error is raised."""
-        verb, arguments = parts[0].upper(), parts[1:]
+        verb, arguments = parts[0], parts[1:]
         if self.moved is not None and verb not in (b"CLUSTER", b"ASKING"):
             raise MovedError(self.moved)
-        return getattr(self, f"do_{verb.decode().lower()}")(*arguments)
+        return getattr(self, method_of(verb))(*arguments)
 
     # scripts
 
@@ -120,7 +126,9 @@ class ModelServer:
 
     def _send(self, *parts: Any) -> Any:
         try:
-            return _to_lua(self.execute(*(_argument(part) for part in parts)))
+            return _to_lua(
+                self.execute(*[part if type(part) is bytes else b"%.17g" % part for part in parts])
+            )
         except RedisError as error:
             return RUNTIME.table_from({b"err": str(error).encode()})
         except Exception as defect:
@@ -399,12 +407,6 @@ TYPES: dict[type, Status] = {
 }
 ZADD_OPTIONS = {b"NX", b"GT", b"CH"}
 LAST = b"~"
-
-
-def _argument(part: Any) -> bytes:
-    if isinstance(part, bytes):
-        return part
-    return b"%.17g" % part
 
 
 def _to_lua(reply: Any) -> Any:
