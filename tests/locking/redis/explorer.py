@@ -584,8 +584,7 @@ class Explorer:
             problems.append("the hold from before the attempt was released")
         if lease is None and ours:
             problems.append(f"{told}: granted, not told, and not released")
-        # Known, and bounded by the lease: a first request that arrives when the second was released already.
-        if told == "released" and ours and Fault.LATE_REQUEST not in world.faults:
+        if told == "released" and ours:
             problems.append("what was released is held again")
         forgotten = Fault.FORGOTTEN in world.faults
         if not forgotten and world.server.values.get(b"bystander") != {BYSTANDER.encode(): b"1"}:
@@ -593,7 +592,7 @@ class Explorer:
         in_time = world.clock.now < Clock().now + RIVAL_TTL
         if self.case.neighbour == "stays" and in_time and not forgotten and RIVAL not in self.holders():
             problems.append("the holder has lost its lock")
-        if self._is_heard_in_the_queue() and Fault.LATE_REQUEST not in world.faults:
+        if self._is_heard_in_the_queue():
             problems.append("a waiter that is gone still stands in the queue, and is listened for")
         if world.clock.now - Clock().now > WAIT + TTL + (1 + len(world.schedule)) * 60.0:
             problems.append("it took longer than any wait and any time-out")

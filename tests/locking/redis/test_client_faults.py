@@ -19,6 +19,8 @@ from locking import (
     get_write_lock,
 )
 from locking.backends.redis import RedisBackend
+from locking.backends.redis.protocol import Sleep
+from locking.backends.redis.waiter import WaitSteps
 from locking.core.handler import locks
 from locking.core.pending_release import release_retrier
 from locking.testing.contract.base import begin, elsewhere, until
@@ -64,6 +66,30 @@ def _interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, action: Any) -> No
     with contextlib.suppress(KeyboardInterrupt):
         action()
     interrupting.left = None
+
+
+@pytest.mark.parametrize("driver", ["thread", "task"])
+def test_an_interruption_while_a_waiter_leaves_schedules_a_release(own_redis, locks_on, monkeypatch, driver):
+    """Ctrl-C in the clean-up of a wait in vain schedules a release: the lock may have been handed over."""
+    locks_on(own_redis.url)
+    scheduled = []
+    monkeypatch.setattr(release_retrier, "schedule", lambda backend, key, *rest: scheduled.append(key))
+    monkeypatch.setattr(WaitSteps, "cancel", _interrupted)
+    own_redis.client.hset("a", new_owner(), 1)
+    lock = get_lock("a", wait=0.01)
+    with pytest.raises(Interruption):
+        lock.acquire() if driver == "thread" else asyncio.run(lock.aacquire())
+    assert scheduled == ["a"]
+
+
+class Interruption(BaseException):
+    """What a signal handler raises."""
+
+
+def _interrupted(self):
+    self._close()
+    yield Sleep(0)
+    raise Interruption
 
 
 # idle subscriptions may be dead

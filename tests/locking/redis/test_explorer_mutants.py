@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from locking.backends.redis import RedisBackend, scripts, transport, waiter
 from locking.backends.redis.async_transport import AsyncTransport
-from locking.backends.redis.protocol import Listen, Subscribe
+from locking.backends.redis.protocol import Listen, Subscribe, Unsubscribe
 from locking.backends.redis.scripts import Request, extend_request
 from locking.core import lease, renewal
 from locking.core.lease import HOLDS
@@ -90,6 +90,22 @@ def nothing_is_released_later(patch):
     patch.setattr("locking.core.lock.release_retrier.schedule", lambda *args: None)
 
 
+def a_late_request_is_not_released(patch):
+    """A lock that was asked for twice is released once only."""
+    patch.setattr("locking.core.lock._release_again", lambda lease: None)
+
+
+def a_late_request_is_heard(patch):
+    """A channel that a late request may name in the queue goes to the next waiter."""
+
+    def unsubscribe(self):
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            yield Unsubscribe(subscription)
+
+    patch.setattr(waiter.WaitSteps, "_unsubscribe", unsubscribe)
+
+
 def a_second_release_is_no_answer(patch):
     """A release whose answer was lost counts as refused when it finds nothing any more."""
     patch.setattr(Request, "settled", lambda self, reply: reply)
@@ -115,6 +131,8 @@ MUTANTS = {
     a_given_owner_is_released_as_well: "lock, given owner",
     nothing_is_released_later: "lock, free",
     a_place_is_not_withdrawn: "lock, in vain",
+    a_late_request_is_not_released: "lock, free",
+    a_late_request_is_heard: "lock, in vain",
 }
 """By the rule that is taken out; audit defects 2, 15, 19, 4 first."""
 
