@@ -40,10 +40,12 @@ class Grant:
         token: the fencing token of this hold, strictly rising for a name; 0 where the backend has none.
         since: `clock.now()` at which the lease began at the earliest: before the request was sent. The local
             deadline is counted from it, so that it never lies behind the server's.
+        resent: a request was sent whose reply never came: it may arrive after the release, and take the lock.
     """
 
     token: int
     since: float
+    resent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,9 +224,9 @@ class SingleLease(Lease):
 
     __slots__ = (
         "__weakref__", "_answered_at", "_extending", "_generation", "_hold_key", "_on_lost", "_state",
-        "_unanswered_ttl", "backend", "behind_fence", "context", "deadline", "depth", "key", "min_hold",
-        "name", "owner", "renew_at", "renewals", "renewed", "rescheduled", "shared_name", "site", "sync_call",
-        "taken_at", "template", "token", "ttl", "unreleased",
+        "_unanswered_ttl", "after_release", "backend", "behind_fence", "context", "deadline", "depth", "key",
+        "min_hold", "name", "owner", "renew_at", "renewals", "renewed", "rescheduled", "shared_name", "site",
+        "sync_call", "taken_at", "template", "token", "ttl", "unreleased",
     )  # fmt: skip
 
     def __init__(
@@ -269,6 +269,7 @@ class SingleLease(Lease):
         self._extending: list[Extension] = []  # requests under way
         self._unanswered_ttl = math.inf  # of requests that nobody answered, and that may be served late
         self._answered_at: float | None = None  # when the backend answered again after those
+        self.after_release: Callable[[SingleLease], None] | None = None  # told when the backend has released
         self.rescheduled: Callable[[SingleLease], None] | None = None  # told when `renew_at` comes nearer
         self._generation = PROCESS.generation
         # A semaphore's holder may hold it many times, each time by another owner; any other lock once.
@@ -507,6 +508,8 @@ class SingleLease(Lease):
     def _ended(self, was_held: bool, outcome: Outcome) -> None:
         self.unreleased = False
         unregister(self)
+        if self.after_release is not None and outcome == "released":
+            self.after_release(self)
         if self.shared_name:
             registration.act_no_more(self.owner)
         if not was_held:

@@ -515,7 +515,8 @@ class SingleLock(Lock):
         except BaseException as error:
             self._clean_up_after(error, place.owner or owner, begun, outcome)
             if self._may_undo(outcome):
-                place.leave()
+                with self._released_if_interrupted(place.owner or owner):
+                    place.leave()
             raise
         return self._leased(place.owner or owner, outcome, context, begun)
 
@@ -535,7 +536,8 @@ class SingleLock(Lock):
         except BaseException as error:
             self._clean_up_after(error, place.owner or owner, begun, outcome)
             if self._may_undo(outcome):
-                await asyncio.shield(place.leave())
+                with self._released_if_interrupted(place.owner or owner):
+                    await asyncio.shield(place.leave())
             raise
         return self._leased(place.owner or owner, outcome, context, begun)
 
@@ -653,6 +655,15 @@ class SingleLock(Lock):
             signal = lock_deadlocked if deadlock else lock_refused
             tell(signal, lambda: self._refusal(error, owner, waited))
 
+    @contextmanager
+    def _released_if_interrupted(self, owner: str) -> Iterator[None]:
+        """A waiter that is interrupted while it leaves the queue may have been handed the lock unseen."""
+        try:
+            yield
+        except BaseException:
+            release_retrier.schedule(self._backend, self.key, owner, self._options.ttl)
+            raise
+
     def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
         contended = isinstance(error, LockNotAcquired)
         deadlock = isinstance(error, LockDeadlock)
@@ -687,12 +698,19 @@ class SingleLock(Lock):
             site=self.site or caller_site(),
         )
         events.acquired(self._backend.settings.alias, now() - begun)
+        if grant.resent and self._may_undo(None):
+            lease.after_release = _release_again
         if options.renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
         if heard(lock_acquired):
             announce(lock_acquired, lease.event("acquired", waited=now() - begun))
         return lease
+
+
+def _release_again(lease: SingleLease) -> None:
+    """Release once more, later: a request without a reply may have arrived after the release."""
+    release_retrier.schedule(lease.backend, lease.key, lease.owner, lease.ttl)
 
 
 def _owners_of(options: Options) -> Callable[[], str]:

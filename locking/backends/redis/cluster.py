@@ -181,7 +181,7 @@ class Cluster(Calls):
                     raise ClusterDownError(f"no server of the cluster owns the slot {route.slot}")
                 server = self._server(route.address)
                 reply = yield from server.deliver(request, replica_ack, asking=route.asking)
-                return request.settled(reply) if route.was_sent else reply
+                return request.resent(reply) if route.was_sent else reply
             except (RedisError, OSError) as error:
                 pause = yield from self._redirected(route, error)
             yield Sleep(pause)

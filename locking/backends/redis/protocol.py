@@ -33,7 +33,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis.index import Index
-from locking.backends.redis.scripts import Command, Request, command, new_tuple, pack
+from locking.backends.redis.scripts import Command, Request, Resent, command, new_tuple, pack
 from locking.exceptions import BackendError, BackendUnavailable
 
 T = TypeVar("T")
@@ -376,7 +376,9 @@ class Server(Calls):
                     reply = yield new_tuple(Exchange, (connection, request.by_digest, None))
                 except (NoScriptError, *UNREACHABLE) as error:
                     reply = yield from self._asked_again(connection, request, error)
-            if replica_ack is not None and isinstance(reply, int):
+            if replica_ack is not None and isinstance(
+                reply.reply if isinstance(reply, Resent) else reply, int
+            ):
                 yield from replica_ack.confirm(connection, self.alias)
             complete = True
             return reply
@@ -401,7 +403,7 @@ class Server(Calls):
             reply = yield Exchange(connection, request.by_digest)
         except NoScriptError:
             reply = yield Exchange(connection, request.by_source)
-        return request.settled(reply)
+        return request.resent(reply)
 
     def pipeline(self, requests: Sequence[Request | Command]) -> Steps[list[Any]]:
         """Send all, then read all, without a second try; an error stands in the place of its reply."""

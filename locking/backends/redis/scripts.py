@@ -51,6 +51,7 @@ class Script:
         expected = b"string" if "permits" in files_ else b"hash"
         source = guarded(b"\n".join(_read(name) for name in files_), expected)
         self.releases = files_[-1].startswith("release")
+        self.acquires = files_[-1].startswith("acquire")
         self._by_digest = pack(b"EVALSHA", hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
         self._by_source = pack(b"EVAL", source)
 
@@ -67,6 +68,12 @@ class Script:
         return Script(*names) if "announce" in self._files else self
 
 
+class Resent(NamedTuple):
+    """The reply to an acquisition that was sent twice: the first request may be served after the release."""
+
+    reply: Any
+
+
 class Request(NamedTuple):
     """One call of a script, in its two forms."""
 
@@ -81,6 +88,12 @@ class Request(NamedTuple):
         A release that finds nothing to release, the second time, was most likely carried out the first time.
         """
         return 1 if self.script.releases and reply == 0 else reply
+
+    def resent(self, reply: Any) -> Any:
+        """Return `settled`, marked where the first sending may still arrive and take the lock."""
+        if isinstance(reply, Resent):
+            return reply
+        return Resent(reply) if self.script.acquires else self.settled(reply)
 
     @property
     def in_cluster(self) -> Request:
@@ -106,6 +119,10 @@ class Command(NamedTuple):
 
     def settled(self, reply: Any) -> Any:
         """Return the reply: repeating one of these changes nothing."""
+        return reply
+
+    def resent(self, reply: Any) -> Any:
+        """See `Request.resent`."""
         return reply
 
     @property

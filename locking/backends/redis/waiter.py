@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -32,6 +33,7 @@ from locking.backends.redis.protocol import (
 from locking.backends.redis.scripts import (
     Asked,
     Request,
+    Resent,
     acquire_request,
     lock_channel,
     place_in_queue,
@@ -59,6 +61,7 @@ class WaitSteps(ABC):
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
         self._subscription: Subscription | None = None
         self._asked, self._wants_channel = NOT_ASKED, False
+        self._resent = False  # a request of ours may be served late: see `Resent`
 
     @abstractmethod
     def _request(self, queue: bool) -> Request:
@@ -97,16 +100,25 @@ class WaitSteps(ABC):
 
     def _concluded(self, reply: Any, sent: float, queue: bool) -> Steps[Outcome]:
         """Ask again after anything changed in what this waiter listens to: the lock may be free by then."""
-        outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
+        outcome = self._read(reply, sent)
         for _ in range(PREPARATIONS if queue else 0):
             if isinstance(outcome, Grant) or not (yield from self._prepared(self._pool(), self._channel())):
                 break
             sent = now()
             reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
-            outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
-        if isinstance(outcome, Grant):
-            yield from self._unsubscribe()
+            outcome = self._read(reply, sent)
+        return (yield from self._granted(outcome)) if isinstance(outcome, Grant) else outcome
+
+    def _read(self, reply: Any, sent: float) -> Outcome:
+        if isinstance(reply, Resent):
+            self._resent, reply = True, reply.reply
+        outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
         return outcome
+
+    def _granted(self, grant: Grant) -> Steps[Grant]:
+        """End the wait."""
+        yield from self._unsubscribe()
+        return replace(grant, resent=self._resent)
 
     def _failed(self, error: Exception, queue: bool) -> Steps[Outcome]:
         """An outage of servers that have a failover isn't the end of the wait."""
@@ -117,6 +129,7 @@ class WaitSteps(ABC):
         failure = error if isinstance(error, BackendError) else translated(error, self._calls.alias)
         if queue and self._calls.has_failover and isinstance(failure, BackendUnavailable):
             self._close()
+            self._resent = True
             return Busy(outage=failure)
         if failure is error:
             raise error
@@ -158,8 +171,7 @@ class WaitSteps(ABC):
             grant = None
         if grant is None:
             return (yield from self.try_acquire(queue=True))
-        yield from self._unsubscribe()
-        return grant
+        return (yield from self._granted(grant))
 
     def _received(self, subscription: Subscription, deadline: float) -> Steps[Grant | None]:
         """Return the hand-over, or None when it is time to ask."""
@@ -183,6 +195,8 @@ class WaitSteps(ABC):
         yield from self._unsubscribe()
 
     def _unsubscribe(self) -> Steps[None]:
+        if self._resent:  # a late request may enqueue anew: nobody must listen for it then
+            self._close()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             yield Unsubscribe(subscription)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import defaultdict
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 import lupa.lua51 as lua
-from redis.exceptions import MovedError, NoScriptError, ResponseError
+from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError
 
 Value = bytes | dict | list
 RUNTIME = lua.LuaRuntime(encoding=None, unpack_returned_tuples=False)
@@ -18,10 +20,42 @@ class Status(bytes):
     """A status reply, such as OK."""
 
 
+LIBRARY: Any = RUNTIME.execute(
+    b"""
+    return function(send)
+        local function call(...)
+            local reply = send(...)
+            if type(reply) == 'table' and reply.err then error(reply) end
+            return reply
+        end
+        return {call = call, pcall = send, error_reply = function(text) return {err = text} end}
+    end
+    """
+)
+"""Makes what scripts know as `redis` of a function that sends one command; errors are tables."""
+
+PROTECTED: Any = RUNTIME.execute(
+    b"""
+    return function(script, redis, KEYS, ARGV)
+        local done, reply = pcall(script, redis, KEYS, ARGV)
+        if done or (type(reply) == 'table' and reply.err) then return reply end
+        return {err = 'ERR ' .. tostring(reply)}
+    end
+    """
+)
+"""Runs a script; what it raises is its reply."""
+
+
 @cache
 def compiled(source: bytes) -> Any:
     """Return the script as a function of `redis`, KEYS and ARGV."""
     return RUNTIME.execute(b"return function(redis, KEYS, ARGV) " + source + b"\nend")
+
+
+@cache
+def method_of(verb: bytes) -> str:
+    """Return the name of the method that carries out a command."""
+    return f"do_{verb.decode().lower()}"
 
 
 class Clock:
@@ -40,7 +74,7 @@ class ModelServer:
 
     Attributes:
         listeners: by channel, what is called with each message.
-        minted: by key, every token that the server has granted.
+        minted: by member of the index (a lock and its holder), every token that the server has granted it.
         moved: what it answers when another has its slots.
         is_deaf: whether it forbids the channels of Redisson's clients.
     """
@@ -54,7 +88,8 @@ class ModelServer:
         self.minted: defaultdict[bytes, set[int]] = defaultdict(set)
         self.moved: str | None = None
         self.is_deaf = False
-        self._redis = RUNTIME.table_from({b"call": self._call})
+        self._redis = LIBRARY(self._send)
+        self._defect: Exception | None = None
 
     def forget(self) -> None:
         """Lose all data, as a restart without persistence does."""
@@ -64,10 +99,10 @@ class ModelServer:
 
     def execute(self, *parts: bytes) -> Any:
         """Return the reply; an error is raised."""
-        verb, arguments = parts[0].upper(), parts[1:]
+        verb, arguments = parts[0], parts[1:]
         if self.moved is not None and verb not in (b"CLUSTER", b"ASKING"):
             raise MovedError(self.moved)
-        return getattr(self, f"do_{verb.decode().lower()}")(*arguments)
+        return getattr(self, method_of(verb))(*arguments)
 
     # scripts
 
@@ -84,10 +119,21 @@ class ModelServer:
 
     def _run(self, source: bytes, count: int, rest: tuple[bytes, ...]) -> Any:
         keys, arguments = RUNTIME.table_from(rest[:count]), RUNTIME.table_from(rest[count:])
-        return _from_lua(compiled(source)(self._redis, keys, arguments))
+        reply = PROTECTED(compiled(source), self._redis, keys, arguments)
+        if self._defect is not None:  # the script may have taken it for an error of the server
+            raise self._defect
+        return _from_lua(reply)
 
-    def _call(self, *parts: Any) -> Any:
-        return _to_lua(self.execute(*(_argument(part) for part in parts)))
+    def _send(self, *parts: Any) -> Any:
+        try:
+            return _to_lua(
+                self.execute(*[part if type(part) is bytes else b"%.17g" % part for part in parts])
+            )
+        except RedisError as error:
+            return RUNTIME.table_from({b"err": str(error).encode()})
+        except Exception as defect:
+            self._defect = defect
+            raise
 
     # keys
 
@@ -114,6 +160,10 @@ class ModelServer:
         if key in self.ends and self.ends[key] <= self._ms():
             self.do_del(key)
         return key in self.values
+
+    def do_type(self, key: bytes) -> Status:
+        """TYPE."""
+        return TYPES[type(self.values[key])] if self._has(key) else Status(b"none")
 
     def do_exists(self, *keys: bytes) -> int:
         """EXISTS."""
@@ -150,17 +200,16 @@ class ModelServer:
         return self._get(key, bytes) if self._has(key) else None
 
     def do_set(self, key: bytes, value: bytes, *options: bytes) -> Any:
-        """SET with NX, GET, KEEPTTL and PX."""
+        """SET with NX, XX, GET, KEEPTTL and PX."""
         before = self.do_get(key) if b"GET" in options else None
-        if b"NX" in options and self._has(key):
-            return None
+        wants_key = {b"NX": False, b"XX": True}
+        if any(self._has(key) is not wants for option, wants in wants_key.items() if option in options):
+            return before
         self.values[key] = value
         if b"KEEPTTL" not in options:
             self.ends.pop(key, None)
         if b"PX" in options:
             self.do_pexpire(key, options[options.index(b"PX") + 1])
-        if key.startswith(b"redisson_lock_token:"):
-            self.minted[key].add(int(value))
         return before if b"GET" in options else Status(b"OK")
 
     def do_incrby(self, key: bytes, more: bytes) -> int:
@@ -181,8 +230,9 @@ class ModelServer:
     def do_hset(self, key: bytes, *pairs: bytes) -> int:
         """HSET."""
         fields = self._get(key, dict, create=True)
+        before = len(fields)
         fields.update(zip(pairs[::2], pairs[1::2], strict=True))
-        return len(pairs) // 2
+        return len(fields) - before
 
     def do_hget(self, key: bytes, field: bytes) -> bytes | None:
         """HGET."""
@@ -201,6 +251,10 @@ class ModelServer:
     def do_hkeys(self, key: bytes) -> list[bytes]:
         """HKEYS."""
         return list(self._get(key, dict))
+
+    def do_hgetall(self, key: bytes) -> list[bytes]:
+        """HGETALL."""
+        return [part for pair in self._get(key, dict).items() for part in pair]
 
     def do_hlen(self, key: bytes) -> int:
         """HLEN."""
@@ -234,11 +288,12 @@ class ModelServer:
         """LLEN."""
         return len(self._get(key, list))
 
-    def do_lrem(self, key: bytes, _: bytes, item: bytes) -> int:
-        """LREM of all."""
+    def do_lrem(self, key: bytes, most: bytes, item: bytes) -> int:
+        """LREM of all (0) or of so many from the head."""
         items: list[bytes] = self._get(key, list)
-        count = items.count(item)
-        items[:] = [each for each in items if each != item]
+        count = min(items.count(item), int(most) or len(items))
+        for _ in range(count):
+            items.remove(item)
         self._tidy(key)
         return count
 
@@ -249,13 +304,24 @@ class ModelServer:
     # sorted sets: a dict of scores, under a type of its own
 
     def do_zadd(self, key: bytes, *rest: bytes) -> int:
-        """ZADD."""
-        only_new = rest[0] == b"NX"
-        score, member = rest[-2:]
+        """ZADD with NX, GT and CH."""
+        options = set(takewhile(ZADD_OPTIONS.__contains__, rest))
+        pairs = rest[len(options) :]
         scores = self._get(key, Scores, create=True)
-        if not (only_new and member in scores):
-            scores[member] = float(score)
-        return 1
+        before = dict(scores)
+        for score, member in zip(map(float, pairs[::2]), pairs[1::2], strict=True):
+            is_kept = b"NX" in options or (b"GT" in options and scores.get(member, -math.inf) >= score)
+            if not (member in scores and is_kept):
+                scores[member] = score
+        changed = {member for member in scores if scores[member] != before.get(member)}
+        self._note_minted(scores, changed)
+        return len(changed) if b"CH" in options else len(scores) - len(before)
+
+    def _note_minted(self, scores: Scores, changed: set[bytes]) -> None:
+        """A token is minted where the index's last one, `~`, rises together with an entry: see token.lua."""
+        for member in changed - {LAST} if LAST in changed else ():
+            if scores[member] == scores[LAST]:
+                self.minted[member].add(int(scores[member]))
 
     def do_zrem(self, key: bytes, member: bytes) -> int:
         """ZREM."""
@@ -333,10 +399,14 @@ class Scores(dict):
     """A sorted set."""
 
 
-def _argument(part: Any) -> bytes:
-    if isinstance(part, bytes):
-        return part
-    return b"%.17g" % part
+TYPES: dict[type, Status] = {
+    bytes: Status(b"string"),
+    dict: Status(b"hash"),
+    list: Status(b"list"),
+    Scores: Status(b"zset"),
+}
+ZADD_OPTIONS = {b"NX", b"GT", b"CH"}
+LAST = b"~"
 
 
 def _to_lua(reply: Any) -> Any:
@@ -351,6 +421,10 @@ def _to_lua(reply: Any) -> Any:
 
 def _from_lua(result: Any) -> Any:
     if lua.lua_type(result) == "table":
+        if result[b"err"] is not None:
+            raise ResponseError(result[b"err"].decode())
+        if result[b"ok"] is not None:
+            return Status(result[b"ok"])
         return [_from_lua(result[i]) for i in range(1, len(result) + 1)]
     if isinstance(result, bool):
         return 1 if result else None

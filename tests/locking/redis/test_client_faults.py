@@ -18,6 +18,8 @@ from locking import (
     get_write_lock,
 )
 from locking.backends.redis import RedisBackend
+from locking.backends.redis.protocol import Sleep
+from locking.backends.redis.waiter import WaitSteps
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.pending_release import release_retrier
@@ -40,7 +42,7 @@ def test_an_interruption_while_replicas_are_asked_leaves_no_answer_behind(
     """Ctrl-C at any step of ROLE leaves no answer that the next acquisition takes for its token."""
     locks_on(own_redis.url, wait_replicas="auto")
     _interrupt_at(monkeypatch, step, lambda: get_lock("a", ttl=FAR).acquire().release())
-    with get_lock("b", ttl=FAR) as lease:
+    with get_lock("b", ttl=FAR, fenced=True) as lease:
         assert own_redis.client.hkeys("b") == [lease.owner.encode()]
         assert lease.fencing_token == int(own_redis.client.get("redisson_lock_token:{b}"))
 
@@ -64,6 +66,30 @@ def _interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, action: Any) -> No
     with contextlib.suppress(KeyboardInterrupt):
         action()
     interrupting.left = None
+
+
+@pytest.mark.parametrize("driver", ["thread", "task"])
+def test_an_interruption_while_a_waiter_leaves_schedules_a_release(own_redis, locks_on, monkeypatch, driver):
+    """Ctrl-C in the clean-up of a wait in vain schedules a release: the lock may have been handed over."""
+    locks_on(own_redis.url)
+    scheduled = []
+    monkeypatch.setattr(release_retrier, "schedule", lambda backend, key, *rest: scheduled.append(key))
+    monkeypatch.setattr(WaitSteps, "cancel", _interrupted)
+    own_redis.client.hset("a", new_owner(), 1)
+    lock = get_lock("a", wait=0.01)
+    with pytest.raises(Interruption):
+        lock.acquire() if driver == "thread" else asyncio.run(lock.aacquire())
+    assert scheduled == ["a"]
+
+
+class Interruption(BaseException):
+    """What a signal handler raises."""
+
+
+def _interrupted(self):
+    self._close()
+    yield Sleep(0)
+    raise Interruption
 
 
 # idle subscriptions may be dead
