@@ -224,7 +224,7 @@ def test_zookeeper_s_name_must_be_the_certificate_s(zookeeper, zookeeper_options
     [
         (ETCD, "http://a:1", {"user": "shop"}, "'user'.*needs 'password'"),
         (ETCD, "http://a:1", {"password": "x"}, "'password'.*needs 'user'"),
-        (ETCD, "http://a:1", {"user": "shop", "password": 7}, "'password'.*must be a text"),
+        (ETCD, "http://a:1", {"user": "shop", "password": 7}, "'password'.*must be a non-empty text"),
         (ETCD, "http://a:1", {"username": "shop"}, "'username'.*doesn't know"),
         (ETCD, "http://a:1", {"timeout": 0}, "'timeout'.*seconds above 0"),
         (ETCD, "https://a:1", {"ca_cert": "/nowhere"}, "'ca_cert'.*a file"),

@@ -26,7 +26,7 @@ PROMPT = 5.0
 HOLD = """
 import sys, django
 from django.conf import settings
-settings.configure(LOCKING={"default": {"LOCATION": eval(sys.argv[1])}})
+settings.configure(LOCKING={"default": {"LOCATION": eval(sys.argv[1]), "KEY_PREFIX": ""}})
 django.setup()
 from locking import get_lock
 lease = get_lock(sys.argv[2], ttl=1).acquire()
@@ -199,7 +199,7 @@ def test_a_dead_python_waiter_does_not_hold_up_python(site):
 CROWD = """
 import sys, threading, django
 from django.conf import settings
-settings.configure(LOCKING={"default": {"LOCATION": eval(sys.argv[1])}})
+settings.configure(LOCKING={"default": {"LOCATION": eval(sys.argv[1]), "KEY_PREFIX": ""}})
 django.setup()
 from locking import get_lock
 for _ in range(5):
