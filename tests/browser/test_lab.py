@@ -524,7 +524,7 @@ def test_the_shop_is_accessible(open_page):
         ProductFactory(sku=sku, name=name, on_hand=stock)
     page = open_page("/shop/", viewport={"width": 1100, "height": 800})
     page.get_by_role("group", name="Mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.ordered")).to_be_visible()
     in_both_schemes(page, no_violations(page))
     if SHOTS:

@@ -30,12 +30,12 @@ def row(page, sku):
 def test_a_person_buys(shelf, open_page):
     """Plus twice, minus once, buy: an order is placed, shown, and gone from the stock on the page."""
     page = open_page("/shop/")
-    expect(page.get_by_role("button", name="Waiter the order")).to_be_disabled()
+    expect(page.get_by_role("button", name="Place the order")).to_be_disabled()
     row(page, "mug").get_by_role("button", name="One more").dblclick()
     row(page, "mug").get_by_role("button", name="One less").click()
     row(page, "pen").get_by_role("spinbutton").fill("1")
     expect(page.locator("#total")).to_have_text("9.90")
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.ordered")).to_contain_text("Ordered for 9.90")
     expect(row(page, "mug")).to_contain_text("39 in stock")
     expect(row(page, "pen")).to_contain_text("sold out")
@@ -48,7 +48,7 @@ def test_a_short_cart_says_which_line(shelf, open_page, complaints):
     page = open_page("/shop/")
     row(page, "mug").get_by_role("spinbutton").fill("1")
     row(page, "pen").get_by_role("spinbutton").fill("2")
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.soldout")).to_contain_text("pen: 1 of 2")
     page.get_by_text("the whole answer").click()
     expect(page.locator(".answer pre")).to_contain_text("409")
@@ -63,7 +63,7 @@ def test_nonsense_is_explained(shelf, open_page):
     mugs.fill("51.5")
     pens.fill("1")
     expect(page.locator("#units")).to_have_text("1 piece")
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator("#message.bad")).to_have_text("Mug: 51.5 is not a whole number from 0 to 10000.")
     expect(mugs).to_have_attribute("aria-invalid", "true")
     expect(mugs).to_be_focused()
@@ -87,7 +87,7 @@ def test_the_servers_faults_are_told_by_product(shelf, open_page, complaints):
         ),
     )
     row(page, "pen").get_by_role("spinbutton").fill("3")
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.invalid p")).to_have_text("Pen: 3: is one too many")
     assert "400" in complaints.pop()
 
@@ -96,7 +96,7 @@ def test_the_focus_stays_after_an_order(shelf, open_page):
     """The button that placed the order still has the focus, and says that it can't be pressed now."""
     page = open_page("/shop/")
     row(page, "mug").get_by_role("button", name="One more").click()
-    button = page.get_by_role("button", name="Waiter the order")
+    button = page.get_by_role("button", name="Place the order")
     button.focus()
     page.keyboard.press("Enter")
     expect(page.locator(".answer.ordered")).to_be_visible()
@@ -127,11 +127,11 @@ def test_buying_without_javascript(shelf, open_page):
     expect(row(page, "poster")).to_contain_text("sold out")
     expect(page.get_by_role("button", name="One more").first).to_be_hidden()
     row(page, "mug").get_by_role("spinbutton").fill("2")
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".notice")).to_have_text("Ordered for 15.00.")
     expect(row(page, "mug")).to_contain_text("38 in stock")
     row(page, "poster").get_by_role("spinbutton").fill("1")
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".notice")).to_contain_text("Not enough")
     assert Order.objects.count() == 1
 
@@ -150,9 +150,9 @@ def test_busy_is_not_sold_out(shelf, open_page, complaints):
         times=1,
     )
     row(page, "mug").get_by_role("spinbutton").fill("1")
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.busy")).to_contain_text("Try again in 3 s")
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.ordered")).to_be_visible()
     assert "503" in complaints.pop()
 
@@ -171,7 +171,7 @@ def test_a_strategy_is_chosen_and_explained(shelf, open_page):
     page.get_by_label("Strategy").select_option("row_lock")
     expect(page.locator("#idea")).to_contain_text("FOR NO KEY UPDATE")
     row(page, "mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.ordered")).to_contain_text("row_lock")
     assert Order.objects.get().strategy == "row_lock"
 
@@ -190,7 +190,7 @@ def test_a_server_that_is_gone_leaves_the_outcome_open(shelf, open_page, complai
     page = open_page("/shop/")
     page.route("**/checkout/", lambda route: route.abort())
     row(page, "mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.unknown")).to_contain_text("isn't known")
     assert "ERR_FAILED" in complaints.pop()
 
@@ -198,7 +198,7 @@ def test_a_server_that_is_gone_leaves_the_outcome_open(shelf, open_page, complai
 def place_an_order(page):
     """Order a mug; return the answer on the page."""
     row(page, "mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     answer = page.locator(".answer.ordered").first
     expect(answer).to_be_visible()
     return answer
@@ -259,7 +259,7 @@ def test_asking_again_places_no_second_order(shelf, open_page, complaints):
 
     page.route("**/checkout/", lose, times=1)
     row(page, "mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Waiter the order").click()
+    page.get_by_role("button", name="Place the order").click()
     expect(page.locator(".answer.unknown")).to_contain_text("isn't known")
     page.get_by_role("button", name="Ask again").click()
     expect(page.locator(".answer.ordered")).to_be_visible()
