@@ -2,7 +2,7 @@
 
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -491,6 +491,8 @@ def test_a_pooler_is_refused(advisory, postgresql_locks):
                 assert get_lock("pooled").locked()
         finally:
             del connections.settings["pooled"]
+            with suppress(AttributeError):
+                del connections["pooled"]
 
 
 def test_advisory_locks_are_postgresqls(sqlite_locks):

@@ -461,6 +461,7 @@ def test_behind_a_pooler_the_lease_decides(monkeypatch, connect):
         session = Session("pooled", server_of(pooled), pooled.connection.info.backend_pid)
         pooled.close()
         assert not asked_elsewhere(record_of(session))
+        del connections["pooled"]  # another test's pooler has the same alias, and another folder
 
 
 def test_a_database_that_does_not_answer_proves_nothing(monkeypatch):

@@ -47,5 +47,7 @@ def site(shared_site: CallSite, settings) -> CallSite:
     """The same, with `LOCKING` on its servers."""
     for node in shared_site.nodes:
         node.ask("FLUSHALL")
-    settings.LOCKING = {"default": {"LOCATION": shared_site.location, "KEY_PREFIX": "", "TTL": 60, "WAIT": 60}}
+    settings.LOCKING = {
+        "default": {"LOCATION": shared_site.location, "KEY_PREFIX": "", "TTL": 60, "WAIT": 60}
+    }
     return shared_site

@@ -198,7 +198,7 @@ def without_channels(own_redis, locks_on):
 @pytest.mark.usefixtures("without_channels")
 def test_a_refused_subscription_is_told_to_the_thread():
     """SUBSCRIBE that is refused isn't asked for again and again: the error names the permission."""
-    with pytest.raises(BackendError, match=r"channel.*acl\.md|acl\.md.*channel") as refused:
+    with pytest.raises(BackendError, match=r"lacks commands, keys or channels") as refused:
         get_lock("a", wait=1).acquire()
     assert not isinstance(refused.value, BackendUnavailable)
 
@@ -206,7 +206,7 @@ def test_a_refused_subscription_is_told_to_the_thread():
 @pytest.mark.usefixtures("without_channels")
 def test_a_refused_subscription_is_told_to_the_task():
     """The same for asyncio, at once instead of after five seconds."""
-    with pytest.raises(BackendError, match=r"channel.*acl\.md|acl\.md.*channel") as refused:
+    with pytest.raises(BackendError, match=r"lacks commands, keys or channels") as refused:
         asyncio.run(get_lock("a", wait=1).aacquire())
     assert not isinstance(refused.value, BackendUnavailable)
 
