@@ -3,6 +3,7 @@
 import os
 import threading
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -340,15 +341,22 @@ def test_a_lost_permit_is_free_again(postgresql_locks, django_db_blocker):
 
 @pytest.fixture
 def role_of_one(postgresql_locks, django_db_blocker):
-    """A role that may have one connection, an alias `limited` that connects as it, and that connection."""
+    """A role with a slot for a waiter and one for its listener, an alias for it, and what takes both."""
     default = connections[postgresql_locks["OPTIONS"]["using"]]
     with django_db_blocker.unblock():
         _run_all(default, *ROLE)
         own = {"USER": LIMITED, "PASSWORD": "limited"}
         connections.settings["limited"] = {**default.settings_dict, **own}
-        connections["limited"].ensure_connection()
-        yield connections["limited"]
-        connections["limited"].close()
+        both = connections["limited"], connections["limited"].copy()
+        for each in both:
+            each.ensure_connection()
+
+        def close() -> None:
+            for each in both:
+                each.close()
+
+        yield SimpleNamespace(close=close)
+        close()
         del connections["limited"]
         del connections.settings["limited"]
         _run_all(default, f"DROP OWNED BY {LIMITED}", f"DROP ROLE {LIMITED}")
@@ -357,7 +365,7 @@ def role_of_one(postgresql_locks, django_db_blocker):
 
 LIMITED = f"holdfast_limited_{os.getpid()}"  # roles are of the whole server, which other test processes share
 ROLE = (
-    f"CREATE ROLE {LIMITED} LOGIN PASSWORD 'limited' CONNECTION LIMIT 1",
+    f"CREATE ROLE {LIMITED} LOGIN PASSWORD 'limited' CONNECTION LIMIT 2",
     f"GRANT USAGE ON SCHEMA public TO {LIMITED}",
     f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {LIMITED}",
 )
