@@ -75,18 +75,18 @@ class _Track:
         tries = 1 if variant.sound else self.plan.tries
         for attempt in range(1, tries + 1):
             self.watcher.round_(variant, attempt)
-            result = self._heat(variant, attempt)
+            result = self._round(variant, attempt)
             if result.kept:
                 break
         self.watcher.result(variant, result)
         return result
 
-    def _heat(self, variant: Variant, attempt: int) -> Result:
+    def _round(self, variant: Variant, attempt: int) -> Result:
         number = next(self.numbers)
         product, *others = lab_products.stock_up_cart(self.race, number, variant.strategy, self.plan.stock)
         with audit.sampled(product.sku, self.sample) as samples:
             outcomes = self.pool.race(
-                self._heats(variant, product, others),
+                self._rounds(variant, product, others),
                 lambda answered: self.watcher.answered(variant, answered),
             )
         books = audit.read_books(product.sku)
@@ -98,7 +98,7 @@ class _Track:
             self.plan, variant, books, outcomes, tries=attempt, evidence=explain(outcomes), samples=samples
         )
 
-    def _heats(self, variant: Variant, product: Product, others: Sequence[Product]) -> list[Round]:
+    def _rounds(self, variant: Variant, product: Product, others: Sequence[Product]) -> list[Round]:
         hands = share_out(self.plan.buyers, variant.processes, self.plan.processes)
         fault = self.plan.fault
         # Who still waits in a circle after that shows nothing more.

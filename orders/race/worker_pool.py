@@ -40,7 +40,7 @@ class WorkerProcess:
         self.answered = 0
         self.outcomes: tuple[Outcome, ...] = ()
         self.dead = False
-        self._heat: Round | None = None
+        self._round: Round | None = None
         self.send(Hello(shared))
 
     def _start(self, far_end: Connection) -> subprocess.Popen[bytes]:
@@ -63,7 +63,7 @@ class WorkerProcess:
 
     def begin(self, round_: Round) -> None:
         """Hand over the next round_."""
-        self._heat, self.answered, self.outcomes = round_, 0, ()
+        self._round, self.answered, self.outcomes = round_, 0, ()
         self.send(round_)
 
     def hear(self, kind: type[Ready | Finished]) -> bool:
@@ -81,7 +81,7 @@ class WorkerProcess:
 
     def give_up(self, reason: str) -> None:
         """Write this worker off: its buyers got nothing but the reason."""
-        numbers = self._heat.buyers if self._heat else ()
+        numbers = self._round.buyers if self._round else ()
         self.outcomes = tuple(Outcome(number, "error", problem=reason) for number in numbers)
         self.answered = len(numbers)
         self.dead = True

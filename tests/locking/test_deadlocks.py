@@ -493,7 +493,7 @@ def test_contention_without_a_circle_raises_nothing(engine, monkeypatch, acquisi
     monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.001)
     looks = Counted(deadlocks.find_circle)
     monkeypatch.setattr(deadlocks, "find_circle", looks)
-    contended = Tally()
+    contended = Counts()
     with ThreadPoolExecutor(8) as pool:
         runs = [pool.submit(nests, seed, contended, acquisitions) for seed in range(8)]
         for run in runs:
@@ -502,7 +502,7 @@ def test_contention_without_a_circle_raises_nothing(engine, monkeypatch, acquisi
     assert looks.calls > acquisitions / 100
 
 
-class Tally:
+class Counts:
     """Counts what several threads do."""
 
     def __init__(self):

@@ -21,7 +21,7 @@ const GOALS = {
 let current = null;
 let over = false; // both have their answer, and the session ends by itself
 let strategy = "";
-let presses = []; // of this session, for undo
+let presses = []; // since the buyers began, for undo
 let coming = []; // that are to be pressed again
 let seen = null;
 let fixOf = (name) => name;
