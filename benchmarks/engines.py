@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from config import embedded
-from tests.locking.ensembles.servers import (
+from tests.locking.backends.queue.ensembles.servers import (
     MISSING_ETCD,
     MISSING_ZOOKEEPER,
     Ensemble,
@@ -26,9 +26,9 @@ from tests.locking.ensembles.servers import (
     no_zookeeper,
     running,
 )
-from tests.locking.mariadb import MISSING as MISSING_MARIADB
-from tests.locking.mariadb import programs, running_mariadb
-from tests.locking.topologies.servers import Cluster, Service, servers
+from tests.locking.backends.redis.topologies.servers import Cluster, Service, servers
+from tests.locking.support.mariadb import MISSING as MISSING_MARIADB
+from tests.locking.support.mariadb import programs, running_mariadb
 
 REDIS = "locking.backends.redis.RedisBackend"
 DATABASE = "locking.backends.database.DatabaseBackend"

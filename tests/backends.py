@@ -16,7 +16,7 @@ class Backend:
         settings: its entry in LOCKING, as far as it is known before its servers run.
         unreachable: the same without a server.
         shortest_ttl: seconds of the shortest lease that the engine keeps exactly.
-        fixture: what starts the servers (see `tests/locking/engines.py`); it returns the rest of the entry.
+        fixture: what starts the servers (`tests/locking/support/engines.py`); it returns the other settings.
     """
 
     settings: Mapping[str, Any]

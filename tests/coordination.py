@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from locking.backends.zookeeper.session import end_all_sessions
-from tests.locking.ensembles.servers import (
+from tests.locking.backends.queue.ensembles.servers import (
     MISSING_ETCD,
     MISSING_ZOOKEEPER,
     Etcd,
@@ -18,7 +18,7 @@ from tests.locking.ensembles.servers import (
     no_zookeeper,
     running,
 )
-from tests.locking.topologies.servers import servers
+from tests.locking.backends.redis.topologies.servers import servers
 
 
 @pytest.fixture(scope="session")

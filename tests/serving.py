@@ -5,13 +5,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from orders.race.process_guard import guarded
-
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
 
 
 @pytest.fixture(scope="session")

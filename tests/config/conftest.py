@@ -11,8 +11,8 @@ import pytest
 
 from config import embedded
 from config.embedded.account import Done, own
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 START = "import sys; from pathlib import Path; from config import embedded; embedded.start(Path(sys.argv[1]))"
 
 

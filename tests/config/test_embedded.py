@@ -22,7 +22,7 @@ from config.embedded import home as homes
 from config.embedded import postgres as postgres_module
 from config.embedded import redis as redis_module
 from config.embedded import server as server_module
-from tests.config.conftest import ROOT
+from tests import ROOT
 
 pytestmark = pytest.mark.slow
 as_root = pytest.mark.skipif(

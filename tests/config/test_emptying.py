@@ -9,7 +9,7 @@ from inventory.models import Product, StockMovement
 from locking.models import LockEvent
 from orders.models import Order
 from tests.factories import OrderFactory
-from tests.locking.support import elsewhere
+from tests.locking.support.helpers import elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

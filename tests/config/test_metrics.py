@@ -14,9 +14,8 @@ import pytest
 
 from config.serve import server, share_metrics
 from locking.testing.contract.base import until
+from tests import ROOT
 from tests.config.test_serve import answer, free_port
-
-ROOT = Path(__file__).parent.parent.parent
 
 ASK = """
 import django

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from config import release
-from tests.config.conftest import ROOT
+from tests import ROOT
 
 
 def test_a_folder_with_files_is_refused(tmp_path, capsys):

@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.config.conftest import ROOT
+from tests import ROOT
 
 
 def lines(name: str) -> list[Requirement]:

@@ -19,7 +19,7 @@ import pytest
 from config import serve
 from config.server import HOST, STOP_SECONDS
 from locking.testing.contract.base import until
-from tests.config.conftest import ROOT
+from tests import ROOT
 
 
 @pytest.mark.parametrize("text", ["", "shop", "0", "65536", "-1", "80 80", "٨٠"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
-from tests.wheels import ROOT
+from tests import ROOT
 
 pytestmark = pytest.mark.slow
 

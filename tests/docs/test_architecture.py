@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from locking import distributed_lock
+from tests import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 LOCKING = ROOT / "locking"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 ROW = re.compile(r"^\| \d+ \| `([^`]+)` \| `([^`]+)` \|", re.MULTILINE)

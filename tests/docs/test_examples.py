@@ -7,8 +7,8 @@ import pytest
 from django.test import SimpleTestCase
 
 from config.settings import INSTALLED_APPS
+from tests import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from locking.testing.contract import LockContract
+from tests import ROOT
 
 FILES = "examples.file_backend.FileBackend"
 LENGTH_LIMIT = 100
@@ -25,5 +26,5 @@ class TestFileBackend(LockContract):
 
 def test_the_example_is_short():
     """It is what the docs say it is: under a hundred lines."""
-    source = Path(__file__).parents[2] / "examples" / "file_backend.py"
+    source = ROOT / "examples" / "file_backend.py"
     assert len(source.read_text().splitlines()) < LENGTH_LIMIT

@@ -19,7 +19,7 @@ from inventory.strategies.segmented import Segmented
 from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.inventory.books import books
-from tests.locking.topologies.servers import Cluster, needs_redis_server, servers
+from tests.locking.backends.redis.topologies.servers import Cluster, needs_redis_server, servers
 
 pytestmark = [pytest.mark.django_db(transaction=True), needs_redis_server]
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.load.shop import ROOT, Shop
+from tests import ROOT
+from tests.load.shop import Shop
 
 USERS = 10
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tests.load.shop import ROOT
+from tests import ROOT
 
 FAULTY = ("oversold", "undersold", "lost", "duplicated", "leaked")
 COLUMNS = {

@@ -10,15 +10,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 
 from config.serve import KEEP_CONNECTIONS, server
 from orders.race.process_guard import guarded
+from tests import ROOT
 from tests.load.wire import Address, Wire
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 READY_SECONDS = 60.0
 PRODUCTION = {"DEBUG": "false", "SECRET_KEY": "of-a-load-test-only", "LOG_LEVEL": "CRITICAL"}
 

@@ -13,11 +13,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.core.lease import SingleLease
 from tests.lock_fixtures import *  # noqa: F403
-from tests.locking.engines import *  # noqa: F403
-from tests.locking.fenced_databases import Database, registered, settings_of
-from tests.locking.liveness_fixtures import *  # noqa: F403
-from tests.locking.mariadb import MISSING, programs, running_mariadb
-from tests.locking.support import committed
+from tests.locking.support.engines import *  # noqa: F403
+from tests.locking.support.fenced_databases import Database, registered, settings_of
+from tests.locking.support.helpers import committed
+from tests.locking.support.liveness_fixtures import *  # noqa: F403
+from tests.locking.support.mariadb import MISSING, programs, running_mariadb
 
 
 @pytest.fixture

@@ -25,8 +25,9 @@ from locking import checks, distributed_lock
 from locking.backends.memory import MemoryBackend
 from locking.backends.redis.health import judge, parse_info
 from locking.transactions.decorator import DECORATED
+from tests import ROOT
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "checks.md"
+REFERENCE = ROOT / "docs" / "reference" / "checks.md"
 REDIS = "locking.backends.redis.RedisBackend"
 MEMORY = "locking.backends.memory.MemoryBackend"
 

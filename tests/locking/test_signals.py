@@ -20,7 +20,7 @@ from locking.signals import LockEvent
 from locking.testing import simulate_contention, simulate_loss
 from locking.utils.ownership import new_owner
 from tests.backends import BACKENDS
-from tests.locking.support import elsewhere
+from tests.locking.support.helpers import elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

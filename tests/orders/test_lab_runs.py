@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -21,8 +20,8 @@ from orders.lab import supervisor
 from orders.lab.models import LabEvent, LabRun
 from orders.models import Order
 from orders.race.private_redis import PrivateRedis, program
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 RACE = {"buyers": 8, "stock": 2, "gap": 20, "processes": 2, "strategy": "row_lock", "fault": "none"}
 PATIENCE = 60.0
 RACE_KIND = LabRun.Kind.RACE

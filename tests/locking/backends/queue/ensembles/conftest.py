@@ -1,0 +1,50 @@
+"""Ensembles of three that the tests of this folder share; each test finds them whole."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.backends import ETCD, ZOOKEEPER
+from tests.locking.backends.queue.ensembles.servers import (
+    MISSING_ETCD,
+    MISSING_ZOOKEEPER,
+    Ensemble,
+    Etcd,
+    ZooKeeper,
+    no_etcd,
+    no_zookeeper,
+    running,
+    serves,
+    until,
+)
+
+KINDS = {
+    "zookeeper": (ZooKeeper, ZOOKEEPER, no_zookeeper, MISSING_ZOOKEEPER),
+    "etcd": (Etcd, ETCD, no_etcd, MISSING_ETCD),
+}
+SESSION = 6.0
+"""Seconds of a ZooKeeper session here: longer than an election on a busy machine."""
+
+
+@pytest.fixture(scope="package", params=list(KINDS))
+def shared_ensemble(request, tmp_path_factory) -> Iterator[tuple[str, Ensemble]]:
+    """Three servers of one sort."""
+    make, backend, missing, reason = KINDS[request.param]
+    if missing():
+        pytest.skip(reason)
+    with running(partial(make, tmp_path_factory.mktemp(request.param), 3)) as ensemble:
+        yield backend, ensemble
+
+
+@pytest.fixture
+def ensemble(shared_ensemble, settings):
+    """Three servers, all there, and `LOCKING` on them."""
+    backend, three = shared_ensemble
+    three.mend()
+    options = {"session_timeout": SESSION} if backend == ZOOKEEPER else {}
+    settings.LOCKING = {
+        "default": {"BACKEND": backend, "LOCATION": three.location, "TTL": 20, "WAIT": 60, "OPTIONS": options}
+    }
+    until(serves, "the ensemble serves")  # a mended ensemble elects first
+    return three

@@ -1,0 +1,127 @@
+"""Locks on the master of a service that Sentinels watch."""
+
+import asyncio
+
+import pytest
+
+from locking import BackendUnavailable, get_lock
+from tests.locking.backends.redis.topologies.servers import PATIENCE, needs_redis_server, until
+from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
+
+pytestmark = needs_redis_server
+
+
+def test_a_failover_is_followed_by_waiters_and_holders(service):
+    """When the master dies, its waiter and the holder go on with the replica that takes over."""
+    held = get_lock("watched").acquire()
+    waiter = acquired_in_thread("watched")
+    until_waiting(service.replica, "watched")  # what the waiter wrote has been copied
+
+    service.master.kill()
+    until(lambda: service.replica.ask("ROLE")[0] == b"master", "a failover")
+    until(lambda: _releases(held), "a release on the new master")
+
+    assert waiter.result(25).fencing_token > held.fencing_token
+
+
+def _releases(lease):
+    try:
+        lease.release()
+    except BackendUnavailable:
+        return False
+    return True
+
+
+async def _areleases(lease):
+    try:
+        await lease.arelease()
+    except BackendUnavailable:
+        return False
+    return True
+
+
+async def test_a_failover_is_followed_by_tasks(service):
+    """A task that waits when the master dies gets the lock from the replica that takes over."""
+    held = await get_lock("watched").aacquire()
+    waiter = asyncio.create_task(get_lock("watched").aacquire())
+    await asyncio.to_thread(until_waiting, service.replica, "watched")
+
+    service.master.kill()
+    await asyncio.to_thread(until, lambda: service.replica.ask("ROLE")[0] == b"master", "a failover")
+    async with asyncio.timeout(PATIENCE):
+        while not await _areleases(held):
+            await asyncio.sleep(0.05)
+
+    assert (await asyncio.wait_for(waiter, 15)).fencing_token > held.fencing_token
+
+
+def test_an_acquisition_counts_once_a_replica_has_it(service):
+    """The replica knows the lock when `acquire` returns; while it is frozen nobody is given a lock."""
+    with get_lock("copied") as lease:
+        assert service.replica.ask("HKEYS", "copied") == [lease.leases[0].owner.encode()]
+
+    service.replica.pause()
+    try:
+        with pytest.raises(BackendUnavailable, match="0 of 1 replicas confirmed the lock"):
+            get_lock("copied").acquire(wait=5)
+        assert service.master.ask("EXISTS", "copied") == 0
+    finally:
+        service.replica.resume()
+
+
+async def test_a_task_counts_copies_too(service):
+    """A task isn't given a lock either that no replica confirms, and the lock is free afterwards."""
+    async with get_lock("copied") as lease:
+        assert service.replica.ask("HKEYS", "copied") == [lease.leases[0].owner.encode()]
+
+    service.replica.pause()
+    try:
+        with pytest.raises(BackendUnavailable, match="0 of 1 replicas confirmed the lock"):
+            await get_lock("copied").aacquire(wait=5)
+        assert service.master.ask("EXISTS", "copied") == 0
+    finally:
+        service.replica.resume()
+
+
+def test_a_handed_over_lock_is_confirmed_as_well(service, settings):
+    """A waiter who is handed the lock has the replicas confirm it: while they are silent it isn't given."""
+    held = get_lock("handed").acquire()
+    waiter = acquired_in_thread("handed")
+    until_waiting(service.master, "handed")
+    service.replica.pause()
+    try:
+        held.release()
+
+        with pytest.raises(BackendUnavailable, match="replicas confirmed"):
+            waiter.result(25)
+    finally:
+        service.replica.resume()
+
+
+def test_a_service_that_nobody_knows_is_unavailable(service, settings):
+    """A service's name that the Sentinels don't know is an outage that names it."""
+    settings.LOCKING = {"default": {"LOCATION": service.location.replace("/locks/", "/lokcs/")}}
+
+    with pytest.raises(BackendUnavailable, match="lokcs"):
+        get_lock("any").try_acquire()
+
+
+def test_a_cache_on_a_sentinel_is_shared(service, settings):
+    """`CACHE` may name a django-redis cache that is on a Sentinel: the lock is on its master."""
+    hosts = [("127.0.0.1", sentinel.port) for sentinel in service.sentinels]
+    settings.CACHES = {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": f"redis://{service.name}/0",
+            "OPTIONS": {
+                "CLIENT_CLASS": "django_redis.client.SentinelClient",
+                "SENTINELS": hosts,
+            },
+        }
+    }
+    settings.DJANGO_REDIS_CONNECTION_FACTORY = "django_redis.pool.SentinelConnectionFactory"
+    settings.LOCKING = {"default": {"CACHE": "default"}}
+
+    with get_lock("cached") as lease:
+        assert service.master.ask("HKEYS", "cached") == [lease.leases[0].owner.encode()]
+        assert in_thread(lambda: get_lock("cached").try_acquire()).result(25) is None

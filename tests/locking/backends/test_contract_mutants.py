@@ -1,0 +1,156 @@
+"""A contract is worth what it refuses: backends and scripts with one rule taken out fail it."""
+
+import secrets
+
+import pytest
+from django.test.utils import override_settings
+
+from locking import LockError
+from locking.backends.redis import scripts
+from locking.core.handler import locks
+from locking.core.renewal import watchdogs
+from locking.testing.contract import LockContract
+from tests.backends import MEMORY
+
+MUTANTS = {
+    "AnyoneReleases": "test_the_engine_itself_refuses_a_stale_owner",
+    "AnyoneExtends": "test_the_engine_itself_refuses_a_stale_owner",
+    "ExtensionRevives": "test_an_extension_never_revives",
+    "NeverExpires": "test_a_lease_ends_by_itself",
+    "ExpiresEarly": "test_a_lease_ends_by_itself",
+    "GrantsToAll": "test_a_held_lock_refuses_others",
+    "OneToken": "test_fencing",
+    "LastComeFirstServed": "test_every_waiter_gets_its_turn",
+    "NoWakeUps": "test_a_release_wakes_a_waiter",
+    "RefusesRepeats": "test_a_repeated_request_of_the_holder_is_granted_again",
+    "StaysInLine": "test_a_waiter_that_gave_up_leaves_no_pending_release",
+    "BreaksAnyone": "test_force_release",
+    "ListsNothing": "test_listing",
+    "TooLate": "test_a_free_lock_is_taken_at_once",
+    "Blocks": "test_a_wait_of_zero_never_blocks",
+}
+
+
+class Contract(LockContract):
+    __test__ = False
+
+
+class Impatient(Contract):
+    """For mutants, of which some would be waited for in vain."""
+
+    patience = 1.0
+
+
+def run(method: str, backend: dict, contract: type[LockContract] = Contract, **arguments) -> None:
+    """Run one test of the contract against `backend`."""
+    test = getattr(contract(), method)
+    with override_settings(LOCKING={"default": backend}):
+        arguments |= {"backend": locks["default"], "name": f"mutant:{secrets.token_hex(8)}"}
+        wanted = test.__code__.co_varnames[1 : test.__code__.co_argcount]
+        test(**{name: arguments[name] for name in wanted})
+
+
+@pytest.mark.parametrize("method", sorted(set(MUTANTS.values())))
+def test_what_refuses_the_mutants_accepts_the_original(method):
+    """The tests below fail for the rule taken out, not for want of something else."""
+    run(method, {"BACKEND": MEMORY})
+
+
+@pytest.mark.parametrize(("mutant", "method"), MUTANTS.items())
+def test_a_broken_backend_is_refused(mutant, method):
+    """One rule taken out, one test of the contract fails."""
+    with pytest.raises((AssertionError, LockError, TimeoutError)):
+        run(method, {"BACKEND": f"tests.locking.support.mutants.{mutant}"}, Impatient)
+
+
+def test_a_backend_that_folds_case_is_refused():
+    """Two names that differ by case alone must be two locks."""
+    with pytest.raises(AssertionError):
+        run(
+            "test_names_that_look_alike_are_two_locks",
+            {"BACKEND": "tests.locking.support.mutants.FoldsCase"},
+            one="a",
+            other="A",
+        )
+
+
+def test_a_core_without_a_watchdog_is_refused(monkeypatch):
+    """A lease that nobody renews doesn't outlive its length."""
+    monkeypatch.setattr("locking.core.renewal._watched", lambda alias: [])
+    with pytest.raises(AssertionError):
+        run(
+            "test_a_lease_kept_by_the_watchdog_outlives_its_length",
+            {"BACKEND": MEMORY},
+            Impatient,
+            monkeypatch=monkeypatch,
+        )
+
+
+def test_a_core_that_lets_everyone_re_enter_is_refused(monkeypatch):
+    """Re-entry by anything that threads share lets a second thread in."""
+    monkeypatch.setattr("locking.core.lock.current_context", lambda: watchdogs)
+    with pytest.raises(AssertionError):
+        run("test_another_thread_does_not_enter", {"BACKEND": MEMORY})
+
+
+SCRIPT_MUTANTS = {
+    "release without the owner": (
+        "RELEASE",
+        b"redis.call('HDEL', KEYS[1], ARGV[1]) == 1",
+        b"redis.call('DEL', KEYS[1]) == 1",
+        "test_the_engine_itself_refuses_a_stale_owner",
+    ),
+    "extension without the owner": (
+        "EXTEND",
+        b"if redis.pcall('HEXISTS', key, ARGV[2 * i - 1]) == 1 then",
+        b"if redis.call('EXISTS', key) == 1 then",
+        "test_the_engine_itself_refuses_a_stale_owner",
+    ),
+    "extension that revives": (
+        "EXTEND",
+        b"if redis.pcall('HEXISTS', key, ARGV[2 * i - 1]) == 1 then",
+        b"redis.call('HSET', key, ARGV[2 * i - 1], 1) if true then",
+        "test_an_extension_never_revives",
+    ),
+    "release that wakes nobody": (
+        "RELEASE",
+        b"handed_over = hand_over()",
+        b"handed_over = false",
+        "test_a_release_wakes_a_waiter",
+    ),
+    "no re-entry for a repeated request": (
+        "ACQUIRE",
+        b"if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then",
+        b"if false then",
+        "test_a_repeated_request_of_the_holder_is_granted_again",
+    ),
+    "token that repeats": (
+        "ACQUIRE",
+        b"return (hold(ARGV[1], ARGV[2], '1'))",
+        b"hold(ARGV[1], ARGV[2], '1') return 7",
+        "test_fencing",
+    ),
+    "place that stays in line": (
+        "RELEASE",
+        b"redis.call('LREM', KEYS[3], 0, ARGV[3]) > 0",
+        b"false",
+        "test_a_waiter_that_gave_up_leaves_no_pending_release",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("script", "rule", "instead", "method"), list(SCRIPT_MUTANTS.values()), ids=list(SCRIPT_MUTANTS)
+)
+def test_a_broken_script_is_refused(monkeypatch, own_redis, script, rule, instead, method):
+    """The same for the Lua scripts: each rule that safety rests on is held by a test."""
+    original = getattr(scripts, script)
+    with monkeypatch.context() as patched:
+        read = scripts._read
+        patched.setattr(scripts, "_read", lambda name: read(name).replace(rule, instead))
+        mutant = scripts.Script(*original._files)
+    assert mutant._by_source != original._by_source, "the rule isn't written like this any more"
+    monkeypatch.setattr(scripts, script, mutant)
+    backend = {"BACKEND": "locking.backends.redis.RedisBackend", "LOCATION": own_redis.url}
+    with pytest.raises((AssertionError, LockError, TimeoutError)):
+        run(method, backend, Impatient)

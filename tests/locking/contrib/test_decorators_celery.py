@@ -1,0 +1,190 @@
+"""`@distributed_lock` on Celery tasks, run by Celery's own tracer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+from celery.exceptions import Retry
+from django.contrib.auth.models import Group
+from hypothesis import given
+from hypothesis import strategies as st
+
+from locking import BackendUnavailable, Lease, LockNotAcquired, assert_locked, distributed_lock, get_lock
+from locking.contrib.celery import LONGEST_COUNTDOWN, countdown
+from tests.locking.support.helpers import committed, elsewhere
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+app = Celery("tests", broker="memory://", set_as_current=False)
+
+
+@app.task
+@distributed_lock(key="'order:'+<order_id>", wait=0)
+def unbound(order_id: int) -> str:
+    assert_locked(f"order:{order_id}")
+    Group.objects.create(name="unbound")
+    return "done"
+
+
+@app.task(bind=True)
+@distributed_lock(key="'order:'+<order_id>", wait=0)
+def bound(self: Task, order_id: int) -> str:
+    assert_locked(f"order:{order_id}")
+    return f"done after {self.request.retries}"
+
+
+@app.task(bind=True)
+@distributed_lock(wait=0)
+def without_key(self: Task, order_id: int) -> None:
+    assert_locked(f"{__name__}.without_key:order_id={order_id}")
+
+
+@app.task
+@distributed_lock(key="'order:'+<order_id>", wait=0, on_conflict="skip")
+def skipping(order_id: int) -> str:
+    return pytest.fail("the body ran without its lock")
+
+
+@app.task
+@distributed_lock(key="'order:'+<order_id>", wait=0, on_conflict="raise")
+def raising(order_id: int) -> str:
+    return pytest.fail("the body ran without its lock")
+
+
+@app.task
+@distributed_lock(key="'order:1'", backend="down", on_conflict="skip")
+def skipping_without_backend() -> None:
+    pytest.fail("the body ran without its lock")
+
+
+@distributed_lock(key="'order:7'", wait=0)
+def helper() -> None:
+    pytest.fail("the body ran without its lock")
+
+
+@app.task
+def calling_a_helper() -> None:
+    helper()
+
+
+@pytest.fixture
+def order_taken() -> Iterator[Lease]:
+    """Another thread works on order 7 for the whole test, or until it lets go."""
+    lease = elsewhere(get_lock("order:7", ttl=60).acquire)
+    yield lease
+    if lease.remaining():
+        elsewhere(lease.release)
+
+
+@pytest.fixture
+def retries(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What `task.retry` was asked for, instead of a message to the broker."""
+    asked: list[dict[str, Any]] = []
+
+    def retry(task: Task, **options: Any) -> Retry:
+        asked.append(options)
+        return Retry("again", exc=options["exc"], when=options["countdown"])
+
+    monkeypatch.setattr(Task, "retry", retry)
+    return asked
+
+
+def test_a_task_runs_under_its_lock(at_release: list[list[str]]) -> None:
+    """The task's row is committed when its lock is let go."""
+    assert unbound.apply(args=(7,)).get() == "done"
+    assert at_release == [["unbound"]]
+
+
+def test_a_bound_task_leaves_itself_out_of_the_key() -> None:
+    """`self` of a bound task is no part of what is locked, neither in a template nor by default."""
+    assert bound.apply(args=(7,)).get() == "done after 0"
+    without_key.apply(args=(7,)).get()
+
+
+@pytest.mark.parametrize("task", [unbound, bound])
+def test_a_conflict_is_tried_again(task: Any, order_taken: Lease, retries: list[dict[str, Any]]) -> None:
+    """The task goes back to its queue, with the conflict as the reason and a countdown of seconds."""
+    result = task.apply(args=(7,))
+    assert result.state == "RETRY"
+    assert isinstance(retries[0]["exc"], LockNotAcquired)
+    assert 1 <= retries[0]["countdown"] <= 2
+    assert committed() == []
+
+
+def test_a_retried_task_runs_once_the_lock_is_free(
+    order_taken: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder lets go between the first try and the second, which then succeeds."""
+    retry = Task.retry
+
+    def let_go_first(task: Task, *args: Any, **options: Any) -> Any:
+        elsewhere(order_taken.release)
+        return retry(task, *args, **options)
+
+    monkeypatch.setattr(Task, "retry", let_go_first)
+    result = bound.apply(args=(7,))
+    assert result.get() == "done after 1"
+
+
+def test_retries_run_out_as_lock_not_acquired(order_taken: Lease) -> None:
+    """After the task's own `max_retries` the conflict is the error of the task."""
+    with pytest.raises(LockNotAcquired):
+        unbound.apply(args=(7,)).get()
+    assert committed() == []
+
+
+def test_skip_ends_the_task(order_taken: Lease) -> None:
+    """With `skip` another worker is at it, and this task has nothing to do."""
+    result = skipping.apply(args=(7,))
+    assert result.state == "SUCCESS"
+    assert result.result is None
+
+
+def test_skip_is_no_excuse_for_an_outage(backend_down: str) -> None:
+    """When the backend is down nobody is known to be at it."""
+    with pytest.raises(BackendUnavailable):
+        skipping_without_backend.apply().get()
+
+
+def test_raise_fails_the_task(order_taken: Lease, retries: list[dict[str, Any]]) -> None:
+    """With `raise` the task fails at once."""
+    with pytest.raises(LockNotAcquired):
+        raising.apply(args=(7,)).get()
+    assert retries == []
+
+
+def test_a_function_called_by_a_task_raises(order_taken: Lease, retries: list[dict[str, Any]]) -> None:
+    """Only the task's own body is retried; a helper's conflict is the body's to handle."""
+    with pytest.raises(LockNotAcquired):
+        calling_a_helper.apply().get()
+    assert retries == []
+
+
+def test_a_task_called_as_a_function_raises(order_taken: Lease) -> None:
+    """Called directly there is no queue to go back to."""
+    with pytest.raises(LockNotAcquired):
+        unbound(7)
+
+
+def test_the_decorator_goes_below_the_task() -> None:
+    """Around a finished task it would lock the caller, not the work."""
+    with pytest.raises(TypeError, match="below @shared_task"):
+        distributed_lock(key="'a'")(unbound)
+
+
+@given(st.integers(0, 10**6), st.none() | st.floats(0, 10**6))
+def test_the_countdown_is_bounded(retries: int, lease_left: float | None) -> None:
+    """A task never waits longer than the holder's lease and a minute, give or take the scatter."""
+    longest = LONGEST_COUNTDOWN if lease_left is None else min(lease_left, LONGEST_COUNTDOWN)
+    assert 0 <= countdown(retries, lease_left) <= longest + 1
+
+
+def test_celery_is_not_imported_for_those_without_it() -> None:
+    """`locking` works where Celery isn't installed."""
+    code = "import locking, sys; assert not [name for name in sys.modules if name.startswith('celery')]"
+    subprocess.run([sys.executable, "-c", code], check=True)

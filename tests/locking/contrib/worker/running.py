@@ -1,0 +1,96 @@
+"""A real worker on a real broker, for the length of a test module."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+from django.conf import settings
+from kombu import pools
+
+from orders.race.process_guard import guard_over, relieve
+from tests import ROOT
+from tests.locking.contrib.worker.app import app
+
+SOON = 30.0  # seconds within which what must happen has happened, on a slow machine too
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for what another process does; at most `SOON`."""
+    end = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < end, f"not within {SOON:g} s: {what}"
+        time.sleep(0.02)
+
+
+def said(what: str) -> str:
+    """Wait until a task says something that begins so; what was said before it is forgotten."""
+    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=SOON + 5) as room:
+        while heard := room.blpop(["said"], timeout=int(SOON)):
+            word = str(heard[1], "utf-8")
+            if word.startswith(what):
+                return word
+    raise AssertionError(f"no task said {what!r} within {SOON:g} s")
+
+
+def tell(what: str) -> None:
+    """Let a task go on that waits for this."""
+    with redis.Redis.from_url(settings.REDIS_URL) as room:
+        room.rpush(f"tell:{what}", 1)
+
+
+def send_to(broker: str) -> None:
+    """Have the application in this process send there, on new connections."""
+    pools.reset()
+    app.conf.update(broker_url=broker)
+    app._after_fork()  # type: ignore[attr-defined]  # forgets the pools, as in a new process
+
+
+@contextmanager
+def worker(
+    broker: str, folder: Path, *options: str, visibility: float = 3600
+) -> Iterator[subprocess.Popen[str]]:
+    """A worker that is ready; the application in this process sends to its broker."""
+    log = folder / "worker.log"
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "TEST_BROKER": broker,
+        "TEST_VISIBILITY": str(visibility),
+        "C_FORCE_ROOT": "1",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "tests.locking.contrib.worker.app",
+        "worker",
+        "--loglevel=INFO",
+    ]
+    command += ["--without-gossip", "--without-mingle", *options]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True
+        )
+    before = app.conf.broker_url
+    send_to(broker)
+    guard = guard_over(process.pid)
+    try:
+        until(lambda: " ready." in log.read_text() or process.poll() is not None, "the worker is ready")
+        assert process.poll() is None, log.read_text()
+        yield process
+    finally:
+        relieve(guard)
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        send_to(before)

@@ -1,0 +1,236 @@
+"""`@distributed_lock` and `UniqueTask` in a real worker on a real broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from locking import BackendUnavailable, Lease, LockNotAcquired, get_lock
+from tests.locking.contrib.worker import tasks
+from tests.locking.contrib.worker.app import app
+from tests.locking.contrib.worker.running import said, tell, until, worker
+from tests.locking.support.helpers import committed, elsewhere
+from tests.private_redis import PrivateRedis, private_redis
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[PrivateRedis]:
+    """The broker: a Redis server of its own, since tests empty the one that has the locks."""
+    with private_redis() as server:
+        yield server
+
+
+def address(broker: PrivateRedis, room: int) -> str:
+    """One of the broker's databases."""
+    return f"redis+socket://{broker.path}?virtual_host={room}"
+
+
+@pytest.fixture(scope="module", params=["prefork", "threads"])
+def pool(
+    request: pytest.FixtureRequest,
+    broker: PrivateRedis,
+    tmp_path_factory: pytest.TempPathFactory,
+    django_db_setup: None,
+) -> Iterator[str]:
+    """A worker of either kind, two tasks at a time."""
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    room = {"prefork": 0, "threads": 1}[request.param]
+    with worker(address(broker, room), folder, "--pool", request.param, "--concurrency", "2"):
+        yield request.param
+
+
+@pytest.fixture
+def prefork(pool: str) -> None:
+    """Only where tasks have processes of their own, which can be killed."""
+    if pool != "prefork":
+        pytest.skip("the threads of a pool can't be killed, nor limited in time")
+
+
+@pytest.fixture
+def order_taken() -> Iterator[Lease]:
+    """Another thread works on order 7, until it lets go."""
+    lease = elsewhere(get_lock("order:7", ttl=60).acquire)
+    yield lease
+    if lease.remaining():
+        elsewhere(lease.release)
+
+
+def is_free(name: str) -> bool:
+    """Whether nobody has the lock."""
+    return not get_lock(name).locked()
+
+
+def free(name: str) -> None:
+    """Wait until nobody has the lock."""
+    until(lambda: is_free(name), f"{name} is free")
+
+
+# --- policies ---------------------------------------------------------------------------------------------
+
+
+def test_a_task_runs_under_its_lock(pool: str) -> None:
+    """The work is committed and the lock let go."""
+    tasks.unbound.delay(1)
+    said("unbound done")
+    free("order:1")
+    assert committed() == ["unbound 1"]
+
+
+def test_a_busy_lock_brings_the_task_back(pool: str, order_taken: Lease) -> None:
+    """The task waits in the queue, not in the worker, and runs once the lock is free."""
+    tasks.retried.delay(7)
+    tasks.mark.delay("next")
+    said("next")
+    assert committed() == []
+    elsewhere(order_taken.release)
+    assert said("retried") == "retried after 1"
+    free("order:7")
+    assert committed() == ["retried 7"]
+
+
+@pytest.mark.parametrize("task", [tasks.skipped, tasks.raised])
+def test_skip_and_raise_do_nothing(pool: str, order_taken: Lease, task: Any) -> None:
+    """Both leave the work undone, and the worker goes on."""
+    task.delay(7)
+    for turn in ("first", "second", "third"):  # two at a time: the third comes after both tasks' turns
+        tasks.mark.delay(turn)
+        said(turn)
+    assert committed() == []
+    assert order_taken.remaining()
+
+
+# --- time limits and deaths -------------------------------------------------------------------------------
+
+
+def test_a_soft_time_limit_rolls_back_and_lets_go(pool: str, prefork: None) -> None:
+    """The limit is an exception in the body: nothing is committed, the lock is free at once."""
+    tasks.soft.delay()
+    said("soft began")
+    assert not is_free("order:7")
+    said("soft limit")
+    free("order:7")
+    assert committed() == []
+
+
+def test_a_hard_time_limit_rolls_back_too(pool: str, prefork: None) -> None:
+    """The process is ended: nothing was committed, and the lock is free within its ttl."""
+    tasks.hard.delay()
+    said("hard began")
+    free("order:7")
+    assert committed() == []
+
+
+def test_a_killed_task_is_run_again_and_takes_its_own_lock_over(pool: str, prefork: None) -> None:
+    """Killed in mid-task with acks_late, the task is redelivered and needn't wait out its own 30 s lease."""
+    tasks.late.delay()
+    first = int(said("late").split()[1])
+    os.kill(first, signal.SIGKILL)
+    assert int(said("late").split()[1]) != first
+    free("order:7")
+    assert committed() == ["late, redelivered: True"]
+
+
+def test_another_task_does_not_take_over(pool: str, prefork: None) -> None:
+    """Only the same task may end its own earlier hold: another one stays out."""
+    tasks.slow.delay()
+    said("slow, redelivered: False")
+    tasks.skipped.delay(7)
+    tasks.mark.delay("after")
+    said("after")
+    tell("go on")
+    free("order:7")
+    assert committed() == ["slow, redelivered: False"]
+
+
+def test_a_visibility_time_out_shorter_than_the_task_costs_the_first_run(
+    broker: PrivateRedis, tmp_path: Path, django_db_setup: None
+) -> None:
+    """A task given out again while it still runs: the first run has lost its lock and rolls back."""
+    options = ("--pool", "threads", "--concurrency", "2")
+    with worker(address(broker, 2), tmp_path, *options, visibility=1):
+        tasks.slow.delay()
+        assert said("slow") == "slow, redelivered: False"
+        assert said("slow") == "slow, redelivered: True"
+        free("order:7")
+        assert committed() == ["slow, redelivered: True"]
+        tell("go on")
+    assert "LockLost" in (tmp_path / "worker.log").read_text()
+    assert committed() == ["slow, redelivered: True"]
+
+
+# --- queued once at a time --------------------------------------------------------------------------------
+
+
+def test_a_unique_task_is_queued_once(pool: str) -> None:
+    """While it is queued or runs, a second one is refused; afterwards it may come again."""
+    tasks.report_once.delay(2026, "wait")
+    with pytest.raises(LockNotAcquired, match="report:2026"):
+        tasks.report_once.delay(2026)
+    said("report")
+    with pytest.raises(LockNotAcquired):
+        tasks.report_once.delay(2026)
+    assert tasks.report_skipped.delay(2026) is None
+    tasks.report_once.delay(2025)
+    said("report done")
+    tell("go on")
+    said("report done")
+    free("report:2026")
+    tasks.report_once.delay(2026)
+    said("report done")
+
+
+def test_a_unique_task_that_fails_lets_go(pool: str) -> None:
+    """An error is an end like any other."""
+    tasks.report_once.delay(2026, "raise")
+    said("report")
+    free("report:2026")
+
+
+def test_a_unique_task_keeps_its_place_over_a_retry(pool: str) -> None:
+    """Between two tries the task is queued, so it stays unique, and it runs to its end."""
+    tasks.report_once.delay(2026, "retry")
+    said("report done")
+    free("report:2026")
+
+
+def test_a_revoked_unique_task_lets_go(pool: str) -> None:
+    """A task that has expired never runs: its place is free as soon as the worker has seen that."""
+    result = tasks.report_once.apply_async((2026,), expires=-1)
+    assert result is not None
+    free("report:2026")
+
+
+def test_a_killed_unique_task_runs_again(pool: str, prefork: None) -> None:
+    """The redelivered task takes over what its killed process held."""
+    tasks.report_late.delay(2026, "die")
+    first = int(said("report").split()[1])
+    os.kill(first, signal.SIGKILL)
+    said("report done")
+    free("report:2026")
+
+
+def test_what_could_not_be_sent_is_not_queued(pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the broker refuses the message, the place is given back."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no broker")
+
+    monkeypatch.setattr(type(app.amqp), "send_task_message", property(lambda _: refuse))
+    with pytest.raises(OperationalError, match="no broker"):
+        tasks.report_once.delay(2026)
+    assert is_free("report:2026")
+
+
+def test_without_locks_nothing_is_queued(backend_down: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can tell whether the task is queued already, so it isn't queued."""
+    monkeypatch.setattr(tasks.Once, "unique_backend", backend_down)
+    with pytest.raises(BackendUnavailable):
+        tasks.report_once.delay(2026)

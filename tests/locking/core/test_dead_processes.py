@@ -1,0 +1,588 @@
+"""Dead-process release: what a killed process leaves is released by another one, and never too early."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import OperationalError, connection, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from locking import get_lock, locked_transaction
+from locking.core import dead_processes, liveness
+from locking.core.dead_processes import Cleanup, Watch, has_no_session, watcher
+from locking.core.handler import locks
+from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.core.liveness import DeadProcess, Record, Session, registration, server_of, sessions
+from locking.models import LockEvent
+from locking.signals import Observer, flush, lock_orphaned, observe, stop_observing
+from locking.testing.contract.base import begin
+from locking.testing.contract.processes import child
+from locking.utils.clock import now
+from locking.utils.ownership import PROCESS, client_of_work, process_of
+from tests.backends import BACKENDS
+from tests.locking.backends.redis.topologies.servers import until
+from tests.locking.support.liveness_fixtures import own_path, read
+from tests.locking.support.pooler import pooler_to
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("watching")]
+
+LEASE = 300.0
+"""Seconds of the dead ones' leases: anyone who waits for that fails."""
+
+WAIT = 20.0
+"""Seconds within which a lock must have been released, on a machine that is busy."""
+
+ENGINES = [
+    "redis",
+    "redlock",
+    "database-postgresql",
+    "database-mariadb",
+    "database-sqlite",
+    "zookeeper",
+    "etcd",
+]
+MAKERS: list[Any] = [
+    get_lock,
+    get_fair_lock,
+    get_read_lock,
+    get_write_lock,
+    lambda name, **more: get_semaphore(name, 1, **more),
+]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request, settings, django_db_blocker):
+    """Each engine whose holders are listed, one after the other."""
+    settings.LOCKING = {"default": {**BACKENDS[request.param].reached(request), "KEY_PREFIX": "dead:"}}
+    with django_db_blocker.unblock():
+        yield locks["default"]
+
+
+def holding(*made):
+    """Return what a child does that takes these locks and is killed."""
+
+    def work(pipe):
+        leases = [make().acquire() for make in made]
+        pipe.send([lease.owner for lease in leases])
+        pipe.recv()
+
+    return work
+
+
+@contextmanager
+def killed(*made):
+    """Take locks in a process that is dead when the block is entered; yields their owners."""
+    with child(holding(*made)) as holder:
+        owners = holder.report()
+        holder.kill()
+        yield owners
+
+
+def test_a_waiter_gets_what_a_killed_process_held(engine):
+    """On every engine: it has queued up while the holder was alive, and doesn't wait for the lease."""
+    with child(holding(lambda: get_lock("a", ttl=LEASE))) as holder:
+        holder.report()
+        waiter = begin(get_lock("a", ttl=60, wait=WAIT).acquire)
+        until(lambda: watcher._waiters, "the waiter has been refused once")
+        holder.kill()
+        waiter.result(timeout=2 * WAIT).release()
+
+
+def test_who_comes_later_does_too(engine):
+    """Nobody waited when the holder died: anyone who comes next notices."""
+    with killed(lambda: get_lock("a", ttl=LEASE)):
+        get_lock("a", ttl=60, wait=WAIT).acquire().release()
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=["lock", "fair", "read", "write", "semaphore"])
+@pytest.mark.parametrize("engine", ["redis", "etcd"], indirect=True)
+def test_every_kind_is_released(engine, make):
+    """Read-write locks, permits and fair locks as well as the ordinary one."""
+    with killed(lambda: make("a", ttl=LEASE)):
+        rival = get_write_lock if make in (get_read_lock, get_write_lock) else make
+        rival("a", ttl=60, wait=WAIT).acquire().release()
+
+
+def waiting_for(make):
+    """Return what a child does that waits for a lock and is killed."""
+
+    def work(pipe):
+        registration.enter("default", "default/fair")
+        backend = locks["default"] if make is get_lock else locks["default"].variant("fair")
+        place = backend.waiter(backend.key("a"), f"{PROCESS.client_id}:1", LEASE)
+        place.try_acquire(queue=True)
+        pipe.send("queued")
+        pipe.recv()
+
+    return work
+
+
+@pytest.mark.parametrize("make", [get_lock, get_fair_lock], ids=["lock", "fair"])
+@pytest.mark.parametrize("engine", ["redis", "zookeeper", "etcd"], indirect=True)
+def test_a_killed_waiter_is_dequeued(engine, make):
+    """It stood first in the queue: the one behind it has its turn as soon as the lock is released."""
+    lease = make("a", ttl=LEASE).acquire()
+    with child(waiting_for(make)) as first:
+        assert first.report() == "queued"
+        third = begin(make("a", ttl=60, wait=WAIT).acquire)
+        until(lambda: watcher._waiters, "the waiter has been refused once")
+        first.kill()
+        lease.release()
+        third.result(timeout=2 * WAIT).release()
+
+
+def test_a_task_gets_what_a_killed_process_held(watching):
+    """asyncio waits in the same way."""
+
+    async def main():
+        lease = await get_lock("a", ttl=60, wait=WAIT).aacquire()
+        await lease.arelease()
+
+    with killed(lambda: get_lock("a", ttl=LEASE)):
+        asyncio.run(main())
+
+
+def test_locks_of_the_living_stay(watching):
+    """One process is killed; another one's lock, and our own, are where they were."""
+    with child(holding(lambda: get_lock("b", ttl=LEASE))) as living, get_lock("c", ttl=LEASE) as mine:
+        (owner,) = living.report()
+        with killed(lambda: get_lock("a", ttl=LEASE)):
+            get_lock("a", ttl=60, wait=WAIT).acquire().release()
+        until_nobody_is_dead()
+        assert owner_of("b") == owner
+        mine.confirm()
+
+
+def owner_of(name):
+    """Who has the lock."""
+    holder = locks["default"].holder(name)
+    assert holder is not None
+    return holder.owner
+
+
+def until_nobody_is_dead():
+    """Wait until the files of the dead are gone: whatever was to be released is."""
+    living = {own_path().name}
+
+    def swept():
+        watcher.look()
+        left = {path.name for path in own_path().parent.iterdir()}
+        return left <= living or all(_lives(own_path().parent / name) for name in left - living)
+
+    until(swept, "the dead are cleaned up behind")
+
+
+def _lives(path):
+    record = liveness.read(path)
+    return record is not None and record.is_running()
+
+
+class Kept:
+    """A lock that is left to its lease as soon as it is taken."""
+
+    def acquire(self):
+        """Take it and keep it."""
+        lease = get_lock("kept", ttl=LEASE).acquire()
+        lease.leave_to_expire()
+        return lease
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("kept", Kept), ("min_hold", lambda: get_lock("min_hold", ttl=LEASE, min_hold=60))],
+    ids=["keep", "min_hold"],
+)
+def test_what_is_to_outlast_its_process_stays(watching, name, make):
+    """A lease that was kept, and one with a min_hold, end by themselves."""
+    registration.enter("default")
+    with killed(make, lambda: get_lock("other", ttl=LEASE)) as (owner, _):
+        get_lock("other", ttl=60, wait=WAIT).acquire().release()
+        until_nobody_is_dead()
+        assert owner_of(name) == owner
+
+
+def test_a_release_that_knows_no_exception_would_end_what_was_kept(watching, monkeypatch):
+    """The mutant: without the look at what was kept, a lease that was to stay is released with the others."""
+    monkeypatch.setattr(dead_processes, "_stays", lambda record, hold: False)
+    registration.enter("default")
+    with killed(Kept):
+        until_nobody_is_dead()
+        assert locks["default"].holder("kept") is None
+
+
+class OfWork:
+    """A lock that a process takes in the name of a task."""
+
+    def acquire(self):
+        """Take it as a Celery task does."""
+        lock = get_lock("task", ttl=LEASE)
+        lock.act_for(client_of_work("task-7"))
+        return lock.acquire()
+
+
+def test_what_a_killed_task_held_is_released(watching):
+    """Its owner is the task's and not the process's, and yet it is known whose it was."""
+    with killed(OfWork) as (owner,):
+        assert process_of(owner) != PROCESS.client_id
+        get_lock("task", ttl=60, wait=WAIT).acquire().release()
+
+
+def test_a_task_that_runs_again_elsewhere_keeps_its_lock(watching):
+    """A second run of the same task has another owner: the death of the first takes nothing from it."""
+    with child(holding(OfWork)) as first:
+        first.report()
+        locks["default"].force_release("task", owner_of("task"))
+        lock = get_lock("task", ttl=LEASE)
+        lock.act_for(client_of_work("task-7"))
+        lease = lock.acquire()
+        first.kill()
+        until_nobody_is_dead()
+        lease.confirm()
+        lease.release()
+    assert read(own_path()).acting == []
+
+
+def test_a_release_for_a_dead_process_is_told(watching):
+    """A signal, a metric's observer and a row of the audit, each once and with the dead process in it."""
+    heard, seen = [], []
+
+    class Seen(Observer):
+        """Notes what happens."""
+
+        def happened(self, event):
+            """Note orphans."""
+            if event.outcome == "orphaned":
+                seen.append(event)
+
+    def receiver(event, **_):
+        heard.append(event)
+
+    lock_orphaned.connect(receiver)
+    observe(observer := Seen())
+    try:
+        with killed(lambda: get_lock("a", ttl=LEASE)) as (owner,):
+            get_lock("a", ttl=60, wait=WAIT).acquire().release()
+            until_nobody_is_dead()
+        flush()
+    finally:
+        stop_observing(observer)
+        lock_orphaned.disconnect(receiver)
+    assert [event.owner for event in heard] == [event.owner for event in seen] == [owner]
+    (row,) = LockEvent.objects.all()
+    assert (row.action, row.name, row.owner, row.actor) == ("dead_process", "a", owner, "process liveness")
+    assert row.holder == heard[0].holder
+
+
+# --- the guard: a COMMIT that is still running ----------------------------------------------------------
+
+GATE = 77_031
+"""The advisory lock that holds a COMMIT up."""
+
+SLOW_COMMIT = f"""
+CREATE FUNCTION pg_temp.wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN PERFORM pg_advisory_xact_lock_shared({GATE}); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON auth_group DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION pg_temp.wait_at_gate();
+"""
+
+
+@pytest.fixture
+def gate():
+    """Hold up every COMMIT that has inserted a group, until the function that this yields is called."""
+    other = connection.copy()
+    made = SLOW_COMMIT.replace("pg_temp.", "public.")
+    with connection.cursor() as cursor:
+        cursor.execute(made)
+    with other.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
+    try:
+        yield other.close
+    finally:
+        other.close()
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TRIGGER gate ON auth_group; DROP FUNCTION public.wait_at_gate()")
+
+
+def committing(*, fenced):
+    """Return what a child does that is killed in its COMMIT, which goes on without it."""
+
+    def work(pipe):
+        def commit():
+            with locked_transaction("a", ttl=LEASE, fenced=fenced):
+                Group.objects.create(name="the dead one's")
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT pg_backend_pid()")
+                    pipe.send(cursor.fetchone()[0])
+
+        thread = threading.Thread(target=commit)
+        thread.start()
+        pipe.recv()
+
+    return work
+
+
+def is_waiting(pid):
+    """Whether the COMMIT has come to the gate."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'advisory'", [pid])
+        return cursor.fetchone() is not None
+
+
+@contextmanager
+def killed_in_commit(*, fenced):
+    """Kill a process whose COMMIT runs on."""
+    with child(committing(fenced=fenced)) as holder:
+        pid = holder.report()
+        until(lambda: is_waiting(pid), "the COMMIT is running")
+        holder.kill()
+        yield
+
+
+def names():
+    """The groups that a new transaction sees."""
+    return [group.name for group in Group.objects.all()]
+
+
+def what_the_next_holder_sees(monkeypatch, gate, guard):
+    """Kill a holder in its COMMIT; open the gate when the guard has been asked three times, or the lock is
+    another's; return what that one reads.
+    """
+    asked = []
+
+    def counted(record):
+        asked.append(guard(record))
+        return asked[-1]
+
+    def take_and_read():
+        with get_lock("a", ttl=60, wait=WAIT):
+            try:
+                return names()
+            finally:
+                connection.close()
+
+    monkeypatch.setattr(dead_processes, "has_no_session", counted)
+    with killed_in_commit(fenced=False):
+        reader = begin(take_and_read)
+        until(lambda: len(asked) >= 3 or reader.done(), "the guard has been asked")
+        gate()
+        return reader.result(timeout=2 * WAIT)
+
+
+def test_a_running_commit_keeps_the_lock(monkeypatch, gate):
+    """Its client is dead, and nobody has the lock before the database is through with it: no overlap."""
+    assert what_the_next_holder_sees(monkeypatch, gate, has_no_session) == ["the dead one's"]
+
+
+def test_without_the_guard_the_next_holder_would_read_too_early(monkeypatch, gate):
+    """The mutant: a release that asks no database lets the next one in beside the running COMMIT."""
+    assert what_the_next_holder_sees(monkeypatch, gate, lambda record: True) == []
+
+
+def test_a_fenced_lock_is_released_beside_a_running_commit(gate):
+    """The fence's row makes the next holder's transaction wait instead, and it reads what was committed."""
+    with killed_in_commit(fenced=True):
+        lease = get_lock("a", ttl=60, wait=WAIT, fenced=True).acquire()
+        assert names() == []
+        lease.release()
+
+        def read_behind_the_fence():
+            with locked_transaction("a", ttl=60, wait=WAIT, fenced=True):
+                seen = names()
+            connection.close()
+            return seen
+
+        reader = begin(read_behind_the_fence)
+        gate()
+        assert reader.result(timeout=2 * WAIT) == ["the dead one's"]
+
+
+def record_of(*told, unwatched=()):
+    """The record of a dead process with these sessions."""
+    return Record("c", "h", 1, "1", "n", sessions=list(told), unwatched=list(unwatched))
+
+
+def own_session(**changes):
+    """A session that is open: this test's own."""
+    connection.ensure_connection()
+    fields = {
+        "alias": "default",
+        "server": server_of(connection),
+        "pid": connection.connection.info.backend_pid,
+    }
+    return Session(**fields | changes)
+
+
+def asked_elsewhere(record):
+    """Ask the guard in a thread, as the watcher does, with a connection of its own."""
+
+    def ask():
+        try:
+            return has_no_session(record)
+        finally:
+            connections.close_all()
+
+    return begin(ask).result(timeout=WAIT)
+
+
+def test_the_guard_needs_proof():
+    """Only where the database itself shows that no session is left; every doubt is left to the lease."""
+    assert asked_elsewhere(record_of())
+    assert asked_elsewhere(record_of(own_session(pid=1)))
+    assert not asked_elsewhere(record_of(own_session()))
+    assert not asked_elsewhere(record_of(unwatched=["mysql"]))
+    assert not asked_elsewhere(record_of(own_session(pid=1, server="another")))
+    assert not asked_elsewhere(record_of(own_session(pid=1, alias="unknown")))
+
+
+def test_an_inherited_session_must_be_idle():
+    """A parent's session stays open after its child's death: nothing may be running in it."""
+    session = own_session(inherited=True)
+    assert asked_elsewhere(record_of(session))
+    with transaction.atomic():
+        names()
+        assert not asked_elsewhere(record_of(session))
+
+
+def test_behind_a_pooler_the_lease_decides(monkeypatch, connect):
+    """A pooler gives clients numbers of its own, so that no session of a client can be found by one."""
+    monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", connect)
+    with pooler_to(connections.settings["default"]) as entry:
+        monkeypatch.setitem(connections.settings, "pooled", entry)
+        pooled = connections["pooled"].copy()
+        pooled.ensure_connection()
+        session = Session("pooled", server_of(pooled), pooled.connection.info.backend_pid)
+        pooled.close()
+        assert not asked_elsewhere(record_of(session))
+        del connections["pooled"]  # another test's pooler has the same alias, and another folder
+
+
+def test_a_database_that_does_not_answer_proves_nothing(monkeypatch):
+    """An outage postpones the release."""
+    session = own_session(pid=1)
+
+    def refused(*_):
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(dead_processes, "_shows_none", refused)
+    assert not asked_elsewhere(record_of(session))
+
+
+# --- cleaning up ------------------------------------------------------------------------------------------
+
+
+def dead(client, *aliases):
+    """A dead process without a file."""
+    record = record_of()
+    record.client, record.aliases = client, list(aliases)
+    return DeadProcess(record, Path("/nowhere"), -1)
+
+
+def test_what_comes_late_is_found_by_a_second_look(monkeypatch):
+    """A request that the server had still to work off grants a lock to the dead: it is released as well."""
+    owner = f"{process_of('0' * 8 + '-0000-8000-a000-000000000000:1')}:1"
+    cleanup = Cleanup(dead(process_of(owner), "default", "gone"))
+    assert not cleanup.attempt()
+    locks["default"].try_acquire("late", owner, LEASE)
+    assert not cleanup.attempt()
+    assert locks["default"].holder("late") is None
+    assert not cleanup.attempt()
+    assert cleanup.attempt()
+
+
+def test_a_backend_that_does_not_answer_is_asked_again(backend_down):
+    """An outage keeps the file: nothing is forgotten."""
+    cleanup = Cleanup(dead("c", backend_down))
+    for _ in range(3):
+        assert not cleanup.attempt()
+    assert cleanup.due > 0
+
+
+def test_a_release_that_fails_keeps_no_other_from_being_tried(monkeypatch):
+    """A backend that can't even be made is looked at again much later."""
+    cleanup = Cleanup(dead("c", "default"))
+
+    def broken():
+        raise ImportError("no such package")
+
+    monkeypatch.setattr(cleanup, "attempt", broken)
+    assert not dead_processes._is_done(cleanup)
+    assert cleanup.due > now() + 1
+    cleanup.dead.close()
+
+
+def test_the_kernel_wakes_the_waiters(watching):
+    """A pidfd tells of the end: the watch is not asleep for its whole time."""
+    with child(holding(lambda: get_lock("a", ttl=LEASE))) as holder:
+        holder.report()
+        registration.enter("default")
+        watch = Watch()
+        try:
+            assert watch.refresh(own_path().parent) == []
+            holder.kill()
+            begun = time.monotonic()
+            watch.wait(30.0)
+            assert time.monotonic() - begun < 20
+            (dead,) = watch.refresh(own_path().parent)
+            dead.close()
+        finally:
+            watch.close()
+
+
+def test_a_process_without_a_pidfd_is_looked_at(watching, monkeypatch):
+    """Where the kernel or its limits give none, each look asks for the flock."""
+
+    def refused(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
+    with child(holding(lambda: get_lock("a", ttl=LEASE))) as holder:
+        holder.report()
+        registration.enter("default")
+        watch = Watch()
+        assert watch.refresh(own_path().parent) == []
+        holder.kill()
+        (dead,) = watch.refresh(own_path().parent)
+        dead.close()
+        watch.close()
+
+
+def test_a_thread_that_cannot_be_started_is_started_later(watching, monkeypatch):
+    """A process at its limit of threads waits for the lease; the next waiter tries again."""
+
+    def refused(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    watcher.reset()
+    registration.enter("default")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with watcher.watching():
+            assert not watcher._running
+    with watcher.watching():
+        assert watcher._running
+
+
+def test_a_forked_child_has_its_own_sessions():
+    """What it has inherited is told apart from what it opens itself."""
+    connection.ensure_connection()
+
+    def work(pipe):
+        before, _ = sessions.now()
+        mine = connections["default"].copy()
+        mine.connect()
+        after, _ = sessions.now()
+        pipe.send(([each.inherited for each in before], [each.inherited for each in after]))
+        mine.close()
+
+    with child(work) as other:
+        before, after = other.report()
+    assert all(before)
+    assert after.count(False) == 1

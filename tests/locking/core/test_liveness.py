@@ -1,0 +1,384 @@
+"""Process liveness: whose file says what, and when a process is judged to be dead."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from locking import get_lock
+from locking.core import liveness
+from locking.core.liveness import Record, Registration, registration, seize
+from locking.testing.contract.processes import child
+from locking.utils.ownership import (
+    PROCESS,
+    is_fenced,
+    new_fenced_owner,
+    new_outlasting_owner,
+    new_owner,
+    process_of,
+)
+from tests.locking.support.liveness_fixtures import own_path, read
+
+pytestmark = pytest.mark.usefixtures("runtime_dir", "memory_locks")
+
+
+def own_record() -> Record:
+    """Return what this process's file says."""
+    return read(own_path())
+
+
+def test_a_process_that_uses_a_lock_has_a_file_of_its_own(runtime_dir):
+    """The first lock registers the process, in a directory that is its user's alone."""
+    assert registration.path is None
+    get_lock("a").acquire().release()
+    record = own_record()
+    assert own_path().parent.parent == runtime_dir
+    assert (record.client, record.pid, record.aliases) == (PROCESS.client_id, os.getpid(), ["default"])
+    assert record.is_running()
+    assert stat.S_IMODE(runtime_dir.stat().st_mode) == 0o700
+
+
+def test_further_locks_write_nothing(monkeypatch):
+    """Only the first use of a backend touches the file."""
+    get_lock("a").acquire().release()
+    written = []
+    monkeypatch.setattr(liveness, "_write", lambda *text: written.append(text))
+    for _ in range(3):
+        get_lock("a").acquire().release()
+    assert written == []
+
+
+def test_the_living_are_not_seized():
+    """As long as a process lives its flock isn't to be had, by nobody."""
+    get_lock("a").acquire().release()
+    assert seize(own_path()) is None
+
+
+def test_a_killed_process_is_seized_once(runtime_dir):
+    """One of several that notice gets the file; another can once that one has ended."""
+
+    def work(pipe):
+        registration.enter("default")
+        pipe.send(str(own_path()))
+        pipe.recv()
+
+    with child(work) as other:
+        path = Path(other.report())
+        assert seize(path) is None
+        other.kill()
+        dead = seize(path)
+        assert dead is not None
+        assert seize(path) is None
+        dead.close()
+        again = seize(path)
+        assert again is not None
+        again.forget()
+    assert not path.exists()
+
+
+def test_a_forked_child_does_not_keep_its_parent_alive():
+    """A child that outlives its parent lets go of the parent's flock, and has none until it locks itself."""
+
+    def parent(pipe):
+        registration.enter("default")
+        path = own_path()
+        pid = os.fork()
+        if not pid:
+            pipe.send((str(path), os.getpid(), registration.path))
+            time.sleep(60)
+        os.waitpid(pid, 0)
+
+    with child(parent) as other:
+        path, grandchild, inherited = other.report()
+        try:
+            assert inherited is None
+            assert seize(Path(path)) is None
+            other.kill()
+            dead = seize(Path(path))
+            assert dead is not None
+            dead.forget()
+        finally:
+            os.kill(grandchild, 9)
+
+
+def test_a_command_that_inherits_the_file_keeps_its_process_alive():
+    """`locks run` hands the flock to its command: while that goes on, nobody releases its lock."""
+    end, other_end = os.pipe()
+
+    def parent(pipe):
+        registration.enter("default")
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=end, pass_fds=[registration.fd or 0])
+        pipe.send(str(own_path()))
+        pipe.recv()
+
+    with child(parent) as other:
+        path = Path(other.report())
+        os.close(end)
+        other.kill()
+        assert seize(path) is None
+    os.close(other_end)
+
+
+def test_a_pid_that_another_has_by_now_is_no_sign_of_life():
+    """A process is named by its pid and its start: another with the same pid isn't it."""
+    get_lock("a").acquire().release()
+    mine = own_record()
+    assert mine.is_running()
+    mine.start = "1"
+    assert not mine.is_running()
+
+
+def test_a_process_that_closed_its_file_is_not_taken_for_dead():
+    """Who closes every file descriptor loses its flock and lives: /proc has the last word."""
+
+    def work(pipe):
+        registration.enter("default")
+        os.close(registration.fd or -1)
+        pipe.send(str(own_path()))
+        pipe.recv()
+
+    with child(work) as other:
+        assert seize(Path(other.report())) is None
+
+
+def test_the_flock_alone_would_take_a_living_process_for_dead(monkeypatch):
+    """The mutant: without /proc, a process that has closed its descriptors is judged, and lives."""
+    monkeypatch.setattr(Record, "is_running", lambda self: False)
+
+    def work(pipe):
+        registration.enter("default")
+        os.close(registration.fd or -1)
+        pipe.send(str(own_path()))
+        pipe.recv()
+
+    with child(work) as other:
+        dead = seize(Path(other.report()))
+        assert dead is not None
+        dead.close()
+
+
+def put(runtime_dir, **changes):
+    """Write the file of a process that is dead, and return its path."""
+    fields = {"client": "c", "host": liveness.host_identity(), "pid": 1 << 22, "start": "1", "name": "n"}
+    path = runtime_dir / "c"
+    path.write_text(json.dumps(fields | {"sessions": []} | changes))
+    return path
+
+
+def test_a_dead_process_of_this_host_is_seized(runtime_dir):
+    """The counter-example to those that follow."""
+    dead = seize(put(runtime_dir))
+    assert dead is not None
+    dead.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"host": "another-boot/1"}, {"host": liveness.host_identity() + "9"}],
+    ids=["host", "namespace"],
+)
+def test_nobody_is_judged_elsewhere(runtime_dir, changes):
+    """Another machine's file, or that of another PID namespace, says nothing about its process."""
+    assert seize(put(runtime_dir, **changes)) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"client": "c"', '{"client": "c"}'], ids=["empty", "cut off", "partly"]
+)
+def test_what_cannot_be_read_is_not_gone_by(runtime_dir, text):
+    """A process that was killed while it wrote its file leaves its locks to their leases."""
+    path = runtime_dir / "c"
+    path.write_text(text)
+    assert seize(path) is None
+
+
+def test_files_from_before_a_reboot_do_not_pile_up(runtime_dir):
+    """One that can't be judged and that nobody has touched for a day is deleted."""
+    path = put(runtime_dir, host="an-earlier-boot/1")
+    assert seize(path) is None
+    assert path.exists()
+    os.utime(path, (0, 0))
+    assert seize(path) is None
+    assert not path.exists()
+
+
+def test_another_users_file_is_left_alone(runtime_dir, monkeypatch):
+    """What may not be opened isn't judged, and nothing fails."""
+    path = put(runtime_dir)
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refused)
+        assert seize(path) is None
+    link = runtime_dir / "link"
+    link.symlink_to(path)
+    assert seize(link) is None
+
+
+# --- where there is no directory ----------------------------------------------------------------------
+
+
+def others_may_write(folder, settings):
+    """Let every user put files there."""
+    folder.chmod(0o777)
+
+
+def is_a_file(folder, settings):
+    """Put a file in its place."""
+    folder.rmdir()
+    folder.write_text("")
+
+
+def cannot_be_made(folder, settings):
+    """Name a file system that takes nothing."""
+    settings.LOCKING_RUNTIME_DIR = "/proc/nowhere/holdfast"
+
+
+@pytest.mark.parametrize("spoil", [others_may_write, is_a_file, cannot_be_made])
+def test_without_a_directory_the_leases_decide_and_it_is_said_once(runtime_dir, settings, caplog, spoil):
+    """Locks work as ever, and the log says once that those of a killed process end with their leases."""
+    spoil(runtime_dir, settings)
+    with caplog.at_level(logging.WARNING, "locking"):
+        for alias in ("default", "default/read"):
+            registration.enter(alias)
+        registration.refresh()
+        with get_lock("a"):
+            pass
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "locks of killed processes end with their leases" in told[0]
+    assert registration.problem == told[0]
+
+
+def test_the_default_directory_has_to_be_its_users_own(tmp_path, monkeypatch, settings):
+    """One that another user has made before us is refused, whatever its mode."""
+    del settings.LOCKING_RUNTIME_DIR
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    made = tmp_path / f"holdfast-{os.geteuid()}"
+    made.mkdir(mode=0o755)
+    assert str(liveness.directory()).startswith(f"{made}/")
+    if os.geteuid():
+        pytest.skip("only root can give a directory away")
+    os.chown(made, 12345, -1)
+    with pytest.raises(PermissionError, match="belongs to the user 12345"):
+        liveness.directory()
+
+
+def test_a_directory_comes_back(runtime_dir, settings):
+    """A process that found none looks again once a minute."""
+    settings.LOCKING_RUNTIME_DIR = "/proc/nowhere"
+    registration.enter("default")
+    assert registration.problem is not None
+    settings.LOCKING_RUNTIME_DIR = runtime_dir
+    registration.refresh()
+    assert own_record().pid == os.getpid()
+    assert not registration.problem
+
+
+def test_a_file_that_was_deleted_is_made_anew():
+    """A sweep of /tmp costs a process its file for a minute."""
+    registration.enter("default")
+    own_path().unlink()
+    registration.refresh()
+    assert own_record().aliases == ["default"]
+    assert seize(own_path()) is None
+
+
+def test_a_full_disk_leaves_no_file_that_is_out_of_date(monkeypatch):
+    """What can't be written down any more withdraws the file: nobody may go by what it said before."""
+    registration.enter("default")
+    path = own_path()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    registration.keep("owner", time.time() + 60)
+    assert not path.exists()
+    assert registration.problem is not None
+    assert "No space left" in registration.problem
+
+
+def test_it_can_be_turned_off(settings):
+    """LOCKING_RUNTIME_DIR=None: no file, no word."""
+    settings.LOCKING_RUNTIME_DIR = None
+    registration.enter("default")
+    assert (registration.path, registration.problem) == (None, None)
+
+
+@pytest.mark.parametrize("value", ["relative/path", 7])
+def test_a_setting_that_is_no_path_is_refused(settings, value):
+    """The message names the setting, its value and what to write instead."""
+    settings.LOCKING_RUNTIME_DIR = value
+    with pytest.raises(ImproperlyConfigured, match="LOCKING_RUNTIME_DIR must be an absolute path"):
+        liveness.base_directory()
+
+
+# --- what the file says --------------------------------------------------------------------------------
+
+
+def test_kept_leases_are_written_down_and_pruned(monkeypatch):
+    """`keep()` puts the owner into the file; a thousand later those that have ended go."""
+    monkeypatch.setattr(liveness, "REWRITE_AT", 3)
+    registration.reset()
+    get_lock("a", ttl=60).acquire().leave_to_expire()
+    (owner,) = own_record().kept
+    assert process_of(owner) == PROCESS.client_id
+    for number in range(3):
+        registration.keep(f"ended-{number}", time.time() - 1)
+    assert list(own_record().kept) == [owner]
+
+
+def test_an_end_in_order_leaves_only_what_the_watchdog_kept_alive():
+    """Others may release that; a lease with a ttl of its own has its own end."""
+    registration.enter("default")
+    path = own_path()
+    registration.leave(["renewed"])
+    record = read(path)
+    assert not record.keeps("renewed")
+    assert record.keeps("with a ttl")
+    registration.leave([])
+    assert not path.exists()
+
+
+def test_owners_tell_what_becomes_of_them():
+    """Of one process, and told apart by a digit."""
+    plain, fenced, outlasting = new_owner(), new_fenced_owner(), new_outlasting_owner()
+    assert {process_of(owner) for owner in (plain, fenced, outlasting)} == {PROCESS.client_id}
+    assert [is_fenced(owner) for owner in (plain, fenced, outlasting)] == [False, True, False]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_database_sessions_are_written_down():
+    """Each connection that Django opens is in the file, for as long as it is open."""
+    registration.enter("default")
+    connection = connections["default"].copy()
+    connection.connect()
+    pid = connection.connection.info.backend_pid
+    assert pid in [session.pid for session in own_record().sessions]
+    connection.close()
+    registration.rewrite()
+    assert pid not in [session.pid for session in own_record().sessions]
+
+
+def test_a_registration_is_not_made_twice():
+    """Two threads that lock for the first time make one file."""
+    one = Registration()
+    one.enter("default")
+    first = one.fd
+    one.enter("other")
+    assert one.fd == first
+    one.leave([])
+    one.reset()

@@ -1,0 +1,288 @@
+import asyncio
+import json
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from locking import LockNotAcquired, distributed_lock, get_lock
+from locking.backends.memory import STORES
+from locking.core.events import SAMPLES
+from locking.core.handler import locks
+from locking.core.lease import HOLDS
+from locking.exceptions import LockLost
+from locking.inspection.heartbeat import HeartbeatPublisher, figures, records_of
+from locking.inspection.held import held_locks
+from locking.inspection.stats import bucket, middle, stats_of, take_counters
+from locking.testing.contract.base import begin, counted_waiters
+from locking.utils.call_site import activity_of
+from locking.utils.ownership import PROCESS
+from tests.backends import BACKENDS
+from tests.locking.backends.redis.topologies.servers import until
+from tests.locking.support.helpers import elsewhere
+
+LINES = ("zookeeper", "etcd")
+TABLES = ("database-postgresql", "database-mariadb", "database-sqlite")
+
+
+@pytest.fixture(params=["redis", "memory", "redlock", *TABLES, *LINES])
+def each_backend(request, settings, django_db_blocker):
+    """The backends where processes can tell of themselves, one after the other."""
+    row = BACKENDS[request.param]
+    settings.LOCKING = {"default": {**row.reached(request), "KEY_PREFIX": "shop:"}}
+    backend = locks["default"]
+    SAMPLES.clear()
+    STORES.clear()  # the memory backend keeps everything for as long as the process lives
+    if row.fixture is None:
+        yield backend
+        return
+    with django_db_blocker.unblock():
+        yield backend
+        backend.publish_heartbeats({}, forget=[PROCESS.client_id])
+
+
+only_lines = pytest.mark.parametrize("each_backend", LINES, indirect=True)
+
+
+@pytest.fixture
+def reporter(monkeypatch, each_backend):
+    """A reporter that tells of every hold, however young, when it is asked to."""
+    monkeypatch.setattr("locking.inspection.heartbeat.HELD_LONG", 0.0)
+    return HeartbeatPublisher()
+
+
+def rows():
+    """Return what is listed."""
+    return held_locks().rows
+
+
+def test_a_holder_tells_who_it_is(reporter):
+    """Host, process, thread, length of the lease, and the line that took the lock."""
+    with get_lock("a", ttl=20):
+        reporter.beat()
+        (row,) = rows()
+    assert row.thread == "MainThread"
+    assert row.host
+    assert row.pid
+    assert row.holder == f"{row.host}:{row.pid}:MainThread"
+    assert (row.ttl, row.renewals) == (20, 0)
+    assert row.site.startswith("locking/test_heartbeat.py:")
+    assert row.site.endswith(" in test_a_holder_tells_who_it_is")
+    assert row.silent is None or row.silent < 60  # ZooKeeper's sessions live, or take all with them
+    assert row.started == PROCESS.started
+
+
+def test_a_decorated_function_is_the_place(reporter):
+    """The list names the function that is decorated, not anyone who called it."""
+
+    @distributed_lock(key="'a'", atomic=False)
+    def pay():
+        reporter.beat()
+        return rows()[0].site
+
+    assert pay().endswith("in test_a_decorated_function_is_the_place.<locals>.pay")
+
+
+def test_a_task_tells_its_name(reporter):
+    """An asyncio task is named, and its own line is the place."""
+
+    async def work():
+        async with get_lock("a"):
+            await asyncio.to_thread(reporter.beat)
+            return (await asyncio.to_thread(rows))[0]
+
+    async def main():
+        return await asyncio.create_task(work(), name="worker-7")
+
+    row = asyncio.run(main())
+    assert row.thread == "worker-7"
+    assert row.site.endswith("work")
+
+
+def test_what_a_request_is_about_is_told_without_its_query(rf):
+    """The path of the request in which a thread is at work, and nothing of its secrets."""
+    from django.core.handlers.base import BaseHandler
+
+    told = []
+
+    class Handler(BaseHandler):
+        def resolve_request(self, request):
+            thread = threading.current_thread()
+            told.append(elsewhere(lambda: activity_of(thread)))
+            raise LookupError
+
+    handler: Any = Handler()
+    with pytest.raises(LookupError):
+        handler._get_response(rf.get("/orders/42/", {"token": "s3cret"}))
+    assert told == ["GET /orders/42/"]
+
+
+def test_a_thread_outside_any_request_is_about_nothing():
+    """No request, no task: nothing is made up."""
+    assert activity_of(threading.current_thread()) is None
+    assert activity_of(object()) is None
+
+
+def test_a_hold_that_ended_is_told_no_more(reporter, each_backend):
+    """The record goes with the last hold of its client."""
+    with get_lock("a"):
+        reporter.beat()
+        assert PROCESS.client_id in each_backend.heartbeats([PROCESS.client_id])
+    reporter.beat()
+    assert each_backend.heartbeats([PROCESS.client_id]) == {}
+
+
+def test_a_sign_of_life_needs_no_new_record(reporter, each_backend):
+    """What hasn't changed isn't sent again, and yet the silence ends."""
+    with get_lock("a"):
+        reporter.beat()
+        before = each_backend.heartbeats([PROCESS.client_id])[PROCESS.client_id]
+        if before.silent is not None:
+            until(
+                lambda: each_backend.heartbeats([PROCESS.client_id])[PROCESS.client_id].silent > 0.05,
+                "some silence",
+            )
+        records = records_of(HOLDS.values())
+        assert records == reporter._told
+        reporter.beat()
+        after = each_backend.heartbeats([PROCESS.client_id])[PROCESS.client_id]
+    assert after.text == before.text
+
+
+def test_young_holds_are_not_worth_telling(each_backend):
+    """A lock held for a moment costs nothing but its own requests."""
+    with get_lock("a"):
+        HeartbeatPublisher().beat()
+        assert each_backend.heartbeats([PROCESS.client_id]) == {}
+        assert rows()[0].silent is None
+
+
+def test_an_outage_is_survived_and_told_anew(reporter, each_backend, monkeypatch):
+    """A backend that doesn't answer costs the record nothing: the next beat tells it whole."""
+    with get_lock("a"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(each_backend), "publish_heartbeats", broken)
+            reporter.beat()
+        reporter.beat()
+        assert json.loads(each_backend.heartbeats([PROCESS.client_id])[PROCESS.client_id].text)["holds"]
+
+
+def broken(self, *_, **__):
+    """Fail as an outage does."""
+    raise LockLost("no answer")
+
+
+def test_the_thread_starts_with_the_first_lock_and_can_be_forbidden():
+    """`enabled` = False keeps a process silent."""
+    made = HeartbeatPublisher()
+    made.enabled = False
+    made.start()
+    assert not made.running
+
+
+@only_lines
+def test_an_age_is_counted_from_the_grant(reporter):
+    """Where the engine only knows who came first, the holder tells since when it has the lock."""
+    with counted_waiters(locks["default"]) as waiters, get_lock("a", ttl=60):
+        waiter = begin(get_lock("a", ttl=60, wait=60).acquire)
+        until(waiters.number, "a waiter")
+        released = time.time()
+    lease = waiter.result(timeout=60)
+    reporter.beat()
+    (row,) = rows()
+    assert row.since > released - 0.01  # it is told in milliseconds
+    assert row.held_for >= 0
+    lease.release()
+
+
+@only_lines
+def test_the_old_are_found_whatever_their_place_in_line(reporter, monkeypatch):
+    """A lock that was waited for came first and was granted last: asking for the old leaves out only it."""
+    with counted_waiters(locks["default"]) as waiters, get_lock("waited-for", ttl=60):
+        waiter = begin(get_lock("waited-for", ttl=60, wait=60).acquire)
+        until(waiters.number, "a waiter")
+        older = get_lock("older", ttl=60).acquire()
+    younger = waiter.result(timeout=60)
+    reporter.beat()
+    first, second = rows()
+    monkeypatch.setattr("locking.inspection.held.time", SimpleNamespace(time=lambda: first.since + 100.0))
+    assert [row.name for row in held_locks("default", older_than=0.0).rows] == ["waited-for", "older"]
+    age = 100.0 + (first.since - second.since) / 2
+    assert [row.name for row in held_locks("default", older_than=age).rows] == ["older"]
+    older.release()
+    younger.release()
+
+
+@pytest.mark.parametrize("each_backend", ["zookeeper"], indirect=True)
+def test_a_record_follows_its_process_into_a_new_session(reporter, each_backend):
+    """ZooKeeper's record ends with its session; the next sign of life brings it back, whole."""
+    each_backend.publish_heartbeats({"me": '{"pid": 7}'})
+    each_backend.publish_heartbeats({"me": None})
+    each_backend._session.stop()
+    assert each_backend.heartbeats(["me"]) == {}
+    each_backend.publish_heartbeats({"me": None})
+    assert each_backend.heartbeats(["me"])["me"].text == '{"pid": 7}'
+    each_backend.publish_heartbeats({}, forget=["me"])
+    assert each_backend.heartbeats(["me"]) == {}
+
+
+@pytest.mark.parametrize("each_backend", TABLES, indirect=True)
+def test_records_of_long_ago_are_swept(each_backend):
+    """A process that fell silent an hour ago leaves no row; others stay."""
+    each_backend.publish_heartbeats({"gone": "{}", "here": "{}"})
+
+    def age(cursor, _):
+        cursor.execute("UPDATE locking_process SET seen = seen - 3601000000 WHERE id = 'shop:gone'")
+
+    each_backend._pool.run(age)
+    assert each_backend.heartbeats(["gone"])["gone"].silent > 3600
+    each_backend.tidy()
+    assert set(each_backend.heartbeats(["gone", "here"])) == {"here"}
+    each_backend.publish_heartbeats({}, forget=["here"])
+
+
+@pytest.mark.parametrize("each_backend", ["redis", "memory"], indirect=True)
+def test_figures_of_the_last_hour(reporter, each_backend):
+    """Acquired, refused and lost are counted, and the percentiles lie where the times were."""
+    for _ in range(20):
+        with get_lock("a"):
+            pass
+    with get_lock("a"):
+        with pytest.raises(LockNotAcquired):
+            elsewhere(lambda: get_lock("a").acquire(wait=0))
+        reporter.beat()
+    lost = get_lock("b").acquire()
+    lost.leases[0].lose()
+    reporter.beat()
+    told: Any = figures(each_backend)
+    assert (told.acquired, told.refused, told.lost) == (22, 1, 1)
+    assert 0 < told.wait_p95 < 60
+    assert 0 < told.hold_p95 < 60
+
+
+def test_a_percentile_is_right_to_a_tenth():
+    """95 of 100 times lie below it, as far as the buckets tell."""
+    SAMPLES.extend(("default", "acquired", 0.001 * number) for number in range(1, 101))
+    told = stats_of(take_counters()["default"])
+    assert told.wait_p95 == pytest.approx(0.095, rel=0.1)
+    assert told.acquired == 100
+    assert stats_of({}).wait_p95 is None
+    assert not SAMPLES
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-7, 0.00012, 0.5, 3600.0])
+def test_a_bucket_holds_its_times(seconds):
+    """The middle of a time's bucket is near the time."""
+    assert middle(bucket(seconds)) == pytest.approx(max(seconds, 1e-6), rel=0.1)
+
+
+def test_what_is_told_has_no_secrets(reporter, each_backend, monkeypatch):
+    """Of the command line only the program's name is told."""
+    monkeypatch.setattr("sys.argv", ["/srv/app/manage.py", "run", "--password", "s3cret"])
+    with get_lock("a"):
+        reporter.beat()
+        text = each_backend.heartbeats([PROCESS.client_id])[PROCESS.client_id].text
+    assert json.loads(text)["program"] == "manage.py"
+    assert "s3cret" not in text

@@ -1,0 +1,318 @@
+"""`manage.py locks`: what it shows, what it breaks and for whom, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from locking import get_lock, get_semaphore, locked_transaction
+from locking.core.handler import locks
+from locking.inspection.held import holds_of
+from locking.management.locks import output
+from locking.models import LockEvent
+from tests import ROOT
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Said:
+    """What a call of the command printed, and how it ended."""
+
+    def __init__(self, *arguments):
+        out, err = StringIO(), StringIO()
+        self.status: object = 0
+        self.error = ""
+        try:
+            call_command("locks", *arguments, stdout=out, stderr=err, no_color=True)
+        except SystemExit as ending:
+            self.status = ending.code
+        except CommandError as error:
+            self.status, self.error = error.returncode, str(error)
+        self.out, self.err = out.getvalue(), err.getvalue()
+
+    @property
+    def json(self):
+        """The one line of JSON."""
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+
+def names(page):
+    """The names of a page's rows."""
+    return [row["name"] for row in page["rows"]]
+
+
+@pytest.fixture
+def three_held():
+    """Two orders and a semaphore, taken in this order."""
+    with get_lock("order:1"), get_lock("order:2"), get_semaphore("mail", permits=3):
+        yield
+
+
+# list and watch
+
+
+@pytest.mark.usefixtures("three_held")
+def test_a_list_has_a_row_a_hold():
+    """The oldest first; how many there are goes to stderr, so that a pipe gets rows only."""
+    said = Said("list")
+    head, *rows = said.out.splitlines()
+    assert head.split() == list(output.COLUMNS)
+    assert [row.split()[:3] for row in rows] == [
+        ["held", "order:1", "lock"],
+        ["held", "order:2", "lock"],
+        ["held", "mail", "semaphore"],
+    ]
+    assert said.err.strip() == "3 of 3 held"
+
+
+@pytest.mark.usefixtures("three_held")
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--prefix", "order:"], ["order:1", "order:2"]),
+        (["--kind", "semaphore"], ["mail"]),
+        (["--search", "ord", "--limit", "1"], ["order:1"]),
+        (["--state", "gone"], []),
+        (["--longer-than", "3600"], []),
+        (["--host", "nowhere"], []),
+        (["--backend", "default", "--longer-than", "0"], ["order:1", "order:2", "mail"]),
+    ],
+)
+def test_a_list_is_narrowed(options, found):
+    """Each filter, as JSON."""
+    page = Said("list", "--json", *options).json
+    assert names(page) == found
+    assert page["complete"]
+    assert page["problems"] == []
+
+
+def test_a_name_cannot_speak_to_the_terminal():
+    """Control characters in a name are shown, not obeyed."""
+    with get_lock("a\x1b[2Jb"):
+        said = Said("list")
+    assert "a\\x1b[2Jb" in said.out
+    assert "\x1b" not in said.out
+
+
+def test_a_backend_that_does_not_answer_is_told(backend_down):
+    """The others are listed all the same; the exit status says that it isn't all."""
+    with get_lock("a"):
+        said = Said("list")
+    assert said.status == 69
+    assert "a" in said.out.split()
+    assert "backend down: Redis of the lock backend 'down' doesn't answer" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "--backend", "nosuch"], "LOCKING has no alias 'nosuch'"),
+        (["list", "--longer-than", "soon"], "'soon' is not a number of seconds"),
+        (["list", "--limit", "-1"], "'-1' is not a whole number"),
+        (["list", "--state", "odd"], "invalid choice: 'odd'"),
+        (["release", "a"], "--reason"),
+        (["run", "a", "--wait", "3", "--", "true"], "--wait must come before the name"),
+        (["run", "a"], "say what to run"),
+        (["run", "--ttl", "0", "a", "--", "true"], "ttl must be between"),
+        (["run", "--on-conflict", "999", "a", "--", "true"], "exit status from 0 to 255"),
+        (["show", " "], "name can't be empty"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_is_refused(arguments, message):
+    """With the value and the reason, before anything is asked or started."""
+    said = Said(*arguments)
+    assert said.status in (1, 2)  # argparse's own refusals are Django's to number
+    assert message in said.error
+
+
+def test_watching_is_a_list_again_and_again():
+    """As JSON a line each time."""
+    with get_lock("a"):
+        said = Said("watch", "--json", "--times", "2", "--every", "0")
+    assert [names(json.loads(line)) for line in said.out.splitlines()] == [["a"], ["a"]]
+
+
+def test_watching_without_a_terminal_prints_tables():
+    """One below the other."""
+    with get_lock("a"):
+        said = Said("watch", "--times", "2", "--every", "0")
+    assert [line.split()[0] for line in said.out.splitlines()] == ["STATE", "held", "STATE", "held"]
+
+
+class Terminal(StringIO):
+    """A file that says it is one."""
+
+    def isatty(self):
+        """Claim so."""
+        return True
+
+
+@pytest.mark.parametrize("has_rich", [True, False])
+def test_a_terminal_gets_a_table(monkeypatch, has_rich):
+    """With rich it is drawn, without it padded; markup in a name is text."""
+    monkeypatch.setattr(output, "HAS_RICH", has_rich)
+    terminal = Terminal()
+    output.print_table(terminal, (("STATE", "NAME"), [("held", "[red]a[/red]")]))
+    assert "[red]a[/red]" in terminal.getvalue()
+
+
+# show
+
+
+def test_a_free_lock_is_shown_as_free():
+    """And the exit status says so to a script."""
+    said = Said("show", "a")
+    assert said.status == 1
+    assert said.out.splitlines() == ["lock      a", "key       a on backend default", "state     free"]
+
+
+def test_everything_that_is_known_of_a_lock_is_shown():
+    """Its holder, its time, its token, and the row by which the database knows it."""
+    with locked_transaction("a", fenced=True) as lease:
+        pass
+    with get_lock("a") as held:
+        said = Said("show", "a")
+        picture = Said("show", "a", "--json").json
+    assert f"owner     {held.owner}" in said.out
+    assert f"token     {held.fencing_token}" in said.out
+    assert f"fence     token {lease.fencing_token} of {lease.owner}" in said.out
+    assert picture["fence"]["token"] == lease.fencing_token
+    assert [hold["owner"] for hold in picture["holds"]] == [held.owner]
+
+
+def test_a_backend_that_cannot_list_still_tells_the_owner(monkeypatch):
+    """What is missing is said."""
+    backend = locks["default"]
+
+    def refuse(**_):
+        raise backend.unsupported("list what is held")
+
+    monkeypatch.setattr(backend, "held", refuse)
+    with get_lock("a") as lease:
+        said = Said("show", "a")
+    assert f"owner     {lease.owner}" in said.out
+    assert "can't list what is held: only its owner is known" in said.err
+
+
+def test_a_backend_that_is_down_cannot_be_asked(backend_down):
+    """69, with the backend's own words."""
+    said = Said("show", "--backend", "down", "a")
+    assert said.status == 69
+    assert "doesn't answer" in said.error
+
+
+# release
+
+
+def answering(monkeypatch, answer):
+    """Answer the question, or do something before that."""
+    monkeypatch.setattr("builtins.input", lambda _question: answer() if callable(answer) else answer)
+
+
+def test_a_hold_is_broken_after_a_yes(monkeypatch):
+    """With the reason in the audit."""
+    answering(monkeypatch, "y")
+    lease = get_lock("a").acquire()
+    said = Said("release", "a", "--reason", "worker 7 was killed")
+    assert said.status == 0
+    assert "broken" in said.out
+    assert f"owner     {lease.owner}" in said.err
+    assert not get_lock("a").locked()
+    event = LockEvent.objects.get()
+    assert (event.action, event.reason, event.owner) == ("force_release", "worker 7 was killed", lease.owner)
+    assert "worker 7 was killed" in Said("show", "a").out
+
+
+@pytest.mark.parametrize("answer", ["", "n", "yesterday"])
+def test_anything_but_yes_is_no(monkeypatch, answer):
+    """Nothing is done, and nothing audited."""
+    answering(monkeypatch, answer)
+    with get_lock("a") as lease:
+        said = Said("release", "a", "--reason", "a test")
+        lease.ensure_held()
+        assert get_lock("a").locked()
+    assert said.status == 1
+    assert not LockEvent.objects.exists()
+
+
+def test_nobody_to_ask_is_no(monkeypatch):
+    """Without a terminal and without --yes."""
+
+    def no_terminal():
+        raise EOFError
+
+    answering(monkeypatch, no_terminal)
+    with get_lock("a"):
+        assert Said("release", "a", "--reason", "a test").status == 1
+
+
+def test_a_newer_holder_is_never_hit(monkeypatch):
+    """While the operator thinks, the lock goes to another: that one keeps it."""
+    first = get_lock("a").acquire()
+    second = []
+
+    def slowly():
+        first.release()
+        second.append(get_lock("a").acquire())
+        return "y"
+
+    answering(monkeypatch, slowly)
+    said = Said("release", "a", "--reason", "a test")
+    assert said.status == 1
+    assert f"{first.owner} doesn't hold it any more" in said.err
+    (hold,) = holds_of("a")
+    assert hold.owner == second[0].owner
+    second[0].release()
+
+
+def test_a_script_names_the_owner_it_means():
+    """Another's hold is left alone; --json tells what was done."""
+    with get_lock("a"):
+        said = Said("release", "a", "--reason", "a test", "--yes", "--owner", "somebody:1")
+        assert (said.status, said.error) == (1, "'a' on 'default' isn't held by somebody:1")
+    lease = get_lock("a").acquire()
+    done = Said("release", "a", "--reason", "a test", "--yes", "--json", "--owner", lease.owner).json
+    assert (done["done"], done["owner"]) == (True, lease.owner)
+
+
+def test_one_of_several_holders_must_be_named():
+    """A semaphore has more than one; the error lists them."""
+    with ExitStack() as stack:
+        semaphore = get_semaphore("mail", permits=2)
+        owners = [stack.enter_context(semaphore).owner for _ in range(2)]
+        said = Said("release", "mail", "--reason", "a test", "--yes")
+        assert said.status == 2
+        assert all(owner in said.error for owner in owners)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.25, "0.2s"), (42, "42s"), (185, "3m05s"), (7800, "2h10m"), (273_600, "3d04h")],
+)
+def test_lengths_of_time_are_readable(value, text):
+    """From tenths of a second to days."""
+    assert output.seconds(value) == text
+
+
+def test_settings_may_be_named_after_the_verb() -> None:
+    """`manage.py locks list --settings x` is what one types; Django reads it, and the verb lets it pass."""
+    program = (sys.executable, "-m", "django", "locks", "list", "--json")
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run(
+        [*program, "--settings", "tests.settings", "--pythonpath", "."],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert '"rows"' in done.stdout

@@ -1,0 +1,259 @@
+"""`locks run`: the command runs under the lock, never without it, and ends as it would by itself."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from locking import get_lock
+from locking.core.lock import force_release
+from locking.inspection.held import holds_of
+from locking.keys.names import UNSET
+from locking.management.locks.running import Job, run
+from locking.testing import simulate_contention
+from locking.testing.contract.base import until
+from tests import ROOT
+
+PATIENCE = 30.0
+
+
+def job(*command, **options):
+    """A job on the lock `a`."""
+    defaults = {"name": "a", "backend": "default", "ttl": UNSET, "wait": UNSET}
+    return Job(command=command, **{**defaults, **options})
+
+
+def shell(text, **options):
+    """A job that runs a line of shell."""
+    return job("sh", "-c", text, **options)
+
+
+@pytest.fixture
+def pipes(tmp_path):
+    """Two named pipes by which a command says that it runs, and is told to go on."""
+    names = [str(tmp_path / name) for name in ("started", "go")]
+    for name in names:
+        os.mkfifo(name)
+    return names
+
+
+@contextmanager
+def meanwhile(pipes, step):
+    """Do `step` while the command runs: it has written to one pipe and reads from the other."""
+    found = []
+
+    def act():
+        Path(pipes[0]).read_bytes()
+        try:
+            found.append(step())
+        finally:
+            Path(pipes[1]).write_bytes(b"\n")
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    yield found
+    thread.join(PATIENCE)
+    assert found, "the command did not start, or the step failed"
+
+
+def waiting_between(pipes, then=""):
+    """The shell's side of `meanwhile`."""
+    return f"echo > {pipes[0]}; read line < {pipes[1]}; {then}"
+
+
+@pytest.mark.parametrize(("text", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
+def test_it_ends_as_its_command_does(text, status):
+    """Exit statuses pass through; a signal adds 128, as in a shell."""
+    report = run(shell(text))
+    assert (report.status, report.message) == (status, "")
+    assert report.held is not None
+
+
+def test_the_lock_is_held_exactly_while_the_command_runs(pipes):
+    """Held while it runs, free when it has ended."""
+    with meanwhile(pipes, lambda: get_lock("a").locked()) as found:
+        assert run(shell(waiting_between(pipes))).status == 0
+    assert found == [True]
+    assert not get_lock("a").locked()
+
+
+def test_the_command_is_told_its_token(tmp_path):
+    """It rises from run to run, for the command to hand on to what checks it."""
+    for name in ("first", "second"):
+        run(shell(f"echo $HOLDFAST_LOCK $HOLDFAST_FENCING_TOKEN > {tmp_path / name}", fenced=True))
+    (one, first), (two, second) = (tmp_path.joinpath(n).read_text().split() for n in ("first", "second"))
+    assert one == two == "a"
+    assert 0 < int(first) < int(second)
+
+
+@pytest.mark.parametrize(("options", "status"), [({}, 75), ({"on_conflict": 0}, 0)])
+def test_without_the_lock_nothing_is_run(tmp_path, options, status):
+    """Others have it: the exit status is the one that was asked for."""
+    with simulate_contention("a"):
+        report = run(shell(f"touch {tmp_path / 'ran'}", wait=0, **options))
+    assert report.status == status
+    assert "'a'" in report.message
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_backend_nothing_is_run(tmp_path, backend_down):
+    """69, with the backend's own words."""
+    report = run(shell(f"touch {tmp_path / 'ran'}", backend=backend_down))
+    assert report.status == 69
+    assert "doesn't answer" in report.message
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("program", "status"), [("/no/such/program", 127), ("/", 126)])
+def test_a_command_that_cannot_be_started_frees_the_lock(program, status):
+    """127 where there is none, 126 where it can't be run."""
+    report = run(job(program))
+    assert report.status == status
+    assert program in report.message
+    assert not get_lock("a").locked()
+
+
+def break_it():
+    """Take the lock away from anyone who has it."""
+    (hold,) = holds_of("a")
+    return force_release("a", owner=hold.owner)
+
+
+def test_a_command_whose_lock_is_lost_is_stopped_with_all_it_started(monkeypatch, pipes, tmp_path):
+    """SIGTERM, which this one ignores, and SIGKILL after the grace, for the whole group."""
+    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", 3.0)
+    begin = f"trap '' TERM; sleep 1000 & echo $! > {tmp_path / 'child'}; "
+    text = begin + waiting_between(pipes, "wait")
+    with meanwhile(pipes, break_it) as broken:
+        report = run(shell(text, grace=0.2))
+    assert broken == [True]
+    assert report.status == 70
+    assert report.message.startswith("the lock 'a' was lost: the command was stopped")
+    until(lambda: is_gone(int((tmp_path / "child").read_text())), PATIENCE)
+
+
+def is_gone(pid):
+    """Whether a process has ended; one that nobody has waited for has ended too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_command_that_hears_sigterm_may_tidy_up(monkeypatch, pipes, tmp_path):
+    """Within the grace it ends by itself."""
+    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", 6.0)
+    tidy = f"trap 'echo tidy > {tmp_path / 'tidied'}; exit 0' TERM; "
+    text = tidy + waiting_between(pipes, "while :; do sleep 0.01; done")
+    with meanwhile(pipes, break_it):
+        report = run(shell(text, grace=3.0))
+    assert report.status == 70
+    assert (tmp_path / "tidied").read_text() == "tidy\n"
+
+
+def test_a_ttl_ends_the_command_before_the_lease_ends():
+    """SIGTERM comes so early that SIGKILL falls to the end of the lease."""
+    report = run(job("sleep", "1000", ttl=1.0, grace=0.5))
+    assert report.status == 70
+    assert report.message.startswith("the lock 'a' was about to end: the command was stopped")
+
+
+def test_an_outage_stops_the_command_before_the_lease_ends(monkeypatch, own_redis, locks_on, pipes):
+    """A lease that can't be renewed any more is as good as over."""
+    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", 1.2)
+    locks_on(own_redis.url, socket_timeout=0.3)
+    text = waiting_between(pipes, "sleep 1000")
+    with meanwhile(pipes, own_redis.pause):
+        report = run(shell(text, grace=0.2))
+    own_redis.resume()
+    assert report.status == 70
+    assert "the command was stopped" in report.message
+
+
+def test_a_loss_that_shows_only_at_the_end_is_told(pipes):
+    """The command was done before anybody knew: whether it was alone can't be said, so it doesn't count."""
+    with meanwhile(pipes, break_it):
+        report = run(shell(waiting_between(pipes, "exit 0")))
+    assert report.status == 70
+    assert report.message.endswith("the command had ended with exit status 0")
+
+
+# as a process of its own
+
+
+@contextmanager
+def started(*arguments, **options):
+    """`manage.py locks run …` as a shell starts it."""
+    command = [sys.executable, "manage.py", "locks", "run", *arguments]
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONWARNINGS": "ignore"}
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **(pipe | options)) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_go_to_the_command(number):
+    """It decides what they mean; its exit status is ours, and the lock is free."""
+    text = f"trap 'exit 3' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.01; done"
+    with started("a", "--", "sh", "-c", text) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == 3
+    assert not get_lock("a").locked()
+
+
+def test_a_signal_ends_the_wait_for_the_lock():
+    """The place in the queue is given up, and the command never runs."""
+    with get_lock("a"), started("--wait", "600", "--json", "a", "--", "echo", "ran") as process:
+        until(lambda: holds_of("a")[0].waiters == 1, PATIENCE)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 128 + signal.SIGTERM
+        assert holds_of("a")[0].waiters == 0
+    assert out == ""
+    assert '"message": "stopped while waiting for the lock"' in err
+
+
+def as_in_a_terminal():
+    """Have the terminal as one's own, and Ctrl-C heard even where these tests run in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_the_terminal_is_the_commands():
+    """It reads from it, and Ctrl-C reaches it once."""
+    ours, theirs = pty.openpty()
+    text = "trap 'echo interrupted' INT; read line; echo got $line; read line; exit 5"
+    with started(
+        "a", "--", "sh", "-c", text,
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=as_in_a_terminal,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        os.write(ours, b"hello\n")
+        read_until(ours, b"got hello")
+        os.write(ours, b"\x03")
+        read_until(ours, b"interrupted")
+        os.write(ours, b"\n")  # it may have been interrupted just before it began to read
+        assert process.wait(PATIENCE) == 5
+    os.close(ours)
+
+
+def read_until(terminal, text):
+    """Read from a terminal until `text` has come."""
+    read = b""
+    while text not in read:
+        read += os.read(terminal, 1024)

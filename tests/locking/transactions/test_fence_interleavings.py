@@ -1,0 +1,362 @@
+"""Two holders at two connections, on every database and isolation level: the one unit is sold once."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from django.db import connections, transaction
+
+from locking import LockTransactionError, StaleFencingToken, get_lock, locked_transaction
+from locking.core.lease import Lease, State
+from tests.locking.support.fenced_databases import (
+    MARIADB,
+    POSTGRESQL,
+    REFUSED,
+    SQLITE,
+    Database,
+    sales,
+    sell,
+)
+from tests.locking.support.players import Player, two_players
+
+SERVERS = [*POSTGRESQL, *MARIADB]
+EVERYWHERE = [*SERVERS, SQLITE]
+
+on = pytest.mark.parametrize
+
+
+def section(alias: str):
+    """Return the fenced section that everybody wants to enter."""
+    return locked_transaction("shop", using=alias, fenced=True, ttl=60, wait=10)
+
+
+def lock() -> Lease:
+    """Take the lock alone; the lease must be kept, or it counts as given up."""
+    return get_lock("shop", fenced=True, ttl=60, wait=10).acquire()
+
+
+def sell_if_nobody_has(buyer: str) -> None:
+    """Read, decide, write."""
+    if not sales():
+        sell(buyer)
+
+
+@on("fenced_database", EVERYWHERE, indirect=True, ids=str)
+def test_a_holder_that_was_overtaken_before_its_transaction_is_refused(
+    fenced_database: str, redis_room: redis.Redis
+) -> None:
+    """A has the lock, Redis forgets it, B sells; A still believes in its lease, and the database doesn't."""
+    with two_players(fenced_database) as (a, b):
+        lease = a.does(lock)
+        redis_room.flushdb()
+        b.enters(section(fenced_database))
+        b.does(sell_if_nobody_has, "B")
+        b.leaves()
+        with pytest.raises(StaleFencingToken, match=f"token {lease.fencing_token}"):
+            a.enters(section(fenced_database))
+    assert sales() == ["B"]
+
+
+@on("fenced_database", SERVERS, indirect=True, ids=str)
+def test_a_holder_behind_its_fence_keeps_the_next_one_waiting(
+    fenced_database: str, redis_room: redis.Redis
+) -> None:
+    """A is behind its fence when it loses the lock: B gets it, waits for A's end, and reads A's sale."""
+    with two_players(fenced_database) as (a, b):
+        a.enters(section(fenced_database))
+        redis_room.flushdb()
+        waiting = b.begins_to_enter(section(fenced_database))
+        assert b.is_seen_waiting()
+        a.does(sell_if_nobody_has, "A")
+        a.leaves()
+        assert waiting.result(30)
+        b.does(sell_if_nobody_has, "B")
+        b.leaves()
+    assert sales() == ["A"]
+
+
+@on("fenced_database", SERVERS, indirect=True, ids=str)
+def test_an_older_holder_that_waited_at_the_fence_is_refused(
+    fenced_database: str, redis_room: redis.Redis
+) -> None:
+    """B is behind its fence, A with the older token waits for it: when B has committed, A is stale."""
+    with two_players(fenced_database) as (a, b):
+        held = a.does(lock)
+        redis_room.flushdb()
+        b.enters(section(fenced_database))
+        waiting = a.begins_to_enter(section(fenced_database))
+        assert a.is_seen_waiting()
+        b.does(sell_if_nobody_has, "B")
+        b.leaves()
+        with pytest.raises(StaleFencingToken):
+            waiting.result(30)
+        assert held.state is State.LOST
+    assert sales() == ["B"]
+
+
+@on("fenced_database", SERVERS, indirect=True, ids=str)
+def test_an_older_holder_goes_on_where_the_newer_one_gave_up(
+    fenced_database: str, redis_room: redis.Redis
+) -> None:
+    """B rolls back, its token is gone with it, and A, whom nobody has overtaken, sells."""
+    with two_players(fenced_database) as (a, b):
+        held = a.does(lock)
+        redis_room.flushdb()
+        b.enters(section(fenced_database))
+        waiting = a.begins_to_enter(section(fenced_database))
+        assert a.is_seen_waiting()
+        b.does(transaction.set_rollback, True, fenced_database)
+        with pytest.raises(LockTransactionError):
+            b.leaves()
+        assert waiting.result(30) is held
+        a.does(sell_if_nobody_has, "A")
+        a.leaves()
+    assert sales() == ["A"]
+
+
+@on("fenced_database", EVERYWHERE, indirect=True, ids=str)
+def test_what_was_read_in_one_transaction_may_be_used_in_the_next(fenced_database: str) -> None:
+    """One hold, one token, several transactions: all of them pass."""
+    with get_lock("shop", fenced=True) as lease:
+        with locked_transaction("shop", using=fenced_database, fenced=True) as first:
+            seen = sales()
+        with locked_transaction("shop", using=fenced_database, fenced=True) as second:
+            sell(f"after {len(seen)}")
+        assert first.fencing_token == second.fencing_token == lease.fencing_token
+    assert sales() == ["after 0"]
+
+
+@on("fenced_database", EVERYWHERE, indirect=True, ids=str)
+def test_a_number_minted_twice_belongs_to_the_first(fenced_database: str, redis_room: redis.Redis) -> None:
+    """After a failover B has A's very number: the owner tells them apart, and A's next transaction passes."""
+    with two_players(fenced_database) as (a, b):
+        first = a.does(lock).leases[0]
+        a.enters(section(fenced_database))
+        a.leaves()
+        redis_room.flushdb()
+        second = b.does(lock).leases[0]
+        second.token = first.token
+        redis_room.flushdb()
+        with pytest.raises(StaleFencingToken):
+            b.enters(section(fenced_database))
+        a.enters(section(fenced_database))
+        a.does(sell_if_nobody_has, "A")
+        a.leaves()
+    assert sales() == ["A"]
+
+
+@on("fenced_database", EVERYWHERE, indirect=True, ids=str)
+def test_the_present_holder_of_a_number_minted_twice_gets_a_new_one(
+    fenced_database: str, redis_room: redis.Redis
+) -> None:
+    """B has A's very number, and Redis says that B holds the lock: B gets a higher token, A is refused."""
+    with two_players(fenced_database) as (a, b):
+        first = a.does(lock).leases[0]
+        a.enters(section(fenced_database))
+        a.leaves()
+        redis_room.flushdb()
+        second = b.does(lock).leases[0]
+        second.token = first.token
+        b.enters(section(fenced_database))
+        b.does(sell_if_nobody_has, "B")
+        b.leaves()
+        assert second.token > first.token
+        with pytest.raises(StaleFencingToken):
+            a.enters(section(fenced_database))
+    assert sales() == ["B"]
+
+
+@on("fenced_database", EVERYWHERE, indirect=True, ids=str)
+def test_a_holder_that_was_behind_the_fence_gets_no_new_token(
+    fenced_database: str, redis_room: redis.Redis
+) -> None:
+    """A reads, B sells, and Redis falls back to a copy that names A: A must not act on what it read."""
+    with two_players(fenced_database) as (a, b):
+        held = a.does(lock)
+        copy = redis_room.dump("shop") or b""
+        a.enters(section(fenced_database))
+        assert a.does(sales) == []
+        a.leaves()
+        redis_room.flushdb()
+        b.enters(section(fenced_database))
+        b.does(sell_if_nobody_has, "B")
+        b.leaves()
+        redis_room.restore("shop", 60_000, copy, replace=True)
+        with pytest.raises(StaleFencingToken):
+            a.enters(section(fenced_database))
+        assert held.state is State.LOST
+    assert sales() == ["B"]
+
+
+@on("fenced_database", SERVERS, indirect=True, ids=str)
+def test_a_holder_that_is_given_a_token_reads_what_was_sold(
+    fenced_database: str, redis_room: redis.Redis
+) -> None:
+    """Redis falls back to a copy that names A, which has read nothing: A passes, and sees B's sale."""
+    with two_players(fenced_database) as (a, b):
+        held = a.does(lock)
+        copy = redis_room.dump("shop") or b""
+        redis_room.flushdb()
+        b.enters(section(fenced_database))
+        redis_room.restore("shop", 60_000, copy, replace=True)
+        waiting = a.begins_to_enter(section(fenced_database))
+        assert a.is_seen_waiting()
+        b.does(sell_if_nobody_has, "B")
+        b.leaves()
+        assert waiting.result(10) is held
+        a.does(sell_if_nobody_has, "A")
+        a.leaves()
+    assert sales() == ["B"]
+
+
+@on("fenced_database", [REFUSED], indirect=True, ids=str)
+def test_an_isolation_level_that_writes_over_what_it_does_not_see_is_refused(fenced_database: str) -> None:
+    """REPEATABLE READ without snapshot isolation is told before the body runs, and the lock is free."""
+    with (
+        pytest.raises(LockTransactionError, match="innodb_snapshot_isolation=ON"),
+        section(fenced_database),
+    ):
+        pytest.fail("the body ran")
+    assert not get_lock("shop").locked()
+
+
+# --- the mistakes, on the real thing ----------------------------------------------------------------------
+
+
+TOKENS = {"A": 1, "B": 2}
+
+
+def begin() -> None:
+    """Open a transaction by hand."""
+    transaction.set_autocommit(False, "fenced")
+
+
+def commit() -> None:
+    """End it."""
+    transaction.commit("fenced")
+    transaction.set_autocommit(True, "fenced")
+
+
+def fence(buyer: str) -> None:
+    """The statement of the fence, wherever the test puts it."""
+    from locking.transactions.fence import _write
+
+    assert _write(connections["fenced"], "shop", TOKENS[buyer], buyer, "mark")
+
+
+def fence_for_update(buyer: str) -> None:
+    """A fence that locks the row, and writes only what changes."""
+    with connections["fenced"].cursor() as cursor:
+        cursor.execute("SELECT token FROM locking_fence WHERE name = 'shop' FOR UPDATE")
+        (token,) = cursor.fetchone()
+        assert token <= TOKENS[buyer]
+        if token < TOKENS[buyer]:
+            cursor.execute("UPDATE locking_fence SET token = %s WHERE name = 'shop'", [TOKENS[buyer]])
+
+
+def fence_in_a_savepoint(buyer: str) -> None:
+    """A fence whose savepoint is rolled back."""
+    point = transaction.savepoint("fenced")
+    fence(buyer)
+    transaction.savepoint_rollback(point, "fenced")
+
+
+def play(script: str, a: Player, b: Player, fence=fence) -> None:
+    """Play steps such as `A begin`, `B read`; a sale is made by anyone who has read that there was none."""
+    seen: dict[str, list[str]] = {}
+
+    def step(player: Player, buyer: str, what: str) -> None:
+        if what == "read":
+            seen[buyer] = player.does(sales)
+        elif what == "sell":
+            assert seen[buyer] == []
+            player.does(sell, buyer)
+        elif what == "fence":
+            player.does(fence, buyer)
+        else:
+            player.does({"begin": begin, "commit": commit}[what])
+
+    for line in script.split(","):
+        buyer, what = line.split()
+        step({"A": a, "B": b}[buyer], buyer, what)
+
+
+READ_FIRST = "A begin,A read,B begin,B read,A fence,A sell,A commit,B fence,B sell,B commit"
+FENCE_LAST = "A begin,A read,A sell,B begin,B read,B sell,A fence,A commit,B fence,B commit"
+OVERLAPPING = "A begin,A fence,A read,B begin,B fence,B read,A sell,A commit,B sell,B commit"
+NO_FENCE = "A begin,A read,B begin,B read,A sell,A commit,B sell,B commit"
+
+
+NAMES: dict[object, str] = {
+    **{database: str(database) for database in [*EVERYWHERE, REFUSED]},
+    NO_FENCE: "no fence",
+    READ_FIRST: "read first",
+    FENCE_LAST: "fence last",
+    OVERLAPPING: "overlapping",
+    fence: "",
+    fence_in_a_savepoint: "in a savepoint",
+}
+
+
+@on(
+    ("fenced_database", "script", "mistaken"),
+    [
+        (POSTGRESQL[0], NO_FENCE, fence),
+        (POSTGRESQL[1], NO_FENCE, fence),
+        (POSTGRESQL[0], READ_FIRST, fence),
+        (POSTGRESQL[0], FENCE_LAST, fence),
+        (POSTGRESQL[0], OVERLAPPING, fence_in_a_savepoint),
+        (POSTGRESQL[1], OVERLAPPING, fence_in_a_savepoint),
+        (MARIADB[0], NO_FENCE, fence),
+        (MARIADB[0], READ_FIRST, fence),
+        (MARIADB[0], FENCE_LAST, fence),
+        (REFUSED, READ_FIRST, fence),
+    ],
+    indirect=["fenced_database"],
+    ids=NAMES.get,
+)
+def test_a_mistaken_fence_sells_the_unit_twice(fenced_database: str, script: str, mistaken) -> None:
+    """No fence, read first, fence last, a fence in a savepoint: both buyers get the one unit there is."""
+    start_with_a_row(fenced_database)
+    with two_players(fenced_database) as (a, b):
+        play(script, a, b, mistaken)
+    assert sales() == ["A", "B"]
+
+
+@on("fenced_database", [POSTGRESQL[1]], indirect=True, ids=str)
+def test_for_update_is_no_fence_under_repeatable_read(fenced_database: str) -> None:
+    """B waits for A's row lock with a snapshot from before A's sale; A has changed nothing in the row, so B's
+    statement goes through, and B reads that nobody has bought.
+    """
+    start_with_a_row(fenced_database, token=1)
+    with two_players(fenced_database) as (a, b):
+        a.does(begin)
+        a.does(fence_for_update, "A")
+        b._pid = b.does(b._process)
+        b.does(begin)
+        waiting = b.begins(fence_for_update, "B")
+        assert b.is_seen_waiting()
+        a.does(sell_if_nobody_has, "A")
+        a.does(commit)
+        waiting.result(30)
+        b.does(sell_if_nobody_has, "B")
+        b.does(commit)
+    assert sales() == ["A", "B"]
+
+
+def start_with_a_row(alias: str, token: int = 0) -> None:
+    """Put a fence row there, as an earlier holder left it."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO locking_fence (name, token, owner, mark, updated_at)"
+            " VALUES ('shop', %s, 'A', '', '2026-01-01 00:00:00')",
+            [token],
+        )
+
+
+def test_the_matrix_is_whole() -> None:
+    """Every isolation level that each server has is tried, or refused."""
+    levels = {"read committed", "repeatable read", "serializable"}
+    assert {database.isolation for database in POSTGRESQL} == levels
+    assert {database.isolation for database in MARIADB} == levels
+    assert Database("mariadb", "repeatable read") == REFUSED

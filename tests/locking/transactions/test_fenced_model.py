@@ -1,0 +1,213 @@
+"""`FencedModel`: a row that carries the token itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+import redis
+from django.db import connection, models
+
+from locking import LockLost, LockNotOwned, StaleFencingToken, get_lock
+from locking.core.lease import Lease, SingleLease
+from locking.models import FencedModel
+from tests.locking.support.helpers import elsewhere
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Account(FencedModel):
+    """Money, protected by a lock of its own."""
+
+    balance = models.IntegerField(default=100)
+    objects: models.Manager[Account] = models.Manager()
+
+    class Meta:
+        app_label = "fenced_tests"
+
+
+@pytest.fixture
+def account(transactional_db: None) -> Iterator[Account]:
+    """An account with 100 in it."""
+    with connection.schema_editor() as editor:
+        editor.create_model(Account)
+    yield Account.objects.create()
+    with connection.schema_editor() as editor:
+        editor.delete_model(Account)
+
+
+def hold(name: str = "account") -> Lease:
+    """Take the lock for a while."""
+    return get_lock(name, fenced=True, ttl=60).acquire()
+
+
+def test_the_newest_holder_writes(account: Account) -> None:
+    """Values and expressions are written, read back, and carry the token of the hold."""
+    with get_lock("account", fenced=True) as lease:
+        account = Account.fenced_get(lease, pk=account.pk)
+        account.fenced_update(lease, balance=models.F("balance") - 30)
+        assert account.balance == 70
+        account.fenced_update(lease, balance=60)
+    stored = Account.objects.get()
+    assert (stored.balance, stored.fence_token) == (60, lease.fencing_token)
+    assert stored.fence_owner == lease.leases[0].owner
+
+
+def test_a_holder_that_was_overtaken_does_not_write(account: Account, redis_room: redis.Redis) -> None:
+    """The next holder has written: the one before is refused, with both tokens, and nothing changes."""
+    old = hold()
+    account = Account.fenced_get(old, pk=account.pk)
+    redis_room.flushdb()
+
+    def overtake() -> int:
+        with get_lock("account", fenced=True) as lease:
+            Account.fenced_get(lease).fenced_update(lease, balance=1)
+            return lease.fencing_token
+
+    newer = elsewhere(overtake)
+    for step in (lambda: account.fenced_update(old, balance=99), lambda: Account.fenced_get(old)):
+        with pytest.raises(StaleFencingToken, match=f"{old.fencing_token}.*{newer}"):
+            step()
+    assert Account.objects.get().balance == 1
+
+
+def lose_an_update(redis_room: redis.Redis, early: Account, old: Lease) -> int:
+    """A has read 100; B reads under a newer lease; A writes 95; B writes 93. Return what is stored."""
+    redis_room.flushdb()
+    new = elsewhere(hold)
+    late = Account.fenced_get(new)
+    with suppress(StaleFencingToken):
+        early.fenced_update(old, balance=early.balance - 5)
+    late.fenced_update(new, balance=late.balance - 7)
+    return Account.objects.get().balance
+
+
+def test_an_update_that_was_decided_on_an_older_read_is_refused(
+    account: Account, redis_room: redis.Redis
+) -> None:
+    """B has read behind its stamp, so A's write is refused before B overwrites it: no update is lost."""
+    old = hold()
+    early = Account.fenced_get(old, pk=account.pk)
+    assert lose_an_update(redis_room, early, old) == 93
+    with pytest.raises(StaleFencingToken):
+        early.fenced_update(old, balance=early.balance - 5)
+
+
+def test_mutant_a_stamp_after_the_read_loses_an_update(
+    account: Account, redis_room: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only the write is fenced, A's write succeeds between B's read and B's write, and is gone."""
+    written: list[int] = []
+
+    def get(lease: Lease, **lookup: object) -> Account:
+        return Account.objects.get(**lookup)
+
+    def write(row: Account, lease: Lease, *, balance: int) -> None:
+        assert row._stamp(lease.leases[0])
+        Account.objects.update(balance=balance)
+        written.append(balance)
+
+    monkeypatch.setattr(Account, "fenced_get", get)
+    monkeypatch.setattr(Account, "fenced_update", write)
+    old = hold()
+    assert lose_an_update(redis_room, Account.objects.get(), old) == 93
+    assert written == [95, 93], "both were told that they had written, and 5 are missing"
+
+
+def test_an_instance_that_was_read_without_the_fence_is_refused(account: Account) -> None:
+    """What it says may be old by now: the message has the call that reads it anew."""
+    lease = hold()
+    with pytest.raises(ValueError, match=rf"Account\.fenced_get\(lease, pk={account.pk}\)"):
+        account.fenced_update(lease, balance=1)
+    Account.fenced_get(lease)
+    with pytest.raises(ValueError, match="was not read by fenced_get under this lease"):
+        account.fenced_update(lease, balance=1)
+    assert Account.objects.get().balance == 100
+
+
+def test_a_newer_holder_between_the_stamp_and_the_read_is_noticed(
+    account: Account, redis_room: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In autocommit the two are statements of their own: what is read must carry the own stamp."""
+    old = hold()
+    stamp = Account._stamp
+
+    def and_be_overtaken(row: Account, lease: SingleLease) -> bool:
+        done = stamp(row, lease)
+        redis_room.flushdb()
+        newer = elsewhere(hold)
+        assert stamp(row, newer.leases[0])
+        return done
+
+    monkeypatch.setattr(Account, "_stamp", and_be_overtaken)
+    with pytest.raises(StaleFencingToken):
+        Account.fenced_get(old)
+
+
+def test_after_a_clock_that_ran_ahead_the_present_holder_goes_on(account: Account) -> None:
+    """A row with a token of the next hour gives way to the present holder, who is given a higher one."""
+    token = int((time.time() + 3600) * 1_000_000)
+    Account.objects.update(fence_token=token, fence_owner="gone:1")
+    lease = hold()
+    Account.fenced_get(lease).fenced_update(lease, balance=1)
+    assert lease.fencing_token == token + 1
+    assert Account.objects.get().balance == 1
+
+
+def test_a_number_minted_twice_belongs_to_the_first(account: Account, redis_room: redis.Redis) -> None:
+    """The same token of another owner is refused."""
+    first = hold()
+    Account.fenced_get(first).fenced_update(first, balance=1)
+    redis_room.flushdb()
+    second = elsewhere(hold)
+    second.leases[0].token = first.fencing_token
+    redis_room.flushdb()
+    with pytest.raises(StaleFencingToken):
+        Account.fenced_get(second)
+    assert Account.objects.get().balance == 1
+
+
+def test_a_lease_that_has_ended_does_not_even_ask(
+    account: Account, django_assert_num_queries: object
+) -> None:
+    """What is known to be over needs no database to say so."""
+    lost, released = hold(), hold("other")
+    lost.leases[0].lose()
+    released.release()
+    with django_assert_num_queries(0):  # type: ignore[operator]
+        with pytest.raises(LockLost):
+            account.fenced_update(lost, balance=1)
+        with pytest.raises(LockNotOwned):
+            account.fenced_update(released, balance=1)
+        with pytest.raises(LockLost):
+            Account.fenced_get(lost, pk=account.pk)
+
+
+def test_a_row_that_is_gone_is_told_from_a_stale_token(account: Account) -> None:
+    """Deleted is deleted, not overtaken."""
+    lease = hold()
+    account = Account.fenced_get(lease, pk=account.pk)
+    Account.objects.all().delete()
+    with pytest.raises(Account.DoesNotExist, match="no longer"):
+        account.fenced_update(lease, balance=1)
+    with pytest.raises(Account.DoesNotExist):
+        Account.fenced_get(lease, pk=account.pk)
+
+
+def test_a_lease_of_several_names_is_refused(account: Account) -> None:
+    """Which of the tokens protects the row must be said."""
+    with get_lock("a", "b", fenced=True) as lease:
+        with pytest.raises(ValueError, match=r"lease\.leases"):
+            Account.fenced_get(lease)
+        Account.fenced_get(lease.leases[1]).fenced_update(lease.leases[1], balance=1)
+    assert Account.objects.get().balance == 1
+
+
+def test_a_lease_without_a_token_is_refused(account: Account) -> None:
+    """A backend without tokens can protect no row."""
+    lease = hold()
+    lease.leases[0].token = 0
+    with pytest.raises(ValueError, match="fenced=True"):
+        Account.fenced_get(lease)
