@@ -44,7 +44,8 @@ def shared_site(request, tmp_path_factory) -> Iterator[CallSite]:
 
 @pytest.fixture
 def site(shared_site: CallSite, settings) -> CallSite:
-    """The same, with `LOCKING` on its servers."""
+    """The same, empty and with no listener of the test before, with `LOCKING` on its servers."""
+    shared_site.until_silent()
     for node in shared_site.nodes:
         node.ask("FLUSHALL")
     settings.LOCKING = {
