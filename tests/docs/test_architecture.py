@@ -1,4 +1,4 @@
-"""docs/architecture.md says what the code does: its floors are the import rules, its calls are traced."""
+"""The page on architecture says what the code does: its floors are the import rules, its calls are traced."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from locking import distributed_lock
 from tests import ROOT
 
 LOCKING = ROOT / "locking"
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs/library/explanation" / "architecture.md").read_text()
 ROW = re.compile(r"^\| \d+ \| `([^`]+)` \| `([^`]+)` \|", re.MULTILINE)
 
 Call = tuple[str, str]

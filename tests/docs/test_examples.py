@@ -9,7 +9,7 @@ from django.test import SimpleTestCase
 from config.settings import INSTALLED_APPS
 from tests import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
@@ -50,8 +50,8 @@ def test_the_links_of_a_page_lead_somewhere(page):
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
-    """docs/why.md says for each promise which test keeps it."""
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "why.md").read_text()))
+    """The page *Why another lock?* says for each promise which test keeps it."""
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/library/explanation" / "why.md").read_text()))
     sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "locking" / "testing").rglob("*.py")]
     defined = {name for path in sources for name in re.findall(r"def (test_\w+)", path.read_text())}
     assert len(named) > 20
