@@ -48,7 +48,7 @@ class Step:
 def pattern_of(expected: str) -> str:
     """Return a regular expression of an output as a page prints it."""
     lines = (
-        r"(?:.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*?") + r"\n"
+        r"(?:.*\n)*?" if line.strip() == "…" else re.escape(line).replace("…", ".*?") + r"\n"
         for line in expected.splitlines()
     )
     return "".join(lines) or r"\n"
