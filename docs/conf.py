@@ -1,5 +1,6 @@
 """Sphinx: `make docs`."""
 
+import html
 import re
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ project = "Holdfast"
 author = "The Holdfast developers"
 copyright = "2026, The Holdfast developers"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-exclude_patterns = ["requirements.txt", "draw.py"]
+exclude_patterns = ["requirements.txt"]
 nitpicky = False
 
 myst_enable_extensions = ["deflist"]
@@ -43,6 +44,8 @@ copybutton_only_copy_prompt_lines = True
 html_theme = "furo"
 html_title = "Holdfast"
 html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 SENTINELS = {"UNSET": "<of the alias>", "DEFAULT_ALIAS": "'default'", "NO_HOLD": "0.0"}
 """Defaults as a reader understands them, by the names that the code has for them."""
@@ -75,8 +78,21 @@ def hide_unset(app: Sphinx, doctree: nodes.document) -> None:
         del paragraph[at - 1 : at + 1]  # with the bar before it
 
 
+def put_in(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    """Put drawn pictures into the page: in a file of their own they couldn't follow the chosen mode."""
+    if app.builder.format != "html":
+        return
+    for image in list(doctree.findall(nodes.image)):
+        path = Path(app.srcdir, image["uri"])
+        if path.suffix == ".svg" and 'class="drawn"' in (drawing := path.read_text()):
+            label = html.escape(image.get("alt", ""))
+            frame = f'<div class="picture" role="region" tabindex="0" aria-label="{label}">{drawing}</div>'
+            image.replace_self(nodes.raw("", frame, format="html"))
+
+
 def setup(app: Sphinx) -> None:
     """Have the docstrings shown as a reader needs them."""
     app.connect("autodoc-process-signature", show_defaults)
     app.connect("autodoc-process-docstring", split_errors, priority=400)
     app.connect("doctree-read", hide_unset)
+    app.connect("doctree-resolved", put_in)
