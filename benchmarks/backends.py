@@ -40,7 +40,7 @@ PATIENCE: Final = 40.0
 SETTLED: Final = 0.05
 """Seconds after which another process, asked to wait, surely waits in the queue."""
 
-PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "backends" / "index.md"
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs/library/reference/backends/index.md"
 BEGIN, END = "<!-- measured -->", "<!-- end -->"
 
 Record = dict[str, Any]

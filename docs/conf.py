@@ -1,11 +1,98 @@
 """Sphinx: `make docs`."""
 
+import html
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import django
+from django.conf import settings
+from docutils import nodes
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+settings.configure(  # enough for autodoc to import `locking`: no server, no shop
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "locking"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    LOCKING={"default": {"BACKEND": "locking.backends.memory.MemoryBackend"}},
+)
+django.setup()
+
 project = "Holdfast"
 author = "The Holdfast developers"
 copyright = "2026, The Holdfast developers"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["requirements.txt"]
+nitpicky = False
+
 myst_enable_extensions = ["deflist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
+
+default_role = "code"  # docstrings say `name`, as Markdown does
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "all"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_use_legacy_class_based = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Options", "params_style")]
+
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+
 html_theme = "furo"
 html_title = "Holdfast"
-exclude_patterns = ["requirements.txt", "draw.py"]
+html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+
+SENTINELS = {"UNSET": "<of the alias>", "DEFAULT_ALIAS": "'default'", "NO_HOLD": "0.0"}
+"""Defaults as a reader understands them, by the names that the code has for them."""
+
+ERROR_IN_LINE = re.compile(r"(?<=[.;]) (?=(?:Lock|Backend|Stale|Value|Type)\w*: )")
+
+
+def show_defaults(
+    app: Sphinx, what: str, name: str, obj: object, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Write the value of a default in a signature, not its name."""
+    for internal, shown in SENTINELS.items():
+        signature = signature and re.sub(rf"=\s?{internal}\b", f"={shown}", signature)
+    return signature, returned
+
+
+def split_errors(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+    """Give each error of a docstring's `Raises:` an entry of its own."""
+    for number in range(len(lines) - 1, -1, -1):
+        if lines[number].startswith("    ") and len(parts := ERROR_IN_LINE.split(lines[number])) > 1:
+            indent = " " * (len(parts[0]) - len(parts[0].lstrip()))
+            lines[number : number + 1] = [parts[0], *(indent + part for part in parts[1:])]
+
+
+def hide_unset(app: Sphinx, doctree: nodes.document) -> None:
+    """Take `Unset` out of shown types: leaving an argument out is what it means."""
+    for shown in [node for node in doctree.findall(nodes.Text) if node.endswith("Unset")]:
+        kind = shown.parent if isinstance(shown.parent.parent, nodes.paragraph) else shown.parent.parent
+        paragraph, at = kind.parent, kind.parent.index(kind)
+        del paragraph[at - 1 : at + 1]  # with the bar before it
+
+
+def put_in(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    """Put drawn pictures into the page: in a file of their own they couldn't follow the chosen mode."""
+    if app.builder.format != "html":
+        return
+    for image in list(doctree.findall(nodes.image)):
+        path = Path(app.srcdir, image["uri"])
+        if path.suffix == ".svg" and 'class="drawn"' in (drawing := path.read_text()):
+            label = html.escape(image.get("alt", ""))
+            frame = f'<div class="picture" role="region" tabindex="0" aria-label="{label}">{drawing}</div>'
+            image.replace_self(nodes.raw("", frame, format="html"))
+
+
+def setup(app: Sphinx) -> None:
+    """Have the docstrings shown as a reader needs them."""
+    app.connect("autodoc-process-signature", show_defaults)
+    app.connect("autodoc-process-docstring", split_errors, priority=400)
+    app.connect("doctree-read", hide_unset)
+    app.connect("doctree-resolved", put_in)

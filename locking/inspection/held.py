@@ -86,7 +86,7 @@ class Waiter:
 
     @property
     def who(self) -> str:
-        """`host:pid:thread`, as far as known."""
+        """Host, pid and thread of the waiter, joined by colons, as far as known."""
         return ":".join(str(part) for part in (self.host, self.pid, self.thread) if part is not None)
 
     @property
@@ -167,7 +167,7 @@ class HeldLock:
 
     @property
     def holder(self) -> str:
-        """`host:pid:thread` where the process has told them, else the owner."""
+        """Host, pid and thread, joined by colons, where the process has told them, else the owner."""
         if self.host is None:
             return self.owner
         return ":".join(str(part) for part in (self.host, self.pid, self.thread) if part is not None)

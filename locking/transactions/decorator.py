@@ -140,7 +140,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             synchronous function; an async one can't have it, and commits what it does by itself.
         using: database alias, or several, of that transaction; a view is taken out of their ATOMIC_REQUESTS.
         fenced: have each database check the fencing token before the function reads anything, so that a
-            holder that was overtaken can't write; see `docs/how-to/fencing.md`. With `atomic=False` it is the
+            holder that was overtaken can't write; see the page *Fencing*. With `atomic=False` it is the
             function's own `locked_transaction(…, fenced=True)` of the same names that checks it.
         retries: how often the whole function is run again, in a new transaction under the same lock, when the
             database gave its transaction up for another's sake (a serialization failure, a deadlock). Once

@@ -70,7 +70,7 @@ def locked_transaction(
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive by the watchdog.
         wait: seconds to wait for the lock; 0 = don't, None = without end.
         fenced: have each database check the fencing token before the body reads anything, so that a holder
-            that was overtaken can't write; see `docs/how-to/fencing.md`.
+            that was overtaken can't write; see the page *Fencing*.
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the block ends earlier.
         on_lost: called with the lease when it is found lost.

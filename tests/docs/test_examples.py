@@ -1,6 +1,5 @@
 import re
 import unittest
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,15 +7,9 @@ from django.test import SimpleTestCase
 
 from config.settings import INSTALLED_APPS
 from tests import ROOT
+from tests.docs.pages import PAGES, name_of
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
-
-
-def name_of(page: Path) -> str:
-    """Return a page's path from the root of the project."""
-    return str(page.relative_to(ROOT))
 
 
 @pytest.mark.django_db(transaction=True)
@@ -42,16 +35,9 @@ def failures_of_test_cases(names: dict[str, Any]) -> list[Any]:
     return result.failures + result.errors
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_links_of_a_page_lead_somewhere(page):
-    """Every link to a file of the project names one that is there."""
-    targets = [page.parent / target for target in LINK.findall(page.read_text())]
-    assert [target for target in targets if not target.exists()] == []
-
-
 def test_every_promise_names_a_test_that_exists() -> None:
-    """docs/why.md says for each promise which test keeps it."""
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "why.md").read_text()))
+    """The page *Why another lock?* says for each promise which test keeps it."""
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/library/explanation" / "why.md").read_text()))
     sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "locking" / "testing").rglob("*.py")]
     defined = {name for path in sources for name in re.findall(r"def (test_\w+)", path.read_text())}
     assert len(named) > 20

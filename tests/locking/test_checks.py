@@ -27,7 +27,7 @@ from locking.backends.redis.health import judge, parse_info
 from locking.transactions.decorator import DECORATED
 from tests import ROOT
 
-REFERENCE = ROOT / "docs" / "reference" / "checks.md"
+REFERENCE = ROOT / "docs" / "library" / "reference" / "checks.md"
 REDIS = "locking.backends.redis.RedisBackend"
 MEMORY = "locking.backends.memory.MemoryBackend"
 

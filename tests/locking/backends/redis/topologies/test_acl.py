@@ -1,4 +1,4 @@
-"""The rights that docs/how-to/acl.md lists are enough, and none of them is idle."""
+"""The rights that docs/library/how-to/acl.md lists are enough, and none of them is idle."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, 
 
 pytestmark = needs_redis_server
 
-PAGE = ROOT / "docs" / "how-to" / "acl.md"
+PAGE = ROOT / "docs" / "library" / "how-to" / "acl.md"
 
 
 def rights(section: str) -> list[str]:

@@ -1,0 +1,166 @@
+"""The diagrams of the pages, drawn with `shapes`."""
+
+from __future__ import annotations
+
+from shapes import Row, Span, arrow, box, svg, timeline, words
+
+
+def release() -> str:
+    """Release before and after COMMIT."""
+    early = (
+        Row(
+            "request A",
+            [Span(0, 3, "lock", "bad"), Span(3, 6.5, "transaction open, not committed", "work")],
+            [(6.5, "COMMIT: stock 9", "quiet")],
+        ),
+        Row(
+            "request B",
+            [Span(1, 3, "waits", "wait"), Span(3, 8, "lock", "bad")],
+            [(3.4, "reads stock 10, which A has sold: it is sold twice", "bad")],
+        ),
+    )
+    late = (
+        Row(
+            "request A",
+            [Span(0, 6, "lock around the transaction", "good")],
+            [(4.6, "COMMIT: stock 9", "quiet")],
+        ),
+        Row(
+            "request B",
+            [Span(1, 6, "waits", "wait"), Span(6, 9, "lock", "good")],
+            [(6.2, "reads stock 9", "good")],
+        ),
+    )
+    told = "Released before COMMIT, B reads the old stock; released after it, B reads what A has written."
+    shapes = [*timeline(8, "Released before COMMIT", early), *timeline(190, "Released after COMMIT", late)]
+    return svg(700, 375, told, shapes)
+
+
+def fence() -> str:
+    """The fence, with a holder that is paused beyond its lease."""
+    rows = (
+        Row(
+            "holder A",
+            [
+                Span(0, 1.6, "lock, token 33", "good"),
+                Span(1.6, 6.4, "paused: its lease ends meanwhile", "wait"),
+                Span(6.4, 8.4, "wakes up, writes", "bad"),
+            ],
+            [(6.4, "writes with token 33", "bad")],
+        ),
+        Row(
+            "holder B",
+            [Span(3, 6, "lock, token 34; writes", "good")],
+            [(3, "the fence is set to 34", "good")],
+        ),
+        Row(
+            "database",
+            [Span(0, 3, "fence: 33"), Span(3, 9, "fence: 34")],
+            [(6.4, "refuses 33: StaleFencingToken", "good")],
+        ),
+    )
+    told = (
+        "A holder that was paused beyond its lease writes with token 33; the database knows 34 and refuses."
+    )
+    return svg(700, 240, told, timeline(8, "A paused holder, and the fence", rows))
+
+
+LADDER = (
+    ("Is all that must wait one transaction?", "locks of the transaction", "the commit is the release"),
+    ("Do you have Redis?", "Redis", "with Sentinel or Cluster another takes over"),
+    ("An ensemble of ZooKeeper or etcd?", "ZooKeeper, etcd", "a majority agrees on each lock"),
+    ("PostgreSQL, and many locks a second?", "session locks", "a killed holder's lock is free at once"),
+    ("Any database?", "rows of the database", "nothing new to run"),
+    ("Tests, a script, one process?", "memory", "needs nothing"),
+)
+
+
+def engines() -> str:
+    """Which engine to take: the first question that is answered by yes."""
+    shapes = []
+    for number, (question, engine, because) in enumerate(LADDER):
+        y = 16 + 62 * number
+        shapes += [box(16, y, 300, question), arrow((316, y + 19), (384, y + 19), "yes", -12)]
+        shapes.append(box(384, y, 300, engine, because, "good"))
+        if number:
+            shapes.append(arrow((60, y - 24), (60, y), "no", 8, 4))
+    told = "; ".join(f"{question} {engine}" for question, engine, _ in LADDER)
+    return svg(700, 16 + 62 * len(LADDER), told, shapes)
+
+
+def lease() -> str:
+    """The states of a lease."""
+    shapes = [
+        box(40, 60, 190, "held", "until its local deadline", "good"),
+        box(400, 60, 200, "unknown", "the backend doesn't answer"),
+        box(400, 170, 200, "lost", "never held again", "bad"),
+        box(40, 170, 190, "released", "the lock is free"),
+        words(16, 30, "acquired", "quiet"),
+        arrow((70, 24), (100, 60)),
+        arrow((230, 72), (400, 72), "no answer", -26),
+        arrow((400, 90), (230, 90), "answers in time", -42, 16),
+        arrow((520, 98), (520, 170), "its deadline passes", 8, 4),
+        arrow((230, 98), (400, 180), "taken away, or forgotten", -120, 22),
+        arrow((90, 98), (90, 170), "release()", 8, 4),
+        words(
+            16,
+            232,
+            "ensure_held() passes while it is held or unknown; lost is LockLost, released is LockNotOwned.",
+            "quiet",
+        ),
+    ]
+    return svg(700, 245, "The states of a lease: held, unknown, lost, released.", shapes)
+
+
+def order() -> str:
+    """The states of an order."""
+    shapes = [
+        box(20, 70, 130, "placed", "units are taken", "work"),
+        box(290, 16, 130, "paid", "", "good"),
+        box(290, 80, 130, "cancelled", "units go back"),
+        box(290, 144, 130, "expired", "units go back"),
+        arrow((150, 80), (290, 40), "pay", -8, -6),
+        arrow((150, 92), (290, 98), "cancel", 0, -5),
+        arrow((150, 102), (290, 160), "the window ends", -100, 18),
+        arrow((355, 54), (355, 80), "cancel", 8, 5),
+    ]
+    return svg(450, 200, "A placed order is paid, cancelled or expires; a paid one may be cancelled.", shapes)
+
+
+def stock() -> str:
+    """Where units are, and what says why."""
+    shapes = [
+        box(250, 20, 190, "Product", "on_hand, reserved", "work"),
+        box(20, 20, 170, "StockMovement", "the ledger: + and − units"),
+        box(500, 20, 180, "StockReservation", "promised, until it ends"),
+        box(20, 130, 170, "OrderItem", "sold; and returned"),
+        box(250, 130, 190, "StockSegment", "units set apart"),
+        box(500, 130, 180, "StockClaim", "units of an open sale"),
+        arrow((190, 39), (250, 39)),
+        arrow((500, 39), (440, 39)),
+        arrow((345, 130), (345, 58)),
+        arrow((590, 130), (430, 58)),
+        arrow((105, 130), (105, 58)),
+        words(200, 30, "sums up", "quiet"),
+        words(446, 30, "reserved", "quiet"),
+        words(112, 98, "one for each", "quiet"),
+        words(
+            16,
+            204,
+            "on_hand + segments + claims = the sum of the movements; every sale and every return has one.",
+            "quiet",
+        ),
+    ]
+    return svg(
+        700, 220, "A product's units on hand, in segments and in claims are the sum of its movements.", shapes
+    )
+
+
+DIAGRAMS = {
+    "release.svg": release,
+    "fence.svg": fence,
+    "engines.svg": engines,
+    "lease.svg": lease,
+    "order.svg": order,
+    "stock.svg": stock,
+}

@@ -1,0 +1,455 @@
+"""Every name in the documentation exists, and every public name is in the documentation."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import get_commands
+from django.dispatch import Signal
+from django.utils.module_loading import import_string
+
+import locking
+from inventory.strategies import STRATEGIES
+from locking import conf, exceptions, get_lock, locked_transaction, signals
+from locking.backends.etcd import options as etcd_options
+from locking.backends.redis import topology
+from locking.backends.redlock import RedlockBackend
+from locking.backends.zookeeper import options as zookeeper_options
+from locking.contrib import groups, opentelemetry, prometheus
+from locking.core.lease import State
+from locking.inspection.held import KINDS, STATES
+from locking.testing import pytest_plugin
+from locking.transactions.decorator import Options
+from tests import ROOT
+from tests.docs.pages import LIBRARY, PAGES, SHOP, SPOKEN, coded, name_of, prose_of, rows, section
+from tests.docs.test_blocks import options_of, parser_of, verbs_of
+
+REFERENCE = LIBRARY / "reference"
+API = sorted((REFERENCE / "api").glob("*.md"))
+DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|exception|data):: (\S+)$", re.MULTILINE)
+TEXT = {page: page.read_text() for page in PAGES}
+
+
+def documented() -> list[str]:
+    """Return the dotted paths that the reference is made of."""
+    return [path for page in API for path in DIRECTIVE.findall(TEXT[page])]
+
+
+# --- the API ----------------------------------------------------------------------------------------------
+
+INTERNAL = {
+    "locking.signals": {"Dispatcher", "Fields", "Signal", "announce", "heard", "inform", "tell", "waiting"},
+    "locking.contrib.celery": {"QueueSlot", "act_for", "countdown", "retry", "running_task"},
+    "locking.contrib.prometheus": {"Meter", "Series"},
+    "locking.contrib.opentelemetry": {"Spans", "attributes"},
+    "locking.contrib.health": {"Attempt", "Probe", "Probes", "ask_backend", "ask_database"},
+    "locking.contrib.redisson": set(),
+    "locking.testing": set(),
+    "locking.testing.contract": set(),
+    "locking.testing.pytest_plugin": {"pytest_addoption", "pytest_configure"},
+    "locking.exceptions": set(),
+    "locking": set(),
+}  # fmt: skip
+"""Of the public modules, what other modules of `locking` use and projects don't."""
+
+PUBLIC = [import_module(name) for name in INTERNAL]
+
+
+def public_names(module: ModuleType) -> set[str]:
+    """Return what a module offers: `__all__`, or what it defines itself without an underscore."""
+    if hasattr(module, "__all__"):
+        return set(module.__all__)
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value) or isinstance(value, Signal))
+        and getattr(value, "__module__", module.__name__) in (module.__name__, Signal.__module__)
+    }
+
+
+@pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
+def test_what_is_public_is_in_the_reference(module: ModuleType) -> None:
+    """Each public name of a public module has an entry, by this path or by that of the package."""
+    known = {path.rpartition(".")[2] for path in documented()}
+    assert public_names(module) - INTERNAL[module.__name__] - known == set()
+
+
+@pytest.mark.parametrize("path", documented())
+def test_what_is_in_the_reference_exists(path: str) -> None:
+    """Each entry of the reference is there, once, and has a docstring."""
+    assert documented().count(path) == 1
+    found = import_string(path)
+    assert found.__doc__ or not inspect.isclass(found)
+
+
+def test_every_backend_is_in_the_reference() -> None:
+    """The classes that `BACKEND` may name are those of the overview's table and of the API pages."""
+    table = {cell for row in rows(section(REFERENCE / "overview.md", "Settings")) for cell in coded(row[0])}
+    assert {path for path in table if path.startswith("locking.backends.")} == backends()
+    assert backends() <= set(documented())
+
+
+def backends() -> set[str]:
+    """Return the dotted paths of the backends, as their packages export them."""
+    folder = Path(import_module("locking.backends").__path__[0])
+    packages = [
+        f"locking.backends.{path.name}" for path in folder.iterdir() if (path / "__init__.py").is_file()
+    ]
+    names = {f"{name}.{each}" for name in packages for each in getattr(import_module(name), "__all__", ())}
+    return {path for path in names if path.endswith("Backend")} | {"locking.backends.redlock.RedlockBackend"}
+
+
+DOTTED = re.compile(r"`(locking(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")
+NOT_PYTHON = re.compile(r"locking\.[EW]\d+|locking\.(?:view|release|extend)_\w+")
+"""Ids of checks, and permissions."""
+
+
+@pytest.mark.parametrize("page", SPOKEN, ids=name_of)
+def test_dotted_paths_exist(page: Path) -> None:
+    """A dotted path in backticks is a module or something in one, or an attribute of a span."""
+    spans = set(re.findall(r'"(locking\.[\w.]+)"', inspect.getsource(opentelemetry.attributes)))
+    named = {path for path in DOTTED.findall(TEXT[page]) if not NOT_PYTHON.fullmatch(path)}
+    assert [path for path in sorted(named - spans) if not exists(path)] == []
+
+
+def exists(path: str) -> bool:
+    """Return whether a dotted path leads to a module, or through one to an attribute."""
+    module, _, rest = path, "", ""
+    while module:
+        try:
+            found: Any = import_module(module)
+        except ModuleNotFoundError:
+            module, _, name = module.rpartition(".")
+            rest = f"{name}.{rest}".strip(".")
+            continue
+        for name in filter(None, rest.split(".")):
+            if not hasattr(found, name):
+                return False
+            found = getattr(found, name)
+        return True
+    return False
+
+
+# --- arguments, errors, events ------------------------------------------------------------------------------
+
+
+def test_the_options_of_the_decorator() -> None:
+    """The overview's table and the docstring have each option of `@distributed_lock`, and no others."""
+    table = rows(section(REFERENCE / "overview.md", "`@distributed_lock`"))
+    listed = {name for row in table for name in coded(row[0])}
+    explained = set(re.findall(r"^    (\w+): ", inspect.getdoc(locking.distributed_lock) or "", re.MULTILINE))
+    options = {field.name for field in fields(Options)}
+    assert listed == options
+    assert options <= explained | {"keys"}
+
+
+@pytest.mark.parametrize("function", [get_lock, locked_transaction], ids=lambda function: function.__name__)
+def test_the_arguments_of_the_overview(function: Any) -> None:
+    """The overview names the arguments of `get_lock` and `locked_transaction`, and no others."""
+    shown = re.search(rf"^`{function.__name__}\(([^)]*)\)", TEXT[REFERENCE / "overview.md"], re.MULTILINE)
+    assert shown is not None
+    assert set(re.findall(r"\w+", shown[1])) == set(inspect.signature(function).parameters)
+
+
+def drawn(kind: type[Exception], indent: str = "") -> Iterator[str]:
+    """Yield the lines of a tree of errors."""
+    yield indent + kind.__name__
+    for child in kind.__subclasses__():
+        if child.__module__ == exceptions.__name__:
+            yield from drawn(child, indent + "  ")
+
+
+def test_the_tree_of_errors() -> None:
+    """The overview draws the errors as their classes derive from one another."""
+    lines = section(REFERENCE / "overview.md", "Errors").splitlines()
+    shown = [match[0] for line in lines if (match := re.match(r" *(?:Lock|Stale|Backend)\w+", line))]
+    assert shown == list(drawn(exceptions.LockError))
+
+
+def test_the_states_of_a_lease() -> None:
+    """The overview and the pages on held locks name the states that there are."""
+    (lease,) = [row for row in rows(TEXT[REFERENCE / "overview.md"]) if row[0].startswith("`state`")]
+    assert {state.value for state in State} <= set(coded(lease[1]))
+    commands = TEXT[REFERENCE / "commands.md"]
+    (states,) = [row for row in rows(commands) if row[0] == "`--state`"]
+    (kinds,) = [row for row in rows(commands) if row[0] == "`--kind`"]
+    assert (set(coded(states[2])), set(coded(kinds[2]))) == (set(STATES), set(KINDS))
+
+
+def test_the_signals_and_their_outcomes() -> None:
+    """The page on signals has each signal and each outcome, and the overview each signal."""
+    table = rows(TEXT[LIBRARY / "how-to" / "signals.md"])
+    assert {row[0].strip("`") for row in table} == {
+        name for name in public_names(signals) if name.startswith("lock_")
+    }
+    assert {name for row in table for name in coded(row[1])} == set(get_args(signals.Outcome))
+    overview = set(coded(section(REFERENCE / "overview.md", "Signals and Celery")))
+    assert {row[0].strip("`") for row in table} <= overview
+
+
+def test_the_metrics() -> None:
+    """The page on metrics has each of Prometheus' metrics."""
+    source = inspect.getsource(prometheus.Meter)
+    made = {
+        name + ("_total" if kind == "Counter" else "")
+        for kind, name in re.findall(r'(Counter|Gauge|Histogram)\(\s*"(\w+)"', source)
+    }
+    assert {
+        name
+        for row in rows(TEXT[LIBRARY / "how-to" / "metrics.md"])
+        for name in coded(row[0])
+        if name.startswith("locking_")
+    } == made
+
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+def default_of(cell: str) -> str:
+    """Return the first thing in backticks of a table's cell on a default, or the cell."""
+    return (coded(cell) or [cell])[0]
+
+
+@pytest.mark.parametrize(("page", "title"), [("settings.md", ""), ("overview.md", "Settings")])
+def test_the_keys_of_an_alias(page: str, title: str) -> None:
+    """Both tables have each key of an alias, and its default; `CACHE` is explained, as it depends."""
+    text = section(REFERENCE / page, title) if title else TEXT[REFERENCE / page]
+    table = {
+        coded(row[0])[0]: default_of(row[1])
+        for row in rows(text)
+        if len(row) == 3 and re.fullmatch(r"`[A-Z_]+`", row[0])
+    }
+    table = {
+        key: value
+        for key, value in table.items()
+        if key not in groups.DEFAULTS and not key.startswith("LOCKING_")
+    }
+    assert set(table) == set(conf.DEFAULTS)
+    for key, value in conf.DEFAULTS.items():
+        if key not in ("CACHE", "LOCATION"):  # they depend on one another, and are explained
+            assert table[key].strip('"') == (value if isinstance(value, str) else repr(value)), key
+
+
+def sources(*folders: str) -> Iterator[str]:
+    for folder in folders:
+        for path in (ROOT / folder).rglob("*.py"):
+            yield path.read_text()
+
+
+def test_the_settings_beside_the_aliases() -> None:
+    """Every Django setting of this library is on the page of settings, and no other."""
+    used = {name for text in sources("locking") for name in re.findall(r"['\"](LOCKING_[A-Z_]+)['\"]", text)}
+    named = {
+        name for name in coded(TEXT[REFERENCE / "settings.md"]) if re.fullmatch(r"LOCKING_[A-Z_]+", name)
+    }
+    assert used == named
+
+
+def test_the_keys_of_the_metrics_setting() -> None:
+    """`LOCKING_METRICS` is shown with each of its keys, in the settings and on the page of metrics."""
+    for page in (REFERENCE / "settings.md", LIBRARY / "how-to" / "metrics.md"):
+        assert all(key in TEXT[page] for key in groups.DEFAULTS)
+
+
+def environment_variables() -> set[str]:
+    """Return what the demo's settings read from the environment."""
+    text = (ROOT / "config" / "settings.py").read_text()
+    read = set(re.findall(r"env\.\w+\(\s*\"([A-Z_]+)\"", text)) | set(
+        re.findall(r"env\.\w+\(\"([A-Z_]+)\"", text)
+    )
+    from config import coordination
+
+    return (
+        read
+        | {"DATABASE_URL"}
+        | {value for name, value in vars(coordination).items() if name in ("ZOOKEEPER", "ETCD", "REDLOCK")}
+    )
+
+
+def test_the_environment_of_the_shop() -> None:
+    """Each variable that the demo reads is on its page of settings, and no other."""
+    named = {name for row in rows(TEXT[SHOP / "reference" / "settings.md"]) for name in coded(row[0])}
+    assert named == environment_variables()
+
+
+def test_the_values_of_the_pytest_plugin() -> None:
+    """The page on testing has the places that the plugin knows."""
+    table = {coded(row[0])[0] for row in rows(TEXT[LIBRARY / "how-to" / "testing.md"]) if coded(row[0])}
+    assert set(pytest_plugin.PLACES) <= table
+
+
+# --- checks, commands, strategies, files ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "folder", "app"),
+    [
+        (REFERENCE / "checks.md", "locking", "locking"),
+        (SHOP / "reference" / "checks.md", "inventory", "inventory"),
+    ],
+    ids=["library", "shop"],
+)
+def test_the_checks(page: Path, folder: str, app: str) -> None:
+    """Each id of a check has a heading, and each heading an id."""
+    used = {
+        f"{app}.{found}"
+        for text in sources(folder)
+        for found in re.findall(r'"(?:locking\.|inventory\.)?([EW]\d{3})"', text)
+    }
+    named = re.findall(rf"^#+ `({app}\.[EW]\d+)`", TEXT[page], re.MULTILINE)
+    assert sorted(named) == sorted(used)
+
+
+@pytest.mark.parametrize("page", SPOKEN, ids=name_of)
+def test_ids_of_checks_exist(page: Path) -> None:
+    """A check that a page names is one that there is."""
+    known = set(
+        re.findall(
+            r"`((?:locking|inventory)\.[EW]\d+)`",
+            TEXT[REFERENCE / "checks.md"] + TEXT[SHOP / "reference" / "checks.md"],
+        )
+    )
+    assert set(re.findall(r"\b((?:locking|inventory)\.[EW]\d+)", TEXT[page])) <= known
+
+
+DJANGO_S = {
+    "-h",
+    "--help",
+    "--version",
+    "-v",
+    "--verbosity",
+    "--settings",
+    "--pythonpath",
+    "--traceback",
+    "--no-color",
+    "--force-color",
+    "--skip-checks",
+}
+
+
+def command_sections() -> list[tuple[Path, str, str]]:
+    """Return page, command line and text of each section about a command of manage.py."""
+    pages = (REFERENCE / "commands.md", SHOP / "reference" / "commands.md")
+    return [
+        (page, *match)
+        for page in pages
+        for match in re.findall(
+            r"^## `manage\.py ([^`]+)`\n(.*?)(?=^## |\Z)", TEXT[page], re.MULTILINE | re.DOTALL
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "line", "text"),
+    command_sections(),
+    ids=lambda value: value if isinstance(value, str) and "\n" not in value else "",
+)
+def test_the_options_of_a_command(page: Path, line: str, text: str) -> None:
+    """The table below a command has its options, and no others."""
+    words = line.split()
+    parser = parser_of(words[0])
+    parser = verbs_of(parser)[words[1]] if verbs_of(parser) else parser
+    shown = {option.split()[0] for row in rows(text) for option in coded(row[0])}
+    if words[1:2] == ["watch"]:
+        shown |= options_of(verbs_of(parser_of("locks"))["list"]) - DJANGO_S
+    assert shown == options_of(parser) - DJANGO_S
+
+
+def test_every_command_has_a_section() -> None:
+    """Each command of the library and of the shop, and each verb of `locks`, is in the reference."""
+    ours = {name for name, app in get_commands().items() if str(app) in ("locking", "inventory", "orders")}
+    verbs = {f"locks {verb}" for verb in verbs_of(parser_of("locks"))}
+    shown = {
+        " ".join(line.split()[:2]) if line.startswith("locks") else line.split()[0]
+        for _, line, _ in command_sections()
+    }
+    assert shown == (ours - {"locks"}) | verbs
+
+
+def test_the_strategies() -> None:
+    """The page on the ways to sell has each sound strategy in its table, and each broken one below it."""
+    page = SHOP / "explanation" / "strategies.md"
+    table = {name for row in rows(TEXT[page]) for name in coded(row[0])}
+    assert {name for name, strategy in STRATEGIES.items() if strategy.sound} <= table
+    assert set(STRATEGIES) <= set(coded(TEXT[page]))
+
+
+FILE = re.compile(r"`((?:locking|inventory|orders|config|tests|benchmarks|docs|ops|examples)/[\w./-]*)`")
+
+
+@pytest.mark.parametrize("page", SPOKEN, ids=name_of)
+def test_files_exist(page: Path) -> None:
+    """A path in backticks is a file or folder of the project."""
+    assert [path for path in FILE.findall(prose_of(page)) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", SPOKEN, ids=name_of)
+def test_named_tests_exist(page: Path) -> None:
+    """A test that a page names is one that there is."""
+    assert set(re.findall(r"`(test_\w+)`", TEXT[page])) <= names_of_tests()
+
+
+@cache
+def names_of_tests() -> set[str]:
+    """Return the names of all tests, those of the shipped contract included."""
+    nodes = (node for text in sources("tests", "locking/testing") for node in ast.walk(ast.parse(text)))
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {function.name for function in functions if function.name.startswith("test_")}
+
+
+def test_the_folders_of_the_readme() -> None:
+    """The README's list of folders names each that is there."""
+    shown = set(re.findall(r"^([a-z]+)/ +", TEXT[ROOT / "README.md"], re.MULTILINE))
+    there = {
+        path.name
+        for path in ROOT.iterdir()
+        if path.is_dir() and path.name.isalpha() and (any(path.glob("*.*")))
+    }
+    assert shown == {name for name in there if name not in ("build", "dist", "staticfiles")} | {"ops"}
+
+
+# --- options of the backends ------------------------------------------------------------------------------
+
+
+def shown_options() -> dict[str, set[str]]:
+    """Return by class the options that the page of settings lists."""
+    table = rows(section(REFERENCE / "settings.md", "Options of the backends"))
+    return {name: set(coded(row[1])) - {"KazooClient"} for row in table for name in coded(row[0])}
+
+
+def test_the_options_that_are_checked() -> None:
+    """Redis, ZooKeeper and etcd name their own options in one place each; the page has just these."""
+    shown = shown_options()
+    assert shown["RedisBackend"] == set(topology.OWN_OPTIONS)
+    assert shown["EtcdBackend"] == set(etcd_options.DEFAULTS)
+    assert shown["ZooKeeperBackend"] == set(zookeeper_options.OWN)
+    assert shown["MemoryBackend"] == set()
+
+
+@pytest.mark.parametrize(
+    "name", ["DatabaseBackend", "AdvisoryLockBackend", "TransactionLockBackend", "RowLockBackend"]
+)
+def test_the_options_that_are_refused(name: str) -> None:
+    """An unknown option is refused with a list of those that there are: the page has just these."""
+    path = f"locking.backends.database.{name}"
+    with pytest.raises(ImproperlyConfigured) as refused:
+        import_string(path)(conf.AliasSettings(alias="default", backend=path, options={"typo": 1}))
+    assert shown_options()[name] == set(re.findall(r"\w+", str(refused.value).partition("it knows")[2]))
+
+
+def test_the_options_of_redlock() -> None:
+    """What the docstring of the class explains is what the page lists."""
+    explained = re.findall(r"^    (\w+): ", inspect.getdoc(RedlockBackend) or "", re.MULTILINE)
+    assert shown_options()["RedlockBackend"] == set(explained)
