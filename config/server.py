@@ -52,6 +52,18 @@ class Server(MPServer):
         super()._respawn_workers(workers, spawn_target, target_loader, delay)
 
 
+def load_shop() -> None:
+    """Load the application before the workers are forked: one that replaces a killed one serves at once.
+
+    It opens no connection, which the workers would share.
+    """
+    from django.urls import get_resolver
+
+    import config.wsgi  # noqa: F401
+
+    _ = get_resolver().url_patterns  # Django would import the views at the first request
+
+
 def become_worker() -> None:
     """Prepare a worker right after its fork: a signal that comes while it starts ends it.
 
@@ -68,7 +80,7 @@ def main(arguments: Sequence[str]) -> None:
     """Serve `config.wsgi` until a signal says otherwise."""
     port, workers, threads = map(int, arguments)
     os.register_at_fork(after_in_child=become_worker)
-    Server(
+    server = Server(
         "config.wsgi:application",
         address=HOST,
         port=port,
@@ -83,7 +95,9 @@ def main(arguments: Sequence[str]) -> None:
         workers_kill_timeout=STOP_SECONDS,
         log_level=LogLevels.info,
         log_access=os.environ.get("GRANIAN_LOG_ACCESS_ENABLED", "").lower() in ("1", "true"),
-    ).serve()
+    )
+    server.on_startup(load_shop)
+    server.serve()
 
 
 if __name__ == "__main__":
