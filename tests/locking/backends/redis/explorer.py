@@ -662,9 +662,11 @@ class Explorer:
         world = self.world
         if not world.schedule and told != self._expected():
             yield f"without any fault it ended by {told}"
-        if told == "LockLost" and Fault.FORGOTTEN not in world.faults:
-            if world.clock.now < lease.leases[0].taken_at + SHORT_TTL:
-                yield "a lease that nothing has ended was called lost"
+        if told == "LockLost" and Fault.FORGOTTEN not in world.faults and self._is_young(lease):
+            yield "a lease that nothing has ended was called lost"
+
+    def _is_young(self, lease: Any) -> bool:
+        return bool(self.world.clock.now < lease.leases[0].taken_at + SHORT_TTL)
 
     def _has_the_given_hold(self) -> bool:
         """Whether the given owner's hold is there, or had to end."""
