@@ -55,13 +55,15 @@ class Server(MPServer):
 def load_shop() -> None:
     """Load the application before the workers are forked: one that replaces a killed one serves at once.
 
-    It opens no connection, which the workers would share.
+    It opens no connection, which the workers would share. What the first request would import comes along:
+    the views, and the backend of the locks.
     """
     from django.urls import get_resolver
 
     import config.wsgi  # noqa: F401
+    from locking.core.handler import locks
 
-    _ = get_resolver().url_patterns  # Django would import the views at the first request
+    _ = get_resolver().url_patterns, locks["default"]
 
 
 def become_worker() -> None:
