@@ -52,6 +52,20 @@ class Server(MPServer):
         super()._respawn_workers(workers, spawn_target, target_loader, delay)
 
 
+def load_shop() -> None:
+    """Load the application before the workers are forked: one that replaces a killed one serves at once.
+
+    It opens no connection, which the workers would share. What the first request would import comes along:
+    the views, and the backend of the locks.
+    """
+    from django.urls import get_resolver
+
+    import config.wsgi  # noqa: F401
+    from locking.core.handler import locks
+
+    _ = get_resolver().url_patterns, locks["default"]
+
+
 def become_worker() -> None:
     """Prepare a worker right after its fork: a signal that comes while it starts ends it.
 
@@ -68,7 +82,7 @@ def main(arguments: Sequence[str]) -> None:
     """Serve `config.wsgi` until a signal says otherwise."""
     port, workers, threads = map(int, arguments)
     os.register_at_fork(after_in_child=become_worker)
-    Server(
+    server = Server(
         "config.wsgi:application",
         address=HOST,
         port=port,
@@ -83,7 +97,9 @@ def main(arguments: Sequence[str]) -> None:
         workers_kill_timeout=STOP_SECONDS,
         log_level=LogLevels.info,
         log_access=os.environ.get("GRANIAN_LOG_ACCESS_ENABLED", "").lower() in ("1", "true"),
-    ).serve()
+    )
+    server.on_startup(load_shop)
+    server.serve()
 
 
 if __name__ == "__main__":

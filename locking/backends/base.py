@@ -150,6 +150,8 @@ class Waiter(ABC):
 
     owner: str = ""
     """The owner of the latest try, where each has one of its own; it is the lease's if that is granted."""
+    unsettled: bool = False
+    """After `leave`: the engine may grant the lock all the same, because a request wasn't answered."""
 
     @abstractmethod
     def try_acquire(self, *, queue: bool) -> Outcome:
@@ -163,7 +165,9 @@ class Waiter(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Leave the queue, and release a lock that was handed over meanwhile. Never raises a LockError."""
+        """Leave the queue, and release a lock that was handed over meanwhile. Never raises a LockError: what
+        may be left is `unsettled`.
+        """
 
 
 class AsyncWaiter(ABC):
@@ -171,6 +175,8 @@ class AsyncWaiter(ABC):
 
     owner: str = ""
     """See `Waiter.owner`."""
+    unsettled: bool = False
+    """See `Waiter.unsettled`."""
 
     @abstractmethod
     async def try_acquire(self, *, queue: bool) -> Outcome:

@@ -515,7 +515,7 @@ class SingleLock(Lock):
         except BaseException as error:
             self._clean_up_after(error, place.owner or owner, begun, outcome)
             if self._may_undo(outcome):
-                with self._released_if_interrupted(place.owner or owner):
+                with self._released_if_unsettled(place, owner):
                     place.leave()
             raise
         return self._leased(place.owner or owner, outcome, context, begun)
@@ -536,7 +536,7 @@ class SingleLock(Lock):
         except BaseException as error:
             self._clean_up_after(error, place.owner or owner, begun, outcome)
             if self._may_undo(outcome):
-                with self._released_if_interrupted(place.owner or owner):
+                with self._released_if_unsettled(place, owner):
                     await asyncio.shield(place.leave())
             raise
         return self._leased(place.owner or owner, outcome, context, begun)
@@ -656,13 +656,18 @@ class SingleLock(Lock):
             tell(signal, lambda: self._refusal(error, owner, waited))
 
     @contextmanager
-    def _released_if_interrupted(self, owner: str) -> Iterator[None]:
-        """A waiter that is interrupted while it leaves the queue may have been handed the lock unseen."""
+    def _released_if_unsettled(self, place: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
+        """A waiter that is interrupted while it leaves the queue, or gets no answer, may have been handed the
+        lock unseen.
+        """
+        unsettled = True
         try:
             yield
-        except BaseException:
-            release_retrier.schedule(self._backend, self.key, owner, self._options.ttl)
-            raise
+            unsettled = place.unsettled
+        finally:
+            if unsettled:
+                owner = place.owner or owner
+                release_retrier.schedule(self._backend, self.key, owner, self._options.ttl)
 
     def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
         contended = isinstance(error, LockNotAcquired)

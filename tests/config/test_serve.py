@@ -106,6 +106,32 @@ def test_a_worker_that_is_killed_again_and_again_is_replaced(tmp_path):
         assert answer(f"http://{HOST}:{port}/livez") == 200
 
 
+COUNTED = """
+import os
+from pathlib import Path
+from tests.settings import *
+with Path(os.environ["HOLDFAST_TEST_LOADS"]).open("a") as loads:
+    print(os.getpid(), file=loads)
+"""
+
+
+def test_a_new_worker_does_not_load_the_shop_again(tmp_path, monkeypatch):
+    """The shop is loaded once, before the workers are forked, so a killed one's successor serves at once."""
+    (tmp_path / "counted.py").write_text(COUNTED)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "counted")
+    monkeypatch.setenv("HOLDFAST_TEST_LOADS", str(tmp_path / "loads"))
+    with served(tmp_path / "log") as (process, port):
+        until(lambda: len(workers_of(process)) == 2, 30)
+        victims = workers_of(process)
+        for victim in victims:
+            victim.kill()
+        assert psutil.wait_procs(victims, timeout=30)[1] == []
+        until(lambda: len(workers_of(process)) == 2, 30)
+        assert answer(f"http://{HOST}:{port}/livez") == 200
+        assert (tmp_path / "loads").read_text() == f"{process.pid}\n"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
 def test_workers_end_with_a_killed_server(tmp_path):
     """No worker keeps the port when the server itself is killed."""

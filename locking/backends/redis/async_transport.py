@@ -520,4 +520,4 @@ class TaskWaiter(AsyncWaiter):
     async def leave(self) -> None:
         """See the base class."""
         if self._wait_steps is not None:
-            await arun(self._wait_steps.cancel())
+            self.unsettled = not await arun(self._wait_steps.cancel())

@@ -319,8 +319,6 @@ class Client:
 class ThreadWaiter(Waiter):
     """A thread that waits."""
 
-    __slots__ = ("_wait_steps",)
-
     def __init__(self, waiter: WaitSteps) -> None:
         self._wait_steps = waiter
 
@@ -334,4 +332,4 @@ class ThreadWaiter(Waiter):
 
     def leave(self) -> None:
         """See the base class."""
-        run(self._wait_steps.cancel())
+        self.unsettled = not run(self._wait_steps.cancel())

@@ -46,6 +46,9 @@ from locking.utils.clock import now
 
 NOT_ASKED: Final = Asked(0.0)
 
+NOBODY: Final = "-"
+"""An owner that never holds anything."""
+
 RECOVERY_PAUSE: Final = 0.1
 """Seconds between a waiter's questions while its server is away and another is to take over."""
 
@@ -81,7 +84,13 @@ class WaitSteps(ABC):
 
     @abstractmethod
     def _dequeue(self) -> Steps[bool]:
-        """Leave the queue; False: it isn't known whether that worked."""
+        """Leave the queue, and release what was granted; False: it isn't known whether that worked."""
+
+    def _withdraw(self) -> Steps[None]:
+        """Take back a place at which no message arrives any more; releases nothing, because it may be served
+        after the next request of this owner was granted.
+        """
+        yield from ()
 
     def try_acquire(self, queue: bool) -> Steps[Outcome]:
         """See `Waiter.try_acquire`.
@@ -184,8 +193,8 @@ class WaitSteps(ABC):
                 break
         return None
 
-    def cancel(self) -> Steps[None]:
-        """See `Waiter.leave`."""
+    def cancel(self) -> Steps[bool]:
+        """See `Waiter.leave`; False: a request of this waiter may yet be served, and take the lock."""
         is_dequeued = False
         try:
             is_dequeued = yield from self._dequeue()
@@ -193,6 +202,14 @@ class WaitSteps(ABC):
             if not is_dequeued:  # a place that can't be withdrawn must at least not be heard
                 self._close()
         yield from self._unsubscribe()
+        return is_dequeued and not self._resent
+
+    def _is_served(self, request: Request) -> Steps[bool]:
+        try:
+            yield from self._calls.call(request)
+        except LockError:
+            return False
+        return True
 
     def _unsubscribe(self) -> Steps[None]:
         if self._resent:  # a late request may enqueue anew: nobody must listen for it then
@@ -204,7 +221,7 @@ class WaitSteps(ABC):
     def _abandon(self) -> Steps[None]:
         """Start over: a waiter whose channel has no subscriber is passed over."""
         if self._subscription is not None:
-            yield from self._dequeue()
+            yield from self._withdraw()
             self._close()
 
     def _close(self) -> None:
@@ -254,12 +271,14 @@ class QueueWaitSteps(WaitSteps):
     def _dequeue(self) -> Steps[bool]:
         if self._subscription is None:
             return True
-        request = release_request(self._key, self._owner, index=self._calls.index, place=self._place())
-        try:
-            yield from self._calls.call(request)
-        except LockError:
-            return False
-        return True
+        return (yield from self._is_served(self._release_by(self._owner)))
+
+    def _withdraw(self) -> Steps[None]:
+        yield from self._is_served(self._release_by(NOBODY))
+
+    def _release_by(self, owner: str) -> Request:
+        """Return the request that takes this waiter's place out of the queue, and ends a hold of `owner`."""
+        return release_request(self._key, owner, index=self._calls.index, place=self._place())
 
 
 class ChannelWaitSteps(WaitSteps):
@@ -284,13 +303,8 @@ class ChannelWaitSteps(WaitSteps):
         return message.channel not in (b"", self._subscription.channel.encode())
 
     def _dequeue(self) -> Steps[bool]:
-        yield from ()
-        return True
-
-    def cancel(self) -> Steps[None]:
-        """Leave the kind's own queue, too; Redisson's drops a silent waiter by itself."""
-        yield from super().cancel()
+        """Leave the kind's own queue; Redisson's drops a silent waiter by itself."""
         request = self._kind.leave(self._key, self._owner) if self._enqueued else None
-        if request is not None:
-            with suppress(LockError):
-                yield from self._calls.call(request)
+        if request is None:
+            return True
+        return (yield from self._is_served(request))

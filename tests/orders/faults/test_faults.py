@@ -50,7 +50,7 @@ from tests.orders.faults.transport import KILLS
 
 WHOLE = os.environ.get("HOLDFAST_FAULTS") == "all"
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1200 if WHOLE else 120)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(7200 if WHOLE else 120)]
 
 SOUND = [name for name, each in STRATEGIES.items() if each.sound and not each.unconfigured()]
 """Without those on ZooKeeper, etcd and Redlock: their locks are the same code over another engine."""

@@ -38,6 +38,7 @@ from locking.backends.redis.verbs import Servers
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.lease import HOLDS, State, held_by
+from locking.core.lock import SingleLock
 from locking.core.renewal import renew
 from locking.utils.ownership import current_context
 from tests.locking.backends.redis.model import Clock, ModelServer
@@ -51,7 +52,10 @@ RIVAL = "00000000-0000-8000-8000-0000000000aa:1"
 GIVEN = "00000000-0000-8000-8000-0000000000cc:1"
 JAVA = "11111111-2222-4333-8444-555555555555:7"
 BYSTANDER = "00000000-0000-8000-8000-0000000000bb:1"
+SHORT_TTL = TTL / 2
+MILLISECOND = 0.001
 MOST_STEPS = 300
+STAYING = ("stays", "stays, ends", "stays, releases")
 
 
 class Fault(Enum):
@@ -63,6 +67,7 @@ class Fault(Enum):
     LOST_ANSWER = "the request is served, the answer never arrives"
     LATE_ANSWER = "the answer arrives after its reader gave up"
     LATE_REQUEST = "the request is served after its sender gave up"
+    OVERTAKEN = "the request is served after the two that follow it"
     CLOSED = "the server closes the socket"
     CLOCK = "the process sleeps for longer than the lease"
     FORGOTTEN = "the server restarts and has lost its data"
@@ -104,7 +109,11 @@ class World:
     clock: Clock = field(default_factory=Clock)
     steps: list[str] = field(default_factory=list)
     late: list[Callable[[], object]] = field(default_factory=list)
+    overtaken: list[tuple[int, Callable[[], object]]] = field(default_factory=list)
+    served: int = 0
     rivals: deque[Callable[[], object]] = field(default_factory=deque)
+    giving_up: deque[Callable[[], object]] = field(default_factory=deque)
+    ending: deque[Callable[[], object]] = field(default_factory=deque)
     pending: list[tuple[Any, str, str]] = field(default_factory=list)
     connections: list[Any] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -130,12 +139,30 @@ class World:
                 connection.end()
         return fault
 
+    def serve(self, request: Callable[[], object]) -> Any:
+        """Serve a request, and then those that were overtaken by enough others."""
+        self.served += 1
+        reply = request()
+        due = [late for at, late in self.overtaken if at <= self.served]
+        self.overtaken = [each for each in self.overtaken if each[0] > self.served]
+        for late in due:
+            late()
+        return reply
+
     def others_act(self) -> bool:
         """Let the holder that a waiter waits for do something; False when it has nothing to do."""
-        if not self.rivals:
+        return self.do(self.rivals)
+
+    def do(self, actions: deque[Callable[[], object]]) -> bool:
+        """Do the first of these, if there is one."""
+        if not actions:
             return False
-        self.rivals.popleft()()
+        actions.popleft()()
         return True
+
+    def move(self) -> None:
+        """Let the second server of the cluster own all slots from now on."""
+        self.servers[6379].moved = "0 model:6380"
 
     @property
     def faults(self) -> set[Fault]:
@@ -197,12 +224,15 @@ class ModelConnection:
             self.unread += 1
             if fault is Fault.LATE_REQUEST:
                 self.world.late.append(partial(self._served, request))
+            elif fault is Fault.OVERTAKEN:
+                self.world.overtaken.append((self.world.served + 2, partial(self._served, request)))
             elif fault is Fault.LATE_ANSWER:
-                self.world.late.append(partial(self.answers.append, self._served(request)))
+                reply = self.world.serve(partial(self._served, request))
+                self.world.late.append(partial(self.answers.append, reply))
             elif fault is Fault.READ_ONLY:
                 self.answers.append(ReadOnlyError("You can't write against a read only replica."))
             elif fault is not Fault.LOST_REQUEST:
-                reply = self._served(request)
+                reply = self.world.serve(partial(self._served, request))
                 if fault is not Fault.LOST_ANSWER:
                     self.answers.append(reply)
 
@@ -220,7 +250,7 @@ class ModelConnection:
         if b"UN" in verb:
             self.channels.discard(channel)
             self.server.listeners[channel].discard(self)
-        else:
+        elif self.is_connected:  # a request of a closed socket may be served, but nobody listens there
             self.channels.add(channel)
             self.server.listeners[channel].add(self)
         self.arrived()
@@ -417,6 +447,10 @@ CASES = [
     Case("lock, no replica acknowledges", get_lock, "lock", ack=True, neighbour="no replica"),
     Case("cluster, moved", get_lock, "lock", cluster="moved"),
     Case("cluster, waits", get_lock, "lock", cluster="moved", neighbour="releases"),
+    Case("cluster, moves", get_lock, "lock", body="acquire, move, release", cluster="moves"),
+    Case("lock, extended while renewed", get_lock, "lock", body="acquire, extend while renewing, release"),
+    *(Case(f"{kind}, free once given up", get, kind, neighbour="stays, ends") for kind, get in KINDS.items()),
+    Case("lock, granted while given up", get_lock, "lock", neighbour="stays, releases"),
 ]
 
 
@@ -436,6 +470,13 @@ class Explorer:
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
         patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(schedule=self._pend))
         patch.setattr("locking.backends.redis.backend.servers_of", lambda _: _servers(self.world, self.case))
+        clean_up = SingleLock._clean_up_after
+
+        def given_up(lock: SingleLock, *args: Any) -> None:  # after the last answer, before the waiter leaves
+            self.world.do(self.world.giving_up)
+            clean_up(lock, *args)
+
+        patch.setattr(SingleLock, "_clean_up_after", given_up)
 
     def _slept(self, seconds: float) -> None:
         if not self.world.others_act():
@@ -480,8 +521,11 @@ class Explorer:
         """Put the neighbours where they are; nothing of it is a step."""
         case, world = self.case, self.world
         if case.cluster:
-            world.servers[6379].moved = "0 model:6380"
             world.server = world.servers[6380]
+            if case.cluster == "moves":
+                world.servers[6379].share(world.server)
+            else:
+                world.move()
         world.server.replicas = 0 if case.neighbour == "no replica" else int(case.ack)
         world.server.execute(b"HSET", b"bystander", BYSTANDER.encode(), b"1")
         if case.neighbour.startswith("java"):
@@ -490,12 +534,14 @@ class Explorer:
             world.server.is_deaf = "unheard" in case.neighbour
         elif "given" in case.body:
             self._served(backend.kind.acquire(KEY, GIVEN, RIVAL_TTL, keep=False, queue=False))
-        elif case.neighbour in ("releases", "stays", "dies once"):
+        elif case.neighbour in ("releases", "dies once", *STAYING):
             kind = backend.kind if case.kind == "lock" else backend.variant(case.kind).kind
             rival = kind if case.kind != "read" else backend.variant("write").kind
             self._served(rival.acquire(KEY, RIVAL, RIVAL_TTL, keep=False, queue=False))
-            if case.neighbour != "stays":
-                world.rivals += [lambda: None, lambda: self._served(rival.release(KEY, RIVAL))]
+            then = {"stays": deque(), "stays, ends": world.ending, "stays, releases": world.giving_up}
+            acting = then.get(case.neighbour, world.rivals)
+            acting += [lambda: None] * (acting is world.rivals)
+            acting.append(lambda: self._served(rival.release(KEY, RIVAL)))
 
     def _java_releases(self) -> None:
         self.world.server.execute(b"DEL", KEY.encode())
@@ -544,6 +590,16 @@ class Explorer:
         if lease.name == KEY and single.owner not in self.holders():
             raise Violation("the user holds what the server has not granted")
 
+    def still_held(self, lease: Any) -> None:
+        """Check that the server keeps a lease for as long as its user counts on it."""
+        if lease.name != KEY or lease.remaining() <= 0 or Fault.FORGOTTEN in self.world.faults:
+            return
+        if lease.owner not in self.holders():
+            raise Violation("what the user counts on, the server has released")
+        left = self.world.server.do_pttl(KEY.encode()) / 1000
+        if self.case.kind in ("lock", "write", "fair") and lease.remaining() > left + MILLISECOND:
+            raise Violation(f"the user counts on {lease.remaining():g} s, the server on {left:g} s")
+
     def _has_minted(self, lease: Any) -> bool:
         """Whether the token was minted by the server, for this holder's entry in the index."""
         return lease.token in self.world.server.minted[LISTED[self.case.kind](lease.key, lease.owner)]
@@ -571,7 +627,8 @@ class Explorer:
 
     def _settle(self) -> None:
         """Let late requests arrive and carry out what is pending, as the thread for it would."""
-        for late in self.world.late:
+        self.world.do(self.world.ending)
+        for late in [late for _, late in self.world.overtaken] + self.world.late:
             late()
         for owner_backend, key, owner in self.world.pending:
             with contextlib.suppress(LockError):
@@ -579,7 +636,7 @@ class Explorer:
 
     def _check(self, lease: Any, told: str) -> None:
         world = self.world
-        problems = list(world.violations)
+        problems = [*world.violations, *self._untruths(lease, told)]
         ours = self.holders() - {RIVAL, JAVA, GIVEN}
         if "given" in self.case.body and lease is None and not self._has_the_given_hold():
             problems.append("the hold from before the attempt was released")
@@ -597,10 +654,19 @@ class Explorer:
             problems.append("a waiter that is gone still stands in the queue, and is listened for")
         if world.clock.now - Clock().now > WAIT + TTL + (1 + len(world.schedule)) * 60.0:
             problems.append("it took longer than any wait and any time-out")
-        if not world.schedule and told != self._expected():
-            problems.append(f"without any fault it ended by {told}")
         if problems:
             raise Violation(f"{self.case.name}, {self.driver}: {'; '.join(problems)}\n{self.told(world)}")
+
+    def _untruths(self, lease: Any, told: str) -> Iterator[str]:
+        """Yield what the user was told of the end that isn't so."""
+        world = self.world
+        if not world.schedule and told != self._expected():
+            yield f"without any fault it ended by {told}"
+        if told == "LockLost" and Fault.FORGOTTEN not in world.faults and self._is_young(lease):
+            yield "a lease that nothing has ended was called lost"
+
+    def _is_young(self, lease: Any) -> bool:
+        return bool(self.world.clock.now < lease.leases[0].taken_at + SHORT_TTL)
 
     def _has_the_given_hold(self) -> bool:
         """Whether the given owner's hold is there, or had to end."""
@@ -608,7 +674,11 @@ class Explorer:
         return is_over or Fault.FORGOTTEN in self.world.faults or GIVEN in self.holders()
 
     def _expected(self) -> str:
-        endings = {"stays": "LockNotAcquired", "no replica": "NotReplicated", "java unheard": "BackendError"}
+        endings = {
+            **dict.fromkeys(STAYING, "LockNotAcquired"),
+            "no replica": "NotReplicated",
+            "java unheard": "BackendError",
+        }
         return endings.get(self.case.neighbour, "released")
 
     def _is_heard_in_the_queue(self) -> bool:
@@ -646,10 +716,15 @@ def _use(explorer: Explorer, lock: Any, attempt: dict[str, Any]) -> None:
         _release_first(explorer, lock)
     lease = attempt["lease"] = lock.acquire()
     explorer.granted(lease)
-    if "renew" in explorer.case.body:
+    if "extend while" in explorer.case.body:
+        _extend_while_renewing(explorer, lease)
+    elif "renew" in explorer.case.body:
         _renew(explorer, lease)
     else:
         lease.extend(TTL)
+    explorer.still_held(lease)
+    if "move" in explorer.case.body:
+        explorer.world.move()
     lease.release()
     attempt["told"] = "released"
 
@@ -675,6 +750,22 @@ def _release_or_pend(explorer: Explorer, lease: Any) -> None:
         explorer.world.pending.append((lease.backend, lease.key, lease.owner))
 
 
+def _extend_while_renewing(explorer: Explorer, lease: Any) -> None:
+    """Have the server serve a renewal, then a shorter extension, whose answer is read first."""
+    backend = lease.backend
+    extend_many = backend.extend_many
+
+    def overtaken(leases: Any) -> list[bool | None]:
+        answers: list[bool | None] = extend_many(leases)
+        lease.extend(SHORT_TTL)
+        return answers
+
+    lease.renewed = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "extend_many", overtaken)
+        renew([lease])
+
+
 def _renew(explorer: Explorer, lease: Any) -> None:
     """Do what the watchdog does; another lease's key may have been overwritten by a program that uses it."""
     renewed = list(lease.leases)
@@ -693,6 +784,9 @@ async def _use_in_task(explorer: Explorer, lock: Any, attempt: dict[str, Any]) -
     lease = attempt["lease"] = await lock.aacquire()
     explorer.granted(lease)
     await lease.aextend(TTL)
+    explorer.still_held(lease)
+    if "move" in explorer.case.body:
+        explorer.world.move()
     await lease.arelease()
     attempt["told"] = "released"
 

@@ -91,6 +91,10 @@ class ModelServer:
         self._redis = LIBRARY(self._send)
         self._defect: Exception | None = None
 
+    def share(self, other: ModelServer) -> None:
+        """Have the data of another server: the slots of a cluster that are about to move."""
+        self.values, self.ends, self.minted = other.values, other.ends, other.minted
+
     def forget(self) -> None:
         """Lose all data, as a restart without persistence does."""
         self.values.clear()

@@ -111,6 +111,22 @@ def a_second_release_is_no_answer(patch):
     patch.setattr(Request, "settled", lambda self, reply: reply)
 
 
+def the_longer_extension_counts(patch):
+    """An extension that overlapped with a shorter one counts in full: audit defect 17."""
+    patch.setattr(lease, "safe_ttl", lambda extension: extension.ttl)
+
+
+def a_late_request_after_giving_up_is_forgotten(patch):
+    """A waiter that leaves counts as gone whatever was answered."""
+    cancel = waiter.WaitSteps.cancel
+
+    def settled(self):
+        yield from cancel(self)
+        return True
+
+    patch.setattr(waiter.WaitSteps, "cancel", settled)
+
+
 def a_place_is_not_withdrawn(patch):
     """Who gives up stays in the queue."""
 
@@ -133,6 +149,9 @@ MUTANTS = {
     a_place_is_not_withdrawn: "lock, in vain",
     a_late_request_is_not_released: "lock, free",
     a_late_request_is_heard: "lock, in vain",
+    a_second_release_is_no_answer: "lock, free",
+    the_longer_extension_counts: "lock, extended while renewed",
+    a_late_request_after_giving_up_is_forgotten: "lock, free once given up",
 }
 """By the rule that is taken out; audit defects 2, 15, 19, 4 first."""
 
@@ -140,6 +159,7 @@ ONLY_THREADS = {
     one_error_for_all_leases,
     an_unknown_answer_is_that_of_all_leases,
     a_release_unregisters_any_lease,
+    the_longer_extension_counts,
 }
 
 
