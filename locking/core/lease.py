@@ -317,13 +317,11 @@ class SingleLease(Lease):
         return self._state in (State.HELD, State.UNKNOWN) and not self.inherited
 
     def remaining(self) -> float:
-        """See `Lease.remaining`."""
         if self.inherited or self.unreleased or self._state not in (State.HELD, State.UNKNOWN):
             return 0.0
         return 0.0 if self._has_ended() else max(0.0, self.deadline - now())
 
     def ensure_held(self) -> None:
-        """See `Lease.ensure_held`."""
         if self.inherited:
             raise LockNotOwned(f"{self!r} belongs to the process that forked this one")
         state = self.state
@@ -338,7 +336,6 @@ class SingleLease(Lease):
             )
 
     def confirm(self) -> None:
-        """See `Lease.confirm`."""
         self.ensure_held()
         if not self.shared_name:
             return
@@ -372,14 +369,12 @@ class SingleLease(Lease):
     # prolonging
 
     def extend(self, ttl: float) -> None:
-        """See `Lease.extend`."""
         with self._extends(ttl) as extension:
             verb = self.backend.shorten if ttl < self.remaining() else self.backend.extend
             held = verb(self.key, self.owner, ttl)
         self._extended(held, extension)
 
     async def aextend(self, ttl: float) -> None:
-        """See `Lease.extend`."""
         with self._extends(ttl) as extension:
             verb = self.backend.ashorten if ttl < self.remaining() else self.backend.aextend
             held = await verb(self.key, self.owner, ttl)
@@ -466,7 +461,6 @@ class SingleLease(Lease):
     # ending
 
     def release(self) -> None:
-        """See `Lease.release`."""
         if not self._leave():
             return
         if self.min_hold and (rest := self._rest_of_min_hold()):
@@ -475,7 +469,6 @@ class SingleLease(Lease):
             self._ended(self.backend.release(self.key, self.owner), "released")
 
     async def arelease(self) -> None:
-        """See `Lease.release`."""
         if not self._leave():
             return
         if self.min_hold and (rest := self._rest_of_min_hold()):
@@ -525,7 +518,6 @@ class SingleLease(Lease):
             announce(lock_released, self.event(outcome))
 
     def leave_to_expire(self) -> None:
-        """See `Lease.keep`."""
         self.renewed = False
         if self.depth > 1:
             self.depth -= 1
@@ -550,7 +542,6 @@ class MultiLease(Lease):
 
     @property
     def leases(self) -> Sequence[SingleLease]:
-        """See `Lease.leases`."""
         return self._leases
 
     @property
@@ -564,22 +555,18 @@ class MultiLease(Lease):
         return min(lease.remaining() for lease in self._leases)
 
     def ensure_held(self) -> None:
-        """See `Lease.ensure_held`."""
         for lease in self._leases:
             lease.ensure_held()
 
     def confirm(self) -> None:
-        """See `Lease.confirm`."""
         for lease in self._leases:
             lease.confirm()
 
     def extend(self, ttl: float) -> None:
-        """See `Lease.extend`."""
         for lease in self._leases:
             lease.extend(ttl)
 
     async def aextend(self, ttl: float) -> None:
-        """See `Lease.extend`."""
         for lease in self._leases:
             await lease.aextend(ttl)
 
@@ -601,7 +588,6 @@ class MultiLease(Lease):
             raise errors[0]
 
     def leave_to_expire(self) -> None:
-        """See `Lease.keep`."""
         for lease in self._leases:
             lease.leave_to_expire()
 

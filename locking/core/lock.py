@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Final, Never
+from typing import Final, Never, Unpack
 from weakref import ref
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
-from locking.conf import DEFAULT_LEASE
 from locking.core import events, waits
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import EndOfBlock, Lease, MultiLease, SingleLease, State, held_by, latest_of
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
+from locking.core.options import CheckedOptions, LockOptions, options_of
 from locking.core.pending_release import release_retrier
 from locking.core.renewal import watchdogs
 from locking.exceptions import (
@@ -32,16 +32,7 @@ from locking.exceptions import (
     LockNotOwned,
     LockNotSupported,
 )
-from locking.keys.names import (
-    UNSET,
-    OnOpenTransaction,
-    Unset,
-    check_names,
-    check_on_open_transaction,
-    check_template,
-    check_ttl,
-    check_wait,
-)
+from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_names, check_wait
 from locking.signals import (
     LockEvent,
     announce,
@@ -55,7 +46,7 @@ from locking.signals import (
 )
 from locking.utils.call_site import CallSite, caller_site
 from locking.utils.clock import now
-from locking.utils.hints import refuse_keywords, with_hints
+from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import (
     current_context,
     is_owner_of,
@@ -70,22 +61,7 @@ LONGEST_SLEEP: Final = 30.0
 """Seconds after which a waiter asks again whatever it was told: a lost wake-up costs at most this."""
 
 
-NO_HOLD: Final = 0.0
-"""The default of `min_hold`: nearly nobody gives another, so the very object needs no check."""
-
-
-@with_hints
-def get_lock(
-    *names: str,
-    ttl: float | Unset | None = UNSET,
-    wait: float | Unset | None = UNSET,
-    fenced: bool = False,
-    backend: str = DEFAULT_ALIAS,
-    min_hold: float = NO_HOLD,
-    on_lost: Callable[[Lease], None] | None = None,
-    template: str | None = None,
-    on_open_transaction: OnOpenTransaction | Unset = UNSET,
-) -> Lock:
+def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
     """Return the lock of these names; nothing is sent until it is acquired.
 
     Args:
@@ -111,52 +87,14 @@ def get_lock(
         ...     lease.ensure_held()
     """
     checked = check_names(names)
-    options = Options(locks[backend], ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
-    if len(checked) == 1:
-        return SingleLock(checked[0], options)
-    return MultiLock([SingleLock(name, options) for name in checked])
+    given = options_of("get_lock", options)
+    engine = given.engine()
+    return joined([SingleLock(name, engine, given) for name in checked])
 
 
-class Options:
-    """The checked arguments of `get_lock`: one for all names, and one for every kind of lock."""
-
-    __slots__ = (
-        "backend", "fenced", "min_hold", "on_lost", "on_open_transaction", "renewed", "template", "ttl",
-        "wait",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        backend: BaseLockBackend,
-        ttl: float | Unset | None,
-        wait: float | Unset | None,
-        fenced: bool,
-        min_hold: float,
-        on_lost: Callable[[Lease], None] | None,
-        template: str | None = None,
-        on_open_transaction: OnOpenTransaction | Unset = UNSET,
-    ) -> None:
-        settings = backend.settings
-        lease = settings.ttl if isinstance(ttl, Unset) else ttl
-        self.backend = backend
-        self.renewed = lease is None
-        self.ttl = (settings.watchdog_ttl or DEFAULT_LEASE) if lease is None else check_ttl(lease)
-        self.wait = settings.wait if isinstance(wait, Unset) else check_wait(wait)
-        self.fenced = fenced
-        self.min_hold = NO_HOLD if min_hold is NO_HOLD else check_wait(min_hold, source="min_hold") or 0.0
-        self.on_lost = on_lost
-        self.template = None if template is None else check_template(template)
-        self.on_open_transaction = self._policy(on_open_transaction)
-        if fenced and not backend.supports_fencing:
-            raise backend.unsupported("mint fencing tokens (fenced=True)")
-
-    def _policy(self, chosen: OnOpenTransaction | Unset) -> OnOpenTransaction:
-        """What to do inside an open transaction; a lock that ends with one belongs inside."""
-        if not isinstance(chosen, Unset):
-            check_on_open_transaction(chosen)
-        if self.backend.transaction_on is not None:
-            return "ignore"
-        return self.backend.settings.on_open_transaction if isinstance(chosen, Unset) else chosen
+def joined(parts: list[SingleLock]) -> Lock:
+    """Return the lock of several names, or of the only one."""
+    return parts[0] if len(parts) == 1 else MultiLock(parts)
 
 
 class Lock(ABC):
@@ -220,7 +158,7 @@ class Lock(ABC):
             LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
         """
         if others:
-            refuse_keywords("acquire", others)
+            refuse_unknown("acquire", others, ("wait",))
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
         if self.on_open_transaction == "hold":
@@ -447,28 +385,25 @@ class Attempt:
 class SingleLock(Lock):
     """The lock of one name."""
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, backend: BaseLockBackend, options: CheckedOptions) -> None:
         super().__init__()
-        self.name = name
-        self._options = options
-        self._backend = options.backend
-        self.transaction_on = options.backend.transaction_on
-        self.on_open_transaction = options.on_open_transaction
-        self._wait = options.wait
-        self.key = options.backend.key(name)
+        self.name, self.key = name, backend.key(name)
+        self._backend, self._options = backend, options
+        self._ttl, self._renewed = options.lease_on(backend)
+        self._wait = options.wait_on(backend)
+        self.transaction_on = backend.transaction_on
+        self.on_open_transaction = options.policy_on(backend)
         self._new_owner = _owners_of(options)
         self._shares_name = self._acts_for_work = False
         self.site: CallSite | None = None
 
     def taken_at(self, site: CallSite | None) -> None:
-        """See `Lock.taken_at`."""
         self.site = site
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r} on {self._backend.alias!r}>"
 
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
-        """See `Lock.act_for`."""
         self._new_owner = partial(new_owner, client_id)
         self._shares_name = self._acts_for_work = True
         if take_over and self._backend.supports_force_release:
@@ -480,7 +415,18 @@ class SingleLock(Lock):
             return
         holder = self._backend.holder(self.key)
         if holder is not None and is_owner_of(client_id, holder.owner):
-            force_release(self.name, owner=holder.owner, backend=self._backend.alias)
+            self._take_from(holder.owner)
+
+    def _take_from(self, owner: str) -> bool:
+        """End the hold of `owner` and of no newer holder; False when it does not hold the lock any more."""
+        broken = self._backend.force_release(self.key, owner)
+        if broken:
+            alias = self._backend.settings.alias
+            event = LockEvent(
+                outcome="force_released", name=self.name, key=self.key, backend=alias, owner=owner
+            )
+            tell(lock_force_released, lambda: event)
+        return broken
 
     def act_as(self, owner: str) -> None:
         """Acquire as exactly this owner: it is granted at once what it holds already.
@@ -492,11 +438,9 @@ class SingleLock(Lock):
         self._shares_name, self._acts_for_work = True, False
 
     def locked(self) -> bool:
-        """See `Lock.locked`."""
         return self._backend.holder(self.key) is not None
 
     async def alocked(self) -> bool:
-        """See `Lock.locked`."""
         return await self._backend.aholder(self.key) is not None
 
     def _take(self, wait: float | None, context: object) -> Lease:
@@ -505,20 +449,20 @@ class SingleLock(Lock):
             return hold
         if self.on_open_transaction != "ignore":
             before_acquiring(self.on_open_transaction, self.name)
-        begun, owner, options = now(), self._registered_owner(), self._options
-        place = self._backend.waiter(self.key, owner, options.ttl, fenced=options.fenced)
+        begun, owner = now(), self._registered_owner()
+        waiter = self._backend.waiter(self.key, owner, self._ttl, fenced=self._options.fenced)
         outcome: Outcome | None = None
         try:
-            outcome = place.try_acquire(queue=wait != 0)
+            outcome = waiter.try_acquire(queue=wait != 0)
             if isinstance(outcome, Busy):
-                outcome = self._wait_in(place, outcome, begun, wait, context)
+                outcome = self._wait_in(waiter, outcome, begun, wait, context)
         except BaseException as error:
-            self._clean_up_after(error, place.owner or owner, begun, outcome)
+            self._clean_up_after(error, waiter.owner or owner, begun, outcome)
             if self._may_undo(outcome):
-                with self._released_if_interrupted(place.owner or owner):
-                    place.leave()
+                with self._released_if_interrupted(waiter.owner or owner):
+                    waiter.leave()
             raise
-        return self._leased(place.owner or owner, outcome, context, begun)
+        return self._leased(waiter.owner or owner, outcome, context, begun)
 
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
@@ -526,20 +470,20 @@ class SingleLock(Lock):
             return hold
         if self.on_open_transaction != "ignore":
             await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
-        begun, owner, options = now(), self._registered_owner(), self._options
-        place = self._backend.async_waiter(self.key, owner, options.ttl, fenced=options.fenced)
+        begun, owner = now(), self._registered_owner()
+        waiter = self._backend.async_waiter(self.key, owner, self._ttl, fenced=self._options.fenced)
         outcome: Outcome | None = None
         try:
-            outcome = await place.try_acquire(queue=wait != 0)
+            outcome = await waiter.try_acquire(queue=wait != 0)
             if isinstance(outcome, Busy):
-                outcome = await self._await_in(place, outcome, begun, wait, context)
+                outcome = await self._await_in(waiter, outcome, begun, wait, context)
         except BaseException as error:
-            self._clean_up_after(error, place.owner or owner, begun, outcome)
+            self._clean_up_after(error, waiter.owner or owner, begun, outcome)
             if self._may_undo(outcome):
-                with self._released_if_interrupted(place.owner or owner):
-                    await asyncio.shield(place.leave())
+                with self._released_if_interrupted(waiter.owner or owner):
+                    await asyncio.shield(waiter.leave())
             raise
-        return self._leased(place.owner or owner, outcome, context, begun)
+        return self._leased(waiter.owner or owner, outcome, context, begun)
 
     def _registered_owner(self) -> str:
         """Return a new owner; should this process be killed, others know that what it holds is this one's."""
@@ -551,20 +495,20 @@ class SingleLock(Lock):
         return owner
 
     def _wait_in(
-        self, place: Waiter, outcome: Outcome, begun: float, wait: float | None, context: object
+        self, waiter: Waiter, outcome: Outcome, begun: float, wait: float | None, context: object
     ) -> Grant:
         with self._waiting(context, begun) as watch:
             while isinstance(outcome, Busy):
-                outcome = place.wait(watch.pause(outcome, self._pause(outcome, begun, wait)))
+                outcome = waiter.wait(watch.pause(outcome, self._pause(outcome, begun, wait)))
         return outcome
 
     async def _await_in(
-        self, place: AsyncWaiter, outcome: Outcome, begun: float, wait: float | None, context: object
+        self, waiter: AsyncWaiter, outcome: Outcome, begun: float, wait: float | None, context: object
     ) -> Grant:
         async with self._awaiting(context, begun) as watch:
             while isinstance(outcome, Busy):
                 pause = await watch.apause(outcome, self._pause(outcome, begun, wait))
-                outcome = await place.wait(pause)
+                outcome = await waiter.wait(pause)
         return outcome
 
     @contextmanager
@@ -645,7 +589,7 @@ class SingleLock(Lock):
             registration.act_no_more(owner)
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
-            release_retrier.schedule(self._backend, self.key, owner, self._options.ttl)
+            release_retrier.schedule(self._backend, self.key, owner, self._ttl)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
             waited = now() - begun
             events.SAMPLES.append((self._backend.settings.alias, "refused", waited))
@@ -661,7 +605,7 @@ class SingleLock(Lock):
         try:
             yield
         except BaseException:
-            release_retrier.schedule(self._backend, self.key, owner, self._options.ttl)
+            release_retrier.schedule(self._backend, self.key, owner, self._ttl)
             raise
 
     def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
@@ -688,9 +632,9 @@ class SingleLock(Lock):
             self._backend,
             context,
             token=grant.token,
-            ttl=options.ttl,
+            ttl=self._ttl,
             since=grant.since,
-            renewed=options.renewed,
+            renewed=self._renewed,
             min_hold=options.min_hold,
             on_lost=options.on_lost,
             shared_name=self._shares_name,
@@ -700,7 +644,7 @@ class SingleLock(Lock):
         events.acquired(self._backend.settings.alias, now() - begun)
         if grant.resent and self._may_undo(None):
             lease.after_release = _release_again
-        if options.renewed:
+        if self._renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
         if heard(lock_acquired):
@@ -713,7 +657,7 @@ def _release_again(lease: SingleLease) -> None:
     release_retrier.schedule(lease.backend, lease.key, lease.owner, lease.ttl)
 
 
-def _owners_of(options: Options) -> Callable[[], str]:
+def _owners_of(options: CheckedOptions) -> Callable[[], str]:
     """Return what makes the owners of a lock: they tell what becomes of it when its process is dead."""
     if options.min_hold:
         return new_outlasting_owner
@@ -734,21 +678,17 @@ class MultiLock(Lock):
         return f"<Lock of {self.name}>"
 
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
-        """See `Lock.act_for`."""
         for part in self._parts:
             part.act_for(client_id, take_over=take_over)
 
     def taken_at(self, site: CallSite | None) -> None:
-        """See `Lock.taken_at`."""
         for part in self._parts:
             part.taken_at(site)
 
     def locked(self) -> bool:
-        """See `Lock.locked`."""
         return any(part.locked() for part in self._parts)
 
     async def alocked(self) -> bool:
-        """See `Lock.locked`."""
         for part in self._parts:
             if await part.alocked():
                 return True
@@ -836,26 +776,3 @@ def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> L
             f"this thread or task holds {which}; call it in the body of a locked function or block"
         )
     return lease
-
-
-def force_release(name: str, *, owner: str, backend: str = DEFAULT_ALIAS) -> bool:
-    """Break the hold of `owner` on the lock `name`: for operators. It doesn't stop what the holder is doing.
-
-    Args:
-        name: what is locked.
-        owner: the holder as it was seen (`LockNotAcquired.holder`): a newer one keeps the lock.
-        backend: alias in `LOCKING`.
-
-    Returns:
-        False when `owner` doesn't have the lock (any more).
-
-    Raises:
-        LockNotSupported: the backend can't. BackendUnavailable: it didn't answer.
-    """
-    engine = locks[backend]
-    key = engine.key(check_names((name,))[0])
-    broken = engine.force_release(key, owner)
-    if broken:
-        event = LockEvent(outcome="force_released", name=name, key=key, backend=backend, owner=owner)
-        tell(lock_force_released, lambda: event)
-    return broken

@@ -38,7 +38,7 @@ class AttemptResult(Enum):
 
 @dataclass(slots=True, eq=False)
 class PendingRelease:
-    """AAn acquisition of unknown outcome, to be released if it took effect."""
+    """An acquisition of unknown outcome, to be released if it took effect."""
 
     backend: BaseLockBackend
     key: str
