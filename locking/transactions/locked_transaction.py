@@ -117,9 +117,11 @@ class LockedTransaction:
     def covers(self, names: Sequence[str], aliases: Sequence[str], scope: str) -> bool:
         """Whether everything asked for is held until this section's own commits are through.
 
-        Every acquisition of a semaphore is another permit, so none covers another.
+        A write lock covers the read lock of its name. Every acquisition of a semaphore is another permit, so
+        none covers another.
         """
-        same = scope == self.scope and not scope.endswith("/semaphore")
+        held = (self.scope, self.scope.replace("/write", "/read"))
+        same = scope in held and not scope.endswith("/semaphore")
         return same and self.names.issuperset(names) and self.aliases.issuperset(aliases)
 
 
