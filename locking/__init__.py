@@ -15,9 +15,11 @@ from locking.exceptions import (
     LockNotSupported,
     LockTransactionError,
     StaleFencingToken,
+    TooManyWaiters,
 )
 from locking.transactions.decorator import distributed_lock
 from locking.transactions.locked_transaction import locked_transaction
+from locking.transactions.responses import conflict_response
 
 __all__ = [
     "BackendError",
@@ -33,7 +35,9 @@ __all__ = [
     "LockNotSupported",
     "LockTransactionError",
     "StaleFencingToken",
+    "TooManyWaiters",
     "assert_locked",
+    "conflict_response",
     "current_lease",
     "distributed_lock",
     "get_lock",

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from locking.backends.base import BaseLockBackend
-from locking.core.events import SAMPLES
+from locking.core import events
 from locking.core.liveness import registration
 from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.keys.names import check_ttl
@@ -445,7 +445,7 @@ class SingleLease(Lease):
             if self._state not in (State.HELD, State.UNKNOWN):
                 return
             self._state = State.LOST
-        SAMPLES.append((self.backend.settings.alias, "lost", 0.0))
+        events.SAMPLES.append((self.backend.settings.alias, "lost", 0.0))
         tell(lock_lost, lambda: self.event("lost"))
         if self._on_lost is not None and not run_once("locking-on-lost", self._tell_lost):
             self._tell_lost()  # a late renewal of others is better than a holder that is not told
@@ -464,7 +464,7 @@ class SingleLease(Lease):
         if not self._leave():
             return
         if self.min_hold and (rest := self._rest_of_min_hold()):
-            self._ended(self.backend.shorten(self.key, self.owner, rest), "kept")
+            self._ended(self.backend.shorten(self.key, self.owner, rest), "kept", rest)
         else:
             self._ended(self.backend.release(self.key, self.owner), "released")
 
@@ -472,7 +472,7 @@ class SingleLease(Lease):
         if not self._leave():
             return
         if self.min_hold and (rest := self._rest_of_min_hold()):
-            self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept")
+            self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept", rest)
         else:
             self._ended(await self.backend.arelease(self.key, self.owner), "released")
 
@@ -498,7 +498,7 @@ class SingleLease(Lease):
         rest = self.taken_at + self.min_hold - now()
         return rest if rest >= 0.001 else 0.0
 
-    def _ended(self, was_held: bool, outcome: Outcome) -> None:
+    def _ended(self, was_held: bool, outcome: Outcome, left: float = 0.0) -> None:
         self.unreleased = False
         unregister(self)
         if self.after_release is not None and outcome == "released":
@@ -509,11 +509,14 @@ class SingleLease(Lease):
             self.lose()
         if self._state is State.LOST:
             raise self._lost_error()
-        self._settle(outcome)
+        self._settle(outcome, left)
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: Outcome, left: float) -> None:
+        """Note the end of the hold; others have to wait for `left` seconds more."""
         self._state = State.RELEASED
-        SAMPLES.append((self.backend.settings.alias, "ended", now() - self.taken_at))
+        alias, seconds = self.backend.settings.alias, now() - self.taken_at
+        events.SAMPLES.append((alias, "ended", seconds))
+        events.held(alias, self.template, seconds + left)
         if heard(lock_released):
             announce(lock_released, self.event(outcome))
 
@@ -525,7 +528,7 @@ class SingleLease(Lease):
         unregister(self)
         if self.state is not State.LOST:
             registration.keep(self.owner, PROCESS.date_of(self.deadline))
-            self._settle("kept")
+            self._settle("kept", max(0.0, self.deadline - now()))
 
 
 class MultiLease(Lease):

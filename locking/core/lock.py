@@ -31,6 +31,7 @@ from locking.exceptions import (
     LockNotAcquired,
     LockNotOwned,
     LockNotSupported,
+    TooManyWaiters,
 )
 from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_names, check_wait
 from locking.signals import (
@@ -495,45 +496,56 @@ class SingleLock(Lock):
         return owner
 
     def _wait_in(
-        self, waiter: Waiter, outcome: Outcome, begun: float, wait: float | None, context: object
+        self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
-        with self._waiting(context, begun) as watch:
+        outcome: Outcome = busy
+        with self._waiting(busy, context, begun) as watch:
             while isinstance(outcome, Busy):
                 outcome = waiter.wait(watch.pause(outcome, self._pause(outcome, begun, wait)))
         return outcome
 
     async def _await_in(
-        self, waiter: AsyncWaiter, outcome: Outcome, begun: float, wait: float | None, context: object
+        self, waiter: AsyncWaiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
-        async with self._awaiting(context, begun) as watch:
+        outcome: Outcome = busy
+        async with self._awaiting(busy, context, begun) as watch:
             while isinstance(outcome, Busy):
                 pause = await watch.apause(outcome, self._pause(outcome, begun, wait))
                 outcome = await waiter.wait(pause)
         return outcome
 
     @contextmanager
-    def _waiting(self, context: object, begun: float) -> Iterator[waits.WaitWatch]:
+    def _waiting(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
         """Tell observers and other processes of a wait for as long as the block runs."""
-        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
-            watch = waits.watch(
-                self._backend, self.key, self.name, context, begun, self.site or caller_site()
-            )
+        with self._watched(busy, context, begun) as watch:
             try:
                 yield watch
             finally:
                 watch.end()
 
     @asynccontextmanager
-    async def _awaiting(self, context: object, begun: float) -> AsyncIterator[waits.WaitWatch]:
+    async def _awaiting(self, busy: Busy, context: object, begun: float) -> AsyncIterator[waits.WaitWatch]:
         """`_waiting` for asyncio."""
-        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
-            watch = waits.watch(
-                self._backend, self.key, self.name, context, begun, self.site or caller_site()
-            )
+        with self._watched(busy, context, begun) as watch:
             try:
                 yield watch
             finally:
                 await asyncio.shield(watch.aend())
+
+    @contextmanager
+    def _watched(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
+        """Count the wait, and have it watched; TooManyWaiters where the process has enough of them."""
+        settings = self._backend.settings
+        if not waits.waiters.enter(settings.alias, settings.max_waiters):
+            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
+            raise self._not_acquired(busy, begun, TooManyWaiters, reason)
+        try:
+            with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
+                yield waits.watch(
+                    self._backend, self.key, self.name, context, begun, self.site or caller_site()
+                )
+        finally:
+            waits.waiters.leave(settings.alias)
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
@@ -561,15 +573,23 @@ class SingleLock(Lock):
         if left <= 0:
             if busy.outage is not None:
                 raise busy.outage
-            raise LockNotAcquired(
-                self.name,
-                waited=now() - begun,
-                backend=self._backend.settings.alias,
-                holder=busy.holder,
-                retry_after=busy.retry_after,
-            )
+            raise self._not_acquired(busy, begun)
         lease_end = LONGEST_SLEEP if busy.retry_after is None else busy.retry_after
         return min(left, lease_end, LONGEST_SLEEP)
+
+    def _not_acquired(
+        self, busy: Busy, begun: float, error: type[LockNotAcquired] = LockNotAcquired, reason: str = ""
+    ) -> LockNotAcquired:
+        alias = self._backend.settings.alias
+        return error(
+            self.name,
+            waited=now() - begun,
+            backend=alias,
+            holder=busy.holder,
+            retry_after=busy.retry_after,
+            reason=reason,
+            estimate=events.usual_hold(alias, self._options.template),
+        )
 
     def _may_undo(self, first: Outcome | None) -> bool:
         """Whether a hold of our owner can only come from this attempt, so that it may be released.

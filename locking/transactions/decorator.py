@@ -41,7 +41,15 @@ from locking.exceptions import (
     StaleFencingToken,
 )
 from locking.keys.names import UNSET, OnOpenTransaction, Unset
-from locking.keys.template import KeyBuilder, KeySource, dotted_path, is_request, key_builder, label_of
+from locking.keys.template import (
+    KeyBuilder,
+    KeySource,
+    KeysSource,
+    dotted_path,
+    is_request,
+    key_builder,
+    label_of,
+)
 from locking.transactions.locked_transaction import (
     DatabaseAliases,
     database_aliases,
@@ -69,6 +77,8 @@ NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
 ConflictPolicy = NeverSkips | Literal["skip"]
 POLICIES: Final = ("auto", "raise", "skip", "retry")
 MOST_RETRIES: Final = 100
+MOST_CHANGES: Final = 10
+"""Acquisitions of one call whose keys change each time while it waits for them."""
 
 DECORATED: Final[WeakSet[Callable[..., Any]]] = WeakSet()
 """What was decorated at import, for the system checks; each has its options as `lock_options`."""
@@ -96,7 +106,7 @@ class DecoratorOptions(LockOptions, total=False):
     """The options of `distributed_lock` but `on_conflict`, which decides what it returns; explained there."""
 
     key: KeySource | None
-    keys: Sequence[str] | None
+    keys: KeysSource | None
     kind: Kind
     permits: int | None
     message: Any
@@ -127,7 +137,9 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         the
             call's arguments and returns a name or several. Omitted: the function's dotted path and its
             arguments.
-        keys: several templates: all or none, in one order.
+        keys: several templates: all or none, in one order. Or a callable that gets the call's arguments and
+            returns the names. It is called again once the locks are held; where it returns a name that is
+            not among them, they are released and the new ones acquired, `MOST_CHANGES` times at most.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
         on_conflict: what to do when the lock can't be had. `auto`: a view answers 409 (503 when the backend
@@ -176,7 +188,7 @@ class Options(CheckedOptions):
     """The options of one decorator, checked."""
 
     key: KeySource | None = None
-    keys: Sequence[str] | None = None
+    keys: KeysSource | None = None
     on_conflict: ConflictPolicy | Unset = UNSET
     message: Any = None
     release: bool = True
@@ -198,6 +210,11 @@ class Options(CheckedOptions):
             check_together(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
         if self.on_open_transaction == "hold" and self.atomic is False:
             raise ValueError("on_open_transaction='hold' cannot be combined with atomic=False")
+        if callable(self.keys) and (self.min_hold or not self.release):
+            raise ValueError(
+                "keys=<callable> cannot be combined with min_hold or release=False: where the keys change,"
+                " what was locked first has to be released at once"
+            )
         if self.condition is not None and not callable(self.condition):
             raise ValueError(
                 f"condition={self.condition!r} must be a callable that gets the call's arguments"
@@ -305,14 +322,20 @@ class LockedCall:
             try:
                 if not self._applies(args, kwargs):
                     return self._without_lock(args, kwargs)
-                return self._with_lock(args, kwargs)
+                names = self.build_names(args, kwargs)
+                for _ in range(MOST_CHANGES):
+                    try:
+                        return self._with_lock(names, args, kwargs)
+                    except _KeysChanged as change:
+                        names = change.names
+                return self._on_conflict(self._keeps_changing(names), args, kwargs)
             except _Refusal as refusal:
                 return refusal.response
 
         return locked
 
-    def _with_lock(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        names, progress = self.build_names(args, kwargs), _Progress(request_of(args, kwargs))
+    def _with_lock(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        progress = _Progress(request_of(args, kwargs))
         try:
             run = self._run_again if self.options.retries else self._run
             return run(names, args, kwargs, progress)
@@ -343,6 +366,8 @@ class LockedCall:
                 section.enter_context(self._section(names, progress.committed))
             except (LockNotAcquired, BackendUnavailable) as error:
                 return self._on_conflict(error, args, kwargs)
+            if callable(self.options.keys):
+                _refuse_others(names, self.build_names(args, kwargs))
             return self._finished(self.function(*args, **kwargs))
 
     def _run_again(
@@ -439,18 +464,29 @@ class LockedCall:
             if not self._applies(args, kwargs):
                 return await self.function(*args, **kwargs)
             names = await self._names(args, kwargs)
-            async with AsyncExitStack() as section:
+            for _ in range(MOST_CHANGES):
                 try:
-                    lock = lock_of(names, self.lock_options)
-                    await section.enter_async_context(_asection(lock, self.options))
-                except (LockNotAcquired, BackendUnavailable) as error:
-                    answer = self._on_conflict(error, args, kwargs)
-                    return await answer if inspect.isawaitable(answer) else answer
-                result = await self.function(*args, **kwargs)
-                _refuse_unfinished(self.function, result)
-                return result
+                    return await self._awith_lock(names, args, kwargs)
+                except _KeysChanged as change:
+                    names = change.names
+            return await _awaited(self._on_conflict(self._keeps_changing(names), args, kwargs))
 
         return locked
+
+    async def _awith_lock(
+        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        async with AsyncExitStack() as section:
+            try:
+                lock = lock_of(names, self.lock_options)
+                await section.enter_async_context(_asection(lock, self.options))
+            except (LockNotAcquired, BackendUnavailable) as error:
+                return await _awaited(self._on_conflict(error, args, kwargs))
+            if callable(self.options.keys):
+                _refuse_others(names, await self._names(args, kwargs))
+            result = await self.function(*args, **kwargs)
+            _refuse_unfinished(self.function, result)
+            return result
 
     def _refuse_what_needs_a_transaction(self) -> None:
         wanted = {name: getattr(self.options, name) for name in ("atomic", "fenced", "retries")}
@@ -473,6 +509,14 @@ class LockedCall:
 
     # conflicts
 
+    def _keeps_changing(self, names: Sequence[str]) -> LockNotAcquired:
+        return LockNotAcquired(
+            ", ".join(names),
+            waited=0.0,
+            backend=self.options.backend,
+            reason=f"the keys changed {MOST_CHANGES} times while it waited for them",
+        )
+
     def _on_conflict(self, error: Conflict, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Do what the policy says instead of running the function."""
         policy = self.options.policy()
@@ -481,7 +525,9 @@ class LockedCall:
         if policy == "raise":
             raise error
         if request := request_of(args, kwargs):
-            return conflict_response(request, error, self.options.message)
+            return conflict_response(
+                request, error, self.options.message, until_expiry=not self.options.release
+            )
         if policy == "skip" and isinstance(error, LockNotAcquired):
             return None
         if policy != "skip":
@@ -495,6 +541,22 @@ class _Progress:
     def __init__(self, request: HttpRequest | None) -> None:
         self.committed: list[str] = []
         self.before = RequestState(request)
+
+
+class _KeysChanged(Exception):
+    """Ends a section whose locks are not, or no more, the ones that the call needs."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+
+def _refuse_others(held: Sequence[str], needed: tuple[str, ...]) -> None:
+    if not set(needed) <= set(held):
+        raise _KeysChanged(needed)
+
+
+async def _awaited(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 class _Refusal(Exception):
