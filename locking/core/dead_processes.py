@@ -45,7 +45,7 @@ from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
 from locking.utils.ownership import is_fenced, outlasts_process
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 TICK: Final = 0.1
 """Seconds between two looks at the directory while somebody waits for a lock."""

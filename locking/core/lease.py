@@ -30,7 +30,7 @@ from locking.utils.call_site import CallSite
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, current_sync_call, runs_in
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 
 class State(enum.Enum):
@@ -517,7 +517,7 @@ class SingleLease(Lease):
         alias, seconds = self.backend.settings.alias, now() - self.taken_at
         events.SAMPLES.append((alias, "ended", seconds))
         events.held(alias, self.template, seconds + left)
-        if heard(lock_released):
+        if heard(lock_released) or seconds > self.ttl:
             announce(lock_released, self.event(outcome))
 
     def leave_to_expire(self) -> None:

@@ -38,7 +38,7 @@ from django.db.backends.signals import connection_created
 from locking.utils.background import after_fork
 from locking.utils.ownership import PROCESS, process_of
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 SETTING: Final = "LOCKING_RUNTIME_DIR"
 

@@ -20,7 +20,7 @@ from locking.core.lease import EndOfBlock, Lease, MultiLease, SingleLease, State
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
 from locking.core.options import CheckedOptions, LockOptions, options_of
-from locking.core.pending_release import release_retrier
+from locking.core.pending_release import release_retrier, report_unreleased
 from locking.core.renewal import watchdogs
 from locking.exceptions import (
     BackendError,
@@ -35,6 +35,7 @@ from locking.exceptions import (
 )
 from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_names, check_wait
 from locking.signals import (
+    LONG_WAIT,
     LockEvent,
     announce,
     heard,
@@ -45,6 +46,7 @@ from locking.signals import (
     tell,
     waiting,
 )
+from locking.utils import logs
 from locking.utils.call_site import CallSite, caller_site
 from locking.utils.clock import now
 from locking.utils.hints import refuse_unknown
@@ -56,7 +58,7 @@ from locking.utils.ownership import (
     new_owner,
 )
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 LONGEST_SLEEP: Final = 30.0
 """Seconds after which a waiter asks again whatever it was told: a lost wake-up costs at most this."""
@@ -331,17 +333,14 @@ def _settled(lease: Lease, failure: LockError, body_error: BaseException | None)
     ends with its ttl. One that was lost is an error of its own, unless the body raised already.
     """
     if isinstance(failure, BackendError):
-        logger.warning("releasing %r failed (%s); it is retried", lease, failure)
+        report_unreleased(lease, failure)
         release_retrier.schedule_lease(lease)
         if lease.state is State.LOST and body_error is None:
             lease.ensure_held()
         return True
     if isinstance(failure, LockNotOwned) and all(single.inherited for single in lease.leases):
         return True  # a forked child leaves its parent's block: the lock is the parent's
-    if isinstance(failure, LockLost) and body_error is not None:
-        logger.warning("%s (while %r was raised under it)", failure, body_error)
-        return True
-    return False
+    return isinstance(failure, LockLost) and body_error is not None  # the loss was logged when it was found
 
 
 Lease._end_of_block = EndOfBlock(_give_back, _agive_back)
@@ -610,6 +609,8 @@ class SingleLock(Lock):
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
             release_retrier.schedule(self._backend, self.key, owner, self._ttl)
+        if isinstance(error, BackendUnavailable):
+            logs.unavailable(logger, self._backend.settings.alias, error)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
             waited = now() - begun
             events.SAMPLES.append((self._backend.settings.alias, "refused", waited))
@@ -662,13 +663,15 @@ class SingleLock(Lock):
             site=self.site or caller_site(),
         )
         events.acquired(self._backend.settings.alias, now() - begun)
+        logs.available(logger, self._backend.settings.alias)
         if grant.resent and self._may_undo(None):
             lease.after_release = _release_again
         if self._renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
-        if heard(lock_acquired):
-            announce(lock_acquired, lease.event("acquired", waited=now() - begun))
+        waited = now() - begun
+        if heard(lock_acquired) or waited >= LONG_WAIT:
+            announce(lock_acquired, lease.event("acquired", waited=waited))
         return lease
 
 

@@ -40,7 +40,7 @@ from locking.transactions.commit_probe import CommitMarker, resolve
 from locking.utils.backoff import jittered
 from locking.utils.databases import inside_test_case, reply_was_lost, stood_idle, was_overtaken
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 DatabaseAliases = str | Sequence[str]
 

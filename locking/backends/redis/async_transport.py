@@ -51,7 +51,7 @@ from locking.backends.redis.waiter import WaitSteps
 
 T = TypeVar("T")
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 SHARED_OPTIONS: Final = (
     "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "protocol",

@@ -31,7 +31,7 @@ from locking.backends.redis.waiter import QueueWaitSteps
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 
 BATCH = 100
