@@ -1,5 +1,6 @@
 """Holdfast's `locking`: distributed locks for Django that are released only after the commit."""
 
+from locking.core.at_exit import exit_on_sigterm
 from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
 from locking.core.lease import Lease
 from locking.core.lock import Lock, assert_locked, current_lease, get_lock
@@ -40,6 +41,7 @@ __all__ = [
     "conflict_response",
     "current_lease",
     "distributed_lock",
+    "exit_on_sigterm",
     "get_lock",
     "get_read_lock",
     "get_semaphore",

@@ -10,7 +10,6 @@ database shows no session of its process any more, or when its owner was fenced;
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
 import os
@@ -28,7 +27,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Held
 from locking.core.handler import locks
-from locking.core.lease import HOLDS
 from locking.core.liveness import (
     DeadProcess,
     Record,
@@ -315,6 +313,11 @@ class Watcher:
         self._watch: Watch | None = None
         self._cleanups: list[Cleanup] = []
 
+    @property
+    def waits(self) -> bool:
+        """Whether a thread or task of this process waits for a lock."""
+        return self._waiters > 0
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Look out for dead processes for as long as the block runs, at least once."""
@@ -392,12 +395,3 @@ def _is_done(cleanup: Cleanup) -> bool:
 
 watcher = Watcher()
 after_fork(watcher.reset)
-
-
-def _on_exit() -> None:
-    """End in order: what the watchdog kept alive may be released by others, the rest has its own end."""
-    leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
-    registration.leave([lease.owner for lease in leases if lease.renewed and not lease.inherited])
-
-
-atexit.register(_on_exit)

@@ -13,7 +13,7 @@ from typing import Final, Never, Unpack
 from weakref import ref
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
-from locking.core import events, waits
+from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import EndOfBlock, Lease, MultiLease, SingleLease, State, held_by, latest_of
