@@ -1,5 +1,6 @@
 """Holdfast's `locking`: distributed locks for Django that are released only after the commit."""
 
+from locking.core.at_exit import exit_on_sigterm
 from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
 from locking.core.lease import Lease
 from locking.core.lock import Lock, assert_locked, current_lease, get_lock
@@ -15,9 +16,11 @@ from locking.exceptions import (
     LockNotSupported,
     LockTransactionError,
     StaleFencingToken,
+    TooManyWaiters,
 )
 from locking.transactions.decorator import distributed_lock
 from locking.transactions.locked_transaction import locked_transaction
+from locking.transactions.responses import conflict_response
 
 __all__ = [
     "BackendError",
@@ -33,9 +36,12 @@ __all__ = [
     "LockNotSupported",
     "LockTransactionError",
     "StaleFencingToken",
+    "TooManyWaiters",
     "assert_locked",
+    "conflict_response",
     "current_lease",
     "distributed_lock",
+    "exit_on_sigterm",
     "get_lock",
     "get_read_lock",
     "get_semaphore",

@@ -20,6 +20,8 @@ DEFAULTS: Final[dict[str, Any]] = {
     "TTL": None,
     "WATCHDOG_TTL": None,
     "WAIT": 5.0,
+    "MAX_WAITERS": None,
+    "RETRY_AFTER": None,
     "KEY_PREFIX": None,
     "ON_CONFLICT": "auto",
     "ON_OPEN_TRANSACTION": "refuse",
@@ -27,7 +29,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "OPTIONS": {},
 }
 
-LENGTHS: Final = ("TTL", "WATCHDOG_TTL", "FENCE_TIMEOUT")
+LENGTHS: Final = ("TTL", "WATCHDOG_TTL", "FENCE_TIMEOUT", "RETRY_AFTER")
 """Keys whose value is seconds above 0, or None."""
 
 
@@ -44,6 +46,8 @@ class AliasSettings:
         watchdog_ttl: seconds of a lease that the watchdog keeps alive; a killed holder's lock stays taken for
             so long. None = 30.
         wait: default seconds that `acquire` waits; None = without end.
+        max_waiters: threads and tasks of one process that may wait for locks at a time; None = any number.
+        retry_after: seconds in the `Retry-After` of a view that was refused a lock; None = estimated.
         key_prefix: put before every name; where the setting is None, the backend's `default_key_prefix`.
         on_conflict: what `@distributed_lock` does when the lock is busy.
         on_open_transaction: what acquiring a lock does inside an open transaction: `refuse`, `hold` it until
@@ -60,6 +64,8 @@ class AliasSettings:
     ttl: float | None = None
     watchdog_ttl: float | None = None
     wait: float | None = 5.0
+    max_waiters: int | None = None
+    retry_after: float | None = None
     key_prefix: str = ""
     on_conflict: Any = "auto"
     on_open_transaction: OnOpenTransaction = "refuse"
@@ -84,7 +90,8 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
     try:
         wait = check_wait(values["WAIT"], source="WAIT")
         on_open_transaction = check_on_open_transaction(values["ON_OPEN_TRANSACTION"], "ON_OPEN_TRANSACTION")
-        ttl, watchdog_ttl, fence_timeout = (_seconds(values, key) for key in LENGTHS)
+        ttl, watchdog_ttl, fence_timeout, retry_after = (_seconds(values, key) for key in LENGTHS)
+        max_waiters = _whole(values["MAX_WAITERS"])
     except ValueError as error:
         raise ImproperlyConfigured(f"LOCKING[{alias!r}]: {error}") from None
     if not isinstance(values["OPTIONS"], Mapping):
@@ -97,6 +104,8 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
         ttl=ttl,
         watchdog_ttl=watchdog_ttl,
         wait=wait,
+        max_waiters=max_waiters,
+        retry_after=retry_after,
         key_prefix="" if values["KEY_PREFIX"] is None else str(values["KEY_PREFIX"]),
         on_conflict=values["ON_CONFLICT"],
         on_open_transaction=on_open_transaction,
@@ -107,3 +116,9 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
 
 def _seconds(values: Mapping[str, Any], key: str) -> float | None:
     return None if values[key] is None else check_ttl(values[key], source=key)
+
+
+def _whole(value: object) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"MAX_WAITERS must be a whole number above 0, or None for no limit, not {value!r}")
+    return value

@@ -3,6 +3,7 @@
     LockError
       LockNotAcquired (also TimeoutError)   contended: the wait ran out
         LockDeadlock                        waiting was in vain: the locks wait for each other in a circle
+        TooManyWaiters                      this process has as many waiters as MAX_WAITERS allows
       LockLost                              it was ours and no longer is, or that can't be known
       StaleFencingToken                     the database refused an old holder
       LockNotOwned                          released or extended what isn't ours
@@ -18,7 +19,7 @@ different outcomes, three different classes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class LockError(Exception):
@@ -33,8 +34,9 @@ class LockNotAcquired(LockError, TimeoutError):
         waited: seconds spent waiting.
         backend: alias of the backend in `LOCKING`.
         holder: who has it, where the backend can tell.
-        retry_after: seconds left of the holder's lease, where known; a fair `Retry-After`.
+        retry_after: seconds left of the holder's lease, where known: after them the lock is free, or renewed.
         reason: why, where it isn't simply that another has the lock.
+        estimate: seconds that such a lock is usually held, by recent holds in this process, where known.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class LockNotAcquired(LockError, TimeoutError):
         holder: str | None = None,
         retry_after: float | None = None,
         reason: str = "",
+        estimate: float | None = None,
     ) -> None:
         self.name = name
         self.waited = waited
@@ -53,6 +56,7 @@ class LockNotAcquired(LockError, TimeoutError):
         self.holder = holder
         self.retry_after = retry_after
         self.reason = reason
+        self.estimate = estimate
         super().__init__(self._message())
 
     def _message(self) -> str:
@@ -67,22 +71,24 @@ class LockNotAcquired(LockError, TimeoutError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle with the keywords too: Celery sends exceptions between processes."""
-        return _rebuild_not_acquired, (
-            self.name,
-            self.waited,
-            self.backend,
-            self.holder,
-            self.retry_after,
-            self.reason,
-        )
+        options = {option: getattr(self, option) for option in PICKLED}
+        return _rebuild_not_acquired, (type(self), self.name, options)
+
+
+PICKLED: Final = ("waited", "backend", "holder", "retry_after", "reason", "estimate")
 
 
 def _rebuild_not_acquired(
-    name: str, waited: float, backend: str, holder: str | None, retry_after: float | None, reason: str = ""
+    error: type[LockNotAcquired], name: str, options: dict[str, Any]
 ) -> LockNotAcquired:
-    return LockNotAcquired(
-        name, waited=waited, backend=backend, holder=holder, retry_after=retry_after, reason=reason
-    )
+    return error(name, **options)
+
+
+class TooManyWaiters(LockNotAcquired):
+    """As many threads and tasks of this process wait for locks of the alias as its `MAX_WAITERS` allows.
+
+    The lock is held, and this caller was refused at once instead of waiting.
+    """
 
 
 class BlockedWaiter(NamedTuple):

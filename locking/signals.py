@@ -12,8 +12,8 @@ start: that costs 0.1 µs an event; with one, about 15 µs (measured on two shar
     def alarm(sender, event, **kwargs):
         logger.error("%s lost after %.1f s", event.name, event.held)
 
-Two others hear of the same events, at once and in the thread where they happen: the logger `locking`, and
-observers. An observer must be quick; metrics and traces are made of them (`locking.contrib.prometheus`,
+Two others hear of the same events, at once and in the thread where they happen: the logger `locking.events`,
+and observers. An observer must be quick; metrics and traces are made of them (`locking.contrib.prometheus`,
 `locking.contrib.opentelemetry`).
 """
 
@@ -34,7 +34,9 @@ from django.dispatch import Signal
 
 from locking.utils.background import Worker, after_fork
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
+events_logger: Final = logging.getLogger("locking.events")
+"""Has a record of each event."""
 
 lock_acquired = Signal()
 """A lock was granted; a re-entry sends nothing."""
@@ -190,8 +192,8 @@ def announce(signal: Signal, event: LockEvent) -> None:
             observer.happened(event)
         except Exception:
             _complain(observer)
-    if logger.isEnabledFor(LEVELS[signal]):
-        _log(LEVELS[signal], event)
+    if events_logger.isEnabledFor(level := level_of(signal, event)):
+        _log(level, event)
     for each in _sent_with(signal):
         if each.receivers:
             _dispatcher.put(each, event)
@@ -209,7 +211,7 @@ def _complain(observer: Observer) -> None:
 def heard(signal: Signal) -> bool:
     """Whether anybody would hear: for those to whom even `tell` is too dear."""
     receivers = signal.receivers or (signal is lock_deadlocked and lock_refused.receivers)
-    return bool(OBSERVERS or receivers or logger.isEnabledFor(LEVELS[signal]))
+    return bool(OBSERVERS or receivers or events_logger.isEnabledFor(LEVELS[signal]))
 
 
 def inform(step: Callable[[Observer], None]) -> None:
@@ -243,6 +245,17 @@ LEVELS: Final = {
     lock_orphaned: logging.WARNING,
 }
 
+LONG_WAIT: Final = 5.0
+"""Seconds after which the acquisition of a lock is logged at INFO instead of DEBUG."""
+
+
+def level_of(signal: Signal, event: LockEvent) -> int:
+    """Return the level of an event's record: a long wait, and a hold longer than its ttl, are no routine."""
+    waited_long = signal is lock_acquired and (event.waited or 0.0) >= LONG_WAIT
+    held_long = event.outcome == "released" and (event.held or 0.0) > (event.ttl or math.inf)
+    return logging.INFO if waited_long or held_long else LEVELS[signal]
+
+
 SENTENCES: Final[dict[Outcome, str]] = {
     "acquired": "acquired the lock %(lock)r on backend %(backend)r after %(waited).3f s",
     "contended": "the lock %(lock)r on backend %(backend)r was not free within %(waited).3f s",
@@ -259,7 +272,7 @@ SENTENCES: Final[dict[Outcome, str]] = {
 def _log(level: int, event: LockEvent) -> None:
     fields = {name: getattr(event, name) for name in LOGGED} | {"lock": event.name}
     extra = {f"lock_{name}": value for name, value in fields.items() if name != "lock"}
-    logger.log(level, SENTENCES[event.outcome], fields, extra=extra | {"lock_name": event.name})
+    events_logger.log(level, SENTENCES[event.outcome], fields, extra=extra | {"lock_name": event.name})
 
 
 LOGGED: Final = (

@@ -89,6 +89,14 @@ def quiet() -> Iterator[None]:
     reporter.enabled = watcher.enabled = True
 
 
+@pytest.fixture(autouse=True)
+def no_trouble_so_far() -> None:
+    """What one test had logged is left out of no other's records."""
+    from locking.utils import logs
+
+    logs.reset()
+
+
 @pytest.fixture(scope="session")
 def redis_room() -> Iterator[redis.Redis]:
     """This test process's own Redis database; one that holds somebody's data is refused."""

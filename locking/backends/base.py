@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from locking.exceptions import BackendError, BackendUnavailable, LockError, LockNotSupported
 from locking.utils.backoff import jittered
 from locking.utils.clock import now
+from locking.utils.logs import log_rarely
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from locking.conf import AliasSettings
 
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,7 +500,7 @@ def _report(failures: Sequence[BackendError], answers: Sequence[bool | None]) ->
     if silent and len(silent) == len(failures) and not any(answer is not None for answer in answers):
         raise silent[-1]
     for reason in dict.fromkeys(str(error) for error in failures):
-        logger.warning("a lease could not be extended: %s", reason)
+        log_rarely(logger, logging.WARNING, ("extend", reason), "a lease could not be extended: %s", reason)
 
 
 def _finding(message: CheckMessage) -> Finding:

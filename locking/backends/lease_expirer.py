@@ -17,8 +17,9 @@ from typing import Final
 from locking.exceptions import LockError
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
+from locking.utils.logs import log_rarely
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 RETRY_PAUSE: Final = 0.5
 """Seconds until an end that the engine didn't hear is told again."""
@@ -156,7 +157,8 @@ class LeaseExpirer:
         try:
             self._end(key, hold)
         except LockError as error:
-            logger.warning("ending the lease of %r failed (%s); it is tried again", key, error)
+            message = "ending the lease of %r failed (%s); it is tried again"
+            log_rarely(logger, logging.WARNING, ("end", key), message, key, error)
             hold.deadline = now() + RETRY_PAUSE
         except Exception:  # the thread must outlive every surprise: without it no lease ends in time
             logger.exception("ending the lease of %r failed and is tried again", key)

@@ -98,11 +98,9 @@ class RedlockBackend(BaseLockBackend):
 
     @classmethod
     def default_key_prefix(cls, settings: AliasSettings) -> str:
-        """See the base class."""
         return default_key_prefix(settings)
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         sent, patience = now(), min(self._timeout, ttl / 3)
         request = acquire_request(key, owner, padded(ttl), keep=fenced, place=b"", index=self._index)
         replies = ask_all(self.nodes, request, patience)
@@ -169,7 +167,6 @@ class RedlockBackend(BaseLockBackend):
             )
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return self._decided(self._votes([(key, owner, ttl)])[0])
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
@@ -221,7 +218,6 @@ class RedlockBackend(BaseLockBackend):
         return self._decided(replies)
 
     def force_release(self, key: str, expected: str) -> bool:
-        """See the base class."""
         return self.release(key, expected)
 
     def holder(self, key: str) -> Holder | None:
@@ -255,23 +251,18 @@ class RedlockBackend(BaseLockBackend):
         )
 
     def count_held(self, *, prefix: str = "") -> int:
-        """See the base class."""
         return len(self._quorum_listing.held(prefix))
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        """See the base class."""
         self._quorum_listing.tell(records, forget)
 
     def processes(self) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self._quorum_listing.read_all()
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self._quorum_listing.read(clients)
 
     def tidy(self) -> None:
-        """See the base class."""
         self._quorum_listing.tidy()
 
     # housekeeping
@@ -304,7 +295,6 @@ class RedlockBackend(BaseLockBackend):
         return found
 
     def close(self) -> None:
-        """See the base class."""
         for node in self.nodes:
             node.close()
 
@@ -322,7 +312,6 @@ class RedlockPlace(PollingWaiter):
     """A thread's place."""
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         self.owner = self._owner = owner_of_try(self._owner, self._tries)
         self._tries += 1
         return super().try_acquire(queue=queue)
@@ -334,7 +323,6 @@ class AsyncRedlockPlace(AsyncPollingWaiter):
     """A task's place."""
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         self.owner = self._owner = owner_of_try(self._owner, self._tries)
         self._tries += 1
         return await super().try_acquire(queue=queue)

@@ -28,7 +28,7 @@ from locking.keys.names import check_ttl
 from locking.keys.template import KeyBuilder, KeySource, key_builder
 from locking.utils.ownership import client_of_work, is_owner_of
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 LONGEST_COUNTDOWN: Final = 60.0
 """Seconds; a busy lock is asked for again at least this often."""

@@ -26,7 +26,7 @@ from locking.keys.names import check_name, check_ttl
 from locking.utils.background import after_fork, run_once
 from locking.utils.clock import now
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 View = Callable[[HttpRequest], HttpResponse]
 

@@ -52,7 +52,6 @@ class Spans(Observer):
         self._holds: OrderedDict[str, Span] = OrderedDict()
 
     def happened(self, event: LockEvent) -> None:
-        """See `Observer.happened`."""
         if event.outcome == "acquired":
             self._begin_hold(event, self._wait_span(event))
         elif event.outcome in ("contended", "unavailable", "deadlock"):

@@ -83,18 +83,15 @@ class Meter(Observer):
         self._series = {}
 
     def happened(self, event: LockEvent) -> None:
-        """See `Observer.happened`."""
         series = self.series(event.backend, event.name, event.template)
         REACTIONS[event.outcome](series, event)
         if now() - self._recounted_at > RECOUNT_EVERY:
             self.recount()
 
     def waiting(self, name: str, template: str | None, backend: str, change: int) -> None:
-        """See `Observer.waiting`."""
         self.series(backend, name, template).waiters.inc(change)
 
     def renewed(self, backend: str, outcome: Renewal, leases: int) -> None:
-        """See `Observer.renewed`."""
         self.renewals.labels(backend, outcome).inc(leases)
 
     def series(self, backend: str, name: str, template: str | None) -> Series:

@@ -10,12 +10,11 @@ database shows no session of its process any more, or when its owner was fenced;
 
 from __future__ import annotations
 
-import atexit
 import logging
+import math
 import os
 import select
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -28,7 +27,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Held
 from locking.core.handler import locks
-from locking.core.lease import HOLDS
 from locking.core.liveness import (
     DeadProcess,
     Record,
@@ -41,11 +39,11 @@ from locking.core.liveness import (
 )
 from locking.exceptions import LockError
 from locking.signals import LockEvent, lock_orphaned, tell
-from locking.utils.background import after_fork, run_once
+from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
 from locking.utils.ownership import is_fenced, outlasts_process
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 TICK: Final = 0.1
 """Seconds between two looks at the directory while somebody waits for a lock."""
@@ -296,21 +294,29 @@ class Watch:
 
 
 class Watcher:
-    """One thread per process, at work while somebody waits for a lock or something has to be released.
+    """Looks, in one thread per process, while somebody waits for a lock or something has to be released.
 
     `enabled` = False keeps it from looking: then the leases decide.
     """
 
     def __init__(self) -> None:
         self.enabled = True
+        self._worker = Worker("locking-dead-processes", self._step)
         self.reset()
 
     def reset(self) -> None:
-        """Start from nothing: a forked child has neither the thread nor its parent's waiters."""
-        self._changed = threading.Condition(threading.Lock())
+        """Start from nothing: a forked child has none of its parent's waiters."""
+        self._mutex = threading.Lock()
         self._waiters = 0
         self._asked = False
-        self._running = False
+        self._folder: Path | None = None
+        self._watch: Watch | None = None
+        self._cleanups: list[Cleanup] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether a thread or task of this process waits for a lock."""
+        return self._waiters > 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -319,63 +325,57 @@ class Watcher:
         try:
             yield
         finally:
-            with self._changed:
+            with self._mutex:
                 self._waiters -= 1
 
     def look(self, waiters: int = 0) -> None:
         """Have the thread look once, in the background."""
-        with self._changed:
+        with self._mutex:
             self._waiters += waiters
             self._asked = True
-            if not self._running:
-                self._start()
-            elif self._waiters <= 1:
-                self._changed.notify()
+            first = self._waiters <= 1
+        if self.enabled and registration.folder is not None and (first or not self._worker.running):
+            self._worker.wake()
 
-    def _start(self) -> None:
-        if not self.enabled or registration.folder is None:  # the leases decide
-            return
-        # Where no thread can be started, the next caller that waits tries again.
-        self._running = run_once("locking-dead-processes", self._run)
-
-    def _run(self) -> None:
-        while True:
-            self._sleep()
-            try:
-                self._work()
-            except Exception:  # the thread must outlive every surprise
-                logger.exception("looking for dead processes failed; it is retried")
-                time.sleep(LOOK_AGAIN)
-
-    def _sleep(self) -> None:
-        with self._changed:
-            while not self.enabled or not (self._asked or self._waiters):
-                self._changed.wait()
-
-    def _work(self) -> None:
-        """Look and release, until nobody waits and nothing is left."""
-        folder = registration.folder
-        if folder is None:  # given up meanwhile
-            time.sleep(LOOK_AGAIN)
-            return
-        watch, cleanups = Watch(), list[Cleanup]()
+    def _step(self) -> float:
+        """Look and release once; until nobody waits and nothing is left, that is repeated."""
         try:
-            while folder == registration.folder and (self._is_needed() or cleanups):
-                cleanups += [Cleanup(dead) for dead in watch.refresh(folder)]
-                cleanups = [cleanup for cleanup in cleanups if not _is_done(cleanup)]
-                if not cleanups:
-                    connections.close_all()  # this thread's, which has no request whose end would do so
-                due = min((cleanup.due - now() for cleanup in cleanups), default=TICK)
-                watch.wait(min(TICK, due) if self._waiters or cleanups else 0.0)
-        finally:
-            connections.close_all()
-            watch.close()
-            for cleanup in cleanups:
-                cleanup.dead.close()
+            if self._look():
+                return now()
+        except BaseException:
+            self._close()
+            raise
+        self._close()
+        return math.inf
+
+    def _look(self) -> bool:
+        """Return whether there may be more to do."""
+        folder = registration.folder
+        if folder != self._folder:
+            self._close()
+            self._folder = folder
+        if folder is None or not (self._is_needed() or self._cleanups):
+            return False
+        watch = self._watch = self._watch or Watch()
+        self._cleanups += [Cleanup(dead) for dead in watch.refresh(folder)]
+        self._cleanups = [cleanup for cleanup in self._cleanups if not _is_done(cleanup)]
+        if not self._cleanups:
+            connections.close_all()  # this thread's, which has no request whose end would do so
+        due = min((cleanup.due - now() for cleanup in self._cleanups), default=TICK)
+        watch.wait(min(TICK, due) if self._waiters or self._cleanups else 0.0)
+        return True
+
+    def _close(self) -> None:
+        connections.close_all()
+        if self._watch is not None:
+            self._watch.close()
+        for cleanup in self._cleanups:
+            cleanup.dead.close()
+        self._watch, self._cleanups = None, []
 
     def _is_needed(self) -> bool:
         """Whether somebody waits, or has asked for a look since the last one."""
-        with self._changed:
+        with self._mutex:
             asked, self._asked = self._asked, False
             return self.enabled and (asked or self._waiters > 0)
 
@@ -385,9 +385,7 @@ def _is_done(cleanup: Cleanup) -> bool:
         return False
     try:
         done = cleanup.attempt()
-    except (
-        Exception
-    ):  # one that fails, for want of a package perhaps, keeps no other's locks from being released
+    except Exception:  # it must not keep the locks of other processes from being released
         logger.exception("releasing the locks of the dead process %d failed", cleanup.dead.record.pid)
         cleanup.due, done = now() + GIVEN_UP_FOR, False
     if done:
@@ -397,12 +395,3 @@ def _is_done(cleanup: Cleanup) -> bool:
 
 watcher = Watcher()
 after_fork(watcher.reset)
-
-
-def _on_exit() -> None:
-    """End in order: what the watchdog kept alive may be released by others, the rest has its own end."""
-    leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
-    registration.leave([lease.owner for lease in leases if lease.renewed and not lease.inherited])
-
-
-atexit.register(_on_exit)

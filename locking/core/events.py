@@ -35,3 +35,29 @@ def acquired(alias: str, waited: float) -> None:
     SAMPLES.append((alias, "acquired", waited))
     for observer in _OBSERVERS:
         observer()
+
+
+# --- how long locks are usually held ---------------------------------------------------------------------
+
+WEIGHT: Final = 0.2
+"""Share of the latest hold in the moving average: about the last ten holds count."""
+
+MOST_GROUPS: Final = 1_000
+"""Templates of which the usual time is kept; further ones count for their alias."""
+
+_USUAL: Final[dict[tuple[str, str | None], float]] = {}
+after_fork(_USUAL.clear)
+
+
+def held(alias: str, template: str | None, seconds: float) -> None:
+    """Note that a lock was held for so long: from its grant until others could have it."""
+    group = (alias, template)
+    if group not in _USUAL and len(_USUAL) >= MOST_GROUPS:
+        group = (alias, None)
+    before = _USUAL.get(group, seconds)
+    _USUAL[group] = before + WEIGHT * (seconds - before)
+
+
+def usual_hold(alias: str, template: str | None) -> float | None:
+    """Return the seconds for which locks of this template were held lately in this process, if any were."""
+    return _USUAL.get((alias, template))

@@ -4,30 +4,18 @@ surface.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Final, Unpack
 
 from locking.backends.base import Holder
-from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import Lease, held_by
-from locking.core.lock import Lock, Options, SingleLock
+from locking.core.lock import Lock, SingleLock, joined
+from locking.core.options import CheckedOptions, Kind, LockOptions, SemaphoreOptions, options_of
 from locking.exceptions import LockNotSupported
-from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_name
-
-MAX_PERMITS = 1_000_000
+from locking.keys.names import check_names
 
 
-def get_read_lock(
-    name: str,
-    *,
-    ttl: float | Unset | None = UNSET,
-    wait: float | Unset | None = UNSET,
-    fenced: bool = False,
-    backend: str = DEFAULT_ALIAS,
-    min_hold: float = 0.0,
-    on_lost: Callable[[Lease], None] | None = None,
-    template: str | None = None,
-    on_open_transaction: OnOpenTransaction | Unset = UNSET,
-) -> Lock:
+def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
     """Return the shared side of the read-write lock `name`: many readers, or one writer.
 
     A stream of readers can keep a writer waiting: the protocol, shared with Redisson, prefers readers. Under
@@ -37,24 +25,10 @@ def get_read_lock(
         >>> with get_read_lock("catalogue"):
         ...     render()
     """
-    engine = locks[backend].variant("read")
-    return ReadLock(
-        check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
-    )
+    return lock_of((name,), options_of("get_read_lock", options, kind="read"))
 
 
-def get_write_lock(
-    name: str,
-    *,
-    ttl: float | Unset | None = UNSET,
-    wait: float | Unset | None = UNSET,
-    fenced: bool = False,
-    backend: str = DEFAULT_ALIAS,
-    min_hold: float = 0.0,
-    on_lost: Callable[[Lease], None] | None = None,
-    template: str | None = None,
-    on_open_transaction: OnOpenTransaction | Unset = UNSET,
-) -> Lock:
+def get_write_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
     """Return the exclusive side of the read-write lock `name`.
 
     Asking for it while the same thread or task reads raises LockNotSupported: it would deadlock.
@@ -64,24 +38,10 @@ def get_write_lock(
         >>> with get_write_lock("catalogue"):
         ...     rebuild()
     """
-    engine = locks[backend].variant("write")
-    return WriteLock(
-        check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
-    )
+    return lock_of((name,), options_of("get_write_lock", options, kind="write"))
 
 
-def get_semaphore(
-    name: str,
-    permits: int,
-    *,
-    ttl: float | Unset | None = UNSET,
-    wait: float | Unset | None = UNSET,
-    backend: str = DEFAULT_ALIAS,
-    min_hold: float = 0.0,
-    on_lost: Callable[[Lease], None] | None = None,
-    template: str | None = None,
-    on_open_transaction: OnOpenTransaction | Unset = UNSET,
-) -> Lock:
+def get_semaphore(name: str, permits: int, **options: Unpack[SemaphoreOptions]) -> Lock:
     """Return a semaphore: at most `permits` holds of `name` at a time, each with a lease of its own.
 
     A permit whose holder died comes back when its lease ends. Every `acquire` takes another permit, also in
@@ -95,34 +55,17 @@ def get_semaphore(
         >>> with get_semaphore("mail-gateway", permits=5, wait=10):
         ...     send()
     """
-    if isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= MAX_PERMITS:
-        raise ValueError(f"permits must be a whole number from 1 to {MAX_PERMITS:,}, not {permits!r}")
-    engine = locks[backend].variant("semaphore", permits=permits)
-    options = Options(engine, ttl, wait, False, min_hold, on_lost, template, on_open_transaction)
-    return Semaphore(check_name(name), permits, options)
+    given = options_of("get_semaphore", options, kind="semaphore", permits=permits)
+    return lock_of((name,), given)
 
 
-def get_fair_lock(
-    name: str,
-    *,
-    ttl: float | Unset | None = UNSET,
-    wait: float | Unset | None = UNSET,
-    fenced: bool = False,
-    backend: str = DEFAULT_ALIAS,
-    min_hold: float = 0.0,
-    on_lost: Callable[[Lease], None] | None = None,
-    template: str | None = None,
-    on_open_transaction: OnOpenTransaction | Unset = UNSET,
-) -> Lock:
+def get_fair_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
     """Return Redisson's fair lock, for names that Java services lock with RFairLock.
 
     Among Python processes `get_lock` is first in, first out already, and faster. Don't use both kinds, or
     RLock and RFairLock, on one name. Arguments and errors: as for `get_lock`.
     """
-    engine = locks[backend].variant("fair")
-    return FairLock(
-        check_name(name), Options(engine, ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
-    )
+    return lock_of((name,), options_of("get_fair_lock", options, kind="fair"))
 
 
 class ReadLock(SingleLock):
@@ -152,10 +95,6 @@ class WriteLock(SingleLock):
 class Semaphore(SingleLock):
     """Every acquisition is another permit, so there is no re-entry."""
 
-    def __init__(self, name: str, permits: int, options: Options) -> None:
-        super().__init__(name, options)
-        self.permits = permits
-
     def _reenter(self, context: object) -> Lease | None:
         return None
 
@@ -168,11 +107,26 @@ class Semaphore(SingleLock):
         return self._are_all_out(await self._backend.aholder(self.key))
 
     def _are_all_out(self, holder: Holder | None) -> bool:
-        return holder is not None and holder.count >= self.permits
+        return holder is not None and holder.count >= (self._options.permits or 1)
 
 
 class FairLock(SingleLock):
     """Redisson's fair lock; where an engine has none of its own, the ordinary lock, if that is fair."""
+
+
+CLASSES: Final[dict[Kind, type[SingleLock]]] = {
+    "lock": SingleLock,
+    "read": ReadLock,
+    "write": WriteLock,
+    "semaphore": Semaphore,
+    "fair": FairLock,
+}
+
+
+def lock_of(names: Sequence[str], options: CheckedOptions) -> Lock:
+    """Return the lock of these names, of the kind that the options name."""
+    checked, engine = check_names(tuple(names)), options.engine()
+    return joined([CLASSES[options.kind](name, engine, options) for name in checked])
 
 
 def _sibling(alias: str, kind: str) -> str:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from locking.backends.base import BaseLockBackend
-from locking.core.events import SAMPLES
+from locking.core import events
 from locking.core.liveness import registration
 from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.keys.names import check_ttl
@@ -30,7 +30,7 @@ from locking.utils.call_site import CallSite
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, current_sync_call, runs_in
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 
 class State(enum.Enum):
@@ -317,13 +317,11 @@ class SingleLease(Lease):
         return self._state in (State.HELD, State.UNKNOWN) and not self.inherited
 
     def remaining(self) -> float:
-        """See `Lease.remaining`."""
         if self.inherited or self.unreleased or self._state not in (State.HELD, State.UNKNOWN):
             return 0.0
         return 0.0 if self._has_ended() else max(0.0, self.deadline - now())
 
     def ensure_held(self) -> None:
-        """See `Lease.ensure_held`."""
         if self.inherited:
             raise LockNotOwned(f"{self!r} belongs to the process that forked this one")
         state = self.state
@@ -338,7 +336,6 @@ class SingleLease(Lease):
             )
 
     def confirm(self) -> None:
-        """See `Lease.confirm`."""
         self.ensure_held()
         if not self.shared_name:
             return
@@ -372,14 +369,12 @@ class SingleLease(Lease):
     # prolonging
 
     def extend(self, ttl: float) -> None:
-        """See `Lease.extend`."""
         with self._extends(ttl) as extension:
             verb = self.backend.shorten if ttl < self.remaining() else self.backend.extend
             held = verb(self.key, self.owner, ttl)
         self._extended(held, extension)
 
     async def aextend(self, ttl: float) -> None:
-        """See `Lease.extend`."""
         with self._extends(ttl) as extension:
             verb = self.backend.ashorten if ttl < self.remaining() else self.backend.aextend
             held = await verb(self.key, self.owner, ttl)
@@ -450,7 +445,7 @@ class SingleLease(Lease):
             if self._state not in (State.HELD, State.UNKNOWN):
                 return
             self._state = State.LOST
-        SAMPLES.append((self.backend.settings.alias, "lost", 0.0))
+        events.SAMPLES.append((self.backend.settings.alias, "lost", 0.0))
         tell(lock_lost, lambda: self.event("lost"))
         if self._on_lost is not None and not run_once("locking-on-lost", self._tell_lost):
             self._tell_lost()  # a late renewal of others is better than a holder that is not told
@@ -466,20 +461,18 @@ class SingleLease(Lease):
     # ending
 
     def release(self) -> None:
-        """See `Lease.release`."""
         if not self._leave():
             return
         if self.min_hold and (rest := self._rest_of_min_hold()):
-            self._ended(self.backend.shorten(self.key, self.owner, rest), "kept")
+            self._ended(self.backend.shorten(self.key, self.owner, rest), "kept", rest)
         else:
             self._ended(self.backend.release(self.key, self.owner), "released")
 
     async def arelease(self) -> None:
-        """See `Lease.release`."""
         if not self._leave():
             return
         if self.min_hold and (rest := self._rest_of_min_hold()):
-            self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept")
+            self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept", rest)
         else:
             self._ended(await self.backend.arelease(self.key, self.owner), "released")
 
@@ -505,7 +498,7 @@ class SingleLease(Lease):
         rest = self.taken_at + self.min_hold - now()
         return rest if rest >= 0.001 else 0.0
 
-    def _ended(self, was_held: bool, outcome: Outcome) -> None:
+    def _ended(self, was_held: bool, outcome: Outcome, left: float = 0.0) -> None:
         self.unreleased = False
         unregister(self)
         if self.after_release is not None and outcome == "released":
@@ -516,16 +509,18 @@ class SingleLease(Lease):
             self.lose()
         if self._state is State.LOST:
             raise self._lost_error()
-        self._settle(outcome)
+        self._settle(outcome, left)
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: Outcome, left: float) -> None:
+        """Note the end of the hold; others have to wait for `left` seconds more."""
         self._state = State.RELEASED
-        SAMPLES.append((self.backend.settings.alias, "ended", now() - self.taken_at))
-        if heard(lock_released):
+        alias, seconds = self.backend.settings.alias, now() - self.taken_at
+        events.SAMPLES.append((alias, "ended", seconds))
+        events.held(alias, self.template, seconds + left)
+        if heard(lock_released) or seconds > self.ttl:
             announce(lock_released, self.event(outcome))
 
     def leave_to_expire(self) -> None:
-        """See `Lease.keep`."""
         self.renewed = False
         if self.depth > 1:
             self.depth -= 1
@@ -533,7 +528,7 @@ class SingleLease(Lease):
         unregister(self)
         if self.state is not State.LOST:
             registration.keep(self.owner, PROCESS.date_of(self.deadline))
-            self._settle("kept")
+            self._settle("kept", max(0.0, self.deadline - now()))
 
 
 class MultiLease(Lease):
@@ -550,7 +545,6 @@ class MultiLease(Lease):
 
     @property
     def leases(self) -> Sequence[SingleLease]:
-        """See `Lease.leases`."""
         return self._leases
 
     @property
@@ -564,22 +558,18 @@ class MultiLease(Lease):
         return min(lease.remaining() for lease in self._leases)
 
     def ensure_held(self) -> None:
-        """See `Lease.ensure_held`."""
         for lease in self._leases:
             lease.ensure_held()
 
     def confirm(self) -> None:
-        """See `Lease.confirm`."""
         for lease in self._leases:
             lease.confirm()
 
     def extend(self, ttl: float) -> None:
-        """See `Lease.extend`."""
         for lease in self._leases:
             lease.extend(ttl)
 
     async def aextend(self, ttl: float) -> None:
-        """See `Lease.extend`."""
         for lease in self._leases:
             await lease.aextend(ttl)
 
@@ -601,7 +591,6 @@ class MultiLease(Lease):
             raise errors[0]
 
     def leave_to_expire(self) -> None:
-        """See `Lease.keep`."""
         for lease in self._leases:
             lease.leave_to_expire()
 

@@ -11,7 +11,6 @@ that it is gone. Everybody else's locks end with their leases.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -25,6 +24,8 @@ import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +39,10 @@ from django.db.backends.signals import connection_created
 from locking.utils.background import after_fork
 from locking.utils.ownership import PROCESS, process_of
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
+
+fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None
+"""None on Windows, which has no flock: dead processes' locks end with their leases there."""
 
 SETTING: Final = "LOCKING_RUNTIME_DIR"
 
@@ -61,6 +65,8 @@ def base_directory() -> Path | None:
         ImproperlyConfigured: the setting is no path.
     """
     chosen = getattr(settings, SETTING, ...)
+    if chosen is ... and fcntl is None:
+        return None
     if chosen is ...:
         return Path(tempfile.gettempdir()) / f"holdfast-{os.geteuid()}"
     if chosen is None:
@@ -102,6 +108,8 @@ def directory() -> Path | None:
     base = base_directory()
     if base is None:
         return None
+    if fcntl is None:
+        raise PermissionError(f"this system has no flock; leave {SETTING} out")
     shared = hasattr(settings, SETTING)
     with suppress(FileExistsError):
         base.mkdir(mode=0o700, parents=True)
@@ -475,12 +483,17 @@ class Registration:
             elif self.aliases:
                 self._open()
 
-    def leave(self, left: list[str]) -> None:
-        """End in order: delete the file, or leave it with the owners that others may release."""
+    def leave(self, left: list[str], *, waiting: bool = False) -> None:
+        """End in order: delete the file, or leave it for others to clean up.
+
+        Args:
+            left: owners of leases that others may release.
+            waiting: a daemon thread of this process is still in the queue of a lock.
+        """
         with self._mutex:
             if self._fd is None:
                 return
-            if left:
+            if left or waiting:
                 self.rewrite(only=left)
             else:
                 with suppress(OSError):

@@ -9,18 +9,18 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Final, Never
+from typing import Final, Never, Unpack
 from weakref import ref
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
-from locking.conf import DEFAULT_LEASE
-from locking.core import events, waits
+from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import EndOfBlock, Lease, MultiLease, SingleLease, State, held_by, latest_of
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
-from locking.core.pending_release import release_retrier
+from locking.core.options import CheckedOptions, LockOptions, options_of
+from locking.core.pending_release import release_retrier, report_unreleased
 from locking.core.renewal import watchdogs
 from locking.exceptions import (
     BackendError,
@@ -31,18 +31,11 @@ from locking.exceptions import (
     LockNotAcquired,
     LockNotOwned,
     LockNotSupported,
+    TooManyWaiters,
 )
-from locking.keys.names import (
-    UNSET,
-    OnOpenTransaction,
-    Unset,
-    check_names,
-    check_on_open_transaction,
-    check_template,
-    check_ttl,
-    check_wait,
-)
+from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_names, check_wait
 from locking.signals import (
+    LONG_WAIT,
     LockEvent,
     announce,
     heard,
@@ -53,9 +46,10 @@ from locking.signals import (
     tell,
     waiting,
 )
+from locking.utils import logs
 from locking.utils.call_site import CallSite, caller_site
 from locking.utils.clock import now
-from locking.utils.hints import refuse_keywords, with_hints
+from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import (
     current_context,
     is_owner_of,
@@ -64,28 +58,13 @@ from locking.utils.ownership import (
     new_owner,
 )
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 LONGEST_SLEEP: Final = 30.0
 """Seconds after which a waiter asks again whatever it was told: a lost wake-up costs at most this."""
 
 
-NO_HOLD: Final = 0.0
-"""The default of `min_hold`: nearly nobody gives another, so the very object needs no check."""
-
-
-@with_hints
-def get_lock(
-    *names: str,
-    ttl: float | Unset | None = UNSET,
-    wait: float | Unset | None = UNSET,
-    fenced: bool = False,
-    backend: str = DEFAULT_ALIAS,
-    min_hold: float = NO_HOLD,
-    on_lost: Callable[[Lease], None] | None = None,
-    template: str | None = None,
-    on_open_transaction: OnOpenTransaction | Unset = UNSET,
-) -> Lock:
+def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
     """Return the lock of these names; nothing is sent until it is acquired.
 
     Args:
@@ -111,52 +90,14 @@ def get_lock(
         ...     lease.ensure_held()
     """
     checked = check_names(names)
-    options = Options(locks[backend], ttl, wait, fenced, min_hold, on_lost, template, on_open_transaction)
-    if len(checked) == 1:
-        return SingleLock(checked[0], options)
-    return MultiLock([SingleLock(name, options) for name in checked])
+    given = options_of("get_lock", options)
+    engine = given.engine()
+    return joined([SingleLock(name, engine, given) for name in checked])
 
 
-class Options:
-    """The checked arguments of `get_lock`: one for all names, and one for every kind of lock."""
-
-    __slots__ = (
-        "backend", "fenced", "min_hold", "on_lost", "on_open_transaction", "renewed", "template", "ttl",
-        "wait",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        backend: BaseLockBackend,
-        ttl: float | Unset | None,
-        wait: float | Unset | None,
-        fenced: bool,
-        min_hold: float,
-        on_lost: Callable[[Lease], None] | None,
-        template: str | None = None,
-        on_open_transaction: OnOpenTransaction | Unset = UNSET,
-    ) -> None:
-        settings = backend.settings
-        lease = settings.ttl if isinstance(ttl, Unset) else ttl
-        self.backend = backend
-        self.renewed = lease is None
-        self.ttl = (settings.watchdog_ttl or DEFAULT_LEASE) if lease is None else check_ttl(lease)
-        self.wait = settings.wait if isinstance(wait, Unset) else check_wait(wait)
-        self.fenced = fenced
-        self.min_hold = NO_HOLD if min_hold is NO_HOLD else check_wait(min_hold, source="min_hold") or 0.0
-        self.on_lost = on_lost
-        self.template = None if template is None else check_template(template)
-        self.on_open_transaction = self._policy(on_open_transaction)
-        if fenced and not backend.supports_fencing:
-            raise backend.unsupported("mint fencing tokens (fenced=True)")
-
-    def _policy(self, chosen: OnOpenTransaction | Unset) -> OnOpenTransaction:
-        """What to do inside an open transaction; a lock that ends with one belongs inside."""
-        if not isinstance(chosen, Unset):
-            check_on_open_transaction(chosen)
-        if self.backend.transaction_on is not None:
-            return "ignore"
-        return self.backend.settings.on_open_transaction if isinstance(chosen, Unset) else chosen
+def joined(parts: list[SingleLock]) -> Lock:
+    """Return the lock of several names, or of the only one."""
+    return parts[0] if len(parts) == 1 else MultiLock(parts)
 
 
 class Lock(ABC):
@@ -220,7 +161,7 @@ class Lock(ABC):
             LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
         """
         if others:
-            refuse_keywords("acquire", others)
+            refuse_unknown("acquire", others, ("wait",))
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
         if self.on_open_transaction == "hold":
@@ -392,17 +333,14 @@ def _settled(lease: Lease, failure: LockError, body_error: BaseException | None)
     ends with its ttl. One that was lost is an error of its own, unless the body raised already.
     """
     if isinstance(failure, BackendError):
-        logger.warning("releasing %r failed (%s); it is retried", lease, failure)
+        report_unreleased(lease, failure)
         release_retrier.schedule_lease(lease)
         if lease.state is State.LOST and body_error is None:
             lease.ensure_held()
         return True
     if isinstance(failure, LockNotOwned) and all(single.inherited for single in lease.leases):
         return True  # a forked child leaves its parent's block: the lock is the parent's
-    if isinstance(failure, LockLost) and body_error is not None:
-        logger.warning("%s (while %r was raised under it)", failure, body_error)
-        return True
-    return False
+    return isinstance(failure, LockLost) and body_error is not None  # the loss was logged when it was found
 
 
 Lease._end_of_block = EndOfBlock(_give_back, _agive_back)
@@ -447,28 +385,25 @@ class Attempt:
 class SingleLock(Lock):
     """The lock of one name."""
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, backend: BaseLockBackend, options: CheckedOptions) -> None:
         super().__init__()
-        self.name = name
-        self._options = options
-        self._backend = options.backend
-        self.transaction_on = options.backend.transaction_on
-        self.on_open_transaction = options.on_open_transaction
-        self._wait = options.wait
-        self.key = options.backend.key(name)
+        self.name, self.key = name, backend.key(name)
+        self._backend, self._options = backend, options
+        self._ttl, self._renewed = options.lease_on(backend)
+        self._wait = options.wait_on(backend)
+        self.transaction_on = backend.transaction_on
+        self.on_open_transaction = options.policy_on(backend)
         self._new_owner = _owners_of(options)
         self._shares_name = self._acts_for_work = False
         self.site: CallSite | None = None
 
     def taken_at(self, site: CallSite | None) -> None:
-        """See `Lock.taken_at`."""
         self.site = site
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r} on {self._backend.alias!r}>"
 
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
-        """See `Lock.act_for`."""
         self._new_owner = partial(new_owner, client_id)
         self._shares_name = self._acts_for_work = True
         if take_over and self._backend.supports_force_release:
@@ -480,7 +415,18 @@ class SingleLock(Lock):
             return
         holder = self._backend.holder(self.key)
         if holder is not None and is_owner_of(client_id, holder.owner):
-            force_release(self.name, owner=holder.owner, backend=self._backend.alias)
+            self._take_from(holder.owner)
+
+    def _take_from(self, owner: str) -> bool:
+        """End the hold of `owner` and of no newer holder; False when it does not hold the lock any more."""
+        broken = self._backend.force_release(self.key, owner)
+        if broken:
+            alias = self._backend.settings.alias
+            event = LockEvent(
+                outcome="force_released", name=self.name, key=self.key, backend=alias, owner=owner
+            )
+            tell(lock_force_released, lambda: event)
+        return broken
 
     def act_as(self, owner: str) -> None:
         """Acquire as exactly this owner: it is granted at once what it holds already.
@@ -492,11 +438,9 @@ class SingleLock(Lock):
         self._shares_name, self._acts_for_work = True, False
 
     def locked(self) -> bool:
-        """See `Lock.locked`."""
         return self._backend.holder(self.key) is not None
 
     async def alocked(self) -> bool:
-        """See `Lock.locked`."""
         return await self._backend.aholder(self.key) is not None
 
     def _take(self, wait: float | None, context: object) -> Lease:
@@ -505,20 +449,20 @@ class SingleLock(Lock):
             return hold
         if self.on_open_transaction != "ignore":
             before_acquiring(self.on_open_transaction, self.name)
-        begun, owner, options = now(), self._registered_owner(), self._options
-        place = self._backend.waiter(self.key, owner, options.ttl, fenced=options.fenced)
+        begun, owner = now(), self._registered_owner()
+        waiter = self._backend.waiter(self.key, owner, self._ttl, fenced=self._options.fenced)
         outcome: Outcome | None = None
         try:
-            outcome = place.try_acquire(queue=wait != 0)
+            outcome = waiter.try_acquire(queue=wait != 0)
             if isinstance(outcome, Busy):
-                outcome = self._wait_in(place, outcome, begun, wait, context)
+                outcome = self._wait_in(waiter, outcome, begun, wait, context)
         except BaseException as error:
-            self._clean_up_after(error, place.owner or owner, begun, outcome)
+            self._clean_up_after(error, waiter.owner or owner, begun, outcome)
             if self._may_undo(outcome):
-                with self._released_if_unsettled(place, owner):
-                    place.leave()
+                with self._released_if_unsettled(waiter, owner):
+                    waiter.leave()
             raise
-        return self._leased(place.owner or owner, outcome, context, begun)
+        return self._leased(waiter.owner or owner, outcome, context, begun)
 
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
@@ -526,20 +470,20 @@ class SingleLock(Lock):
             return hold
         if self.on_open_transaction != "ignore":
             await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
-        begun, owner, options = now(), self._registered_owner(), self._options
-        place = self._backend.async_waiter(self.key, owner, options.ttl, fenced=options.fenced)
+        begun, owner = now(), self._registered_owner()
+        waiter = self._backend.async_waiter(self.key, owner, self._ttl, fenced=self._options.fenced)
         outcome: Outcome | None = None
         try:
-            outcome = await place.try_acquire(queue=wait != 0)
+            outcome = await waiter.try_acquire(queue=wait != 0)
             if isinstance(outcome, Busy):
-                outcome = await self._await_in(place, outcome, begun, wait, context)
+                outcome = await self._await_in(waiter, outcome, begun, wait, context)
         except BaseException as error:
-            self._clean_up_after(error, place.owner or owner, begun, outcome)
+            self._clean_up_after(error, waiter.owner or owner, begun, outcome)
             if self._may_undo(outcome):
-                with self._released_if_unsettled(place, owner):
-                    await asyncio.shield(place.leave())
+                with self._released_if_unsettled(waiter, owner):
+                    await asyncio.shield(waiter.leave())
             raise
-        return self._leased(place.owner or owner, outcome, context, begun)
+        return self._leased(waiter.owner or owner, outcome, context, begun)
 
     def _registered_owner(self) -> str:
         """Return a new owner; should this process be killed, others know that what it holds is this one's."""
@@ -551,45 +495,56 @@ class SingleLock(Lock):
         return owner
 
     def _wait_in(
-        self, place: Waiter, outcome: Outcome, begun: float, wait: float | None, context: object
+        self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
-        with self._waiting(context, begun) as watch:
+        outcome: Outcome = busy
+        with self._waiting(busy, context, begun) as watch:
             while isinstance(outcome, Busy):
-                outcome = place.wait(watch.pause(outcome, self._pause(outcome, begun, wait)))
+                outcome = waiter.wait(watch.pause(outcome, self._pause(outcome, begun, wait)))
         return outcome
 
     async def _await_in(
-        self, place: AsyncWaiter, outcome: Outcome, begun: float, wait: float | None, context: object
+        self, waiter: AsyncWaiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
-        async with self._awaiting(context, begun) as watch:
+        outcome: Outcome = busy
+        async with self._awaiting(busy, context, begun) as watch:
             while isinstance(outcome, Busy):
                 pause = await watch.apause(outcome, self._pause(outcome, begun, wait))
-                outcome = await place.wait(pause)
+                outcome = await waiter.wait(pause)
         return outcome
 
     @contextmanager
-    def _waiting(self, context: object, begun: float) -> Iterator[waits.WaitWatch]:
+    def _waiting(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
         """Tell observers and other processes of a wait for as long as the block runs."""
-        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
-            watch = waits.watch(
-                self._backend, self.key, self.name, context, begun, self.site or caller_site()
-            )
+        with self._watched(busy, context, begun) as watch:
             try:
                 yield watch
             finally:
                 watch.end()
 
     @asynccontextmanager
-    async def _awaiting(self, context: object, begun: float) -> AsyncIterator[waits.WaitWatch]:
+    async def _awaiting(self, busy: Busy, context: object, begun: float) -> AsyncIterator[waits.WaitWatch]:
         """`_waiting` for asyncio."""
-        with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
-            watch = waits.watch(
-                self._backend, self.key, self.name, context, begun, self.site or caller_site()
-            )
+        with self._watched(busy, context, begun) as watch:
             try:
                 yield watch
             finally:
                 await asyncio.shield(watch.aend())
+
+    @contextmanager
+    def _watched(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
+        """Count the wait, and have it watched; TooManyWaiters where the process has enough of them."""
+        settings = self._backend.settings
+        if not waits.waiters.enter(settings.alias, settings.max_waiters):
+            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
+            raise self._not_acquired(busy, begun, TooManyWaiters, reason)
+        try:
+            with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
+                yield waits.watch(
+                    self._backend, self.key, self.name, context, begun, self.site or caller_site()
+                )
+        finally:
+            waits.waiters.leave(settings.alias)
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
@@ -617,15 +572,23 @@ class SingleLock(Lock):
         if left <= 0:
             if busy.outage is not None:
                 raise busy.outage
-            raise LockNotAcquired(
-                self.name,
-                waited=now() - begun,
-                backend=self._backend.settings.alias,
-                holder=busy.holder,
-                retry_after=busy.retry_after,
-            )
+            raise self._not_acquired(busy, begun)
         lease_end = LONGEST_SLEEP if busy.retry_after is None else busy.retry_after
         return min(left, lease_end, LONGEST_SLEEP)
+
+    def _not_acquired(
+        self, busy: Busy, begun: float, error: type[LockNotAcquired] = LockNotAcquired, reason: str = ""
+    ) -> LockNotAcquired:
+        alias = self._backend.settings.alias
+        return error(
+            self.name,
+            waited=now() - begun,
+            backend=alias,
+            holder=busy.holder,
+            retry_after=busy.retry_after,
+            reason=reason,
+            estimate=events.usual_hold(alias, self._options.template),
+        )
 
     def _may_undo(self, first: Outcome | None) -> bool:
         """Whether a hold of our owner can only come from this attempt, so that it may be released.
@@ -645,7 +608,9 @@ class SingleLock(Lock):
             registration.act_no_more(owner)
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
-            release_retrier.schedule(self._backend, self.key, owner, self._options.ttl)
+            release_retrier.schedule(self._backend, self.key, owner, self._ttl)
+        if isinstance(error, BackendUnavailable):
+            logs.unavailable(logger, self._backend.settings.alias, error)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
             waited = now() - begun
             events.SAMPLES.append((self._backend.settings.alias, "refused", waited))
@@ -656,18 +621,17 @@ class SingleLock(Lock):
             tell(signal, lambda: self._refusal(error, owner, waited))
 
     @contextmanager
-    def _released_if_unsettled(self, place: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
+    def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
         """A waiter that is interrupted while it leaves the queue, or gets no answer, may have been handed the
         lock unseen.
         """
         unsettled = True
         try:
             yield
-            unsettled = place.unsettled
+            unsettled = waiter.unsettled
         finally:
             if unsettled:
-                owner = place.owner or owner
-                release_retrier.schedule(self._backend, self.key, owner, self._options.ttl)
+                release_retrier.schedule(self._backend, self.key, waiter.owner or owner, self._ttl)
 
     def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
         contended = isinstance(error, LockNotAcquired)
@@ -693,9 +657,9 @@ class SingleLock(Lock):
             self._backend,
             context,
             token=grant.token,
-            ttl=options.ttl,
+            ttl=self._ttl,
             since=grant.since,
-            renewed=options.renewed,
+            renewed=self._renewed,
             min_hold=options.min_hold,
             on_lost=options.on_lost,
             shared_name=self._shares_name,
@@ -703,13 +667,15 @@ class SingleLock(Lock):
             site=self.site or caller_site(),
         )
         events.acquired(self._backend.settings.alias, now() - begun)
+        logs.available(logger, self._backend.settings.alias)
         if grant.resent and self._may_undo(None):
             lease.after_release = _release_again
-        if options.renewed:
+        if self._renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
-        if heard(lock_acquired):
-            announce(lock_acquired, lease.event("acquired", waited=now() - begun))
+        waited = now() - begun
+        if heard(lock_acquired) or waited >= LONG_WAIT:
+            announce(lock_acquired, lease.event("acquired", waited=waited))
         return lease
 
 
@@ -718,7 +684,7 @@ def _release_again(lease: SingleLease) -> None:
     release_retrier.schedule(lease.backend, lease.key, lease.owner, lease.ttl)
 
 
-def _owners_of(options: Options) -> Callable[[], str]:
+def _owners_of(options: CheckedOptions) -> Callable[[], str]:
     """Return what makes the owners of a lock: they tell what becomes of it when its process is dead."""
     if options.min_hold:
         return new_outlasting_owner
@@ -739,21 +705,17 @@ class MultiLock(Lock):
         return f"<Lock of {self.name}>"
 
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
-        """See `Lock.act_for`."""
         for part in self._parts:
             part.act_for(client_id, take_over=take_over)
 
     def taken_at(self, site: CallSite | None) -> None:
-        """See `Lock.taken_at`."""
         for part in self._parts:
             part.taken_at(site)
 
     def locked(self) -> bool:
-        """See `Lock.locked`."""
         return any(part.locked() for part in self._parts)
 
     async def alocked(self) -> bool:
-        """See `Lock.locked`."""
         for part in self._parts:
             if await part.alocked():
                 return True
@@ -841,26 +803,3 @@ def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> L
             f"this thread or task holds {which}; call it in the body of a locked function or block"
         )
     return lease
-
-
-def force_release(name: str, *, owner: str, backend: str = DEFAULT_ALIAS) -> bool:
-    """Break the hold of `owner` on the lock `name`: for operators. It doesn't stop what the holder is doing.
-
-    Args:
-        name: what is locked.
-        owner: the holder as it was seen (`LockNotAcquired.holder`): a newer one keeps the lock.
-        backend: alias in `LOCKING`.
-
-    Returns:
-        False when `owner` doesn't have the lock (any more).
-
-    Raises:
-        LockNotSupported: the backend can't. BackendUnavailable: it didn't answer.
-    """
-    engine = locks[backend]
-    key = engine.key(check_names((name,))[0])
-    broken = engine.force_release(key, owner)
-    if broken:
-        event = LockEvent(outcome="force_released", name=name, key=key, backend=backend, owner=owner)
-        tell(lock_force_released, lambda: event)
-    return broken

@@ -22,11 +22,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic
 
 from locking.core.lease import Lease
-from locking.core.pending_release import release_retrier
-from locking.exceptions import LockError, LockTransactionError
+from locking.core.pending_release import release_retrier, report_unreleased
+from locking.exceptions import BackendError, LockError, LockTransactionError
 from locking.keys.names import OnOpenTransaction, check_on_open_transaction
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 WATCHED: Final = ("commit", "set_autocommit", "savepoint_commit", "savepoint_rollback", "close")
 WATCH: Final = "_locking_watch"
@@ -153,8 +153,11 @@ def let_go(lease: Lease, *, release: bool = True) -> None:
     """Release a lock after its transaction has ended; a failure is not the transaction's error."""
     try:
         lease.release() if release else lease.leave_to_expire()
-    except LockError as error:
-        logger.warning("after its transaction was settled, %r could not be released: %s", lease, error)
+    except BackendError as error:
+        report_unreleased(lease, error)
+        release_retrier.schedule_lease(lease)
+    except LockError as error:  # a loss was logged when it was found
+        logger.debug("after its transaction was settled, %r could not be released: %s", lease, error)
         release_retrier.schedule_lease(lease)
 
 

@@ -16,10 +16,11 @@ from enum import Enum
 from locking.backends.base import BaseLockBackend
 from locking.core.lease import Lease
 from locking.exceptions import LockError
+from locking.utils import logs
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 RETRY_PAUSE = 0.5
 """Seconds between attempts while a backend doesn't answer."""
@@ -152,6 +153,13 @@ def attempt_release(release: PendingRelease) -> AttemptResult:
     release.answered_at = now()
     release.next_try = release.answered_at + CONFIRM_PAUSE
     return AttemptResult.REPEAT
+
+
+def report_unreleased(lease: Lease, error: LockError) -> None:
+    """Log that a release failed and is retried; of a backend that does not answer once a minute."""
+    for alias in dict.fromkeys(single.backend.settings.alias for single in lease.leases):
+        logs.unavailable(logger, alias, error)
+    logger.info("releasing %r failed (%s); it is retried", lease, error)
 
 
 release_retrier = ReleaseRetrier()

@@ -18,20 +18,15 @@ from locking.backends.base import BaseLockBackend
 from locking.core.lease import HOLDS, Extension, SingleLease, State
 from locking.exceptions import LockError
 from locking.signals import Renewal, inform
+from locking.utils import logs
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 EARLY_RENEWAL_FRACTION = 1 / 30
 """Share of its ttl by which a lease may be renewed early, together with others: ten thousand leases that fall
 due one by one would otherwise cost ten thousand rounds, each of which looks at all of them."""
-
-RENEWALS: Final[tuple[tuple[Renewal, bool | None], ...]] = (
-    ("renewed", True),
-    ("lost", False),
-    ("failed", None),
-)
 
 RETRY_PAUSE = 0.5
 """Seconds between attempts while a backend doesn't answer."""
@@ -95,6 +90,8 @@ def renew(leases: list[SingleLease]) -> None:
     extensions = [lease.begin_extension(lease.ttl) for lease in leases]
     answers = _answers(backend, leases, extensions)
     _note_answers(leases, answers, extensions)
+    if True in answers:
+        logs.available(logger, backend.settings.alias)
     for outcome, answer in OUTCOMES.items():
         _tell(backend, outcome, answers.count(answer))
 
@@ -119,7 +116,7 @@ def _answers(
     try:
         return backend.extend_many([(lease.key, lease.owner, extension.ttl) for lease, extension in asked])
     except LockError as error:
-        logger.warning("renewing %d locks on backend %r failed: %s", len(leases), backend.alias, error)
+        logs.unavailable(logger, backend.settings.alias, error)
     except Exception:  # a defect of one backend must not keep the leases of another from being renewed
         logger.exception("renewing %d locks on backend %r failed", len(leases), backend.alias)
     return [None] * len(leases)

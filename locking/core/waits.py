@@ -7,7 +7,9 @@ comes here.
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections import Counter
 from math import inf
 from typing import Any, Final
 
@@ -137,3 +139,35 @@ class WaitWatch:
 
 
 watch: type[WaitWatch] = WaitWatch
+
+
+# --- how many wait ----------------------------------------------------------------------------------------
+
+
+class Waiters:
+    """How many threads and tasks of this process wait, by alias."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from nothing: a forked child has none of its parent's waiters."""
+        self._mutex = threading.Lock()
+        self._waiting: Counter[str] = Counter()
+
+    def enter(self, alias: str, most: int | None) -> bool:
+        """Count one more, unless there are `most` already; True when it was counted."""
+        with self._mutex:
+            if most is not None and self._waiting[alias] >= most:
+                return False
+            self._waiting[alias] += 1
+            return True
+
+    def leave(self, alias: str) -> None:
+        """Count one less."""
+        with self._mutex:
+            self._waiting[alias] -= 1
+
+
+waiters: Final = Waiters()
+after_fork(waiters.reset)

@@ -33,7 +33,7 @@ from locking.inspection.heartbeat import process_facts, reporter
 from locking.utils.call_site import CallSite
 from locking.utils.clock import now
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 FIRST_LOOKS: Final = (1.0, 1.8)
 """Seconds of waiting after which a waiter looks for the first times: it closed the circle itself, if there is

@@ -38,7 +38,7 @@ from locking.utils.call_site import activity_of, name_of
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 BEAT: Final = 2.0
 """Seconds between two signs of life."""

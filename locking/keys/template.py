@@ -46,6 +46,7 @@ from locking.keys.values import (
 __all__ = ["KeyBuilder", "KeySource", "Template", "compile_template", "is_request", "key_builder"]
 
 KeySource = str | Callable[..., "str | Sequence[str]"]
+KeysSource = Sequence[str] | Callable[..., Iterable[str]]
 KeyBuilder = Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[str, ...]]
 
 KEEPS_APART: Final = re.compile(r"[\s:{}]")
@@ -475,14 +476,15 @@ def _did_you_mean(word: str, known: Iterable[str], shape: str = "{}") -> str:
 
 
 def key_builder(
-    function: Callable[..., object], key: KeySource | None = None, keys: Sequence[str] | None = None
+    function: Callable[..., object], key: KeySource | None = None, keys: KeysSource | None = None
 ) -> KeyBuilder:
     """Return the function that turns a call's `(args, kwargs)` into the names of its locks.
 
     Args:
         function: what is decorated; templates are checked against its signature here and now.
         key: a template, or a callable that gets the call's arguments and returns a name or several.
-        keys: several templates. Without either, the name is the function's dotted path and its arguments.
+        keys: several templates, or a callable that gets the call's arguments and returns the names. Without
+            either, the name is the function's dotted path and its arguments.
 
     Raises:
         LockKeyError: both are given, a template isn't one, or it names what isn't a parameter.
@@ -496,6 +498,8 @@ def key_builder(
         raise LockKeyError("give key= or keys=, not both: keys=[…] takes one template or more")
     if callable(key):
         return partial(_call_key, key)
+    if callable(keys):
+        return partial(_call_keys, keys)
     signature = signature_of(function)
     if key is None and keys is None:
         return partial(_default_key, signature, dotted_path(function))
@@ -505,9 +509,9 @@ def key_builder(
     return partial(_render_all, signature, templates)
 
 
-def label_of(function: Callable[..., object], key: KeySource | None, keys: Sequence[str] | None) -> str:
+def label_of(function: Callable[..., object], key: KeySource | None, keys: KeysSource | None) -> str:
     """Return what the names of all calls have in common: the readable template, or the function's path."""
-    if callable(key) or (key is None and keys is None):
+    if callable(key) or callable(keys) or (key is None and keys is None):
         return dotted_path(function)[-MAX_TEMPLATE:]
     return ", ".join(compile_template(source).readable for source in _sources(key, keys))[:MAX_TEMPLATE]
 
@@ -567,6 +571,23 @@ def _call_key(
             f"the callable key {dotted_path(key)} returned no name; return a str, or a list of them"
         )
     return tuple(_own_name(name, key) for name in names)
+
+
+def _call_keys(
+    keys: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    result = keys(*args, **kwargs)
+    if isinstance(result, str) or not isinstance(result, Iterable):
+        raise LockKeyError(
+            f"the callable keys {dotted_path(keys)} returned {result!r}; return a list of names"
+        )
+    names = tuple(_own_name(name, keys) for name in result)
+    if not names:
+        raise LockKeyError(
+            f"the callable {dotted_path(keys)} returned no name; add one that is always there, such as"
+            " that of the collection itself, which then can't change under the lock either"
+        )
+    return names
 
 
 def _own_name(name: object, key: Callable[..., object]) -> str:

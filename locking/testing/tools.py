@@ -177,13 +177,13 @@ def _refused(
         return refused(refuse, busy) if key in (None, asked) else make(asked, *args, **options)
 
     with (
-        patch.object(engine, "waiter", partial(chosen, engine.waiter, RefusedPlace)),
-        patch.object(engine, "async_waiter", partial(chosen, engine.async_waiter, AsyncRefusedPlace)),
+        patch.object(engine, "waiter", partial(chosen, engine.waiter, RefusedWaiter)),
+        patch.object(engine, "async_waiter", partial(chosen, engine.async_waiter, AsyncRefusedWaiter)),
     ):
         yield
 
 
-class RefusedPlace(Waiter):
+class RefusedWaiter(Waiter):
     """A thread's attempt that is refused instead of waiting."""
 
     def __init__(self, refuse: Callable[[], Exception], busy: Busy | None) -> None:
@@ -203,19 +203,17 @@ class RefusedPlace(Waiter):
         """Nothing was sent, so nothing is to undo."""
 
 
-class AsyncRefusedPlace(AsyncWaiter):
+class AsyncRefusedWaiter(AsyncWaiter):
     """A task's attempt that is refused instead of waiting."""
 
     def __init__(self, refuse: Callable[[], Exception], busy: Busy | None) -> None:
-        self._place = RefusedPlace(refuse, busy)
+        self._waiter = RefusedWaiter(refuse, busy)
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See `RefusedPlace`."""
-        return self._place.try_acquire(queue=queue)
+        return self._waiter.try_acquire(queue=queue)
 
     async def wait(self, timeout: float) -> Outcome:
-        """See `RefusedPlace`."""
-        return self._place.wait(timeout)
+        return self._waiter.wait(timeout)
 
     async def leave(self) -> None:
         """Nothing was sent, so nothing is to undo."""

@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from locking.utils.backoff import jittered
 from locking.utils.databases import limit_waits, timestamp, was_locked_out
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 TRIES: Final = 5
 """How often a database that doesn't answer is asked, over about a second and a half."""

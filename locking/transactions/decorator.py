@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import partial, update_wrapper
 from importlib import import_module
-from typing import Any, Final, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -23,13 +23,15 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, connections
 from django.http import HttpRequest, HttpResponseBase
 
-from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lock import Lock, get_lock
+from locking.core.handler import locks
+from locking.core.kinds import lock_of
+from locking.core.lock import Lock
 from locking.core.open_transactions import (
     check_together,
     connections_in_transaction,
     refuse_open_transactions,
 )
+from locking.core.options import CheckedOptions, Kind, LockOptions
 from locking.exceptions import (
     BackendUnavailable,
     LockError,
@@ -38,8 +40,16 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
-from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_ttl, check_wait
-from locking.keys.template import KeyBuilder, KeySource, dotted_path, is_request, key_builder, label_of
+from locking.keys.names import UNSET, OnOpenTransaction, Unset
+from locking.keys.template import (
+    KeyBuilder,
+    KeySource,
+    KeysSource,
+    dotted_path,
+    is_request,
+    key_builder,
+    label_of,
+)
 from locking.transactions.locked_transaction import (
     DatabaseAliases,
     database_aliases,
@@ -55,6 +65,7 @@ from locking.transactions.responses import conflict_response
 from locking.utils.backoff import jittered
 from locking.utils.call_site import call_site_of
 from locking.utils.databases import was_overtaken
+from locking.utils.hints import refuse_unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +77,8 @@ NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
 ConflictPolicy = NeverSkips | Literal["skip"]
 POLICIES: Final = ("auto", "raise", "skip", "retry")
 MOST_RETRIES: Final = 100
+MOST_CHANGES: Final = 10
+"""Acquisitions of one call whose keys change each time while it waits for them."""
 
 DECORATED: Final[WeakSet[Callable[..., Any]]] = WeakSet()
 """What was decorated at import, for the system checks; each has its options as `lock_options`."""
@@ -89,44 +102,44 @@ class SkippingDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-class LockOptions(TypedDict, total=False):
-    """The options of `distributed_lock` but `on_conflict`, for type checkers; explained there."""
+class DecoratorOptions(LockOptions, total=False):
+    """The options of `distributed_lock` but `on_conflict`, which decides what it returns; explained there."""
 
     key: KeySource | None
-    keys: Sequence[str] | None
-    wait: float | Unset | None
-    ttl: float | Unset | None
+    keys: KeysSource | None
+    kind: Kind
+    permits: int | None
     message: Any
     release: bool
     atomic: bool | None
     using: DatabaseAliases
-    fenced: bool
     retries: int
-    backend: str
-    min_hold: float
     condition: Callable[..., bool] | None
-    on_open_transaction: OnOpenTransaction | Unset
 
 
 @overload
 def distributed_lock(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
 def distributed_lock(
-    *, on_conflict: Literal["skip"], **options: Unpack[LockOptions]
+    *, on_conflict: Literal["skip"], **options: Unpack[DecoratorOptions]
 ) -> SkippingDecorator: ...
 @overload
 def distributed_lock(
-    *, on_conflict: NeverSkips | Unset = UNSET, **options: Unpack[LockOptions]
+    *, on_conflict: NeverSkips | Unset = UNSET, **options: Unpack[DecoratorOptions]
 ) -> LockDecorator: ...
 def distributed_lock(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Run a function only while holding a lock, and release it only after the commit.
 
     Args:
+        kind: `lock`, `read` or `write` (the sides of a read-write lock), `semaphore` or `fair`.
+        permits: how many may hold a semaphore at a time.
         key: a template such as `"'order:'+<order_id>"` (see `locking.keys.template`), or a callable that gets
         the
             call's arguments and returns a name or several. Omitted: the function's dotted path and its
             arguments.
-        keys: several templates: all or none, in one order.
+        keys: several templates: all or none, in one order. Or a callable that gets the call's arguments and
+            returns the names. It is called again once the locks are held; where it returns a name that is
+            not among them, they are released and the new ones acquired, `MOST_CHANGES` times at most.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
         on_conflict: what to do when the lock can't be had. `auto`: a view answers 409 (503 when the backend
@@ -147,6 +160,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             one of the databases in `using` has committed, the error is raised instead.
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
+        on_lost: called with the lease, in a thread of its own, when it is found lost while the function runs.
+        template: what the names have in common, for metrics. Default: made of the key.
         condition: a callable that gets the call's arguments; where it returns False no lock is taken.
         on_open_transaction: called inside a transaction that is open already, `refuse`, `hold` the lock until
             that one has ended, by commit or rollback, or `ignore` it and release before. What it read before
@@ -163,37 +178,27 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
     """
     if isinstance(function, str):
         raise TypeError(f"write @distributed_lock(key={function!r}): its options are keyword-only")
-    _refuse_unknown(options)
+    refuse_unknown("distributed_lock", options, [field.name for field in fields(Options)])
     checked = Options(**options)
     return partial(_decorate, checked) if function is None else _decorate(checked, function)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+@dataclass(kw_only=True, eq=False)
+class Options(CheckedOptions):
     """The options of one decorator, checked."""
 
     key: KeySource | None = None
-    keys: Sequence[str] | None = None
-    wait: float | Unset | None = UNSET
-    ttl: float | Unset | None = UNSET
+    keys: KeysSource | None = None
     on_conflict: ConflictPolicy | Unset = UNSET
     message: Any = None
     release: bool = True
     atomic: bool | None = None
     using: DatabaseAliases = "default"
-    fenced: bool = False
     retries: int = 0
-    backend: str = DEFAULT_ALIAS
-    min_hold: float = 0.0
     condition: Callable[..., bool] | None = None
-    on_open_transaction: OnOpenTransaction | Unset = UNSET
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ttl, Unset | None):
-            check_ttl(self.ttl)
-        if not isinstance(self.wait, Unset):
-            check_wait(self.wait)
-        check_wait(self.min_hold, source="min_hold")
+        super().__post_init__()
         if not isinstance(self.on_conflict, Unset):
             check_policy(self.on_conflict)
         _check_retries(self.retries, atomic=self.atomic)
@@ -205,23 +210,28 @@ class Options:
             check_together(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
         if self.on_open_transaction == "hold" and self.atomic is False:
             raise ValueError("on_open_transaction='hold' cannot be combined with atomic=False")
+        if callable(self.keys) and (self.min_hold or not self.release):
+            raise ValueError(
+                "keys=<callable> cannot be combined with min_hold or release=False: where the keys change,"
+                " what was locked first has to be released at once"
+            )
         if self.condition is not None and not callable(self.condition):
             raise ValueError(
                 f"condition={self.condition!r} must be a callable that gets the call's arguments"
             )
 
-    def lock(self, names: Sequence[str], template: str | None = None, *, owned: bool = True) -> Lock:
-        """The lock that one call needs; `owned` where the decorator has a transaction of its own."""
-        return get_lock(
-            *names,
-            ttl=self.ttl,
-            wait=self.wait,
-            fenced=self.fenced,
-            backend=self.backend,
-            min_hold=self.min_hold,
-            template=template,
-            on_open_transaction="ignore" if owned else self.on_open_transaction,
-        )
+    def of_lock(self, template: str, *, looks_itself: bool) -> CheckedOptions:
+        """Return the options of the lock; `looks_itself` where the decorator looks at open transactions."""
+        given = {field.name: getattr(self, field.name) for field in fields(CheckedOptions)}
+        given["template"] = self.template or template
+        if looks_itself:
+            given["on_open_transaction"] = "ignore"
+        return CheckedOptions(**given)
+
+    @property
+    def scope(self) -> str:
+        """Which locks a name is one of: locks of another alias or kind have nothing to do with it."""
+        return self.backend if self.kind == "lock" else f"{self.backend}/{self.kind}"
 
     def open_transaction_policy(self) -> OnOpenTransaction:
         """What to do inside an open transaction: the decorator's own word, or else the alias's."""
@@ -241,15 +251,6 @@ def _check_retries(retries: object, *, atomic: bool | None) -> None:
         raise ValueError(f"retries={retries!r} must be a whole number from 0 to {MOST_RETRIES}")
     if retries and atomic is False:
         raise ValueError("retries cannot be combined with atomic=False, which runs no transaction")
-
-
-def _refuse_unknown(options: Iterable[str]) -> None:
-    known = [field.name for field in fields(Options)]
-    for name in options:
-        if name not in known:
-            guess = get_close_matches(name, known, n=1)
-            advice = f"did you mean {guess[0]}?" if guess else f"it has {', '.join(known)}"
-            raise TypeError(f"distributed_lock has no option {name!r}; {advice}")
 
 
 def check_policy(policy: object) -> ConflictPolicy:
@@ -309,6 +310,8 @@ class LockedCall:
         self.build_names = build_names
         self.template = label_of(function, options.key, options.keys)
         self.site = call_site_of(function)
+        # Around a synchronous function `transaction_under` looks at what is open.
+        self.lock_options = options.of_lock(self.template, looks_itself=not iscoroutinefunction(function))
 
     # synchronous
 
@@ -319,14 +322,20 @@ class LockedCall:
             try:
                 if not self._applies(args, kwargs):
                     return self._without_lock(args, kwargs)
-                return self._with_lock(args, kwargs)
+                names = self.build_names(args, kwargs)
+                for _ in range(MOST_CHANGES):
+                    try:
+                        return self._with_lock(names, args, kwargs)
+                    except _KeysChanged as change:
+                        names = change.names
+                return self._on_conflict(self._keeps_changing(names), args, kwargs)
             except _Refusal as refusal:
                 return refusal.response
 
         return locked
 
-    def _with_lock(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        names, progress = self.build_names(args, kwargs), _Progress(request_of(args, kwargs))
+    def _with_lock(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        progress = _Progress(request_of(args, kwargs))
         try:
             run = self._run_again if self.options.retries else self._run
             return run(names, args, kwargs, progress)
@@ -357,6 +366,8 @@ class LockedCall:
                 section.enter_context(self._section(names, progress.committed))
             except (LockNotAcquired, BackendUnavailable) as error:
                 return self._on_conflict(error, args, kwargs)
+            if callable(self.options.keys):
+                _refuse_others(names, self.build_names(args, kwargs))
             return self._finished(self.function(*args, **kwargs))
 
     def _run_again(
@@ -389,9 +400,7 @@ class LockedCall:
 
     def _is_nested(self, names: Sequence[str]) -> bool:
         options = self.options
-        return (
-            enclosing_locked_transaction(names, database_aliases(options.using), options.backend) is not None
-        )
+        return enclosing_locked_transaction(names, database_aliases(options.using), options.scope) is not None
 
     def _applies(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         condition = self.options.condition
@@ -416,7 +425,7 @@ class LockedCall:
             lock,
             names,
             aliases,
-            options.backend,
+            options.scope,
             release=options.release,
             fenced=options.fenced,
             on_open_transaction=options.open_transaction_policy(),
@@ -425,7 +434,7 @@ class LockedCall:
 
     def _lock(self, names: Sequence[str]) -> Lock:
         """The lock of one call; a Celery task takes it in its own name, which a redelivery has too."""
-        lock = self.options.lock(names, self.template)
+        lock = lock_of(names, self.lock_options)
         lock.taken_at(self.site)
         if task := running_task(self.function):
             _celery().act_for(task, lock)
@@ -455,18 +464,29 @@ class LockedCall:
             if not self._applies(args, kwargs):
                 return await self.function(*args, **kwargs)
             names = await self._names(args, kwargs)
-            async with AsyncExitStack() as section:
+            for _ in range(MOST_CHANGES):
                 try:
-                    lock = self.options.lock(names, self.template, owned=False)
-                    await section.enter_async_context(_asection(lock, self.options))
-                except (LockNotAcquired, BackendUnavailable) as error:
-                    answer = self._on_conflict(error, args, kwargs)
-                    return await answer if inspect.isawaitable(answer) else answer
-                result = await self.function(*args, **kwargs)
-                _refuse_unfinished(self.function, result)
-                return result
+                    return await self._awith_lock(names, args, kwargs)
+                except _KeysChanged as change:
+                    names = change.names
+            return await _awaited(self._on_conflict(self._keeps_changing(names), args, kwargs))
 
         return locked
+
+    async def _awith_lock(
+        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        async with AsyncExitStack() as section:
+            try:
+                lock = lock_of(names, self.lock_options)
+                await section.enter_async_context(_asection(lock, self.options))
+            except (LockNotAcquired, BackendUnavailable) as error:
+                return await _awaited(self._on_conflict(error, args, kwargs))
+            if callable(self.options.keys):
+                _refuse_others(names, await self._names(args, kwargs))
+            result = await self.function(*args, **kwargs)
+            _refuse_unfinished(self.function, result)
+            return result
 
     def _refuse_what_needs_a_transaction(self) -> None:
         wanted = {name: getattr(self.options, name) for name in ("atomic", "fenced", "retries")}
@@ -489,6 +509,14 @@ class LockedCall:
 
     # conflicts
 
+    def _keeps_changing(self, names: Sequence[str]) -> LockNotAcquired:
+        return LockNotAcquired(
+            ", ".join(names),
+            waited=0.0,
+            backend=self.options.backend,
+            reason=f"the keys changed {MOST_CHANGES} times while it waited for them",
+        )
+
     def _on_conflict(self, error: Conflict, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Do what the policy says instead of running the function."""
         policy = self.options.policy()
@@ -497,7 +525,9 @@ class LockedCall:
         if policy == "raise":
             raise error
         if request := request_of(args, kwargs):
-            return conflict_response(request, error, self.options.message)
+            return conflict_response(
+                request, error, self.options.message, until_expiry=not self.options.release
+            )
         if policy == "skip" and isinstance(error, LockNotAcquired):
             return None
         if policy != "skip":
@@ -511,6 +541,22 @@ class _Progress:
     def __init__(self, request: HttpRequest | None) -> None:
         self.committed: list[str] = []
         self.before = RequestState(request)
+
+
+class _KeysChanged(Exception):
+    """Ends a section whose locks are not, or no more, the ones that the call needs."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+
+def _refuse_others(held: Sequence[str], needed: tuple[str, ...]) -> None:
+    if not set(needed) <= set(held):
+        raise _KeysChanged(needed)
+
+
+async def _awaited(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 class _Refusal(Exception):
@@ -557,7 +603,7 @@ def _without_transaction(lock: Lock, names: Sequence[str], options: Options) -> 
     """`atomic=False`: the function opens its own transactions, which must end before the release."""
     policy = options.open_transaction_policy()
     if policy != "ignore" and not enclosing_locked_transaction(
-        names, database_aliases(options.using), options.backend
+        names, database_aliases(options.using), options.scope
     ):
         refuse_open_transactions(names)
     if options.release:

@@ -33,7 +33,7 @@ from locking.utils.databases import (
     was_locked_out,
 )
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 SHORTEST_TIMEOUT: Final = 1.0
 """Seconds; below it an ordinary pause would count as a frozen holder."""

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, atomic, on_commit
 
-from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.handler import locks
+from locking.core.kinds import lock_of
 from locking.core.lease import Lease
-from locking.core.lock import Lock, get_lock
+from locking.core.lock import Lock
 from locking.core.open_transactions import (
     check_together,
     connections_in_transaction,
@@ -31,14 +32,15 @@ from locking.core.open_transactions import (
     section_of,
     shown,
 )
+from locking.core.options import LockOptions, options_of
 from locking.exceptions import LockLost, LockTransactionError
-from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_names
+from locking.keys.names import OnOpenTransaction, Unset, check_names
 from locking.transactions import fence
 from locking.transactions.commit_probe import CommitMarker, resolve
 from locking.utils.backoff import jittered
 from locking.utils.databases import inside_test_case, reply_was_lost, stood_idle, was_overtaken
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 DatabaseAliases = str | Sequence[str]
 
@@ -48,16 +50,7 @@ FENCE_TRIES: Final = 10
 
 @contextmanager
 def locked_transaction(
-    *names: str,
-    using: DatabaseAliases = "default",
-    ttl: float | Unset | None = UNSET,
-    wait: float | Unset | None = UNSET,
-    fenced: bool = False,
-    backend: str = DEFAULT_ALIAS,
-    min_hold: float = 0.0,
-    on_lost: Callable[[Lease], None] | None = None,
-    on_open_transaction: OnOpenTransaction | Unset = UNSET,
-    template: str | None = None,
+    *names: str, using: DatabaseAliases = "default", **options: Unpack[LockOptions]
 ) -> Iterator[Lease]:
     """Hold the locks of these names around a transaction: lock, BEGIN, fence, body, COMMIT, release.
 
@@ -95,21 +88,17 @@ def locked_transaction(
         >>> with locked_transaction("order:42") as lease:    # doctest: +SKIP
         ...     order.pay()
     """
-    checked, aliases = check_names(names), database_aliases(using)
-    policy = open_transaction_policy(on_open_transaction, backend, fenced=fenced)
-    lock = get_lock(
-        *checked,
-        ttl=ttl,
-        wait=wait,
-        fenced=fenced,
-        backend=backend,
-        min_hold=min_hold,
-        on_lost=on_lost,
-        template=template,
-        on_open_transaction="ignore",  # what is open is looked at below, also for a lock that is held already
+    given, checked, aliases = (
+        options_of("locked_transaction", options),
+        check_names(names),
+        database_aliases(using),
     )
-    section = transaction_under(lock, checked, aliases, backend, fenced=fenced, on_open_transaction=policy)
-    with section as lease:
+    policy = open_transaction_policy(given.on_open_transaction, given.backend, fenced=given.fenced)
+    given.on_open_transaction = "ignore"  # looked at below, also for a lock that is held already
+    lock = lock_of(checked, given)
+    with transaction_under(
+        lock, checked, aliases, given.backend, fenced=given.fenced, on_open_transaction=policy
+    ) as lease:
         yield lease
 
 
@@ -119,15 +108,21 @@ class LockedTransaction:
 
     names: frozenset[str]
     aliases: frozenset[str]
-    backend: str
+    scope: str
     lease: Lease
     fenced: bool = False
     committed: list[str] = field(default_factory=list)
     """The databases whose COMMIT has succeeded so far."""
 
-    def covers(self, names: Sequence[str], aliases: Sequence[str], backend: str) -> bool:
-        """Whether everything asked for is held until this section's own commits are through."""
-        return backend == self.backend and self.names.issuperset(names) and self.aliases.issuperset(aliases)
+    def covers(self, names: Sequence[str], aliases: Sequence[str], scope: str) -> bool:
+        """Whether everything asked for is held until this section's own commits are through.
+
+        A write lock covers the read lock of its name. Every acquisition of a semaphore is another permit, so
+        none covers another.
+        """
+        held = (self.scope, self.scope.replace("/write", "/read"))
+        same = scope in held and not scope.endswith("/semaphore")
+        return same and self.names.issuperset(names) and self.aliases.issuperset(aliases)
 
 
 class LockedAtomic(Atomic):
@@ -200,7 +195,7 @@ def transaction_under(
     lock: Lock,
     names: Sequence[str],
     aliases: Sequence[str],
-    backend: str,
+    scope: str,
     *,
     release: bool = True,
     on_open_transaction: OnOpenTransaction = "refuse",
@@ -209,10 +204,10 @@ def transaction_under(
 ) -> Iterator[Lease]:
     """`locked_transaction` on a lock that was made already; without `release` it is left to its ttl.
 
-    Each database whose COMMIT succeeds is added to `committed`.
+    Each database whose COMMIT succeeds is added to `committed`. `scope` is the alias and kind of the lock.
     """
     committed = [] if committed is None else committed
-    if outer := enclosing_locked_transaction(names, aliases, backend):
+    if outer := enclosing_locked_transaction(names, aliases, scope):
         if fenced and not outer.fenced:
             raise LockTransactionError(_why_unfenced(names))
         with _atomics(aliases):
@@ -233,13 +228,13 @@ def transaction_under(
         return
     refuse_open_transactions(names)
     if lock.transaction_on is not None:
-        with _told(committed), _inside_transaction(lock, names, aliases, backend, committed) as lease:
+        with _told(committed), _inside_transaction(lock, names, aliases, scope, committed) as lease:
             yield lease
         return
     if fenced:
         fence.require_fence(aliases)
     with holding(lock, release=release) as lease, _told(committed):
-        section = LockedTransaction(frozenset(names), frozenset(aliases), backend, lease, fenced, committed)
+        section = LockedTransaction(frozenset(names), frozenset(aliases), scope, lease, fenced, committed)
         with _begin_fenced(aliases, section) if fenced else _begin(aliases, section):
             yield lease
             _refuse_silent_rollbacks(aliases)
@@ -283,7 +278,7 @@ def _told(committed: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _inside_transaction(
-    lock: Lock, names: Sequence[str], aliases: Sequence[str], backend: str, committed: list[str]
+    lock: Lock, names: Sequence[str], aliases: Sequence[str], scope: str, committed: list[str]
 ) -> Iterator[Lease]:
     """Take a lock that ends with its transaction: BEGIN, lock, body, COMMIT, and that was the release.
 
@@ -295,7 +290,7 @@ def _inside_transaction(
         blocks = [stack.enter_context(_block(alias)) for alias in order]
         lease = lock.acquire()
         settled.callback(let_go, lease, release=True)
-        section = LockedTransaction(frozenset(names), frozenset(aliases), backend, lease, committed=committed)
+        section = LockedTransaction(frozenset(names), frozenset(aliases), scope, lease, committed=committed)
         for block in blocks:
             block.section = section
         yield lease
@@ -403,12 +398,12 @@ def database_aliases(using: object) -> tuple[str, ...]:
 
 
 def enclosing_locked_transaction(
-    names: Sequence[str], aliases: Sequence[str], backend: str
+    names: Sequence[str], aliases: Sequence[str], scope: str
 ) -> LockedTransaction | None:
     """The locked transaction around the caller that holds all of this until its commit, if there is one."""
     found = {section_of(connections[alias]) for alias in aliases}
     section: LockedTransaction | None = found.pop()
-    if found or section is None or not section.covers(names, aliases, backend):
+    if found or section is None or not section.covers(names, aliases, scope):
         return None
     return section
 

@@ -10,26 +10,38 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
-from locking.exceptions import BackendError, LockError
+from locking.core.handler import locks
+from locking.exceptions import BackendError, LockError, LockNotAcquired, TooManyWaiters
 
 PROBLEM: Final = "application/problem+json"
-UNKNOWN_WAIT: Final = 5
-"""Seconds in Retry-After when it isn't known how long the lock stays taken."""
+UNKNOWN_WAIT: Final = 5.0
+"""Seconds in Retry-After when it isn't known how long the lock will be held."""
 
 
-def conflict_response(request: HttpRequest, error: LockError, message: Any = None) -> HttpResponse:
-    """Answer a request whose lock was not to be had.
+def conflict_response(
+    request: HttpRequest, error: LockError, message: Any = None, *, until_expiry: bool = False
+) -> HttpResponse:
+    """Answer a request whose lock was not to be had, or was lost.
 
     Args:
         request: decides by its `Accept` between problem+json (RFC 9457) and a small page.
-        error: LockNotAcquired becomes 409, BackendUnavailable 503.
+        error: BackendError and TooManyWaiters become 503, every other LockError 409.
         message: what to tell the visitor instead of the standard sentence.
+        until_expiry: the holder leaves the lock to its ttl, so `Retry-After` is what is left of that.
 
     Returns:
         The response, with Retry-After. It names neither the lock nor its holder: no visitor's business.
+
+    Example:
+        >>> try:  # doctest: +SKIP
+        ...     with locked_transaction("order:42"):
+        ...         pay()
+        ... except LockError as error:
+        ...     return conflict_response(request, error)
     """
-    status = HTTPStatus.SERVICE_UNAVAILABLE if isinstance(error, BackendError) else HTTPStatus.CONFLICT
-    retry_after = _seconds(getattr(error, "retry_after", None))
+    unavailable = isinstance(error, BackendError | TooManyWaiters)
+    status = HTTPStatus.SERVICE_UNAVAILABLE if unavailable else HTTPStatus.CONFLICT
+    retry_after = max(1, math.ceil(_seconds(error, until_expiry=until_expiry)))
     detail = str(message) if message is not None else _standard(status)
     answer = _problem if _wants_json(request) else _page
     response = answer(request, status, detail, retry_after)
@@ -38,8 +50,21 @@ def conflict_response(request: HttpRequest, error: LockError, message: Any = Non
     return response
 
 
-def _seconds(lease_left: float | None) -> int:
-    return UNKNOWN_WAIT if lease_left is None else max(1, math.ceil(lease_left))
+def _seconds(error: LockError, *, until_expiry: bool) -> float:
+    """Return when a repeated request will probably find the lock free.
+
+    That is the time for which such locks were held lately, not the rest of the lease: a holder mostly
+    releases its lock long before, and a renewed lease never comes to its end.
+    """
+    if not isinstance(error, LockNotAcquired):
+        return UNKNOWN_WAIT
+    left = math.inf if error.retry_after is None else error.retry_after
+    if until_expiry and left < math.inf:
+        return left
+    chosen = locks[error.backend].settings.retry_after if error.backend in locks else None
+    if chosen is not None:
+        return chosen
+    return min(left, UNKNOWN_WAIT if error.estimate is None else error.estimate)
 
 
 def _standard(status: HTTPStatus) -> str:

@@ -17,7 +17,7 @@ from weakref import WeakMethod
 
 from locking.utils.clock import now
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 RETRY_PAUSE: Final = 0.5
 """Seconds until a step that raised is called again."""

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-_read = partial(time.clock_gettime, _CLOCK)
+def _clock() -> Callable[[], float]:
+    if not hasattr(time, "clock_gettime"):
+        return time.monotonic  # Windows: it goes on in standby
+    return partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+_read = _clock()
 """The clock itself. Who replaces it turns the clock of all of `locking`, however `now` was imported."""
 
 

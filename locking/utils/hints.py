@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Final, Never, ParamSpec, TypeVar
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+from typing import Final
 
 HINTS: Final = {
     "timeout": "the length of the lease is ttl= (seconds), the time to wait for the lock is wait=",
@@ -26,31 +22,21 @@ HINTS: Final = {
 """By a keyword of redis-py, python-redis-lock, pottery or Redisson, what to write here."""
 
 
-def with_hints(function: Callable[P, T]) -> Callable[P, T]:
-    """Have a call with another library's keyword raise a TypeError that names ours."""
-    known = {name: hint for name, hint in HINTS.items() if name not in inspect.signature(function).parameters}
+def refuse_unknown(caller: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise TypeError for the first of the `given` keywords that `caller` does not take.
 
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(*args, **kwargs)
-        except TypeError as error:
-            # Only what Python says of this very call: the function has not begun, so no frame is below.
-            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
-                _hint(function.__name__, known, kwargs, error)
-            raise
-
-    return call
+    Args:
+        caller: the function, as the message names it.
+        given: keywords of a call.
+        known: keywords that the function takes.
+    """
+    for keyword in given:
+        if keyword not in known:
+            raise TypeError(f"{caller}() has no argument {keyword!r}: {_advice(keyword, known)}")
 
 
-def _hint(name: str, known: dict[str, str], kwargs: dict[str, object], error: TypeError) -> None:
-    for keyword in kwargs:
-        if keyword in known:
-            raise TypeError(f"{name}() has no argument {keyword!r}: {known[keyword]}") from error
-
-
-def refuse_keywords(name: str, given: Mapping[str, object]) -> Never:
-    """Raise the TypeError for keywords that `name` does not take, where a wrapper would cost a call."""
-    keyword = next(iter(given))
-    hint = HINTS.get(keyword)
-    raise TypeError(f"{name}() has no argument {keyword!r}" + (f": {hint}" if hint else ""))
+def _advice(keyword: str, known: Collection[str]) -> str:
+    if keyword in HINTS:
+        return HINTS[keyword]
+    guess = get_close_matches(keyword, known, n=1)
+    return f"did you mean {guess[0]}?" if guess else f"it has {', '.join(sorted(known))}"

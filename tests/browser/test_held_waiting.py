@@ -11,10 +11,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from locking import LockLost, get_lock
-from locking.core.lock import force_release
 from locking.core.waits import WAITS
 from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.inspection.held import holds_of
+from tests.locking.support.helpers import take_from
 
 LIST = "/admin/locking/heldlock/"
 WAITING = f"{LIST}waiting/"
@@ -46,7 +46,7 @@ def contended(monkeypatch):
     reporter.beat()
     yield
     (holder,) = holds_of("order:42")
-    assert force_release("order:42", owner=holder.owner)
+    assert take_from("order:42", owner=holder.owner)
     for thread in threads:
         thread.join()
     for lease in leases:

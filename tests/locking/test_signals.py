@@ -15,12 +15,11 @@ from django.test.utils import override_settings
 
 from locking import BackendUnavailable, LockNotAcquired, get_lock, get_semaphore, locked_transaction, signals
 from locking.core.handler import locks
-from locking.core.lock import force_release
 from locking.signals import LockEvent
 from locking.testing import simulate_contention, simulate_loss
 from locking.utils.ownership import new_owner
 from tests.backends import BACKENDS
-from tests.locking.support.helpers import elsewhere
+from tests.locking.support.helpers import elsewhere, take_from
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -152,8 +151,8 @@ def test_a_lock_left_to_its_ttl_is_kept(backend: str, events: list[LockEvent]) -
 def test_a_forced_release_is_told(backend: str, events: list[LockEvent]) -> None:
     """Only a hold that was really broken is told; a wrong owner breaks nothing."""
     with simulate_contention("order:7") as rival:
-        assert not force_release("order:7", owner="somebody else")
-        assert force_release("order:7", owner=rival)
+        assert not take_from("order:7", owner="somebody else")
+        assert take_from("order:7", owner=rival)
     assert told(events) == ["force_released"]
     assert events[0].owner == rival
 

@@ -14,13 +14,13 @@ from django.conf import settings
 
 from inventory.models import Product
 from locking import LockNotAcquired, get_lock
-from locking.core.lock import force_release
 from locking.inspection.held import holds_of
 from orders.lab import supervisor
 from orders.lab.models import LabEvent, LabRun
 from orders.models import Order
 from orders.race.private_redis import PrivateRedis, program
 from tests import ROOT
+from tests.locking.support.helpers import take_from
 
 RACE = {"buyers": 8, "stock": 2, "gap": 20, "processes": 2, "strategy": "row_lock", "fault": "none"}
 PATIENCE = 60.0
@@ -140,7 +140,7 @@ def test_a_race_does_not_go_on_without_its_lock():
     run = supervisor.start(RACE_KIND, ENDLESS)
     (hold,) = holds_of(supervisor.RACE_LOCK)
     assert 0 < (hold.remaining or 0) <= settings.LOCKING["default"]["WATCHDOG_TTL"]
-    assert force_release(hold.name, owner=hold.owner)
+    assert take_from(hold.name, owner=hold.owner)
     ended(run)
     assert not said(run, "result")
     assert nothing_is_left()

@@ -94,7 +94,6 @@ class AdvisoryLockBackend(BaseLockBackend):
         self._holds = {}
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         held = self._holds.get((key, owner))
         sent = now()
         if held is not None and held.keep(ttl):
@@ -156,12 +155,10 @@ class AdvisoryLockBackend(BaseLockBackend):
                     discard(held.connection)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         held = self._holds.get((key, owner))
         return held is not None and held.keep(ttl)
 
     def release(self, key: str, owner: str) -> bool:
-        """See the base class."""
         held = self._holds.pop((key, owner), None)
         return held is not None and held.release(self._pool)
 
@@ -183,7 +180,6 @@ class AdvisoryLockBackend(BaseLockBackend):
         return math.inf if held is not None and held.is_alive() else -math.inf
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """See the base class."""
         return AdvisoryWaiter(self, key, owner, ttl)
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
@@ -236,11 +232,9 @@ class AdvisoryWaiter(Waiter):
         self._backend, self._asked = backend, (key, owner, ttl)
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         return self._backend.try_acquire(*self._asked)
 
     def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         return self._backend.wait_for(*self._asked, timeout)
 
     def leave(self) -> None:

@@ -19,8 +19,9 @@ from locking.backends.database.connection_pool import ConnectionPool, discard
 from locking.backends.database.sql import CHANNEL
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
+from locking.utils.logs import log_rarely
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 LINGER: Final = 5.0
 """Seconds for which the connection goes on listening when nobody waits any more."""
@@ -99,7 +100,8 @@ class NotificationListener:
             if not self._is_done(-math.inf):
                 self._listen()
         except Exception as error:  # the driver's own, for nobody translates what comes unasked
-            logger.warning("waiters for locks in the database poll for now: %s", error)
+            message = "waiters for locks in the database poll for now: %s"
+            log_rarely(logger, logging.WARNING, "waiters poll", message, error)
             pause = RECONNECT_PAUSE
         finally:
             self.listens = False

@@ -88,7 +88,6 @@ class DatabaseBackend(BaseLockBackend):
         return fence_name(key, self._pool.vendor)
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         return self.ask(key, owner, ttl, fenced=fenced, queue=False)
 
     def ask(self, key: str, owner: str, ttl: float, *, fenced: bool, queue: bool) -> Outcome:
@@ -145,12 +144,10 @@ class DatabaseBackend(BaseLockBackend):
         return rows[0] if rows else None
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
         return self._pool.run(lambda cursor, _: _changed(cursor, self.sql.extend, asked))
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
         return self._pool.run(lambda cursor, _: self._told(cursor, self.sql.shorten, asked))
 
@@ -184,7 +181,6 @@ class DatabaseBackend(BaseLockBackend):
         return {of_row[row] for row in self._pool.run(lambda cursor, _: _rows(cursor, statement, asked))}
 
     def release(self, key: str, owner: str) -> bool:
-        """See the base class."""
         asked = {"id": self._id(key), "owner": owner}
 
         def step(cursor: Any, attempt: int) -> bool:
@@ -199,16 +195,13 @@ class DatabaseBackend(BaseLockBackend):
         return _changed(cursor, statement, asked)
 
     def force_release(self, key: str, expected: str) -> bool:
-        """See the base class."""
         return self.release(key, expected)
 
     def holder(self, key: str) -> Holder | None:
-        """See the base class."""
         row = self._pool.run(lambda cursor, _: self._seen(cursor, {"id": self._id(key)}))
         return None if row is None else Holder(row[0], 1, row[2] / 1e6)
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        """See the base class."""
         asked = {"prefix": prefix, "offset": offset, "limit": limit}
         rows = self._pool.run(lambda cursor, _: _rows(cursor, self.sql.held, asked))
         return [
@@ -217,7 +210,6 @@ class DatabaseBackend(BaseLockBackend):
         ]
 
     def count_held(self, *, prefix: str = "") -> int:
-        """See the base class."""
         rows = self._pool.run(lambda cursor, _: _rows(cursor, self.sql.counted, {"prefix": prefix}))
         return int(rows[0][0])
 
@@ -245,37 +237,30 @@ class DatabaseBackend(BaseLockBackend):
     # heartbeats
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        """See the base class."""
         self._heartbeats.tell(records, forget)
 
     def processes(self) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self._heartbeats.read_all()
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self._heartbeats.read(clients)
 
     def tidy(self) -> None:
-        """See the base class."""
         self._heartbeats.tidy()
 
     # waiting
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """See the base class."""
         if not self.sql.telling:
             return PollingWaiter(self, key, owner, ttl, fenced)
         return RowWaiter(self, self._listener, key, owner, ttl, fenced)
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        """See the base class."""
         if not self.sql.telling:
             return AsyncPollingWaiter(self, key, owner, ttl, fenced)
         return AsyncRowWaiter(self, self._listener, key, owner, ttl, fenced)
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
-        """See the base class."""
         if in_memory(self._using):
             return [
                 Error(
@@ -289,7 +274,6 @@ class DatabaseBackend(BaseLockBackend):
         return []
 
     def close(self) -> None:
-        """See the base class."""
         self._listener.close()
         self._pool.close()
 
@@ -347,14 +331,12 @@ class RowWaiter(Waiter):
         return outcome
 
     def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         self._woken.wait(min(timeout, _pause(self._listener, self._attempts)))
         self._woken.clear()
         self._attempts += 1
         return self.try_acquire(queue=True)
 
     def leave(self) -> None:
-        """See the base class."""
         self._listener.unsubscribe(self._id, self._subscriber)
 
 
@@ -380,7 +362,6 @@ class AsyncRowWaiter(AsyncWaiter):
         self._stands = False
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See `RowWaiter.try_acquire`."""
         outcome = await self._ask(queue=queue and self._stands)
         if queue and not self._stands and isinstance(outcome, Busy):
             self._listener.subscribe(self._id, self._subscriber)
@@ -397,7 +378,6 @@ class AsyncRowWaiter(AsyncWaiter):
         return await self._backend.asked_in_thread(ask, key, owner)
 
     async def wait(self, timeout: float) -> Outcome:
-        """See `RowWaiter.wait`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(min(timeout, _pause(self._listener, self._attempts))):
                 await self._woken.wait()
@@ -406,7 +386,6 @@ class AsyncRowWaiter(AsyncWaiter):
         return await self.try_acquire(queue=True)
 
     async def leave(self) -> None:
-        """See `RowWaiter.leave`."""
         self._listener.unsubscribe(self._id, self._subscriber)
 
 

@@ -127,15 +127,12 @@ class TransactionScopedBackend(BaseLockBackend):
         return True
 
     def holder(self, key: str) -> Holder | None:
-        """See the base class."""
         raise self.unsupported("tell who holds a lock")
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """See the base class."""
         return TransactionLockWaiter(self, key)
 
     def close(self) -> None:
-        """See the base class."""
         self._pool.close()
 
 
@@ -147,7 +144,6 @@ class TransactionLockBackend(TransactionScopedBackend):
     """
 
     def lock(self, cursor: Any, key: str, *, wait: bool) -> bool:
-        """See the base class."""
         verb = "pg_advisory_xact_lock" if wait else "pg_try_advisory_xact_lock"
         cursor.execute(f"SELECT {verb}(%s)", [number_of(key)])
         return cursor.fetchone()[0] is not False
@@ -193,7 +189,6 @@ class RowLockBackend(TransactionScopedBackend):
         )
 
     def lock(self, cursor: Any, key: str, *, wait: bool) -> bool:
-        """See the base class."""
         nowait = "" if wait else " NOWAIT"
         name = fence_name(key, self._pool.vendor)
         question = f"SELECT name FROM locking_fence WHERE name = %s FOR UPDATE{nowait}"  # noqa: S608
@@ -211,11 +206,9 @@ class TransactionLockWaiter(Waiter):
         self._backend, self._key = backend, key
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         return self._backend.take(self._key, 0.0)
 
     def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         return self._backend.take(self._key, max(timeout, 0.001))
 
     def leave(self) -> None:

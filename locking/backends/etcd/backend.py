@@ -104,7 +104,6 @@ class EtcdBackend(QueueBackend):
         return queue_of(answer, answer)
 
     def enqueue(self, contender: Contender, *, queue: bool) -> Outcome:
-        """See `QueueBackend`."""
         try:
             return self._enqueue(contender, queue)
         except BackendUnavailable as outage:
@@ -194,7 +193,6 @@ class EtcdBackend(QueueBackend):
         return math.ceil(contender.ttl) / 3
 
     def dequeue(self, contender: Contender) -> None:
-        """See `QueueBackend`."""
         self._watches.forget(self._folder(contender.key), contender)
         self.release(contender.key, contender.owner)
 
@@ -285,7 +283,6 @@ class EtcdBackend(QueueBackend):
         self._leases.revoke(hold.session)
 
     def force_release(self, key: str, expected: str) -> bool:
-        """See the base class."""
         line = Queue(self._line(key))
         for contender in holders_of(line.entries):
             entry = line.of(contender.node)
@@ -317,7 +314,6 @@ class EtcdBackend(QueueBackend):
         return lines
 
     def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
-        """See the base class."""
         for line in self._lines().values():
             for waiter in line[len(holders_of(line)) :]:
                 if owned(waiter.owner):
@@ -344,15 +340,12 @@ class EtcdBackend(QueueBackend):
     # heartbeats
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        """See the base class."""
         self._heartbeats.tell(records, forget)
 
     def processes(self) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self._heartbeats.read_all()
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self._heartbeats.read(clients)
 
     # kinds and housekeeping
@@ -369,7 +362,6 @@ class EtcdBackend(QueueBackend):
         return self._variants[which]
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
-        """See the base class."""
         return examine(self._client, self.alias) if live else []
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from locking.backends.etcd.client import Client
 from locking.backends.queue.backend import Contender
 from locking.utils.background import after_fork, run_once
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 
 def encoded(text: str) -> str:

@@ -198,32 +198,25 @@ class MemoryBackend(BaseLockBackend):
         return STORES.setdefault(self.alias, Store())
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         return self.store.take(key, owner, ttl)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return self.store.extend(key, owner, ttl)
 
     def release(self, key: str, owner: str) -> bool:
-        """See the base class."""
         return self.store.release(key, owner)
 
     def reissue_token(self, key: str, owner: str, above: int) -> int:
-        """See the base class."""
         return self.store.reissue_token(key, owner, above)
 
     def force_release(self, key: str, expected: str) -> bool:
-        """See the base class."""
         return self.store.release(key, expected)
 
     def holder(self, key: str) -> Holder | None:
-        """See the base class."""
         hold = self.store.holder(key)
         return None if hold is None else Holder(hold.owner, 1, max(0.0, hold.deadline - now()))
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        """See the base class."""
         found = [hold for hold in self._all_held() if hold.key.startswith(prefix)]
         found.sort(key=lambda hold: (hold.since or 0.0, hold.key))
         return found[offset : offset + limit]
@@ -233,18 +226,15 @@ class MemoryBackend(BaseLockBackend):
         return [*store.held(), *store.read_write.held(), *store.semaphores.held()]
 
     def count_held(self, *, prefix: str = "") -> int:
-        """See the base class."""
         return sum(hold.key.startswith(prefix) for hold in self._all_held())
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        """See the base class."""
         for client, text in records.items():
             self.store.tell(client, text)
         for client in forget:
             self.store.told.pop(client, None)
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """See the base class."""
         told = self.store.told
         return {
             client: Heartbeat(text, now() - at)
@@ -254,15 +244,12 @@ class MemoryBackend(BaseLockBackend):
         }
 
     def processes(self) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self.heartbeats(list(self.store.told))
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
-        """See the base class."""
         self.store.figures[minute].update(figures)
 
     def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
-        """See the base class."""
         kept = self.store.figures
         return dict(sum((kept[minute] for minute in minutes if minute in kept), Counter[str]()))
 
@@ -273,7 +260,6 @@ class MemoryBackend(BaseLockBackend):
             del self.store.figures[minute]
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """See the base class."""
         return MemoryWaiter(self.store, key, owner, ttl)
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
@@ -293,27 +279,21 @@ class MemoryBackend(BaseLockBackend):
     # No step of the store blocks for longer than a dict takes, so asyncio needs no thread.
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         return self.store.take(key, owner, ttl)
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return self.store.extend(key, owner, ttl)
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return self.store.extend(key, owner, ttl)
 
     async def arelease(self, key: str, owner: str) -> bool:
-        """See the base class."""
         return self.store.release(key, owner)
 
     async def aholder(self, key: str) -> Holder | None:
-        """See the base class."""
         return self.holder(key)
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        """See the base class."""
         return AsyncMemoryWaiter(self.store, key, owner, ttl)
 
 
@@ -326,18 +306,15 @@ class MemoryWaiter(Waiter):
         self._waiter = QueuedWaiter(owner, ttl, self._woken.set)
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         waiter = self._waiter
         return self._store.take(self._key, waiter.owner, waiter.ttl, waiter if queue else None)
 
     def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         self._woken.wait(timeout)
         self._woken.clear()
         return self._waiter.grant or self.try_acquire(queue=True)
 
     def leave(self) -> None:
-        """See the base class."""
         self._store.leave(self._key, self._waiter)
         self._store.release(self._key, self._waiter.owner)
 
@@ -352,12 +329,10 @@ class AsyncMemoryWaiter(AsyncWaiter):
         self._waiter = QueuedWaiter(owner, ttl, lambda: _wake(loop, self._woken))
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         waiter = self._waiter
         return self._store.take(self._key, waiter.owner, waiter.ttl, waiter if queue else None)
 
     async def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         with contextlib.suppress(TimeoutError):
             # Not wait_for: before Python 3.12 it swallows a cancellation that comes with the wake-up.
             async with asyncio.timeout(timeout):
@@ -366,7 +341,6 @@ class AsyncMemoryWaiter(AsyncWaiter):
         return self._waiter.grant or await self.try_acquire(queue=True)
 
     async def leave(self) -> None:
-        """See the base class."""
         self._store.leave(self._key, self._waiter)
         self._store.release(self._key, self._waiter.owner)
 

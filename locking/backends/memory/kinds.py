@@ -165,19 +165,15 @@ class MemoryVariant(BaseLockBackend):
         return lambda holders: not holders
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         return self.shares.take(key, owner, self._kind, ttl, self._admits(key))
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return self.shares.extend(key, owner, self._kind, ttl)
 
     def release(self, key: str, owner: str) -> bool:
-        """See the base class."""
         return self.shares.release(key, owner, self._kind)
 
     def force_release(self, key: str, expected: str) -> bool:
-        """See the base class."""
         return self.release(key, expected)
 
     def holder(self, key: str) -> Holder | None:
@@ -188,33 +184,26 @@ class MemoryVariant(BaseLockBackend):
         return Holder(holders[0].owner, len(holders), time_left(holders))
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """See the base class."""
         return SharedWaiter(self, key, owner, ttl)
 
     # No step of the store blocks for longer than a list takes, so asyncio needs no thread.
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         return self.try_acquire(key, owner, ttl)
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return self.extend(key, owner, ttl)
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return self.extend(key, owner, ttl)
 
     async def arelease(self, key: str, owner: str) -> bool:
-        """See the base class."""
         return self.release(key, owner)
 
     async def aholder(self, key: str) -> Holder | None:
-        """See the base class."""
         return self.holder(key)
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        """See the base class."""
         return AsyncSharedWaiter(self, key, owner, ttl)
 
 
@@ -259,17 +248,14 @@ class SharedWaiter(Listening, Waiter):
         self._woken.set()
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         return self._ask(queue)
 
     def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         self._woken.wait(timeout)
         self._woken.clear()
         return self._ask(queue=True)
 
     def leave(self) -> None:
-        """See the base class."""
         self._leave()
 
 
@@ -286,11 +272,9 @@ class AsyncSharedWaiter(Listening, AsyncWaiter):
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         return self._ask(queue)
 
     async def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         with contextlib.suppress(TimeoutError):
             # Not wait_for: before Python 3.12 it swallows a cancellation that comes with the wake-up.
             async with asyncio.timeout(timeout):
@@ -299,5 +283,4 @@ class AsyncSharedWaiter(Listening, AsyncWaiter):
         return self._ask(queue=True)
 
     async def leave(self) -> None:
-        """See the base class."""
         self._leave()

@@ -131,15 +131,12 @@ class QueueBackend(BaseLockBackend):
         """Return the seconds that a waiter may sleep at most before it must ask again."""
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         return self.enqueue(Contender(key, owner, ttl, wake=lambda: None), queue=False)
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """See the base class."""
         return QueueWaiter(self, key, owner, ttl)
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        """See the base class."""
         return AsyncQueueWaiter(self, key, owner, ttl)
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
@@ -147,7 +144,6 @@ class QueueBackend(BaseLockBackend):
         return [self._shown(*hold) for hold in self._holders(prefix)[offset : offset + limit]]
 
     def count_held(self, *, prefix: str = "") -> int:
-        """See the base class."""
         return len(self._holders(prefix))
 
     @abstractmethod
@@ -198,17 +194,14 @@ class QueueWaiter(Waiter):
         self._ticket = Contender(key, owner, ttl, wake=self._woken.set)
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         return enqueue(self._backend, self._ticket, queue)
 
     def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         self._woken.wait(min(timeout, self._backend.poll_interval(self._ticket)))
         self._woken.clear()
         return self.try_acquire(queue=True)
 
     def leave(self) -> None:
-        """See the base class."""
         leave(self._backend, self._ticket)
 
 
@@ -226,11 +219,9 @@ class AsyncQueueWaiter(AsyncWaiter):
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         return await asyncio.to_thread(enqueue, self._backend, self._ticket, queue)
 
     async def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         with contextlib.suppress(TimeoutError):
             # Not wait_for: before Python 3.12 it swallows a cancellation that comes with the wake-up.
             async with asyncio.timeout(min(timeout, self._backend.poll_interval(self._ticket))):
@@ -239,7 +230,6 @@ class AsyncQueueWaiter(AsyncWaiter):
         return await self.try_acquire(queue=True)
 
     async def leave(self) -> None:
-        """See the base class."""
         await asyncio.to_thread(leave, self._backend, self._ticket)
 
 

@@ -51,7 +51,7 @@ from locking.backends.redis.waiter import WaitSteps
 
 T = TypeVar("T")
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 SHARED_OPTIONS: Final = (
     "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "protocol",
@@ -507,17 +507,14 @@ class TaskWaiter(AsyncWaiter):
         self._wait_steps: WaitSteps | None = None
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         if self._wait_steps is None:
             self._wait_steps = self._make(await self._loops.here())
         return await arun(self._wait_steps.try_acquire(queue))
 
     async def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         assert self._wait_steps is not None
         return await arun(self._wait_steps.wait(timeout))
 
     async def leave(self) -> None:
-        """See the base class."""
         if self._wait_steps is not None:
             self.unsettled = not await arun(self._wait_steps.cancel())

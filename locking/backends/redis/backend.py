@@ -31,7 +31,7 @@ from locking.backends.redis.waiter import QueueWaitSteps
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 
 BATCH = 100
@@ -55,15 +55,12 @@ class RedisBackend(RedisVerbs):
 
     @classmethod
     def default_key_prefix(cls, settings: AliasSettings) -> str:
-        """See the base class."""
         return default_key_prefix(settings)
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return bool(self._client.call(self._shorten(key, owner, ttl)))
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return bool(await self._acall(self._shorten(key, owner, ttl)))
 
     def _shorten(self, key: str, owner: str, ttl: float) -> Request:
@@ -94,11 +91,9 @@ class RedisBackend(RedisVerbs):
         return read_holder((yield from calls.call(seen_request(key))))
 
     def force_release(self, key: str, expected: str) -> bool:
-        """See the base class."""
         return bool(self._client.call(force_release_request(key, expected, index=self._client.index)))
 
     def reissue_token(self, key: str, owner: str, above: int) -> int:
-        """See the base class."""
         return int(self._client.call(reissue_token_request(key, owner, above, index=self._client.index)))
 
     def _wait_steps(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> QueueWaitSteps:
@@ -135,39 +130,30 @@ class RedisBackend(RedisVerbs):
         return self._listing.count(prefix)
 
     def find_held(self, key: str, owner: str, kind: str) -> Held | None:
-        """See the base class."""
         return self._listing.find(key, owner, kind)
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        """See the base class."""
         self._heartbeat_store.tell(records, forget)
 
     def processes(self) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self._heartbeat_store.read_all()
 
     def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
-        """See the base class."""
         return self._heartbeat_store.by_minute(minutes)
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self._heartbeat_store.read(clients)
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
-        """See the base class."""
         self._heartbeat_store.add_counters(minute, figures)
 
     def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
-        """See the base class."""
         return self._heartbeat_store.figures(minutes)
 
     def tidy(self) -> None:
-        """See the base class."""
         self._listing.tidy()
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
-        """See the base class."""
         return judge(parse_info(self._client.command("INFO")), self.alias) if live else []
 
     def diagnose(self) -> list[Finding]:

@@ -151,12 +151,10 @@ class Cluster(Calls):
         self._servers: dict[Address, Server] = {}
 
     def server_of(self, key: str | bytes) -> Server | None:
-        """See the base class."""
         owner = self._slots.owner(key_slot(key.encode() if isinstance(key, str) else key))
         return None if owner is None else self._server(owner)
 
     def servers(self) -> Steps[list[Server]]:
-        """See the base class."""
         if self._slots.owner(0) is None:
             try:
                 yield from self._refresh()
@@ -165,11 +163,9 @@ class Cluster(Calls):
         return [self._server(address) for address in self._slots.owners()]
 
     def transports(self) -> list[Any]:
-        """See the base class."""
         return [server.transport for server in list(self._servers.values())]  # others may add one meanwhile
 
     def slots(self, keys: Sequence[str]) -> list[int]:
-        """See the base class."""
         return [key_slot(key.encode()) for key in keys]
 
     def deliver(self, request: Request | Command, replica_ack: ReplicaAck | None = None) -> Steps[Any]:

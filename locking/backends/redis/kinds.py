@@ -118,7 +118,6 @@ class Read(Kind):
     name = "read"
 
     def channel(self, key: str, owner: str) -> str:
-        """See the base class."""
         return _read_write_channel(key)
 
     def _keys(self, key: str, owner: str) -> list[bytes]:
@@ -127,22 +126,18 @@ class Read(Kind):
         return [raw, _token(key), ends, self.index.of(raw)]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        """See the base class."""
         arguments = bulk(owner.encode()), packed_ms(ttl), KEEP if keep else DONT_KEEP
         return _call(ACQUIRE_READ, self._keys(key, owner), *arguments)
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
-        """See the base class."""
         told = bulk(_read_write_channel(key).encode()), bulk(_braced(key))
         return _call(EXTEND_READ, self._keys(key, owner), bulk(owner.encode()), packed_ms(ttl), *told)
 
     def release(self, key: str, owner: str) -> Request:
-        """See the base class."""
         arguments = owner.encode(), _read_write_channel(key).encode(), _braced(key)
         return _call(RELEASE_READ, self._keys(key, owner), *map(bulk, arguments))
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
-        """See the base class."""
         told = bulk(member), bulk(_read_write_channel(key).encode())
         return _call(LIST_READ, self._keys(key, owner), *told, bulk(owner.encode()), bulk(_braced(key)))
 
@@ -153,29 +148,24 @@ class Write(Kind):
     name = "write"
 
     def channel(self, key: str, owner: str) -> str:
-        """See the base class."""
         return _read_write_channel(key)
 
     def _keys(self, key: str) -> list[bytes]:
         return [key.encode(), _token(key), self.index.of(key.encode())]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        """See the base class."""
         arguments = bulk(owner.encode()), packed_ms(ttl), KEEP if keep else DONT_KEEP
         return _call(ACQUIRE_WRITE, self._keys(key), *arguments)
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
-        """See the base class."""
         arguments = bulk(owner.encode()), packed_ms(ttl), bulk(_read_write_channel(key).encode())
         return _call(EXTEND_WRITE, self._keys(key), *arguments)
 
     def release(self, key: str, owner: str) -> Request:
-        """See the base class."""
         arguments = owner.encode(), _read_write_channel(key).encode()
         return _call(RELEASE_WRITE, self._keys(key), *map(bulk, arguments))
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
-        """See the base class."""
         told = bulk(member), bulk(_read_write_channel(key).encode())
         return _call(LIST_WRITE, [*self._keys(key)[:2], _token(key), self.index.of(key.encode())], *told)
 
@@ -190,7 +180,6 @@ class Semaphore(Kind):
         self._permits = b"%d" % permits
 
     def channel(self, key: str, owner: str) -> str:
-        """See the base class."""
         return derived(b"redisson_sc", key.encode()).decode()
 
     def _keys(self, key: str) -> list[bytes]:
@@ -199,7 +188,6 @@ class Semaphore(Kind):
         return [raw, _token(key), b"%b:timeout" % _braced(key), self.index.of(raw), total]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        """See the base class."""
         channel = bulk(self.channel(key, owner).encode())
         arguments = (
             bulk(owner.encode()),
@@ -211,21 +199,17 @@ class Semaphore(Kind):
         return _call(ACQUIRE_PERMIT, self._keys(key), *arguments)
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
-        """See the base class."""
         arguments = bulk(owner.encode()), packed_ms(ttl), bulk(self.channel(key, owner).encode())
         return _call(EXTEND_PERMIT, self._keys(key), *arguments)
 
     def release(self, key: str, owner: str) -> Request:
-        """See the base class."""
         arguments = owner.encode(), self.channel(key, owner).encode()
         return _call(RELEASE_PERMIT, self._keys(key), *map(bulk, arguments))
 
     def holder(self, key: str) -> Request:
-        """See the base class."""
         return _call(HOLDER_PERMIT, self._keys(key))
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
-        """See the base class."""
         told = bulk(member), bulk(self.channel(key, owner).encode())
         return _call(LIST_PERMIT, self._keys(key), *told, bulk(owner.encode()))
 
@@ -240,7 +224,6 @@ class Fair(Kind):
     name = "fair"
 
     def channel(self, key: str, owner: str) -> str:
-        """See the base class."""
         return f"{self._channels(key).decode()}:{owner}"
 
     def _channels(self, key: str) -> bytes:
@@ -258,27 +241,22 @@ class Fair(Kind):
         ]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        """See the base class."""
         waiting = bulk(b"%d" % FAIR_PATIENCE), bulk(_epoch_ms()), bulk(b"%d" % queue)
         arguments = bulk(owner.encode()), packed_ms(ttl), KEEP if keep else DONT_KEEP, *waiting
         return _call(ACQUIRE_FAIR, self._keys(key), *arguments)
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
-        """See the base class."""
         arguments = bulk(owner.encode()), packed_ms(ttl), bulk(self._channels(key))
         return _call(EXTEND_FAIR, self._keys(key), *arguments)
 
     def release(self, key: str, owner: str) -> Request:
-        """See the base class."""
         arguments = owner.encode(), self._channels(key), b"%d" % FAIR_PATIENCE, _epoch_ms()
         return _call(RELEASE_FAIR, self._keys(key), *map(bulk, arguments))
 
     def leave(self, key: str, owner: str) -> Request | None:
-        """See the base class."""
         return self.release(key, owner)
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
-        """See the base class."""
         told = bulk(member), bulk(self._channels(key))
         return _call(LIST_LOCK, [*self._keys(key)[:3], self.index.of(key.encode())], *told)
 
@@ -289,7 +267,6 @@ class Ordinary(Kind):
     name = "lock"
 
     def channel(self, key: str, owner: str) -> str:
-        """See the base class."""
         return lock_channel(key)
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
@@ -301,11 +278,9 @@ class Ordinary(Kind):
         return extend_request([(key, owner, ttl)])
 
     def release(self, key: str, owner: str) -> Request:
-        """See the base class."""
         return release_request(key, owner, index=self.index)
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
-        """See the base class."""
         return look_request(key, member, index=self.index)
 
 

@@ -347,7 +347,6 @@ class Server(Calls):
         return [self]
 
     def transports(self) -> list[Any]:
-        """See the base class."""
         return [self.transport]
 
     def slots(self, keys: Sequence[str]) -> list[int]:

@@ -234,7 +234,7 @@ class SubscriptionPool:
 
 
 def exchange(connection: AbstractConnection, packet: bytes, replies: int | None) -> Any:
-    """See `protocol.Exchange`."""
+    """Send one packet and read its replies; see `protocol.Exchange`."""
     if replies is None and (sock := fast_socket(connection)) is not None:
         return talk(connection, sock, packet)
     connection.send_packed_command((packet,), check_health=False)
@@ -323,13 +323,10 @@ class ThreadWaiter(Waiter):
         self._wait_steps = waiter
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
         return run(self._wait_steps.try_acquire(queue))
 
     def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
         return run(self._wait_steps.wait(timeout))
 
     def leave(self) -> None:
-        """See the base class."""
         self.unsettled = not run(self._wait_steps.cancel())

@@ -37,20 +37,16 @@ class RedisVerbs(BaseLockBackend):
         self._calls = servers.client.calls
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         return run(self._wait_steps(self._calls, key, owner, ttl, fenced).try_acquire(queue=False))
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         calls = await self._loops.here()
         return await arun(self._wait_steps(calls, key, owner, ttl, fenced).try_acquire(queue=False))
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return _is_yes(self._client.call(self.kind.extend(key, owner, ttl)))
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return _is_yes(await self._acall(self.kind.extend(key, owner, ttl)))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
@@ -65,15 +61,12 @@ class RedisVerbs(BaseLockBackend):
         return replies
 
     def release(self, key: str, owner: str) -> bool:
-        """See the base class."""
         return _is_yes(self._client.call(self.kind.release(key, owner)))
 
     async def arelease(self, key: str, owner: str) -> bool:
-        """See the base class."""
         return _is_yes(await self._acall(self.kind.release(key, owner)))
 
     def force_release(self, key: str, expected: str) -> bool:
-        """See the base class."""
         return self.release(key, expected)
 
     def holder(self, key: str) -> Holder | None:
@@ -81,18 +74,15 @@ class RedisVerbs(BaseLockBackend):
         return run(self._holder(self._calls, key))
 
     async def aholder(self, key: str) -> Holder | None:
-        """See `holder`."""
         return await arun(self._holder(await self._loops.here(), key))
 
     def _holder(self, calls: Calls, key: str) -> Steps[Holder | None]:
         return read_holders((yield from calls.call(self.kind.holder(key))))
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """See the base class."""
         return ThreadWaiter(self._wait_steps(self._calls, key, owner, ttl, fenced))
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        """See the base class."""
         return TaskWaiter(self._loops, lambda calls: self._wait_steps(calls, key, owner, ttl, fenced))
 
     def _wait_steps(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> WaitSteps:

@@ -87,7 +87,6 @@ class ZooKeeperBackend(QueueBackend):
         return parse(folder, names) if is_answer(names) else []
 
     def enqueue(self, contender: Contender, *, queue: bool) -> Outcome:
-        """See `QueueBackend`."""
         self._closing = False
         try:
             return self._session.patiently(lambda: self._enqueue(contender, queue))
@@ -184,13 +183,11 @@ class ZooKeeperBackend(QueueBackend):
         return 30.0
 
     def dequeue(self, contender: Contender) -> None:
-        """See `QueueBackend`."""
         self.release(contender.key, contender.owner)
 
     # holding
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return _result(self._extended([(key, owner, ttl)])[0])
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
@@ -255,7 +252,6 @@ class ZooKeeperBackend(QueueBackend):
             self._stop_if_closing(last=True)
 
     def force_release(self, key: str, expected: str) -> bool:
-        """See the base class."""
         for contender in holders_of(self._line(key)):
             (found,) = self._session.patiently(lambda node=contender.node: self._session.ask(data(node)))  # type: ignore[misc]
             if is_answer(found) and _told(contender.node, *found)[0] == expected:
@@ -269,7 +265,6 @@ class ZooKeeperBackend(QueueBackend):
         return 0.0 if hold is None else self._session.believed_until(hold.session)
 
     def in_touch(self) -> bool:
-        """See the base class."""
         return self._session.connected()
 
     # listing
@@ -299,7 +294,6 @@ class ZooKeeperBackend(QueueBackend):
         ]
 
     def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
-        """See the base class."""
         lines = [line for _, line in self._lines(self.settings.key_prefix)]
         nodes = [waiter.node for line in lines for waiter in line[len(holders_of(line)) :]]
         for node, found in zip(nodes, self._ask_each(nodes, data), strict=True):
@@ -327,15 +321,12 @@ class ZooKeeperBackend(QueueBackend):
     # heartbeats
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        """See the base class."""
         self._heartbeats.tell(records, forget)
 
     def processes(self) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self._heartbeats.read_all()
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """See the base class."""
         return self._heartbeats.read(clients)
 
     # kinds and housekeeping
@@ -352,7 +343,6 @@ class ZooKeeperBackend(QueueBackend):
         return self._variants[which]
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
-        """See the base class."""
         if not live:
             return []
         if self.settings.options.get("use_ssl"):  # a port with TLS doesn't know the four-letter words

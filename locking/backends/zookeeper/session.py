@@ -49,7 +49,7 @@ DROPPED: Final = (
     ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, OperationTimeoutError
 )  # fmt: skip
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 
 class Dropped(BackendUnavailable):

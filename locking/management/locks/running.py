@@ -37,9 +37,8 @@ NOT_FOUND, NOT_EXECUTABLE, KILLED = 127, 126, 128
 GRACE: Final = 5.0
 """Seconds between SIGTERM and SIGKILL, or a third of a short lease."""
 
-FORWARDED: Final = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-)  # fmt: skip
+NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+FORWARDED: Final = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 
 TERMINAL: Final = 0
 
@@ -77,6 +76,8 @@ class Job:
             check_wait(self.grace, source="grace")
         if not 0 <= self.on_conflict <= 255:
             raise ValueError(f"on_conflict must be an exit status from 0 to 255, not {self.on_conflict}")
+        if not hasattr(os, "killpg"):
+            raise ValueError("locks run needs process groups, which this system does not have")
         if not self.command:
             raise ValueError("say what to run after two dashes: locks run NAME -- command")
 

@@ -17,11 +17,11 @@ from locking import BackendUnavailable, LockLost, LockNotAcquired, get_lock
 from locking.contrib import prometheus
 from locking.contrib.groups import OTHER, Groups, read_setting, without_ids
 from locking.contrib.prometheus import Meter, metrics_view
-from locking.core.lock import force_release
 from locking.core.renewal import renew
 from locking.testing import simulate_contention, simulate_loss
 from locking.testing.contract.processes import child
 from tests import ROOT
+from tests.locking.support.helpers import take_from
 from tests.locking.support.observing import observed_by
 
 LABELS = {"backend": "default", "lock": "order:<id>"}
@@ -81,7 +81,7 @@ def test_losses_and_broken_holds_are_counted(counted):
     with pytest.raises(LockLost):
         lease.release()
     other = order(2).acquire()
-    force_release("order:2", owner=other.owner)
+    take_from("order:2", owner=other.owner)
     assert counted("locking_lost_total") == 1
     assert counted("locking_held") == 1
     assert (

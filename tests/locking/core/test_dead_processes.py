@@ -560,14 +560,14 @@ def test_a_thread_that_cannot_be_started_is_started_later(watching, monkeypatch)
     def refused(*_, **__):
         raise RuntimeError("can't start new thread")
 
-    watcher.reset()
+    watcher._worker.stop()
     registration.enter("default")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         with watcher.watching():
-            assert not watcher._running
+            assert not watcher._worker.running
     with watcher.watching():
-        assert watcher._running
+        assert watcher._worker.running
 
 
 def test_a_forked_child_has_its_own_sessions():

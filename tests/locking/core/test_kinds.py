@@ -430,7 +430,7 @@ def test_the_watchdog_keeps_every_kind(get, monkeypatch):
     """Without a ttl the lease is renewed beyond its length."""
 
     def outlive(length):
-        monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", length)
+        monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", length)
         with get("a", ttl=None) as lease:
             first_end = lease.leases[0].deadline
             until(lambda: lease.leases[0].deadline > first_end + SHORT or lease.ensure_held(), PATIENCE)
@@ -443,7 +443,7 @@ def test_the_watchdog_keeps_every_kind(get, monkeypatch):
 
 def test_a_loss_of_every_kind_is_told(get, monkeypatch):
     """What the engine forgot is found lost by the watchdog, told to `on_lost`, and not taken back."""
-    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", SHORT * 4)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", SHORT * 4)
     told: list[Lease] = []
     with pytest.raises(LockLost), get("a", ttl=None, on_lost=told.append) as lease:
         (single,) = lease.leases

@@ -343,7 +343,7 @@ def unanswered(*args):
 
 def test_the_watchdog_hears_of_a_shorter_lease(monkeypatch):
     """A renewed lease that its user shortens is renewed by its new length."""
-    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", 60.0)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 60.0)
     with get_lock("a") as lease:
         lease.extend(0.6)
         until(lambda: single(lease).renewals >= 2, PATIENCE)

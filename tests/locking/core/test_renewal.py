@@ -23,7 +23,7 @@ LEASE = 60.0
 @pytest.fixture
 def quick(monkeypatch, memory_locks):
     """Leases in memory that the watchdog renews every 0.2 s, and that outlast any stall of the machine."""
-    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", LEASE)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", LEASE)
     monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.2 / LEASE)
     monkeypatch.setattr("locking.core.renewal.RETRY_PAUSE", 0.05)
 
@@ -44,7 +44,7 @@ def test_a_lease_of_a_second_lives_for_several(own_redis, locks_on, monkeypatch)
     locks_on(own_redis.url)
 
     def outlive(length):
-        monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", length)
+        monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", length)
         with get_lock("a") as lease:
             until(lambda: now() > single(lease).taken_at + 2 * length, PATIENCE * 2)
             lease.ensure_held()
@@ -116,7 +116,7 @@ def test_a_short_outage_is_survived(monkeypatch):
 def test_a_long_outage_is_a_loss(monkeypatch):
     """Without an answer until the local deadline the lease is lost, told without anybody asking."""
     told = threading.Event()
-    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", 0.6)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 0.6)
     monkeypatch.setattr(locks["default"], "extend_many", _fail)
     lease = get_lock("a", on_lost=lambda _: told.set()).acquire()
     assert told.wait(PATIENCE)

@@ -21,12 +21,12 @@ from locking import (
 )
 from locking.backends.memory import STORES
 from locking.core.handler import locks
-from locking.core.lock import force_release
 from locking.core.waits import WAITS
 from locking.exceptions import LockLost
 from locking.inspection import deadlocks, heartbeat
 from locking.testing.contract.processes import child
 from tests.backends import BACKENDS
+from tests.locking.support.helpers import take_from
 
 PATIENCE = 30.0
 FOUND_WITHIN = 2.0
@@ -388,7 +388,7 @@ def check_a_circle_that_dissolves(engine, start, monkeypatch):
 
     def break_then_confirm(circle, mine):
         if mine.name == "a":  # the one that would give up
-            assert force_release("a", owner=engine.holder("shop:a").owner)
+            assert take_from("a", owner=engine.holder("shop:a").owner)
         return confirm(circle, mine)
 
     monkeypatch.setattr(deadlocks, "is_confirmed", break_then_confirm)
@@ -451,7 +451,7 @@ def test_without_a_second_reading_there_are_false_alarms(engine, start, monkeypa
 
     def believes(circle, mine):
         if mine.name == "a":
-            assert force_release("a", owner=engine.holder("shop:a").owner)
+            assert take_from("a", owner=engine.holder("shop:a").owner)
         return True
 
     with monkeypatch.context() as patch, pytest.raises(LockDeadlock):

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from locking import get_lock
-from locking.core.lock import force_release
 from locking.inspection.held import holds_of
 from locking.keys.names import UNSET
 from locking.management.locks.running import Job, run
 from locking.testing import simulate_contention
 from locking.testing.contract.base import until
 from tests import ROOT
+from tests.locking.support.helpers import take_from
 
 PATIENCE = 30.0
 
@@ -126,12 +126,12 @@ def test_a_command_that_cannot_be_started_frees_the_lock(program, status):
 def break_it():
     """Take the lock away from anyone who has it."""
     (hold,) = holds_of("a")
-    return force_release("a", owner=hold.owner)
+    return take_from("a", owner=hold.owner)
 
 
 def test_a_command_whose_lock_is_lost_is_stopped_with_all_it_started(monkeypatch, pipes, tmp_path):
     """SIGTERM, which this one ignores, and SIGKILL after the grace, for the whole group."""
-    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", 3.0)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 3.0)
     begin = f"trap '' TERM; sleep 1000 & echo $! > {tmp_path / 'child'}; "
     text = begin + waiting_between(pipes, "wait")
     with meanwhile(pipes, break_it) as broken:
@@ -152,7 +152,7 @@ def is_gone(pid):
 
 def test_a_command_that_hears_sigterm_may_tidy_up(monkeypatch, pipes, tmp_path):
     """Within the grace it ends by itself."""
-    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", 6.0)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 6.0)
     tidy = f"trap 'echo tidy > {tmp_path / 'tidied'}; exit 0' TERM; "
     text = tidy + waiting_between(pipes, "while :; do sleep 0.01; done")
     with meanwhile(pipes, break_it):
@@ -170,7 +170,7 @@ def test_a_ttl_ends_the_command_before_the_lease_ends():
 
 def test_an_outage_stops_the_command_before_the_lease_ends(monkeypatch, own_redis, locks_on, pipes):
     """A lease that can't be renewed any more is as good as over."""
-    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", 1.2)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 1.2)
     locks_on(own_redis.url, socket_timeout=0.3)
     text = waiting_between(pipes, "sleep 1000")
     with meanwhile(pipes, own_redis.pause):

@@ -10,6 +10,7 @@ from django.contrib.auth.models import Group
 from django.db import connections
 
 from locking.backends.redis.scripts import Request
+from locking.core.lock import SingleLock, get_lock
 
 T = TypeVar("T")
 
@@ -44,6 +45,13 @@ def elsewhere(function: Callable[[], T]) -> T:
     if not succeeded:
         raise value
     return value  # type: ignore[no-any-return]
+
+
+def take_from(name: str, *, owner: str) -> bool:
+    """End the hold of `owner`, as a redelivered task does to the delivery before; no audit, no database."""
+    lock = get_lock(name)
+    assert isinstance(lock, SingleLock)
+    return lock._take_from(owner)
 
 
 def committed() -> list[str]:

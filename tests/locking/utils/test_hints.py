@@ -1,12 +1,34 @@
 """Keywords of other libraries are answered with ours."""
 
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import pytest
 
-from locking import get_lock
+from locking import (
+    distributed_lock,
+    get_lock,
+    get_read_lock,
+    get_semaphore,
+    get_write_lock,
+    locked_transaction,
+)
+from locking.contrib.redisson import get_fair_lock
+from locking.core.options import CheckedOptions, LockOptions
 from locking.testing import override_locks
-from locking.utils.hints import with_hints
+from locking.transactions.decorator import DecoratorOptions, Options
+
+TAKES_OPTIONS: dict[str, Callable[..., object]] = {
+    "get_lock": partial(get_lock, "a"),
+    "get_read_lock": partial(get_read_lock, "a"),
+    "get_write_lock": partial(get_write_lock, "a"),
+    "get_semaphore": partial(get_semaphore, "a", 2),
+    "get_fair_lock": partial(get_fair_lock, "a"),
+    "locked_transaction": lambda **options: locked_transaction("a", **options).__enter__(),
+    "distributed_lock": distributed_lock,
+}
 
 
 @pytest.mark.parametrize(
@@ -15,13 +37,15 @@ from locking.utils.hints import with_hints
         ({"timeout": 10}, r"no argument 'timeout': .*ttl= .*wait="),
         ({"blocking_timeout": 3}, r"no argument 'blocking_timeout': .*wait="),
         ({"expire": 3}, r"no argument 'expire': .*ttl="),
-        ({"unheard_of": 3}, r"unexpected keyword argument 'unheard_of'"),
+        ({"wiat": 3}, r"no argument 'wiat': did you mean wait\?"),
+        ({"unheard_of": 3}, r"no argument 'unheard_of': it has .*ttl, .*wait"),
     ],
 )
-def test_get_lock_answers_a_foreign_keyword(options: dict[str, Any], told: str) -> None:
-    """The message says what to write; a keyword that nobody has is told by Python."""
-    with pytest.raises(TypeError, match=told):
-        get_lock("a", **options)
+@pytest.mark.parametrize("take", TAKES_OPTIONS, ids=str)
+def test_a_foreign_keyword_is_answered(take: str, options: dict[str, Any], told: str) -> None:
+    """Every function that takes the options of a lock names what to write, and itself."""
+    with pytest.raises(TypeError, match=rf"{take}\(\) has {told}"):
+        TAKES_OPTIONS[take](**options)
 
 
 @override_locks()
@@ -39,19 +63,10 @@ def test_acquire_answers_a_foreign_keyword(options: dict[str, Any], told: str) -
         get_lock("a").acquire(**options)
 
 
-def test_a_type_error_from_inside_is_left_as_it_is() -> None:
-    """Only a call that never began is explained."""
-
-    @with_hints
-    def begun(**options: Any) -> None:
-        raise TypeError("from inside")
-
-    with pytest.raises(TypeError, match="from inside"):
-        begun(timeout=3)
-
-
-def test_the_signature_is_kept() -> None:
-    """Editors and documentation see the function's own arguments."""
-    import inspect
-
-    assert list(inspect.signature(get_lock).parameters)[:3] == ["names", "ttl", "wait"]
+def test_types_and_defaults_name_the_same_options() -> None:
+    """What type checkers accept is what the functions take."""
+    defaults = {field.name for field in fields(CheckedOptions)}
+    assert set(LockOptions.__annotations__) == defaults - {"kind", "permits"}
+    assert set(DecoratorOptions.__annotations__) | {"on_conflict"} == {
+        field.name for field in fields(Options)
+    }

@@ -255,7 +255,7 @@ def test_a_pause_beyond_the_lease_is_a_loss(own_redis, locks_on, monkeypatch):
 
 
 def _fast_watchdog(monkeypatch, lease):
-    monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", lease)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", lease)
     monkeypatch.setattr("locking.core.renewal.RETRY_PAUSE", 0.05)
 
 

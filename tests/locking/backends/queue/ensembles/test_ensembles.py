@@ -20,10 +20,10 @@ from locking import (
 from locking.checks import _ask
 from locking.core.handler import locks
 from locking.core.lease import State
-from locking.core.lock import force_release
 from locking.testing.contract.base import begin, counted_waiters, until
 from locking.transactions.fence import advance
 from tests.locking.backends.queue.ensembles.servers import serves
+from tests.locking.support.helpers import take_from
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ def test_without_a_quorum_nobody_gets_a_lock_and_the_holder_is_told(ensemble):
 def test_the_fence_refuses_a_holder_from_before_the_leader_died(ensemble):
     """Tokens rise across an election, so a database that saw the new holder refuses the old one."""
     stale = get_lock("shared", ttl=60, fenced=True).acquire()
-    assert force_release("shared", owner=stale.owner)
+    assert take_from("shared", owner=stale.owner)
     ensemble.leader().kill()
     successor = begin(_fenced_token)
     assert successor.result(timeout=PATIENCE) > stale.fencing_token

@@ -29,11 +29,11 @@ from locking.backends.base import Busy
 from locking.backends.zookeeper.session import SESSION_TRUST_RATIO
 from locking.core.handler import locks
 from locking.core.lease import State
-from locking.core.lock import force_release
 from locking.testing.contract.base import begin, counted_waiters, until
 from locking.utils.ownership import new_owner
 from tests.backends import BACKENDS, ZOOKEEPER
 from tests.locking.backends.queue.ensembles.servers import ZooKeeper, needs_etcd, needs_zookeeper, running
+from tests.locking.support.helpers import take_from
 
 # The sockets of handshakes that test_security.py had refused may be found here, if it ran just before.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -80,7 +80,7 @@ def test_the_fence_refuses_a_stale_holder(on):
     from locking.transactions.fence import advance
 
     stale = get_lock("a", ttl=60, fenced=True).acquire()
-    assert force_release("a", owner=stale.owner)
+    assert take_from("a", owner=stale.owner)
 
     def take():
         try:
@@ -117,7 +117,7 @@ def test_a_force_release_reaches_the_holder_of_another_client(on):
     with pytest.raises(LockNotAcquired) as refusal:
         begin(get_lock("a", wait=0).acquire).result(timeout=PATIENCE)
     assert refusal.value.holder == lease.owner
-    assert force_release("a", owner=refusal.value.holder)
+    assert take_from("a", owner=refusal.value.holder)
     begin(get_lock("a", ttl=5, wait=0).acquire).result(timeout=PATIENCE).release()
     with pytest.raises(LockLost):
         lease.release()

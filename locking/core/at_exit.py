@@ -1,0 +1,88 @@
+"""The end of a process: what its finished threads and tasks still hold is released, and waiters get it.
+
+A lease whose holder may still be at work, in a daemon thread, stays: another process of the host releases it
+once the database shows none of this process's sessions (`locking.core.dead_processes`), or it expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import signal
+import sys
+import threading
+from types import FrameType
+
+from locking.core.dead_processes import watcher
+from locking.core.lease import HOLDS, SingleLease
+from locking.core.liveness import registration
+from locking.exceptions import BackendUnavailable
+
+logger = logging.getLogger(__name__)
+
+
+def exit_on_sigterm() -> bool:
+    """Have SIGTERM end the main thread like Ctrl-C, so that `with` blocks are left and locks released.
+
+    Without a handler the signal ends a Python process at once. Web servers and Celery have handlers of their
+    own; call this from scripts and management commands.
+
+    Returns:
+        False when the signal has a handler already, which stays.
+
+    Raises:
+        ValueError: called outside the main thread.
+
+    Example:
+        >>> exit_on_sigterm()  # doctest: +SKIP
+        True
+    """
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return False
+    signal.signal(signal.SIGTERM, _exit)
+    return True
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def release_what_is_left() -> None:
+    """Release the leases of finished threads and tasks, and leave the others to their end."""
+    silent: set[str] = set()
+    for lease in _leases():
+        alias = lease.backend.settings.alias
+        if alias not in silent and _is_finished(lease.context()) and not _try_release(lease):
+            silent.add(alias)
+    left = [lease.owner for lease in _leases() if lease.renewed]
+    registration.leave(left, waiting=watcher.waits)
+
+
+def _leases() -> list[SingleLease]:
+    leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+    return [lease for lease in leases if lease.open and not lease.unreleased]
+
+
+def _is_finished(context: object) -> bool:
+    """Whether a thread or task can do nothing any more under its lock; the main thread is here."""
+    if isinstance(context, asyncio.Task):
+        return context.done() or context.get_loop().is_closed()
+    if isinstance(context, threading.Thread):
+        return context is threading.current_thread() or not context.is_alive()
+    return context is None
+
+
+def _try_release(lease: SingleLease) -> bool:
+    """Release a lease however often it was entered; False when its backend does not answer."""
+    lease.depth = 1
+    try:
+        lease.release()
+    except BackendUnavailable:
+        return False
+    except Exception as error:  # the interpreter is ending, and so may be what a release needs
+        logger.debug("at the end of the process %r could not be released: %s", lease, error)
+    return True
+
+
+atexit.register(release_what_is_left)

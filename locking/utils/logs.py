@@ -1,0 +1,89 @@
+"""Log records that an outage would repeat many times a second: one per minute, with the number left out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from locking.utils.background import after_fork
+from locking.utils.clock import now
+
+PERIOD: Final = 60.0
+"""Seconds between two records of one trouble."""
+
+MOST: Final = 1_000
+"""Troubles that are remembered; beyond that all are forgotten, and each is logged anew."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    since: float
+    logged: float
+    left_out: int = 0
+
+
+_TROUBLES: Final[dict[Hashable, _Trouble]] = {}
+_mutex = threading.Lock()
+
+
+def reset() -> None:
+    """Forget every trouble; a forked child logs its own."""
+    global _mutex
+    _mutex = threading.Lock()
+    _TROUBLES.clear()
+
+
+after_fork(reset)
+
+
+def log_rarely(
+    logger: logging.Logger, level: int, trouble: Hashable, message: str, *values: object, **fields: object
+) -> None:
+    """Log a record, unless one of the same trouble was logged within the last minute.
+
+    Args:
+        logger: of the module that has the trouble.
+        level: of the record.
+        trouble: what is the same trouble, such as the alias of a backend that does not answer.
+        message: with `values` as for `Logger.log`.
+        fields: attributes of the record, beside `lock_repeated`: how many records were left out before.
+    """
+    with _mutex:
+        if len(_TROUBLES) >= MOST:
+            _TROUBLES.clear()
+        moment = now()
+        known = _TROUBLES.setdefault(trouble, _Trouble(moment, moment - PERIOD))
+        if moment < known.logged + PERIOD:
+            known.left_out += 1
+            return
+        left_out, known.left_out, known.logged = known.left_out, 0, moment
+    more = f" ({left_out} more since the last record)" if left_out else ""
+    logger.log(level, f"{message}%s", *values, more, extra={**fields, "lock_repeated": left_out})
+
+
+def log_end(logger: logging.Logger, level: int, trouble: Hashable, message: str, *values: object) -> None:
+    """Log that a trouble is over, if there was one; `message` gets its seconds behind `values`."""
+    if trouble not in _TROUBLES:  # nearly always: costs no lock
+        return
+    with _mutex:
+        ended = _TROUBLES.pop(trouble, None)
+    if ended is not None:
+        logger.log(level, message, *values, now() - ended.since)
+
+
+# --- a backend that does not answer ------------------------------------------------------------------------
+
+
+def unavailable(logger: logging.Logger, alias: str, error: Exception) -> None:
+    """Log at ERROR, once per alias and minute, that a backend does not answer, or only with errors."""
+    message = "the lock backend %r fails: %s"
+    log_rarely(logger, logging.ERROR, ("unavailable", alias), message, alias, error, lock_backend=alias)
+
+
+def available(logger: logging.Logger, alias: str) -> None:
+    """Log the end of an outage, if there was one."""
+    message = "the lock backend %r answers again, %.1f s after its first failure"
+    log_end(logger, logging.WARNING, ("unavailable", alias), message, alias)

@@ -1,0 +1,159 @@
+"""The end of a process releases what its finished threads and tasks held, and nothing else."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from locking import BackendUnavailable, get_lock
+from locking.core import at_exit
+from locking.core.handler import locks
+from locking.core.liveness import registration
+from locking.testing import held_locks
+from locking.testing.contract.base import begin
+
+BEGINNING = """
+import asyncio, sys, threading, time
+import django
+django.setup()
+from locking import exit_on_sigterm, get_lock
+name = sys.argv[1]
+def held():
+    print("held", flush=True)
+"""
+FORGOTTEN = """
+lease = get_lock(name, ttl=300).acquire()
+again = get_lock(name, ttl=300).acquire()
+held()
+sys.stdin.readline()
+"""
+IN_A_BLOCK = """
+assert exit_on_sigterm()
+with get_lock(name, ttl=300):
+    held()
+    time.sleep(60)
+"""
+IN_A_DAEMON = """
+def work():
+    lease = get_lock(name, ttl=300).acquire()
+    held()
+    time.sleep(60)
+threading.Thread(target=work, daemon=True).start()
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def process(script: str, name: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has the lock `name` when the block is entered."""
+    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    command = [sys.executable, "-c", BEGINNING + script, name]
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(
+        command, env=environ, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "held\n"
+        yield running
+        running.kill()
+
+
+@pytest.fixture
+def name(redis_room: Any) -> str:
+    return f"exit:{uuid4()}"
+
+
+def owner_of(name: str) -> Any:
+    return locks["default"].holder(locks["default"].key(name))
+
+
+def test_a_lease_that_nobody_released_is_handed_over_at_the_end(name: str) -> None:
+    """A shell that is left, a script that forgot: the next waiter has the lock, not after 300 seconds."""
+    with process(FORGOTTEN, name) as running:
+        waiter = begin(get_lock(name, wait=60).acquire)
+        running.communicate("\n", timeout=30)
+        assert running.returncode == 0
+        waiter.result(timeout=30).release()
+
+
+def test_sigterm_leaves_the_blocks_and_so_releases(name: str) -> None:
+    """With `exit_on_sigterm`; the exit status is the shell's for that signal."""
+    with process(IN_A_BLOCK, name) as running:
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 128 + signal.SIGTERM
+        assert owner_of(name) is None
+
+
+def test_what_a_daemon_thread_holds_stays(name: str) -> None:
+    """It was at work until the very end: a COMMIT of its may still be running."""
+    with process(IN_A_DAEMON, name) as running:
+        running.communicate("\n", timeout=30)
+        assert running.returncode == 0
+        assert owner_of(name) is not None
+
+
+@pytest.fixture
+def no_file(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """This process goes on: its file must stay."""
+    left: list[list[str]] = []
+    monkeypatch.setattr(registration, "leave", lambda owners, *, waiting: left.append(owners))
+    return left
+
+
+def test_a_backend_that_is_down_is_asked_once(
+    memory_locks: None, no_file: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a process waits for one time-out, not for one per lock; others are told whose they are."""
+    asked: list[str] = []
+
+    def silent(key: str, owner: str) -> bool:
+        asked.append(key)
+        raise BackendUnavailable("no answer")
+
+    first, second = get_lock("a").acquire(), get_lock("b").acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(locks["default"], "release", silent)
+        at_exit.release_what_is_left()
+    assert len(asked) == 1
+    assert no_file == [[lease.owner for lease in (first, second) if lease.key not in asked]]
+    get_lock("b")
+
+
+def test_a_thread_that_has_ended_holds_nothing_afterwards(memory_locks: None, no_file: Any) -> None:
+    """Its lease was left in some other object, and renewed for it."""
+    kept: list[Any] = []
+    thread = threading.Thread(target=lambda: kept.append(get_lock("a").acquire()))
+    thread.start()
+    thread.join()
+    kept.append(thread)
+    at_exit.release_what_is_left()
+    assert held_locks() == []
+
+
+def test_a_task_whose_loop_has_closed_is_finished(memory_locks: None, no_file: Any) -> None:
+    """A task that runs is not."""
+    kept: list[Any] = []
+
+    async def work() -> None:
+        kept.extend((await get_lock("a").aacquire(), asyncio.current_task()))
+        at_exit.release_what_is_left()
+        assert held_locks() == ["a"]
+
+    asyncio.run(work())
+    at_exit.release_what_is_left()
+    assert held_locks() == []
+
+
+def test_a_handler_of_the_projects_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A web server knows better what SIGTERM means."""
+    monkeypatch.setattr(signal, "getsignal", lambda number: print)
+    assert not at_exit.exit_on_sigterm()

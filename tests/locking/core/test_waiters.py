@@ -1,0 +1,117 @@
+"""A cap on the waiters of a process: `MAX_WAITERS`."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+
+from locking import LockNotAcquired, TooManyWaiters, distributed_lock, get_lock
+from locking.core import waits
+from locking.core.handler import locks
+from locking.testing import override_locks
+from locking.testing.contract.base import begin
+from tests.locking.backends.redis.topologies.servers import until
+from tests.locking.support.helpers import elsewhere
+
+MOST = 2
+
+
+@pytest.fixture(autouse=True)
+def _capped(settings: Any) -> Any:
+    """Locks in memory, for which at most two callers of this process wait."""
+    with override_locks():
+        settings.LOCKING = {"default": {**settings.LOCKING["default"], "MAX_WAITERS": MOST}}
+        yield
+
+
+def waiting() -> int:
+    return waits.waiters._waiting["default"]
+
+
+def test_one_waiter_too_many_is_refused_at_once() -> None:
+    """The third waiter doesn't wait its 60 seconds; the two before it are served, and then there is room."""
+    with get_lock("a"):
+        first = [begin(lambda: get_lock("a", wait=60).acquire().release()) for _ in range(MOST)]
+        until(lambda: waiting() == MOST, "both wait")
+        with pytest.raises(
+            TooManyWaiters, match=r"2 waiters in this process already \(MAX_WAITERS\)"
+        ) as caught:
+            elsewhere(lambda: get_lock("a", wait=60).acquire())
+    for each in first:
+        each.result(timeout=20)
+    assert caught.value.waited < 30
+    assert waiting() == 0
+    with get_lock("a"), pytest.raises(LockNotAcquired) as refused:
+        elsewhere(lambda: get_lock("a", wait=0.01).acquire())
+    assert type(refused.value) is LockNotAcquired
+
+
+def test_who_was_refused_has_left_the_queue() -> None:
+    """It would be handed the lock otherwise, and nobody would know."""
+    with get_lock("a"):
+        first = [begin(lambda: get_lock("a", wait=60).acquire().release()) for _ in range(MOST)]
+        until(lambda: waiting() == MOST, "both wait")
+        with pytest.raises(TooManyWaiters):
+            elsewhere(lambda: get_lock("a", wait=60).acquire())
+    for each in first:
+        each.result(timeout=20)
+    assert locks["default"].holder(locks["default"].key("a")) is None
+
+
+def test_a_free_lock_and_a_caller_that_does_not_wait_are_not_counted() -> None:
+    """The cap is on waiting only."""
+    waits.waiters.enter("default", None)
+    waits.waiters.enter("default", None)
+    try:
+        with get_lock("a"):
+            assert elsewhere(get_lock("a").try_acquire) is None
+        get_lock("b").acquire().release()
+    finally:
+        waits.waiters.leave("default")
+        waits.waiters.leave("default")
+
+
+async def test_tasks_are_counted_as_well() -> None:
+    """One number for the threads and tasks of a process."""
+    async with get_lock("a"):
+        first = [asyncio.create_task(take()) for _ in range(MOST)]
+        while waiting() < MOST:
+            await asyncio.sleep(0)
+        with pytest.raises(TooManyWaiters):
+            await asyncio.create_task(take())
+    await asyncio.gather(*first)
+
+
+async def take() -> None:
+    async with get_lock("a", wait=60):
+        pass
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_view_answers_503() -> None:
+    """Not the visitor's conflict but the site's overload: 503, and when to come back."""
+
+    @distributed_lock(key="'a'", wait=60)
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("done")
+
+    waits.waiters.enter("default", None)
+    waits.waiters.enter("default", None)
+    try:
+        with get_lock("a"):
+            response = elsewhere(lambda: view(RequestFactory().get("/")))
+    finally:
+        waits.waiters.leave("default")
+        waits.waiters.leave("default")
+    assert response.status_code == 503
+    assert int(response["Retry-After"]) >= 1
+
+
+@pytest.mark.parametrize("most", [0, -1, True, "5", 1.5])
+def test_a_cap_that_cannot_be_is_refused(settings: Any, most: Any) -> None:
+    """When the setting is read."""
+    settings.LOCKING = {"default": {"BACKEND": "locking.backends.memory.MemoryBackend", "MAX_WAITERS": most}}
+    with pytest.raises(Exception, match="MAX_WAITERS must be a whole number above 0"):
+        get_lock("a")

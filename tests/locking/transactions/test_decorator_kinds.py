@@ -1,0 +1,153 @@
+"""The decorator with other kinds of lock, and its `on_lost`."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from locking import (
+    LockLost,
+    LockNotAcquired,
+    LockTransactionError,
+    current_lease,
+    distributed_lock,
+    get_read_lock,
+)
+from locking.core.kinds import ReadLock
+from locking.testing import override_locks, simulate_loss
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory_locks")]
+
+
+def test_readers_run_at_the_same_time() -> None:
+    """Two calls of a function with a read lock are both inside at once, and none may write meanwhile."""
+    both_inside = threading.Barrier(3, timeout=20)
+    may_leave = threading.Event()
+
+    @distributed_lock(key="'catalogue'", kind="read", atomic=False)
+    def read() -> None:
+        both_inside.wait()
+        may_leave.wait(20)
+
+    @distributed_lock(key="'catalogue'", kind="write", wait=0)
+    def write() -> str:
+        return "written"
+
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        both_inside.wait()
+        with pytest.raises(LockNotAcquired):
+            write()
+        may_leave.set()
+        for reader in readers:
+            reader.result()
+    assert write() == "written"
+
+
+def test_a_semaphore_admits_as_many_as_it_has_permits() -> None:
+    """The third of three calls is refused."""
+
+    @distributed_lock(key="'gateway'", kind="semaphore", permits=2, wait=0, atomic=False)
+    def send(more: int) -> int:
+        return 1 + (send(more - 1) if more else 0)
+
+    assert send(1) == 2
+    with pytest.raises(LockNotAcquired):
+        send(2)
+
+
+def test_a_reader_inside_a_writers_transaction_is_covered_by_it() -> None:
+    """The read lock of the same name is a re-entry, whose end is the writer's COMMIT."""
+
+    @distributed_lock(key="'catalogue'", kind="read")
+    def read() -> str:
+        return current_lease().name
+
+    @distributed_lock(key="'catalogue'", kind="write")
+    def write() -> str:
+        return read()
+
+    assert write() == "catalogue"
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ({"kind": "read"}, {"kind": "write"}),
+        ({}, {"kind": "read"}),
+        ({"kind": "semaphore", "permits": 2}, {"kind": "semaphore", "permits": 2}),
+    ],
+    ids=["write in read", "read in lock", "permit in permit"],
+)
+def test_another_kind_inside_a_locked_transaction_is_not_taken_for_held(outer: Any, inner: Any) -> None:
+    """The inner lock would be released before the outer COMMIT, so it is refused."""
+
+    @distributed_lock(key="'a'", **inner)
+    def called() -> None:
+        raise AssertionError("ran without its lock")
+
+    @distributed_lock(key="'a'", **outer)
+    def caller() -> None:
+        called()
+
+    with pytest.raises(LockTransactionError):
+        caller()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"kind": "reed"}, "kind='reed' must be one of 'lock', 'read'"),
+        ({"permits": 2}, "permits=2 cannot be combined with kind='lock'"),
+        ({"kind": "semaphore"}, "permits must be a whole number from 1"),
+        ({"kind": "semaphore", "permits": 2, "fenced": True}, "fenced=True cannot be combined"),
+        ({"on_lost": "print"}, "on_lost='print' must be a callable"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_at_decoration(options: Any, told: str) -> None:
+    """The message names the option, its value and what to write."""
+    with pytest.raises(ValueError, match=told):
+        distributed_lock(key="'a'", **options)
+
+
+async def test_an_async_function_takes_another_kind() -> None:
+    """The lock of the call is a read lock."""
+
+    @distributed_lock(key="'catalogue'", kind="read")
+    async def read() -> bool:
+        return isinstance(get_read_lock("catalogue"), ReadLock) and await get_read_lock("catalogue").alocked()
+
+    assert await read()
+
+
+def test_on_lost_is_called_with_the_lease() -> None:
+    """While the function runs, in a thread of its own."""
+    told: list[str] = []
+    called = threading.Event()
+
+    def note(lease: Any) -> None:
+        told.append(lease.name)
+        called.set()
+
+    @distributed_lock(key="'order:'+<number>", on_lost=note)
+    def pay(number: int) -> None:
+        simulate_loss("order:7")
+        assert called.wait(20)
+
+    with pytest.raises(LockLost):
+        pay(7)
+    assert told == ["order:7"]
+
+
+@override_locks()
+def test_the_template_may_be_given() -> None:
+    """Metrics group by it; without one it is made of the key."""
+    seen: list[Any] = []
+
+    @distributed_lock(key=lambda: "order:7", template="order:<id>")
+    def pay() -> None:
+        seen.extend(single.template for single in current_lease().leases)
+
+    pay()
+    assert seen == ["order:<id>"]
