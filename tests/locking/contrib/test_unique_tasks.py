@@ -100,7 +100,7 @@ def test_after_the_end_a_call_queues_a_new_task() -> None:
 
 
 def test_a_holder_that_is_no_such_task_has_no_result() -> None:
-    """A lock that something else took, or a task with an id of another form: LockNotAcquired, as by default."""
+    """A lock that something else took, or a task with an id of another form: LockNotAcquired."""
     lease = elsewhere(get_lock(NAME, ttl=60).acquire)
     with pytest.raises(LockNotAcquired):
         report.delay(2026)
