@@ -40,6 +40,7 @@ ETCD = "locking.backends.etcd.EtcdBackend"
 REDLOCK = "locking.backends.redlock.RedlockBackend"
 DATABASE = "locking.backends.database.DatabaseBackend"
 ADVISORY = "locking.backends.database.AdvisoryLockBackend"
+MYSQL_LOCK = "locking.backends.database.MySQLLockBackend"
 
 NOBODY = "redis://127.0.0.1:1/0"
 
@@ -68,12 +69,21 @@ BACKENDS = {
         unreachable={"BACKEND": DATABASE, "OPTIONS": {"using": "nowhere"}},
         fixture="postgresql_locks",
     ),
-    "database-mariadb": Backend(settings={"BACKEND": DATABASE}, fixture="mariadb_locks"),
+    "database-mariadb": Backend(
+        settings={"BACKEND": DATABASE},
+        unreachable={"BACKEND": DATABASE, "OPTIONS": {"using": "nowhere-mysql"}},
+        fixture="mariadb_locks",
+    ),
     "database-sqlite": Backend(settings={"BACKEND": DATABASE}, fixture="sqlite_locks"),
     "database-advisory": Backend(
         settings={"BACKEND": ADVISORY},
         unreachable={"BACKEND": ADVISORY, "OPTIONS": {"using": "nowhere"}},
         fixture="postgresql_locks",
+    ),
+    "database-mysql-lock": Backend(
+        settings={"BACKEND": MYSQL_LOCK},
+        unreachable={"BACKEND": MYSQL_LOCK, "OPTIONS": {"using": "nowhere-mysql"}},
+        fixture="mariadb_locks",
     ),
     "memory": Backend(settings={"BACKEND": MEMORY}),
     "zookeeper": Backend(

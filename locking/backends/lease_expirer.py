@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from locking.exceptions import LockError
 from locking.utils.background import Worker, after_fork
@@ -52,7 +52,10 @@ class LocalLease:
     mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
 
 
-class LeaseExpirer:
+Hold = TypeVar("Hold", bound=LocalLease)
+
+
+class LeaseExpirer(Generic[Hold]):
     """The holds of one backend; its thread starts with the first.
 
     Args:
@@ -63,7 +66,7 @@ class LeaseExpirer:
 
     def __init__(
         self,
-        end: Callable[[str, LocalLease], None],
+        end: Callable[[str, Hold], object],
         beat: Callable[[], None] | None = None,
         pause: Callable[[], float] = lambda: 3600.0,
     ) -> None:
@@ -76,20 +79,20 @@ class LeaseExpirer:
         """Start from nothing: a forked child has none of its parent's holds."""
         self._mutex = threading.Lock()
         self._beat_at = 0.0
-        self._holds: dict[tuple[str, str], LocalLease] = {}
+        self._holds: dict[tuple[str, str], Hold] = {}
 
-    def add(self, key: str, owner: str, hold: LocalLease) -> None:
+    def add(self, key: str, owner: str, hold: Hold) -> None:
         """Watch over `hold` from now on."""
         with self._mutex:
             self._holds[key, owner] = hold
         self._worker.wake()
 
-    def get(self, key: str, owner: str) -> LocalLease | None:
+    def get(self, key: str, owner: str) -> Hold | None:
         """Return the hold, if it isn't over."""
         with self._mutex:
             return self._live(key, owner)
 
-    def pop(self, key: str, owner: str) -> LocalLease | None:
+    def pop(self, key: str, owner: str) -> Hold | None:
         """Forget the hold and return it, if it wasn't over."""
         with self._mutex:
             hold = self._live(key, owner)
@@ -97,7 +100,7 @@ class LeaseExpirer:
                 del self._holds[key, owner]
             return hold
 
-    def begin(self, key: str, owner: str) -> LocalLease | None:
+    def begin(self, key: str, owner: str) -> Hold | None:
         """Return the hold and keep it from ending until `settle` is called; None if it is over."""
         with self._mutex:
             hold = self._live(key, owner)
@@ -106,7 +109,7 @@ class LeaseExpirer:
                 hold.prolonging += 1
             return hold
 
-    def settle(self, hold: LocalLease, deadline: float | None) -> None:
+    def settle(self, hold: Hold, deadline: float | None) -> None:
         """Move the deadline, or with None leave it where it is.
 
         Of extensions that overlap the longest counts: the lease itself counts on the shortest, and must not
@@ -123,7 +126,7 @@ class LeaseExpirer:
         with self._mutex:
             return len(self._holds)
 
-    def _live(self, key: str, owner: str) -> LocalLease | None:
+    def _live(self, key: str, owner: str) -> Hold | None:
         hold = self._holds.get((key, owner))
         return hold if hold is not None and not hold.over and hold.deadline > now() else None
 
@@ -143,7 +146,7 @@ class LeaseExpirer:
         except Exception:  # as below
             logger.exception("asking for the session failed and is tried again")
 
-    def _due(self) -> list[tuple[str, str, LocalLease]]:
+    def _due(self) -> list[tuple[str, str, Hold]]:
         """Return what has ended, marked as over."""
         with self._mutex:
             moment = now()
@@ -153,7 +156,7 @@ class LeaseExpirer:
                 hold.over = True
             return due
 
-    def _finish(self, key: str, owner: str, hold: LocalLease) -> None:
+    def _finish(self, key: str, owner: str, hold: Hold) -> None:
         try:
             self._end(key, hold)
         except LockError as error:
@@ -166,7 +169,7 @@ class LeaseExpirer:
         else:
             self._forget(key, owner, hold)
 
-    def _forget(self, key: str, owner: str, hold: LocalLease) -> None:
+    def _forget(self, key: str, owner: str, hold: Hold) -> None:
         with self._mutex:
             if self._holds.get((key, owner)) is hold:
                 del self._holds[key, owner]

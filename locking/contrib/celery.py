@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import random
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -26,7 +27,7 @@ from locking.core.lock import Lock, SingleLock, get_lock
 from locking.exceptions import BackendUnavailable, LockError, LockNotAcquired
 from locking.keys.names import check_ttl
 from locking.keys.template import KeyBuilder, KeySource, key_builder
-from locking.utils.ownership import client_of_work, is_owner_of
+from locking.utils.ownership import client_of_work, is_owner_of, owner_of_work, work_of
 
 logger = logging.getLogger(__name__)
 
@@ -86,15 +87,19 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
     over its retries, and released when it has ended, failed, expired or been revoked. A second `apply_async`
     meanwhile sends nothing.
 
+    With `unique_until="start"` it is released when a worker begins with the task: what changes from then on
+    may queue the task again, which may run beside the first.
+
     This saves work; it is no substitute for `@distributed_lock` around what must be exclusive, which may be
     on the same function: a task that waits longer than `unique_for` may be queued a second time.
 
     Attributes:
         unique_key: a template over the task's arguments (see `locking.keys.template`), or a callable that
-        gets them
-            and returns a name. None: the function's dotted path and its arguments.
+            gets them and returns a name. None: the function's dotted path and its arguments.
         unique_for: seconds for which a queued task keeps its place at most, should the broker lose it.
-        unique_conflict: `raise` LockNotAcquired from `apply_async`, or `skip`: return None.
+        unique_until: `end`, or `start`: queued at most once, but for the one that is running.
+        unique_conflict: `raise` LockNotAcquired from `apply_async`; `skip`: return None; or `result`: return
+            the AsyncResult of the task that is queued or running.
         unique_backend: alias in `LOCKING`.
 
     Example:
@@ -105,13 +110,16 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
     abstract = True
     unique_key: ClassVar[KeySource | None] = None
     unique_for: ClassVar[float] = 3600.0
-    unique_conflict: ClassVar[Literal["raise", "skip"]] = "raise"
+    unique_until: ClassVar[Literal["end", "start"]] = "end"
+    unique_conflict: ClassVar[Literal["raise", "skip", "result"]] = "raise"
     unique_backend: ClassVar[str] = DEFAULT_ALIAS
 
     def __init__(self) -> None:
         check_ttl(self.unique_for, source="unique_for")
-        if self.unique_conflict not in ("raise", "skip"):
-            raise ValueError(f"unique_conflict={self.unique_conflict!r} must be 'raise' or 'skip'")
+        if self.unique_conflict not in ("raise", "skip", "result"):
+            raise ValueError(f"unique_conflict={self.unique_conflict!r} must be 'raise', 'skip' or 'result'")
+        if self.unique_until not in ("end", "start"):
+            raise ValueError(f"unique_until={self.unique_until!r} must be 'end' or 'start'")
         self._names  # noqa: B018 - a key that can't be one is told when the task is defined
 
     @cached_property
@@ -122,7 +130,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         names = self._names(tuple(args or ()), dict(kwargs or {}))
         if len(names) != 1:
             raise ValueError(f"unique_key of {self.name} gave {len(names)} names; give one")
-        return QueueSlot(names[0], locks[self.unique_backend], client_of_work(task_id), self.unique_for)
+        return QueueSlot(names[0], locks[self.unique_backend], task_id, self.unique_for)
 
     def apply_async(  # type: ignore[override]
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, *more: Any, **options: Any
@@ -130,18 +138,17 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         """Queue the task unless it is queued or running already; see Celery for the arguments.
 
         Raises:
-            LockNotAcquired: it is, and `unique_conflict` is `raise`.
+            LockNotAcquired: it is, and `unique_conflict` is `raise`; or it is `result`, and what holds the
+                lock isn't such a task, or one whose `task_id` isn't a UUID of version 4, as Celery's are.
             BackendUnavailable: nobody could tell; nothing was sent.
         """
         task_id = task_id or uuid()
         place = self._place(task_id, args, kwargs)
         try:
             place.reserve()
-        except LockNotAcquired:
+        except LockNotAcquired as refused:
             if not self._is_retry(task_id):
-                if self.unique_conflict == "raise":
-                    raise
-                return None
+                return self._refused(refused)
         try:
             return super().apply_async(args, kwargs, task_id, *more, **options)
         except Retry:  # an eager task that tries again: it has kept its place
@@ -149,6 +156,15 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         except BaseException:
             place.give_up()
             raise
+
+    def _refused(self, refused: LockNotAcquired) -> AsyncResult[Any] | None:
+        """Say that the task is queued or running already, in the way that was asked for."""
+        if self.unique_conflict == "skip":
+            return None
+        running = work_of(refused.holder or "") if self.unique_conflict == "result" else None
+        if running is None:
+            raise refused
+        return self.AsyncResult(running)
 
     def _is_retry(self, task_id: str) -> bool:
         return bool(self.request.id == task_id)
@@ -158,8 +174,18 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         if self.request.called_directly:
             return super().__call__(*args, **kwargs)
         place = self._place(str(self.request.id), self.request.args, self.request.kwargs)
+        if self.unique_until == "start":
+            self._free(place)
+            return self.run(*args, **kwargs)
         with self._running(place):
             return self.run(*args, **kwargs)
+
+    def _free(self, place: QueueSlot) -> None:
+        """Release the place before the task reads anything: what changes later must queue another one."""
+        try:
+            place.give_up()
+        except LockError as error:
+            retry(self, error)
 
     @contextmanager
     def _running(self, place: QueueSlot) -> Iterator[None]:
@@ -181,14 +207,14 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
 class QueueSlot:
     """What one queued task has of the lock; it outlives the process that took it."""
 
-    def __init__(self, name: str, backend: BaseLockBackend, client_id: str, seconds: float) -> None:
-        self.name, self.backend, self.client_id, self.seconds = name, backend, client_id, seconds
+    def __init__(self, name: str, backend: BaseLockBackend, task_id: str, seconds: float) -> None:
+        self.name, self.backend, self.task_id, self.seconds = name, backend, task_id, seconds
+        self.client_id = client_of_work(task_id)
         self.key = backend.key(name)
-        self.owner = f"{client_id}:1"
 
     def reserve(self) -> None:
         """Take the lock for the time in the queue; asked by its own task again, it stays as it is."""
-        outcome = self.backend.try_acquire(self.key, self.owner, self.seconds)
+        outcome = self.backend.try_acquire(self.key, owner_of_work(self.task_id), self.seconds)
         if not isinstance(outcome, Busy):
             return
         if outcome.holder is None or not is_owner_of(self.client_id, outcome.holder):
@@ -205,10 +231,14 @@ class QueueSlot:
         lock = get_lock(self.name, ttl=None, backend=self.backend.alias, on_open_transaction="ignore")
         assert isinstance(lock, SingleLock)
         lock.act_for(self.client_id, take_over=take_over)
+        lock._new_owner = self._new_owner  # the task's id can be read from it
         held_as = self._held_as()
         if held_as is not None:
             lock.act_as(held_as)
         return lock
+
+    def _new_owner(self) -> str:
+        return owner_of_work(self.task_id, 1 + secrets.randbits(40))
 
     def _held_as(self) -> str | None:
         holder = self.backend.holder(self.key)

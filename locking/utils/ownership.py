@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import re
 import secrets
 import sys
 import threading
@@ -119,7 +120,39 @@ def outlasts_process(owner: str) -> bool:
 
 def client_of_work(work: str) -> str:
     """Return the client id of a unit of work, such as a Celery task's id: the same one in every process."""
+    if _UUID4.fullmatch(work):
+        return _as_uuid8(work.replace("-", ""))
     return _as_uuid8(hashlib.sha256(work.encode()).hexdigest()[:32])
+
+
+def owner_of_work(work: str, attempt: int = 0) -> str:
+    """Return an owner from which `work_of` reads the work.
+
+    Args:
+        work: its id.
+        attempt: a number below 2**48 that tells this acquisition from the others of the same work.
+    """
+    variant = int(work[_VARIANT], 16) if _UUID4.fullmatch(work) else 0
+    return f"{client_of_work(work)}:{_NAMES_WORK | attempt << 4 | variant}"
+
+
+def work_of(owner: str) -> str | None:
+    """Return the id of the work that `owner_of_work` made this owner for, if it was a UUID of version 4.
+
+    Example:
+        >>> work_of(owner_of_work("01234567-89ab-4def-9123-456789abcdef"))
+        '01234567-89ab-4def-9123-456789abcdef'
+    """
+    client, _, number = owner.partition(":")
+    if not number.isdecimal() or int(number) < _NAMES_WORK:
+        return None
+    work = _with_variant(f"{client[:14]}4{client[15:]}", f"{int(number) & 15:x}")
+    return work if _UUID4.fullmatch(work) else None
+
+
+_UUID4: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_NAMES_WORK: Final = 1 << 52
+"""In an owner's number: the client is a UUID of version 4, whose variant digit is the last four bits."""
 
 
 def is_owner_of(client_id: str, owner: str) -> bool:

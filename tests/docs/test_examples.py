@@ -3,6 +3,7 @@ import unittest
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.test import SimpleTestCase
 
 from config.settings import INSTALLED_APPS
@@ -10,6 +11,9 @@ from tests import ROOT
 from tests.docs.pages import PAGES, name_of
 
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FOREIGN = re.compile(r"^```py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EITHER = re.compile(r"^```py(?:thon)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+IMPORT = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -20,6 +24,18 @@ def test_the_examples_of_a_page_run(page):
     for block in PYTHON.findall(page.read_text()):
         exec(compile(block, name_of(page), "exec"), names)  # noqa: S102 - our own pages
     assert failures_of_test_cases(names) == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("page", [page for page in PAGES if FOREIGN.search(page.read_text())], ids=name_of)
+def test_the_examples_of_a_page_run_with_the_other_library(page):
+    """A page about another library runs from top to bottom where that is installed."""
+    text = page.read_text()
+    for library in IMPORT.findall("".join(FOREIGN.findall(text))):
+        pytest.importorskip(library)
+    names = {"__name__": f"examples of {name_of(page)}", "client": cache.client.get_client()}
+    for block in EITHER.findall(text):
+        exec(compile(block, name_of(page), "exec"), names)  # noqa: S102 - our own pages
 
 
 def failures_of_test_cases(names: dict[str, Any]) -> list[Any]:

@@ -1,7 +1,8 @@
-"""Locks in the database: a row each, or PostgreSQL's advisory locks.
+"""Locks in the database: a row each, or a session each: PostgreSQL's advisory locks, MySQL's GET_LOCK.
 
 rows               one row per lock: any database, with leases, tokens and a list
 advisory           PostgreSQL's session locks: nothing is written, the connection is the lock
+mysql_locks        MySQL's and MariaDB's GET_LOCK: likewise
 transaction_locks  locks of the transaction itself, for `locked_transaction`: they end with its commit
 sql                the statements of `rows` for each engine; no I/O
 notifications      how waiters are woken: LISTEN and NOTIFY
@@ -11,7 +12,14 @@ heartbeats         heartbeats of processes, one row each
 """
 
 from locking.backends.database.advisory import AdvisoryLockBackend
+from locking.backends.database.mysql_locks import MySQLLockBackend
 from locking.backends.database.rows import DatabaseBackend
 from locking.backends.database.transaction_locks import RowLockBackend, TransactionLockBackend
 
-__all__ = ["AdvisoryLockBackend", "DatabaseBackend", "RowLockBackend", "TransactionLockBackend"]
+__all__ = [
+    "AdvisoryLockBackend",
+    "DatabaseBackend",
+    "MySQLLockBackend",
+    "RowLockBackend",
+    "TransactionLockBackend",
+]

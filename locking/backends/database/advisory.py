@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
@@ -24,8 +24,9 @@ from locking.backends.database.connection_pool import (
 )
 from locking.backends.database.rows import DEFAULT_TIMEOUT
 from locking.backends.database.sessions import (
+    EXCLUSIVE,
     KEEP,
-    TRY,
+    SHARED,
     Session,
     as_milliseconds,
     number_of,
@@ -57,7 +58,8 @@ TIDY_AT: Final = 64
 class AdvisoryLockBackend(BaseLockBackend):
     """`"BACKEND": "locking.backends.database.AdvisoryLockBackend"`, `"OPTIONS": {"using": "default"}`.
 
-    Each hold, and each waiting thread, occupies one connection.
+    Each hold, and each waiting thread, occupies one connection. A read lock is the shared form; a write lock
+    is the ordinary lock of that name.
 
     Options:
         using: alias in DATABASES, on PostgreSQL.
@@ -67,6 +69,9 @@ class AdvisoryLockBackend(BaseLockBackend):
 
     supports_force_release = True
     frees_with_holder = True
+    kinds: ClassVar[frozenset[str]] = frozenset({"read", "write"})
+
+    _statements = EXCLUSIVE
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -83,8 +88,20 @@ class AdvisoryLockBackend(BaseLockBackend):
                 f"LOCKING[{settings.alias!r}]: advisory locks are PostgreSQL's, and the database"
                 f" {options['using']!r} is {self._pool.vendor}; take DatabaseBackend"
             )
+        self._variants: dict[str, AdvisoryVariant] = {}
+        self._start()
+
+    def _start(self) -> None:
         self._holds: dict[tuple[str, str], Session] = {}
         after_fork(self.forget)
+
+    def variant(self, kind: str, **options: int) -> BaseLockBackend:
+        """See the base class; one object per kind, because the watchdog renews by backend."""
+        if kind not in self.kinds:
+            return super().variant(kind)
+        if kind not in self._variants:
+            self._variants[kind] = AdvisoryVariant(self, kind)
+        return self._variants[kind]
 
     def forget(self) -> None:
         """Leave a forked child's parent what is its own: the child holds nothing."""
@@ -113,9 +130,9 @@ class AdvisoryLockBackend(BaseLockBackend):
         number = number_of(key)
         asked = {"number": number, "owner": owner, "ttl": as_milliseconds(ttl)}
         try:
-            granted, pid = _row(connection, TRY, asked)
+            granted, pid = _row(connection, self._statements.try_acquire, asked)
             if granted:
-                self._hold(key, Session(connection, pid, number, owner))
+                self._hold(key, Session(connection, pid, number, owner, self._statements))
                 return Grant(0, sent)
             holder = _holders(connection, key)
         except BaseException:
@@ -134,7 +151,7 @@ class AdvisoryLockBackend(BaseLockBackend):
                 return Busy(outage=error)
             try:
                 left = max(0.001, deadline - now())
-                if not wait_in_line(connection, number_of(key), left, self._timeout):
+                if not wait_in_line(connection, self._statements, number_of(key), left, self._timeout):
                     self._pool.give_back(connection)
                     return Busy()
                 # The lease begins now: how long ago the lock was granted, nobody can tell.
@@ -143,7 +160,7 @@ class AdvisoryLockBackend(BaseLockBackend):
             except BaseException:
                 discard(connection)
                 raise
-        self._hold(key, Session(connection, pid, number_of(key), owner))
+        self._hold(key, Session(connection, pid, number_of(key), owner, self._statements))
         return Grant(0, sent)
 
     def _hold(self, key: str, session: Session) -> None:
@@ -170,9 +187,11 @@ class AdvisoryLockBackend(BaseLockBackend):
         return bool(self._pool.run(lambda cursor, _: _fetched(cursor, TERMINATE, asked)))
 
     def holder(self, key: str) -> Holder | None:
-        """See the base class; how much of the lease is left only its holder knows."""
+        """See the base class: of several readers one, and how many they are. How much of the lease is left
+        only its holder knows.
+        """
         rows = self._pool.run(lambda cursor, _: _fetched(cursor, HOLDERS, _halves(key)))
-        return Holder(rows[0][0], 1, None) if rows else None
+        return Holder(rows[0][0], len(rows), None) if rows else None
 
     def hold_ends(self, key: str, owner: str) -> float:
         """See the base class: with its session, whose end the socket tells."""
@@ -201,6 +220,17 @@ class AdvisoryLockBackend(BaseLockBackend):
     def close(self) -> None:
         """See the base class; what is held stays held."""
         self._pool.close()
+
+
+class AdvisoryVariant(AdvisoryLockBackend):
+    """One side of a read-write lock, over the connections of its main backend."""
+
+    def __init__(self, main: AdvisoryLockBackend, kind: str) -> None:
+        BaseLockBackend.__init__(self, main.settings)
+        self.alias = f"{main.alias}/{kind}"
+        self._statements = SHARED if kind == "read" else EXCLUSIVE
+        self._timeout, self._pool, self._variants = main._timeout, main._pool, main._variants
+        self._start()
 
 
 def _halves(key: str) -> dict[str, Any]:

@@ -91,6 +91,11 @@ class ConnectionPool:
         """Which engine it is; asks nobody."""
         return connections[self.using].vendor
 
+    @property
+    def database(self) -> str:
+        """Which database it is, by its name on the server; asks nobody."""
+        return str(connections[self.using].settings_dict["NAME"])
+
     def forget(self) -> None:
         """Drop the idle ones without a word to the server: they are the parent process's."""
         PARENTS.extend(self._idle)
@@ -328,13 +333,21 @@ def discard(connection: BaseDatabaseWrapper) -> None:
 
 def detach(connection: BaseDatabaseWrapper) -> None:
     """Take this process's hands off its parent's socket: a copy keeps it open beyond the parent's end."""
-    fileno = getattr(connection.connection, "fileno", None)
+    fileno = fileno_of(connection.connection)
     if fileno is None:
         return
     with suppress(Exception):
         nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, fileno())
+        os.dup2(nothing, fileno)
         os.close(nothing)
+
+
+def fileno_of(raw: Any) -> int | None:
+    """Return the number of a driver's socket, if it is open; PyMySQL keeps its socket to itself."""
+    with suppress(Exception):
+        number = int((getattr(raw, "_sock", None) or raw).fileno())
+        return None if number < 0 else number
+    return None
 
 
 def is_conflict(error: BaseException) -> bool:

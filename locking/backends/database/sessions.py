@@ -11,7 +11,7 @@ import select
 import threading
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import finalize
 
 from django.db import Error
@@ -23,25 +23,42 @@ from locking.utils.databases import was_locked_out
 
 IDLE_NAME: Final = "holdfast"
 
-TRY: Final = """
-SELECT CASE WHEN pg_try_advisory_lock(%(number)s) THEN
-       set_config('application_name', %(owner)s, false) || set_config('idle_session_timeout', %(ttl)s, false)
-       END IS NOT NULL, pg_backend_pid()
-"""
 PREPARE_TO_WAIT: Final = """
 SELECT set_config('lock_timeout', %(wait)s, false),
        set_config('client_connection_check_interval', '1s', false)
 """
-WAIT: Final = "SELECT pg_advisory_lock(%(number)s)"
 KEEP: Final = """
 SELECT set_config('application_name', %(owner)s, false), set_config('idle_session_timeout', %(ttl)s, false),
        pg_backend_pid()
 """
-RELEASE: Final = """
-SELECT pg_advisory_unlock(%(number)s), set_config('idle_session_timeout', '0', false),
-       set_config('application_name', %(idle)s, false), pg_backend_pid()
-"""
 PID: Final = "SELECT pg_backend_pid()"
+
+
+class Statements(NamedTuple):
+    """What acquires and releases one form of the lock."""
+
+    try_acquire: str
+    wait: str
+    release: str
+
+
+def _statements(form: str) -> Statements:
+    return Statements(
+        f"""
+SELECT CASE WHEN pg_try_advisory_lock{form}(%(number)s) THEN
+       set_config('application_name', %(owner)s, false) || set_config('idle_session_timeout', %(ttl)s, false)
+       END IS NOT NULL, pg_backend_pid()
+""",
+        f"SELECT pg_advisory_lock{form}(%(number)s)",
+        f"""
+SELECT pg_advisory_unlock{form}(%(number)s), set_config('idle_session_timeout', '0', false),
+       set_config('application_name', %(idle)s, false), pg_backend_pid()
+""",
+    )
+
+
+EXCLUSIVE: Final = _statements("")
+SHARED: Final = _statements("_shared")
 
 
 def number_of(key: str) -> int:
@@ -82,9 +99,12 @@ def refuse_poolers(connection: BaseDatabaseWrapper, alias: str, *, session_pooli
 class Session:
     """One session that holds one lock."""
 
-    def __init__(self, connection: BaseDatabaseWrapper, pid: int, number: int, owner: str) -> None:
+    def __init__(
+        self, connection: BaseDatabaseWrapper, pid: int, number: int, owner: str, statements: Statements
+    ) -> None:
         self.connection = connection
         self._pid, self._number, self.owner = pid, number, owner
+        self._statements = statements
         self._mutex = threading.Lock()
         self._broken = False  # the connection failed under a request, and the server had said nothing
         self._end = finalize(self, discard, connection)
@@ -113,7 +133,7 @@ class Session:
         A connection that breaks under the request ends the lock too, so that the release has worked.
         """
         was_alive = self.is_alive()
-        row = self._ask(RELEASE, {"number": self._number, "idle": IDLE_NAME})
+        row = self._ask(self._statements.release, {"number": self._number, "idle": IDLE_NAME})
         if row is None:
             return was_alive and self._broken
         if row[-1] != self._pid or not row[0]:
@@ -153,7 +173,9 @@ def _is_quiet(raw: Any) -> bool:
     return not raw.closed
 
 
-def wait_in_line(connection: BaseDatabaseWrapper, number: int, seconds: float, patience: float) -> bool:
+def wait_in_line(
+    connection: BaseDatabaseWrapper, statements: Statements, number: int, seconds: float, patience: float
+) -> bool:
     """Wait in the server's own queue for at most `seconds`; False when they are over."""
     raw: Any = connection.connection
     bounded = raw.wait
@@ -162,7 +184,7 @@ def wait_in_line(connection: BaseDatabaseWrapper, number: int, seconds: float, p
         if isinstance(bounded, partial):
             raw.wait = partial(bounded.func, timeout=seconds + patience)
         try:
-            cursor.execute(WAIT, {"number": number})
+            cursor.execute(statements.wait, {"number": number})
         except Error as error:
             if was_locked_out(error):
                 return False

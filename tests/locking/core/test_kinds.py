@@ -53,6 +53,15 @@ def on(request):
         yield request.param
 
 
+@pytest.fixture(params=with_kind("write"))
+def shared_on(request, django_db_blocker):
+    """A backend that has read and write locks, as the default one."""
+    STORES.clear()
+    entry = BACKENDS[request.param].reached(request)
+    with django_db_blocker.unblock(), override_settings(LOCKING={"default": entry}):
+        yield request.param
+
+
 @pytest.fixture(params=list(GETTERS))
 def get(request, on):
     """What makes a lock of one kind."""
@@ -79,7 +88,7 @@ def tried(lock):
 # readers and writers
 
 
-def test_many_readers_or_one_writer(on):
+def test_many_readers_or_one_writer(shared_on):
     """Readers share the lock; a writer is refused until the last of them is gone, and then excludes all."""
     with get_read_lock("a", ttl=FAR):
         second = elsewhere(get_read_lock("a", ttl=FAR).acquire)
@@ -92,7 +101,7 @@ def test_many_readers_or_one_writer(on):
     assert tried(get_read_lock("a"))
 
 
-def test_a_writer_waits_for_the_last_reader(on):
+def test_a_writer_waits_for_the_last_reader(shared_on):
     """One reader's end isn't enough; the last one's wakes the writer, long before a lease would end."""
     readers = [elsewhere(get_read_lock("a", ttl=FAR).acquire) for _ in range(3)]
     with counted_waiters(variant("write")) as waiters:
@@ -104,7 +113,7 @@ def test_a_writer_waits_for_the_last_reader(on):
     writer.result(timeout=PATIENCE).release()
 
 
-def test_all_waiting_readers_enter_after_the_writer(on):
+def test_all_waiting_readers_enter_after_the_writer(shared_on):
     """The writer's end wakes every waiting reader, and they read at the same time."""
     together = threading.Barrier(3)
 
@@ -120,7 +129,7 @@ def test_all_waiting_readers_enter_after_the_writer(on):
             reader.result(timeout=PATIENCE)
 
 
-def test_an_upgrade_is_refused(on):
+def test_an_upgrade_is_refused(shared_on):
     """Upgrading a read lock would deadlock: LockNotSupported, and the reader keeps its lock."""
     with get_read_lock("a", ttl=FAR) as lease:
         with pytest.raises(LockNotSupported, match="release the read lock first"):
@@ -129,7 +138,7 @@ def test_an_upgrade_is_refused(on):
     assert tried(get_write_lock("a"))
 
 
-def test_an_upgrade_of_a_lost_read_lock_says_that_it_was_lost(on):
+def test_an_upgrade_of_a_lost_read_lock_says_that_it_was_lost(shared_on):
     """The refusal of an upgrade must not hide that the reading is over already."""
     lease = get_read_lock("a", ttl=SHORT).acquire()
     until(lambda: lease.state is State.LOST, PATIENCE)
@@ -137,7 +146,7 @@ def test_an_upgrade_of_a_lost_read_lock_says_that_it_was_lost(on):
         get_write_lock("a").acquire()
 
 
-def test_a_writer_may_read(on):
+def test_a_writer_may_read(shared_on):
     """Reading under its own write lock is re-entry: the lock stays exclusive until the outer block ends."""
     with get_write_lock("a", ttl=FAR) as writing:
         with get_read_lock("a") as reading:
@@ -147,13 +156,13 @@ def test_a_writer_may_read(on):
     assert tried(get_read_lock("a"))
 
 
-def test_another_threads_read_under_a_writer_is_no_reentry(on):
+def test_another_threads_read_under_a_writer_is_no_reentry(shared_on):
     """The writer's own threads and tasks are others."""
     with get_write_lock("a", ttl=FAR):
         assert elsewhere(get_read_lock("a").try_acquire) is None
 
 
-def test_a_reader_reads_again(on):
+def test_a_reader_reads_again(shared_on):
     """A read lock taken twice in one thread is one hold, counted."""
     lock = get_read_lock("a", ttl=FAR)
     with lock as outer:
@@ -164,7 +173,7 @@ def test_a_reader_reads_again(on):
 
 
 @pytest.mark.parametrize("ttls", [(SHORT, SHORT * 4), (SHORT * 4, SHORT)], ids=["short first", "long first"])
-def test_the_lock_lives_as_long_as_its_longest_reader(on, ttls):
+def test_the_lock_lives_as_long_as_its_longest_reader(shared_on, ttls):
     """Of two readers that die the longer-lived keeps the writer out, and its end lets the writer in."""
     begun = now()
     for ttl in ttls:
@@ -173,7 +182,7 @@ def test_the_lock_lives_as_long_as_its_longest_reader(on, ttls):
         assert SHORT * 4 * 0.98 <= now() - begun < PATIENCE
 
 
-def test_a_short_reader_that_ended_is_no_holder_any_more(on):
+def test_a_short_reader_that_ended_is_no_holder_any_more(shared_on):
     """While a longer reader goes on, the ended one can neither extend nor release, and isn't counted."""
     backend, short, long = variant("read"), new_owner(), new_owner()
     backend.try_acquire("a", long, FAR)
@@ -187,7 +196,7 @@ def test_a_short_reader_that_ended_is_no_holder_any_more(on):
     assert backend.holder("a") is None
 
 
-def test_the_end_of_the_longest_reader_shortens_the_lock(on):
+def test_the_end_of_the_longest_reader_shortens_the_lock(shared_on):
     """When the longest reader lets go, a writer waits only for the rest."""
     longest = elsewhere(get_read_lock("a", ttl=FAR).acquire)
     begun = now()
@@ -197,7 +206,7 @@ def test_the_end_of_the_longest_reader_shortens_the_lock(on):
         assert now() - begun >= SHORT * 3 * 0.98
 
 
-def test_a_shortened_reader_does_not_keep_a_writer_longer(on):
+def test_a_shortened_reader_does_not_keep_a_writer_longer(shared_on):
     """A writer that was told of a long reader learns that it has been cut short."""
     reader = elsewhere(get_read_lock("a", ttl=FAR).acquire)
     with counted_waiters(variant("write")) as waiters:
@@ -207,7 +216,7 @@ def test_a_shortened_reader_does_not_keep_a_writer_longer(on):
     writer.result(timeout=PATIENCE).release()
 
 
-def test_readers_and_writers_never_overlap(on):
+def test_readers_and_writers_never_overlap(shared_on):
     """Threads that read see a pair that only whole writes change."""
     pair = [0, 0]
 

@@ -175,7 +175,7 @@ def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
 
 def test_of_overlapping_extensions_a_hold_keeps_the_longest():
     """The hold outlives the lease, whichever answer comes last; alone, an extension may shorten it."""
-    holds = LeaseExpirer(lambda key, hold: None)
+    holds: LeaseExpirer[LocalLease] = LeaseExpirer(lambda key, hold: None)
     hold = LocalLease("n", 1, now() + 60)
     holds.add("k", "o", hold)
     holds.begin("k", "o")

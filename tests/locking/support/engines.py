@@ -19,6 +19,7 @@ from tests.locking.support.mariadb import MISSING, programs
 Entry = dict[str, Any]
 
 NOWHERE = {"HOST": "/nowhere", "NAME": "nowhere"}
+MYSQL = {"ENGINE": "django.db.backends.mysql", "PORT": "", "USER": "root", "PASSWORD": "", "OPTIONS": {}}
 
 
 @contextmanager
@@ -57,15 +58,7 @@ def mariadb_locks(django_db_blocker: Any, request: pytest.FixtureRequest) -> Ite
     """The session's MariaDB."""
     if programs() is None:
         pytest.skip(MISSING)
-    settings = {
-        "ENGINE": "django.db.backends.mysql",
-        "NAME": "holdfast",
-        "HOST": request.getfixturevalue("mariadb_socket"),
-        "PORT": "",
-        "USER": "root",
-        "PASSWORD": "",
-        "OPTIONS": {},
-    }
+    settings = {**MYSQL, "NAME": "holdfast", "HOST": request.getfixturevalue("mariadb_socket")}
     with database(django_db_blocker, "mariadb_locks", settings) as entry:
         yield entry
         with django_db_blocker.unblock(), connections["mariadb_locks"].cursor() as cursor:
@@ -84,10 +77,16 @@ def sqlite_locks(django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def nowhere() -> Iterator[None]:
-    """An alias of a server that isn't there."""
-    connections.settings["nowhere"] = {**connections.settings["default"], **NOWHERE}
+    """Aliases of servers that aren't there."""
+    default = connections.settings["default"]
+    away = {
+        "nowhere": {**default, **NOWHERE},
+        "nowhere-mysql": {**default, **MYSQL, "HOST": "127.0.0.1", "PORT": "1"},
+    }
+    connections.settings.update(away)
     yield
-    del connections.settings["nowhere"]
+    for alias in away:
+        del connections.settings[alias]
 
 
 @pytest.fixture(scope="session")

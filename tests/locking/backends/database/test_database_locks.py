@@ -10,7 +10,15 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, close_old_connections, connections, transaction
 from django.test.utils import override_settings
 
-from locking import BackendError, BackendUnavailable, LockLost, LockNotSupported, get_lock
+from locking import (
+    BackendError,
+    BackendUnavailable,
+    LockLost,
+    LockNotSupported,
+    get_lock,
+    get_read_lock,
+    get_write_lock,
+)
 from locking.backends.base import Busy, Grant
 from locking.backends.database.connection_pool import ConnectionPool, Permit
 from locking.core.handler import locks
@@ -510,6 +518,37 @@ def test_advisory_locks_are_postgresqls(sqlite_locks):
         pytest.raises(ImproperlyConfigured, match="take DatabaseBackend"),
     ):
         locks["default"]
+
+
+def test_a_reader_does_not_pass_a_waiting_writer(advisory):
+    """PostgreSQL's queue is fair to writers: while one waits, a reader that comes is refused."""
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with get_read_lock("fair", ttl=60):
+        writer = begin(get_write_lock("fair", ttl=60, wait=PATIENCE).acquire)
+        until(lambda: advisory._pool.run(lambda cursor, _: _one(cursor, waiting)), PATIENCE)
+        assert elsewhere(get_read_lock("fair", ttl=60).try_acquire) is None
+    writer.result(timeout=PATIENCE).release()
+
+
+def _one(cursor, statement):
+    cursor.execute(statement)
+    return cursor.fetchone()[0]
+
+
+def test_the_write_lock_is_the_ordinary_lock(advisory):
+    """`get_lock` excludes readers, and they exclude it."""
+    with get_lock("both", ttl=60):
+        assert elsewhere(get_read_lock("both").try_acquire) is None
+        assert elsewhere(get_write_lock("both").try_acquire) is None
+    with get_read_lock("both", ttl=60):
+        assert elsewhere(get_lock("both").try_acquire) is None
+
+
+def test_a_read_lock_that_is_not_shared_is_found_out(advisory, monkeypatch):
+    """The mutant, whose readers take the exclusive form, lets only one of them in."""
+    monkeypatch.setattr(advisory.variant("read"), "_statements", advisory._statements)
+    with get_read_lock("mutant", ttl=60):
+        assert elsewhere(get_read_lock("mutant").try_acquire) is None
 
 
 def test_a_row_that_somebody_locks_costs_no_other_lease_its_renewal(postgresql_locks, django_db_blocker):

@@ -126,6 +126,16 @@ def report(self: Task, year: int, what: str = "") -> None:
 
 report_once: Any = app.task(bind=True, base=Once, name="report_once")(report)
 report_skipped: Any = app.task(bind=True, base=Once, name="report_skipped", unique_conflict="skip")(report)
+report_joined: Any = app.task(bind=True, base=Once, name="report_joined", unique_conflict="result")(report)
 report_late: Any = app.task(
     bind=True, base=Once, name="report_late", acks_late=True, reject_on_worker_lost=True
 )(report)
+
+
+@app.task(base=Once, unique_conflict="skip", unique_until="start")
+def reindex(year: int, what: str = "") -> None:
+    """It is queued once, and may run while the next one is queued."""
+    say("reindex began")
+    if what == "wait":
+        hear("go on")
+    say("reindex done")

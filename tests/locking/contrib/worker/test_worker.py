@@ -187,6 +187,27 @@ def test_a_unique_task_is_queued_once(pool: str) -> None:
     said("report done")
 
 
+def test_a_second_call_joins_the_running_task(pool: str) -> None:
+    """Queued or running in a worker, the task's own id comes back, and nothing is sent."""
+    first = tasks.report_joined.delay(2026, "wait")
+    said("report")
+    assert tasks.report_joined.delay(2026).id == first.id
+    tell("go on")
+    said("report done")
+    free("report:2026")
+
+
+def test_a_task_that_is_unique_until_it_starts_is_queued_again(pool: str) -> None:
+    """While one runs another is queued, and a third isn't."""
+    tasks.reindex.delay(2026, "wait")
+    said("reindex began")
+    assert tasks.reindex.delay(2026) is not None
+    said("reindex done")  # the second one's: two run at a time
+    tell("go on")
+    said("reindex done")
+    free("report:2026")
+
+
 def test_a_unique_task_that_fails_lets_go(pool: str) -> None:
     """An error is an end like any other."""
     tasks.report_once.delay(2026, "raise")

@@ -37,7 +37,9 @@ class CallSite:
     @staticmethod
     def heard_on(node: Server) -> list[bytes]:
         """Return the channels of locks that somebody listens to, on one node."""
-        return [each for sort in ("CHANNELS", "SHARDCHANNELS") for each in node.ask("PUBSUB", sort, "redisson_*")]
+        return [
+            each for sort in ("CHANNELS", "SHARDCHANNELS") for each in node.ask("PUBSUB", sort, "redisson_*")
+        ]
 
     def until_heard(self, name: str) -> None:
         """Return once somebody listens to the lock's channel."""
