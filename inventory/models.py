@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from inventory.domain import SKU_PATTERN
-from inventory.strategy_models import NamedLock, StockClaim, StockSegment
+from inventory.strategy_models import NamedLock, StockClaim, StockSegment, StockUnit
 
 __all__ = [
     "LAB_PREFIX",
@@ -26,6 +26,7 @@ __all__ = [
     "StockMovement",
     "StockReservation",
     "StockSegment",
+    "StockUnit",
 ]
 
 LAB_PREFIX: Final = "lab-"

@@ -17,6 +17,7 @@ _LEVEL = """
 SELECT p.id, p.sku, p.on_hand, p.reserved,
        p.on_hand + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = p.id), 0)
                  + coalesce((SELECT sum(quantity) FROM inventory_stockclaim WHERE product_id = p.id), 0)
+                 + (SELECT count(*) FROM inventory_stockunit WHERE product_id = p.id)
        AS units,
        coalesce((SELECT sum(quantity) FROM inventory_stockmovement WHERE product_id = p.id), 0) AS moved,
        coalesce((SELECT -sum(quantity) FROM inventory_stockmovement

@@ -12,7 +12,8 @@ from tests.load.journal import Story
 
 _STOCK = """
 SELECT p.sku,
-       p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0),
+       p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0)
+                 + (SELECT count(*) FROM inventory_stockunit u WHERE u.product_id = p.id),
        p.reserved,
        coalesce((SELECT sum(r.quantity) FROM inventory_stockreservation r
                   WHERE r.product_id = p.id AND r.state = 'live'), 0),
@@ -40,7 +41,7 @@ class Stock:
     """One product's rows.
 
     Attributes:
-        on_hand: as the product and its segments say. reserved: as the product says.
+        on_hand: as the product, its segments and its unit rows say. reserved: as the product says.
         promised: in live reservations.
         received: ever. moved: the sum of its movements. sold: in orders that stand.
     """
