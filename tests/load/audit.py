@@ -21,7 +21,7 @@ SELECT p.sku,
                   WHERE m.product_id = p.id AND m.kind IN ('received', 'adjusted')), 0),
        coalesce((SELECT sum(m.quantity) FROM inventory_stockmovement m WHERE m.product_id = p.id), 0),
        coalesce((SELECT sum(i.quantity) FROM orders_orderitem i JOIN orders_order o ON o.id = i.order_id
-                  WHERE i.product_id = p.id AND o.state IN ('placed', 'paid')), 0)
+                  WHERE i.product_id = p.id AND o.state NOT IN ('cancelled', 'expired')), 0)
   FROM inventory_product p
  WHERE p.sku = ANY(%s)
 """
