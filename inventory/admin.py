@@ -11,13 +11,33 @@ from django.contrib import admin, messages
 from django.db.models import DecimalField, ExpressionWrapper, F, Q, QuerySet, Sum
 from django.db.models.functions import Now
 from django.http import HttpRequest
+from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from inventory import reservations
-from inventory.admin_parts import STYLES, ReadOnly, ReasonForm, badge, reason
-from inventory.models import LAB_PREFIX, CustomerPurchase, Product, StockMovement, StockReservation
+from inventory.admin_parts import (
+    STYLES,
+    ReadOnly,
+    ReasonForm,
+    Row,
+    ask,
+    badge,
+    is_confirmed,
+    number,
+    reason,
+    too_many,
+)
+from inventory.models import (
+    LAB_PREFIX,
+    CustomerPurchase,
+    Product,
+    StockMovement,
+    StockReservation,
+    Stocktake,
+)
 from inventory.segments import in_all, levels
 from inventory.services import change_stock, create_product
+from inventory.stocktake import MAX_COUNT, CountTooLow, take_stock, with_count
 from inventory.strategies import STRATEGIES
 
 Kind = StockMovement.Kind
@@ -101,7 +121,7 @@ class MovementInline(admin.TabularInline):  # type: ignore[type-arg]  # not subs
     """The latest movements of a product."""
 
     model = StockMovement
-    fields = ("created_at", "kind", "quantity", "cause")
+    fields = ("created_at", "kind", "quantity", "shipped", "cause")
     readonly_fields = fields
     extra = 0
     max_num = 0
@@ -130,23 +150,26 @@ class MovementInline(admin.TabularInline):  # type: ignore[type-arg]  # not subs
 class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Products with what is on hand, what was sold, and what the shelf is worth."""
 
-    KNOWN = ("sku", "stock", "reserved", "availability", "sold", "value", "version", "guarded")
+    KNOWN = ("sku", "stock", "reserved", "availability", "counted", "sold", "value", "version", "guarded")
     RULES = ("low_stock_threshold", "customer_limit", "strategy")
 
     form = ProductForm
-    list_display = ("sku", "name", "price", "stock", "reserved", "availability", "sold", "value", "guarded")
+    list_display = (
+        "sku", "name", "price", "stock", "reserved", "availability", "counted", "sold", "value", "guarded",
+    )  # fmt: skip
     list_filter = (StockFilter, LabFilter)
     search_fields = ("sku", "name")
     search_help_text = _("SKU or name")
     list_per_page = 50
     ordering = ("sku",)
+    actions = ("count_products",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the products with what there is in all and what was sold of each."""
+        """Return the products with what there is in all, what must be counted, and what was sold of each."""
         value = ExpressionWrapper(F("on_hand_in_all") * F("price"), output_field=MONEY)
         sold = Sum(F("order_items__quantity") - F("order_items__returned"), default=0)
         products: QuerySet[Any] = in_all(super().get_queryset(request)).annotate(_sold=sold, _value=value)
-        return products
+        return with_count(products)
 
     class Media:
         css = STYLES
@@ -162,6 +185,75 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
         left, threshold = product.available_in_all, product.low_stock_threshold
         low = threshold is not None and left <= threshold
         return badge("ended" if left <= 0 else "warn" if low else "good", left)
+
+    @admin.display(description=_("in the building"), ordering="in_building")
+    def counted(self, product: Any) -> int:
+        """Return the units that a physical count must find: sold ones that aren't shipped, too."""
+        return int(product.in_building)
+
+    def has_count_permission(self, request: HttpRequest) -> bool:
+        """Who may enter a stocktake."""
+        return request.user.has_perm("inventory.count_product")
+
+    @admin.action(description=_("Enter a stocktake of the selected products"), permissions=["count"])
+    def count_products(self, request: HttpRequest, products: QuerySet[Any]) -> TemplateResponse | None:
+        """Ask for the counts, then correct each product's stock; those that can't be are told."""
+        if too_many(self, request, products):
+            return None
+        if not is_confirmed(request) or not reason(request):
+            if is_confirmed(request):
+                self.message_user(request, _("Say why: the history keeps it."), messages.ERROR)
+            return self._ask_for_counts(request, products)
+        for product in products:
+            self._count(request, product)
+        return None
+
+    def _ask_for_counts(self, request: HttpRequest, products: QuerySet[Any]) -> TemplateResponse:
+        fields = [(product, f"counted-{product.pk}") for product in products]
+        return ask(
+            self,
+            request,
+            products,
+            title=_("Stocktake"),
+            text=_(
+                "Count every unit in the building, those of orders that aren't shipped yet included. An "
+                "empty field leaves the product alone."
+            ),
+            heads=(_("SKU"), _("name"), _("for sale"), _("in the building"), _("counted")),
+            table=[
+                Row(
+                    (product, product.name, product.available_in_all, product.in_building),
+                    field,
+                    request.POST.get(field, ""),
+                    MAX_COUNT,
+                )
+                for product, field in fields
+            ],
+        )
+
+    def _count(self, request: HttpRequest, product: Any) -> None:
+        try:
+            counted = number(request, f"counted-{product.pk}")
+            if counted is None:
+                return
+            made = take_stock(
+                product,
+                counted,
+                reason=reason(request),
+                reference=request.POST.get("reference", ""),
+                staff=request.user,
+            )
+        except CountTooLow as low:
+            self.message_user(request, _told(low), messages.ERROR)
+        except ValueError as error:
+            self.message_user(request, f"{product}: {error}", messages.ERROR)
+        else:
+            found = {"sku": product.sku, "counted": made.counted, "expected": made.expected}
+            said = f"counted {made.counted} of {made.expected}: {made.reason}"
+            self.log_change(request, product, said)
+            self.message_user(
+                request, _("%(sku)s: %(counted)s counted, %(expected)s expected.") % found, messages.SUCCESS
+            )
 
     @admin.display(description=_("sold"), ordering="_sold")
     def sold(self, product: Any) -> int:
@@ -201,11 +293,30 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
             change_stock(obj, Kind.RECEIVED if quantity > 0 else Kind.ADJUSTED, quantity, cause)
 
 
+def _told(low: CountTooLow) -> str:
+    return _(
+        "%(sku)s: %(counted)s counted, but %(needed)s are reserved or sold and not shipped. Count again, or "
+        "cancel orders or release reservations first; nothing was changed."
+    ) % {"sku": low.sku, "counted": low.counted, "needed": low.needed}
+
+
+@admin.register(Stocktake)
+class StocktakeAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """What was counted, and what was expected."""
+
+    list_display = ("created_at", "product", "counted", "expected", "reason", "staff", "reference")
+    list_select_related = ("product", "staff")
+    search_fields = ("=product__sku", "reason", "=reference")
+    search_help_text = _("SKU, reason or reference")
+    date_hierarchy = "created_at"
+    list_per_page = 50
+
+
 @admin.register(StockMovement)
 class StockMovementAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The ledger, to be read."""
 
-    list_display = ("created_at", "product", "kind", "quantity", "cause")
+    list_display = ("created_at", "product", "kind", "quantity", "shipped", "cause")
     list_filter = ("kind", "created_at")
     list_select_related = ("product",)
     search_fields = ("=product__sku", "cause")

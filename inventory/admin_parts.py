@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
+from uuid import uuid4
 
+from django.contrib import messages
+from django.contrib.admin import ModelAdmin
 from django.contrib.admin.helpers import ActionForm
+from django.db.models import QuerySet
 from django.forms import CharField
 from django.http import HttpRequest
+from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
@@ -45,3 +52,81 @@ class ReasonForm(ActionForm):
 def reason(request: HttpRequest) -> str:
     """Return the reason that was given, one line of it."""
     return " ".join(request.POST.get("reason", "").split())[:200]
+
+
+MOST_ROWS: Final = 100
+"""Rows that one action takes: a page that asks about more can't be read before it is confirmed."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a page that asks before something is done.
+
+    Attributes:
+        cells: what is known. field: the name of the number to fill in, or None where there is none.
+        value: what is in it at first. most: the largest number that can be.
+    """
+
+    cells: tuple[Any, ...]
+    field: str | None = None
+    value: int | str = ""
+    most: int | None = None
+
+
+def ask(
+    model_admin: ModelAdmin[Any],
+    request: HttpRequest,
+    rows: QuerySet[Any],
+    *,
+    title: Any,
+    text: Any,
+    heads: Sequence[Any],
+    table: Sequence[Row],
+) -> TemplateResponse:
+    """Return the page that shows what is about to be done, and asks for numbers and a reason.
+
+    Confirmed, the same action is called again with `is_confirmed`. Its reference was chosen here, so that a
+    page that is sent twice does once what it says.
+    """
+    context = {
+        **model_admin.admin_site.each_context(request),
+        "opts": model_admin.model._meta,
+        "title": title,
+        "text": text,
+        "heads": heads,
+        "table": table,
+        "keys": [str(row.pk) for row in rows],
+        "action": request.POST["action"],
+        "reason": reason(request),
+        "reference": uuid4().hex[:12],
+        "media": model_admin.media,
+    }
+    return TemplateResponse(request, "inventory/admin_confirm.html", context)
+
+
+def is_confirmed(request: HttpRequest) -> bool:
+    """Return whether the page of `ask` was sent, rather than the list."""
+    return "confirmed" in request.POST
+
+
+def number(request: HttpRequest, field: str) -> int | None:
+    """Return the number that was filled in, None where nothing was.
+
+    Raises:
+        ValueError: it is none; the message can be shown.
+    """
+    text = request.POST.get(field, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise ValueError(_("%(text)s is not a whole number.") % {"text": repr(text[:40])})
+    return int(text)
+
+
+def too_many(model_admin: ModelAdmin[Any], request: HttpRequest, rows: QuerySet[Any]) -> bool:
+    """Tell the user when more rows were chosen than can be asked about; return whether they were."""
+    chosen = rows.count()
+    if chosen > MOST_ROWS:
+        text = _("%(chosen)s were chosen; choose at most %(most)s at a time.")
+        model_admin.message_user(request, text % {"chosen": chosen, "most": MOST_ROWS}, messages.ERROR)
+    return bool(chosen > MOST_ROWS)

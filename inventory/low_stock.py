@@ -10,10 +10,11 @@ from django.db import connection
 from inventory.models import Product
 from inventory.signals import low_stock
 
-# Units in segments are on hand, too.
+# Units in segments and unit rows are on hand, too.
 _AVAILABLE = """
 (on_hand - reserved +
- coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0))
+ coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0) +
+ (SELECT count(*) FROM inventory_stockunit WHERE product_id = product.id))
 """
 # Who sets the mark tells; of two who notice together the second finds it set. Rows are locked in the order of
 # their keys, as carts lock them.

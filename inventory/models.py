@@ -6,6 +6,7 @@ import uuid
 from decimal import Decimal
 from typing import Any, Final, Never
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
@@ -14,7 +15,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from inventory.domain import SKU_PATTERN
-from inventory.strategy_models import NamedLock, StockClaim, StockSegment
+from inventory.strategy_models import NamedLock, StockClaim, StockSegment, StockUnit
 
 __all__ = [
     "LAB_PREFIX",
@@ -26,6 +27,8 @@ __all__ = [
     "StockMovement",
     "StockReservation",
     "StockSegment",
+    "StockUnit",
+    "Stocktake",
 ]
 
 LAB_PREFIX: Final = "lab-"
@@ -81,6 +84,7 @@ class Product(models.Model):
         ordering = ("sku",)
         verbose_name = _("product")
         verbose_name_plural = _("products")
+        permissions = (("count_product", "Can enter a stocktake"),)
         constraints = (
             models.CheckConstraint(
                 name="product_on_hand_not_negative", condition=Q(on_hand__gte=0) | Q(guarded=False)
@@ -130,7 +134,11 @@ class MovementQuerySet(models.QuerySet["StockMovement"]):
 
 
 class StockMovement(models.Model):
-    """One change of one product's stock: who took or brought how much, and because of what."""
+    """One change of one product's stock: who took or brought how much, and because of what.
+
+    `quantity` changes what is for sale, `shipped` what is in the building. A sale changes the first, and the
+    shipment of its units the second: in between they are allocated. See docs/adr/0030.
+    """
 
     class Kind(models.TextChoices):
         """Why stock changed."""
@@ -139,6 +147,7 @@ class StockMovement(models.Model):
         SOLD = "sold", _("sold")
         RESTOCKED = "restocked", _("restocked")
         ADJUSTED = "adjusted", _("adjusted")
+        SHIPPED = "shipped", _("shipped")
 
     product = models.ForeignKey(
         Product, on_delete=models.PROTECT, related_name="movements", verbose_name=_("product")
@@ -146,6 +155,12 @@ class StockMovement(models.Model):
     kind = models.CharField(_("kind"), max_length=10, choices=Kind.choices)
     quantity = models.IntegerField(
         _("quantity"), help_text=_("Added to the stock: negative when units leave.")
+    )
+    shipped = models.IntegerField(
+        _("shipped"),
+        default=0,
+        db_default=0,
+        help_text=_("Units that left the building with it; negative: that came back."),
     )
     cause = models.CharField(
         _("cause"), max_length=200, unique=True, help_text=_("What brought it about; nothing counts twice.")
@@ -158,20 +173,26 @@ class StockMovement(models.Model):
         ordering = ("-created_at", "-pk")
         verbose_name = _("stock movement")
         verbose_name_plural = _("stock movements")
+        # What is in the building is summed up from these: a sale, of which there are most, isn't among them.
+        indexes = (
+            models.Index(fields=("product",), condition=~Q(kind="sold"), name="movement_of_counted_units"),
+        )
         constraints = (
             models.CheckConstraint(
                 name="movement_sign_fits_kind",
                 condition=(
-                    Q(kind="sold", quantity__lt=0)
-                    | Q(kind__in=("received", "restocked"), quantity__gt=0)
-                    | (Q(kind="adjusted") & ~Q(quantity=0))
+                    Q(kind="sold", quantity__lt=0, shipped=0)
+                    | Q(kind="received", quantity__gt=0, shipped=0)
+                    | Q(kind="restocked", quantity__gt=0, shipped__in=(0, -F("quantity")))
+                    | (Q(kind="adjusted", shipped=0) & ~Q(quantity=0))
+                    | Q(kind="shipped", quantity=0, shipped__gt=0)
                 ),
             ),
             models.CheckConstraint(name="movement_has_cause", condition=~Q(cause="")),
         )
 
     def __str__(self) -> str:
-        return f"{self.quantity:+d} {self.kind} ({self.cause})"
+        return f"{self.quantity or -self.shipped:+d} {self.kind} ({self.cause})"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Insert; refuse to change a row that is there."""
@@ -182,6 +203,41 @@ class StockMovement(models.Model):
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         """Refuse."""
         _refuse("deleted")
+
+
+class Stocktake(models.Model):
+    """A count of one product's units in the building, and how many the shop expected there."""
+
+    product = models.ForeignKey(
+        Product, on_delete=models.PROTECT, related_name="stocktakes", verbose_name=_("product")
+    )
+    counted = models.PositiveIntegerField(_("counted"))
+    expected = models.IntegerField(_("expected"), help_text=_("Units for sale and units not shipped yet."))
+    reason = models.CharField(_("reason"), max_length=200)
+    reference = models.CharField(
+        _("reference"), max_length=60, help_text=_("Names it; nothing counts twice.")
+    )
+    staff = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        verbose_name=_("staff"),
+    )
+    created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False, db_index=True)
+
+    class Meta:
+        ordering = ("-created_at", "-pk")
+        verbose_name = _("stocktake")
+        verbose_name_plural = _("stocktakes")
+        constraints = (
+            models.UniqueConstraint(name="stocktake_once_a_reference", fields=("product", "reference")),
+            models.CheckConstraint(name="stocktake_has_reason", condition=~Q(reason="")),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.counted} × {self.product_id} ({self.reference})"
 
 
 class StockReservation(models.Model):

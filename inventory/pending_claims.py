@@ -6,7 +6,8 @@ transaction deletes it, or it is given back to the product.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from uuid import UUID
 
@@ -16,7 +17,45 @@ from django.db.models.functions import Now
 
 from inventory.domain import Busy
 from inventory.models import Product, StockClaim
+from inventory.progress import CONNECTION_ERRORS, SaleProgress
+from inventory.rows import Products, sale_transaction
 from inventory.strategies.base import Sale
+
+logger = logging.getLogger(__name__)
+
+Claim = Callable[[Sale, SaleProgress], Products]
+"""Takes the units of a sale and writes its claims, in a transaction of its own whose progress it notes."""
+
+
+def sell_in_two(sale: Sale, claim: Claim, wait: float) -> None:
+    """Claim the units, COMMIT; then turn the claims into the order, COMMIT. Give them back if that fails.
+
+    Args:
+        sale: what is sold. claim: the first transaction; it returns the products that it read.
+        wait: seconds for a row lock in the second one.
+
+    Raises:
+        RuntimeError: called inside an open transaction.
+    """
+    if connection.in_atomic_block:
+        raise RuntimeError("a sale in two transactions can't be made inside an open one")
+    progress = SaleProgress()
+    try:
+        products = claim(sale, progress)
+        with sale_transaction(wait):
+            consume(sale)
+            sale.record(products)
+    except BaseException:
+        if progress.written:  # and perhaps committed, although nobody was told so
+            _give_back_or_leave(sale)
+        raise
+
+
+def _give_back_or_leave(sale: Sale) -> None:
+    try:
+        give_back(sale.id)  # finds none if the order was committed after all
+    except CONNECTION_ERRORS as lost:
+        logger.warning("%s; the claim of %s is left to reconcile", lost, sale.id)
 
 
 def commit_asynchronously() -> None:

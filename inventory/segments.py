@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django.db import connection
-from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
+from django.db import connection, transaction
+from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, Shortage, SoldOut
-from inventory.models import Product, StockClaim, StockSegment
+from inventory.models import Product, StockClaim, StockSegment, StockUnit
 from inventory.rows import lock_rows, locked_rows
 
 _FROM_ONE = """
@@ -35,11 +35,14 @@ _SPREAD = "UPDATE inventory_stocksegment SET units = %s + (number < %s)::int WHE
 
 
 _INSIDE = StockSegment.objects.filter(product=OuterRef("pk")).order_by().values("product")
-_UNITS_INSIDE = Coalesce(Subquery(_INSIDE.annotate(total=Sum("units")).values("total")), 0)
+_IN_UNITS = StockUnit.objects.filter(product=OuterRef("pk")).order_by().values("product")
+_UNITS_INSIDE = Coalesce(Subquery(_INSIDE.annotate(total=Sum("units")).values("total")), 0) + Coalesce(
+    Subquery(_IN_UNITS.annotate(total=Count("*")).values("total")), 0
+)
 
 
 def in_all(products: QuerySet[Product]) -> QuerySet[Any]:
-    """Annotate `on_hand_in_all` and `available_in_all`: units in the product's row and in its segments."""
+    """Annotate `on_hand_in_all` and `available_in_all`: the product's row, its segments and its unit rows."""
     return products.annotate(
         on_hand_in_all=F("on_hand") + _UNITS_INSIDE,
         available_in_all=F("on_hand") - F("reserved") + _UNITS_INSIDE,
@@ -122,12 +125,14 @@ def take_from_all(product: Product, wanted: int, width: int) -> None:
         cursor.execute(_SPREAD, [each, rest, product.pk])
 
 
+@transaction.atomic(savepoint=False)
 def fold(products: Iterable[Product]) -> None:
-    """Put the units of the segments back into the products' rows; inside a transaction."""
+    """Put the units of segments and unit rows back into the products' rows."""
     keys = sorted(product.pk for product in products)
     lock_rows(keys)
     for key in keys:
-        if units := _locked(key):
+        # A deletion waits for those who take a unit at this moment, and they wait for nobody.
+        if units := _locked(key) + StockUnit.objects.filter(product=key).delete()[0]:
             Product.objects.filter(pk=key).update(on_hand=F("on_hand") + units, version=F("version") + 1)
     StockSegment.objects.filter(product__in=keys).delete()
 

@@ -15,6 +15,8 @@ from inventory.strategies import STRATEGIES
 
 Kind = StockMovement.Kind
 
+_WRITTEN_BY = {Kind.SOLD: "orders.services.checkout", Kind.SHIPPED: "orders.fulfillment.ship"}
+
 
 @transaction.atomic
 def create_product(
@@ -38,27 +40,31 @@ def create_product(
 
 
 @transaction.atomic
-def change_stock(product: Product, kind: StockMovement.Kind, quantity: int, cause: str) -> StockMovement:
+def change_stock(
+    product: Product, kind: StockMovement.Kind, quantity: int, cause: str, *, shipped: int = 0
+) -> StockMovement:
     """Add `quantity` (negative: take) to the stock of `product`, once for each `cause`.
 
     Args:
         product: its `on_hand` is refreshed from the database.
-        kind: received, restocked or adjusted; sales go through the checkout.
+        kind: received, restocked or adjusted; sales go through the checkout, shipments through
+            `orders.fulfillment.ship`.
         quantity: units, signed.
         cause: what brought it about; the same cause twice is refused, so nothing is restocked twice.
+        shipped: units that left the building with it; of restocked units that came back, minus their number.
 
     Raises:
         IntegrityError: the cause was used before, or a guarded stock would fall below zero.
-        ValueError: `kind` is sold.
+        ValueError: `kind` is sold or shipped.
     """
-    if kind == Kind.SOLD:
+    if kind in _WRITTEN_BY:
         raise ValueError(
-            "kind 'sold' is written by orders.services.checkout; use 'adjusted' to correct a stock"
+            f"kind {kind.value!r} is written by {_WRITTEN_BY[kind]}; use 'adjusted' to correct a stock"
         )
     if quantity < 0:
         fold([product])  # what lies in segments can be taken, too
     Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") + quantity, version=F("version") + 1)
-    movement = _write(product, kind, quantity, cause)
+    movement = _write(product, kind, quantity, cause, shipped)
     product.refresh_from_db(fields=["on_hand", "version"])
     # Robust: the delivery is in the database, whether Redis answers or not; `reload_stock` does the same.
     transaction.on_commit(lambda: forget_copies([product]), robust=True)
@@ -75,5 +81,18 @@ def forget_copies(products: Iterable[Product]) -> None:
             strategy().forget(changed)
 
 
-def _write(product: Product, kind: StockMovement.Kind, quantity: int, cause: str) -> StockMovement:
-    return StockMovement.objects.create(product=product, kind=kind, quantity=quantity, cause=cause)
+def record_shipment(product: Product, quantity: int, cause: str) -> StockMovement:
+    """Write into the ledger that `quantity` sold units left the building; what is for sale stays as it is.
+
+    Raises:
+        IntegrityError: the cause was used before.
+    """
+    return _write(product, Kind.SHIPPED, 0, cause, quantity)
+
+
+def _write(
+    product: Product, kind: StockMovement.Kind, quantity: int, cause: str, shipped: int = 0
+) -> StockMovement:
+    return StockMovement.objects.create(
+        product=product, kind=kind, quantity=quantity, shipped=shipped, cause=cause
+    )

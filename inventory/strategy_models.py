@@ -1,4 +1,4 @@
-"""Tables that single strategies need beside the products: names to lock, stock in parts, claims."""
+"""Tables that single strategies need beside the products: names to lock, stock in parts or units, claims."""
 
 from __future__ import annotations
 
@@ -41,6 +41,21 @@ class StockSegment(models.Model):
 
     def __str__(self) -> str:
         return f"{self.product_id}/{self.number}: {self.units}"
+
+
+class StockUnit(models.Model):
+    """One unit of a product in a row of its own. It is no longer in `Product.on_hand`, and for sale."""
+
+    product = models.ForeignKey(
+        "inventory.Product", on_delete=models.CASCADE, related_name="units", verbose_name=_("product")
+    )
+
+    class Meta:
+        verbose_name = _("stock unit")
+        verbose_name_plural = _("stock units")
+
+    def __str__(self) -> str:
+        return f"{self.product_id}#{self.pk}"
 
 
 class StockClaim(models.Model):

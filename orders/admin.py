@@ -1,4 +1,4 @@
-"""Orders, to be read: they come into being at the checkout only."""
+"""Orders, to be read and handled: they come into being at the checkout only."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import Count, QuerySet, Sum
 from django.http import HttpRequest
+from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from inventory.admin_parts import STYLES, ReadOnly, ReasonForm, badge, reason
+from orders.admin_actions import PAY, SHIP, TAKE_BACK, carry_out, tell
 from orders.lifecycle import TransitionRefused, cancel
-from orders.models import IdempotencyKey, Order, OrderItem
+from orders.models import IdempotencyKey, Order, OrderItem, Shipment
 
 
 class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
     """What was bought."""
 
     model = OrderItem
-    fields = ("product", "quantity", "returned", "unit_price", "line_total")
+    fields = ("product", "quantity", "shipped", "returned", "unit_price", "line_total")
     readonly_fields = ("line_total",)
     extra = 0
 
@@ -39,7 +41,7 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
     date_hierarchy = "created_at"
     list_per_page = 50
     inlines = (OrderItemInline,)
-    actions = ("cancel_orders",)
+    actions = ("pay_orders", "ship_orders", "take_back_orders", "cancel_orders")
     action_form = ReasonForm
 
     class Media:
@@ -48,7 +50,7 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
     @admin.display(description=_("state"), ordering="state")
     def how(self, order: Order) -> str:
         """Return the state with its shape and colour."""
-        tones = {"placed": "open", "paid": "good"}
+        tones = {"placed": "open", "paid": "good", "partly_shipped": "warn", "shipped": "good"}
         return badge(tones.get(order.state, "ended"), order.get_state_display())
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
@@ -66,10 +68,37 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
             try:
                 cancel(order.pk)
             except TransitionRefused as refused:
-                self.message_user(request, str(refused), messages.WARNING)
+                self.message_user(request, tell(order, refused), messages.WARNING)
             else:
                 self.log_change(request, order, f"cancelled: {why}")
                 self.message_user(request, _("Cancelled %(order)s.") % {"order": order.pk})
+
+    def has_pay_permission(self, request: HttpRequest) -> bool:
+        """Who may say that money has come."""
+        return request.user.has_perm("orders.pay_order")
+
+    def has_ship_permission(self, request: HttpRequest) -> bool:
+        """Who may let units leave."""
+        return request.user.has_perm("orders.ship_order")
+
+    def has_return_permission(self, request: HttpRequest) -> bool:
+        """Who may take units back."""
+        return request.user.has_perm("orders.return_order")
+
+    @admin.action(description=_("Mark the selected orders as paid"), permissions=["pay"])
+    def pay_orders(self, request: HttpRequest, orders: QuerySet[Order]) -> TemplateResponse | None:
+        """Ask, then note the payment of each."""
+        return carry_out(self, request, orders, PAY)
+
+    @admin.action(description=_("Ship units of the selected orders"), permissions=["ship"])
+    def ship_orders(self, request: HttpRequest, orders: QuerySet[Order]) -> TemplateResponse | None:
+        """Ask how many of each item leave, then note the shipments."""
+        return carry_out(self, request, orders, SHIP)
+
+    @admin.action(description=_("Take back units of the selected orders"), permissions=["return"])
+    def take_back_orders(self, request: HttpRequest, orders: QuerySet[Order]) -> TemplateResponse | None:
+        """Ask how many of each item came back, then restock them."""
+        return carry_out(self, request, orders, TAKE_BACK)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Order]:
         """Return the orders with their units and lines."""
@@ -85,6 +114,28 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
     def lines(self, order: Any) -> int:
         """Return the number of lines."""
         return int(order._lines)
+
+
+@admin.register(Shipment)
+class ShipmentAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """What has left the building, when, and who sent it."""
+
+    list_display = ("created_at", "order", "product", "quantity", "reference", "staff")
+    list_select_related = ("item__product", "staff")
+    search_fields = ("=item__order__id", "=item__product__sku", "=reference")
+    search_help_text = _("Order number, SKU or reference")
+    date_hierarchy = "created_at"
+    list_per_page = 50
+
+    @admin.display(description=_("order"), ordering="item__order")
+    def order(self, shipment: Shipment) -> Any:
+        """Return the order's number."""
+        return shipment.item.order_id
+
+    @admin.display(description=_("product"), ordering="item__product__sku")
+    def product(self, shipment: Shipment) -> str:
+        """Return what was sent."""
+        return shipment.item.product.sku
 
 
 @admin.register(IdempotencyKey)

@@ -17,6 +17,7 @@ _LEVEL = """
 SELECT p.id, p.sku, p.on_hand, p.reserved,
        p.on_hand + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = p.id), 0)
                  + coalesce((SELECT sum(quantity) FROM inventory_stockclaim WHERE product_id = p.id), 0)
+                 + (SELECT count(*) FROM inventory_stockunit WHERE product_id = p.id)
        AS units,
        coalesce((SELECT sum(quantity) FROM inventory_stockmovement WHERE product_id = p.id), 0) AS moved,
        coalesce((SELECT -sum(quantity) FROM inventory_stockmovement
@@ -24,6 +25,14 @@ SELECT p.id, p.sku, p.on_hand, p.reserved,
        coalesce((SELECT sum(quantity) FROM inventory_stockmovement
                   WHERE product_id = p.id AND kind = 'restocked'
                     AND cause ~ '^(restock|returned):[0-9a-f-]{36}:'), 0) AS restocked,
+       coalesce((SELECT sum(shipped) FROM inventory_stockmovement
+                  WHERE product_id = p.id AND kind <> 'sold'), 0) AS outside,
+       coalesce((SELECT sum(shipped - returned + released) FROM orders_orderitem
+                  WHERE product_id = p.id), 0) AS sent,
+       coalesce((SELECT sum(quantity) FROM inventory_stockmovement
+                  WHERE product_id = p.id AND kind <> 'sold' AND cause LIKE 'stocktake:%%'), 0) AS fixed,
+       coalesce((SELECT sum(counted - expected) FROM inventory_stocktake
+                  WHERE product_id = p.id), 0) AS missed,
        coalesce((SELECT sum(quantity) FROM orders_orderitem WHERE product_id = p.id), 0) AS bought,
        coalesce((SELECT sum(returned) FROM orders_orderitem WHERE product_id = p.id), 0) AS returned,
        coalesce((SELECT sum(quantity) FROM inventory_stockreservation
@@ -57,6 +66,14 @@ LAWS: Final[dict[str, str]] = {
     "stock_is_the_sum_of_movements": _levels("moved", "units"),
     "sold_movements_are_order_items": _levels("bought", "sold"),
     "restocked_movements_are_returned_items": _levels("returned", "restocked"),
+    # What left the building, less what came back. With the laws above, a physical count finds what is for
+    # sale and what is sold and not shipped.
+    "shipped_movements_are_shipped_items": _levels("sent", "outside"),
+    "shipments_are_shipped_items": """
+        SELECT i.order_id::text || ':' || i.product_id, i.shipped, coalesce(sum(s.quantity), 0)
+          FROM orders_orderitem i LEFT JOIN orders_shipment s ON s.item_id = i.id
+         GROUP BY i.id HAVING i.shipped <> coalesce(sum(s.quantity), 0)""",
+    "stocktakes_are_in_the_ledger": _levels("missed", "fixed"),
     "reserved_is_the_sum_of_live_reservations": _levels("promised", "reserved"),
     "stock_is_not_negative": f"SELECT sku, 0, on_hand FROM ({_LEVEL}) AS level WHERE on_hand < 0",  # noqa: S608
     "purchases_are_order_items": f"""
@@ -72,6 +89,15 @@ LAWS: Final[dict[str, str]] = {
         SELECT o.id::text, sum(i.quantity), sum(i.returned)
           FROM orders_order o JOIN orders_orderitem i ON i.order_id = o.id
          WHERE o.state IN ('cancelled', 'expired') GROUP BY o.id HAVING sum(i.quantity) <> sum(i.returned)""",
+    "states_are_those_of_the_items": """
+        SELECT o.id::text, i.state, o.state FROM orders_order o JOIN (
+               SELECT order_id,
+                      CASE WHEN sum(shipped) = 0 THEN 'paid'
+                           WHEN sum(shipped) < sum(quantity) THEN 'partly_shipped'
+                           WHEN sum(returned) < sum(quantity) THEN 'shipped' ELSE 'returned' END AS state
+                 FROM orders_orderitem GROUP BY order_id) AS i ON i.order_id = o.id
+         WHERE o.state NOT IN ('cancelled', 'expired')
+           AND i.state <> CASE o.state WHEN 'placed' THEN 'paid' ELSE o.state END""",
     "keys_lead_to_their_orders": """
         SELECT k.scope || ':' || k.key, k.body ->> 'id', k.order_id::text
           FROM orders_idempotencykey k LEFT JOIN orders_order o ON o.id = k.order_id

@@ -1,4 +1,6 @@
-"""What becomes of an order after it was placed: paid, cancelled, expired, or parts of it returned.
+"""What becomes of an order after it was placed: paid, cancelled or expired.
+
+Shipments and returns are in `orders.fulfillment`.
 
 Each change of state is one conditional UPDATE of the order's row, so of two that come together one wins and
 the other sees it. Locks are taken in one order: the order's row, then products by primary key.
@@ -6,8 +8,7 @@ the other sees it. Locks are taken in one order: the order's row, then products 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -16,7 +17,6 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import InvalidCart, Line, merge_lines
 from inventory.limits import uncount_units
 from inventory.models import StockMovement
 from inventory.services import change_stock
@@ -28,12 +28,17 @@ TRANSITIONS: Final[Mapping[State, tuple[State, ...]]] = {
     State.PAID: (State.PLACED,),
     State.CANCELLED: (State.PLACED, State.PAID),
     State.EXPIRED: (State.PLACED,),
+    State.PARTLY_SHIPPED: (State.PAID, State.PARTLY_SHIPPED),
+    State.SHIPPED: (State.PAID, State.PARTLY_SHIPPED),
+    State.RETURNED: (State.SHIPPED,),
 }
 """From which states an order may come to which; there is no other list of them."""
 
+_SINCE_PAID: Final = (State.PAID, State.PARTLY_SHIPPED, State.SHIPPED, State.RETURNED)
+"""States of an order that was paid, whatever came after."""
+
 _OVERDUE = Q(pay_by__lte=Now())
 _IN_TIME = Q(pay_by=None) | Q(pay_by__gt=Now())
-_REFERENCE = re.compile(r"[A-Za-z0-9._-]{1,60}\Z")
 
 
 class OrderUnknown(LookupError):
@@ -68,16 +73,11 @@ class PaymentTooLate(TransitionRefused):
     """The payment came after the order had ended. Nothing was sold for it: give the money back."""
 
 
-class TooManyReturned(ValueError):
-    """More units come back than were bought and not returned yet.
+class AlreadyShipped(TransitionRefused):
+    """Units of the order have left the building: they can be returned, not cancelled."""
 
-    Args:
-        sku: the product. returned: units that come back. open: units that can.
-    """
-
-    def __init__(self, sku: str, returned: int, open: int) -> None:
-        self.sku, self.returned, self.open = sku, returned, open
-        super().__init__(f"{sku}: {returned} returned, and only {open} can be")
+    def __str__(self) -> str:
+        return f"order {self.order} is {self.state}: its units can be returned, not cancelled"
 
 
 def pay(order_id: UUID) -> Order:
@@ -93,11 +93,14 @@ def pay(order_id: UUID) -> Order:
     """
     with transaction.atomic(durable=True):
         checkpoint("paying", order=order_id)
-        paid = _move(order_id, State.PAID, _IN_TIME)
+        paid = move(order_id, State.PAID, _IN_TIME)
         checkpoint("written", order=order_id)
     if not paid:
         expire(order_id)
-    return _in_state(order_id, State.PAID, PaymentTooLate)
+    order = _find(order_id)
+    if order.state not in _SINCE_PAID:
+        raise PaymentTooLate(order_id, order.state, State.PAID)
+    return order
 
 
 def cancel(order_id: UUID) -> Order:
@@ -107,10 +110,15 @@ def cancel(order_id: UUID) -> Order:
 
     Raises:
         OrderUnknown: there is no such order.
+        AlreadyShipped: units of it have left the building; they come back as returns.
         TransitionRefused: it has expired.
     """
     _end(order_id, State.CANCELLED)
-    return _in_state(order_id, State.CANCELLED, TransitionRefused)
+    order = _find(order_id)
+    if order.state != State.CANCELLED:
+        refusal = AlreadyShipped if order.state in _SINCE_PAID else TransitionRefused
+        raise refusal(order_id, order.state, State.CANCELLED)
+    return order
 
 
 def expire(order_id: UUID) -> bool:
@@ -124,83 +132,51 @@ def expire_overdue(limit: int = 500) -> int:
     return sum(expire(order_id) for order_id in list(overdue.values_list("pk", flat=True)[:limit]))
 
 
-def take_back(order_id: UUID, lines: Iterable[Line], reference: str) -> Order:
-    """Put returned units of a paid order back into the stock.
-
-    Args:
-        order_id: the order's.
-        lines: what came back; duplicates are merged.
-        reference: names this return, 1 to 60 letters, digits, '.', '_' or '-'. The same one again changes
-            nothing, so a form that is sent twice restocks once.
-
-    Raises:
-        InvalidCart, ValueError: lines or reference can't be.
-        OrderUnknown: there is no such order.
-        TransitionRefused: it isn't paid; an unpaid one is cancelled instead.
-        TooManyReturned: more than was bought.
-    """
-    cart = merge_lines(lines)
-    if not _REFERENCE.match(reference):
-        raise ValueError(f"reference {reference!r}: must be 1 to 60 letters, digits, '.', '_' or '-'")
-    with transaction.atomic(durable=True):
-        order = Order.objects.select_for_update(no_key=True).filter(pk=order_id).first()
-        if order is None:
-            raise OrderUnknown(order_id)
-        if order.state != State.PAID:
-            raise TransitionRefused(order_id, order.state, "returned")
-        checkpoint("locked", order=order_id)
-        cause = f"returned:{order_id}:{reference}:"
-        if not StockMovement.objects.filter(cause__in=[cause + line.sku for line in cart]).exists():
-            _restock(order, _returning(order, cart), cause)
-        return order
-
-
-def _returning(order: Order, cart: Sequence[Line]) -> list[tuple[OrderItem, int]]:
-    items = {item.product.sku: item for item in _items(order)}
-    for line in cart:
-        item = items.get(line.sku)
-        if item is None:
-            raise InvalidCart("sku", line.sku, "is not in this order")
-        if line.quantity > item.quantity - item.returned:
-            raise TooManyReturned(line.sku, line.quantity, item.quantity - item.returned)
-    wanted = {line.sku: line.quantity for line in cart}
-    return [(item, wanted[sku]) for sku, item in items.items() if sku in wanted]
-
-
-def _move(order_id: UUID, to: State, *conditions: Q) -> bool:
+def move(order_id: UUID, to: State, *conditions: Q) -> bool:
     """Change the state, if the order is in one from which it may be; the row stays locked till the commit."""
     allowed = Order.objects.filter(*conditions, pk=order_id, state__in=TRANSITIONS[to])
     return allowed.update(state=to) == 1
 
 
-def _in_state(order_id: UUID, wanted: State, refusal: type[TransitionRefused]) -> Order:
+def _find(order_id: UUID) -> Order:
     order = Order.objects.filter(pk=order_id).first()
     if order is None:
         raise OrderUnknown(order_id)
-    if order.state != wanted:
-        raise refusal(order_id, order.state, wanted)
     return order
 
 
 def _end(order_id: UUID, to: State, *conditions: Q) -> bool:
     with transaction.atomic(durable=True):
         checkpoint("ending", order=order_id)
-        if not _move(order_id, to, *conditions):
+        if not move(order_id, to, *conditions):
             return False
         order = Order.objects.get(pk=order_id)
-        left = [(item, item.quantity - item.returned) for item in _items(order)]
-        _restock(order, [(item, units) for item, units in left if units], f"restock:{order_id}:")
+        units = [(item, item.allocated) for item in items_of(order) if item.allocated]
+        restock(order, units, f"restock:{order_id}:", shipped=False)
         checkpoint("written", order=order_id)
     return True
 
 
-def _items(order: Order) -> list[OrderItem]:
+def items_of(order: Order) -> list[OrderItem]:
+    """Return the order's items with their products, in the order of the products' keys."""
     return list(OrderItem.objects.filter(order=order).select_related("product").order_by("product_id"))
 
 
-def _restock(order: Order, units: Sequence[tuple[OrderItem, int]], cause: str) -> None:
-    """Put units back, in the order of the products' keys. The cause is unique: no unit comes back twice."""
+def restock(order: Order, units: Sequence[tuple[OrderItem, int]], cause: str, *, shipped: bool) -> None:
+    """Put units back for sale, in the order of the products' keys, in the current transaction.
+
+    Args:
+        order: whose units they are. units: pairs of item and units.
+        cause: unique with the SKU behind it, so that no unit comes back twice.
+        shipped: they had left the building; otherwise they were allocated, and are released.
+    """
     for item, quantity in units:
-        change_stock(item.product, StockMovement.Kind.RESTOCKED, quantity, cause + item.product.sku)
-        OrderItem.objects.filter(pk=item.pk).update(returned=F("returned") + quantity)
+        left = -quantity if shipped else 0
+        change_stock(
+            item.product, StockMovement.Kind.RESTOCKED, quantity, cause + item.product.sku, shipped=left
+        )
+        released = 0 if shipped else quantity
+        OrderItem.objects.filter(pk=item.pk).update(
+            returned=F("returned") + quantity, released=F("released") + released
+        )
     uncount_units(order.customer, [(item.product, quantity) for item, quantity in units])

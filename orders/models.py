@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
@@ -20,11 +21,14 @@ class Order(models.Model):
 
         PLACED = "placed", _("placed")
         PAID = "paid", _("paid")
+        PARTLY_SHIPPED = "partly_shipped", _("partly shipped")
+        SHIPPED = "shipped", _("shipped")
+        RETURNED = "returned", _("returned")
         CANCELLED = "cancelled", _("cancelled")
         EXPIRED = "expired", _("expired")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.PLACED)
+    state = models.CharField(_("state"), max_length=20, choices=State.choices, default=State.PLACED)
     customer = models.CharField(_("customer"), max_length=100, blank=True, default="")
     pay_by = models.DateTimeField(
         _("pay by"), null=True, blank=True, help_text=_("Unpaid, it expires then and its units go back.")
@@ -42,8 +46,24 @@ class Order(models.Model):
         constraints = (
             models.CheckConstraint(name="order_total_not_negative", condition=Q(total__gte=0)),
             models.CheckConstraint(
-                name="order_state_is_known", condition=Q(state__in=("placed", "paid", "cancelled", "expired"))
+                name="order_state_is_known",
+                condition=Q(
+                    state__in=(
+                        "placed",
+                        "paid",
+                        "partly_shipped",
+                        "shipped",
+                        "returned",
+                        "cancelled",
+                        "expired",
+                    )
+                ),
             ),
+        )
+        permissions = (
+            ("pay_order", "Can mark orders as paid"),
+            ("ship_order", "Can ship orders"),
+            ("return_order", "Can take back returned units"),
         )
 
     def __str__(self) -> str:
@@ -61,6 +81,15 @@ class OrderItem(models.Model):
     returned = models.PositiveIntegerField(
         _("returned"), default=0, db_default=0, help_text=_("Units that went back into the stock.")
     )
+    released = models.PositiveIntegerField(
+        _("released"),
+        default=0,
+        db_default=0,
+        help_text=_("Units of those that were never shipped: the order was cancelled or expired."),
+    )
+    shipped = models.PositiveIntegerField(
+        _("shipped"), default=0, db_default=0, help_text=_("Units that left the building.")
+    )
     unit_price = models.DecimalField(_("unit price"), max_digits=10, decimal_places=2)
 
     class Meta:
@@ -72,10 +101,60 @@ class OrderItem(models.Model):
             models.CheckConstraint(name="item_quantity_positive", condition=Q(quantity__gt=0)),
             models.CheckConstraint(name="item_unit_price_not_negative", condition=Q(unit_price__gte=0)),
             models.CheckConstraint(name="item_returned_was_bought", condition=Q(returned__lte=F("quantity"))),
+            models.CheckConstraint(
+                name="item_shipped_was_bought", condition=Q(quantity__gte=F("shipped") + F("released"))
+            ),
+            models.CheckConstraint(
+                name="item_returned_was_shipped_or_released",
+                condition=Q(returned__gte=F("released"), returned__lte=F("shipped") + F("released")),
+            ),
         )
 
     def __str__(self) -> str:
         return f"{self.quantity} × {self.product_id}"
+
+    @property
+    def allocated(self) -> int:
+        """Units that are sold and still in the building."""
+        return self.quantity - self.shipped - self.released
+
+    @property
+    def returnable(self) -> int:
+        """Units that were shipped and haven't come back."""
+        return self.shipped - (self.returned - self.released)
+
+
+class Shipment(models.Model):
+    """So many units of one item that left the building together with others of the same reference."""
+
+    item = models.ForeignKey(
+        OrderItem, on_delete=models.PROTECT, related_name="shipments", verbose_name=_("item")
+    )
+    quantity = models.PositiveIntegerField(_("quantity"))
+    reference = models.CharField(
+        _("reference"), max_length=60, help_text=_("Of the parcel; nothing leaves twice.")
+    )
+    staff = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        verbose_name=_("staff"),
+    )
+    created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False, db_index=True)
+
+    class Meta:
+        ordering = ("-created_at", "-pk")
+        verbose_name = _("shipment")
+        verbose_name_plural = _("shipments")
+        constraints = (
+            models.UniqueConstraint(name="shipment_once_a_reference", fields=("item", "reference")),
+            models.CheckConstraint(name="shipment_quantity_positive", condition=Q(quantity__gt=0)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.quantity} × {self.item_id} ({self.reference})"
 
 
 class IdempotencyKey(models.Model):
@@ -107,4 +186,4 @@ class IdempotencyKey(models.Model):
 # The lab's own: found by Django where it looks for models.
 from orders.lab.models import LabEvent, LabRun  # noqa: E402
 
-__all__ = ["IdempotencyKey", "LabEvent", "LabRun", "Order", "OrderItem"]
+__all__ = ["IdempotencyKey", "LabEvent", "LabRun", "Order", "OrderItem", "Shipment"]

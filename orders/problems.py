@@ -24,7 +24,7 @@ from inventory.progress import DatabaseUnavailable, OutcomeUnknown, failures, re
 from inventory.reservations import ReservationGone
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
 from orders.json_responses import json_answer
-from orders.lifecycle import OrderUnknown, PaymentTooLate, TransitionRefused
+from orders.lifecycle import AlreadyShipped, OrderUnknown, PaymentTooLate, TransitionRefused
 from orders.parsing import Fault, InvalidRequest
 
 _View = Callable[..., HttpResponse]
@@ -278,6 +278,15 @@ def _(error: OrderUnknown) -> Problem:
 @problem_of.register
 def _(error: TransitionRefused) -> Problem:
     return Problem(ORDER_STATE, f"The order is {error.state}.", state=str(error.state))
+
+
+@problem_of.register
+def _(error: AlreadyShipped) -> Problem:
+    return Problem(
+        ORDER_STATE,
+        "Units of this order have left the building, so it can't be cancelled; send them back instead.",
+        state=str(error.state),
+    )
 
 
 @problem_of.register

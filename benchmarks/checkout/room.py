@@ -25,7 +25,8 @@ COUNTED = 20  # requests whose SQL statements are counted
 
 _BOOKS = """
 SELECT coalesce(sum(p.on_hand), 0)
-       + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = ANY(array_agg(p.id))), 0),
+       + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = ANY(array_agg(p.id))), 0)
+       + (SELECT count(*) FROM inventory_stockunit WHERE product_id = ANY(array_agg(p.id))),
        coalesce(min(p.on_hand), 0),
        coalesce((SELECT sum(quantity) FROM orders_orderitem WHERE product_id = ANY(array_agg(p.id))), 0),
        (SELECT count(DISTINCT order_id) FROM orders_orderitem WHERE product_id = ANY(array_agg(p.id)))

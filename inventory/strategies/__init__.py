@@ -33,6 +33,7 @@ from inventory.strategies.segmented_rows import SegmentedRows
 from inventory.strategies.setnx_expire_del import SetnxExpireDel
 from inventory.strategies.setnx_getset import SetnxGetset
 from inventory.strategies.unique_row import UniqueRow
+from inventory.strategies.unit_rows import UnitRows
 from inventory.strategies.unsorted_locks import UnsortedLocks
 from inventory.strategies.version_cas import VersionCas
 from inventory.strategies.zookeeper_lock import ZooKeeperLock
@@ -68,6 +69,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "segmented_locks": SegmentedLocks,
     "combined": Combined,
     "async_reserve": AsyncReserve,
+    "unit_rows": UnitRows,
 }
 
 __all__ = ["STRATEGIES", "Reconciled", "Sale", "Strategy", "UnknownStrategy", "get_strategy"]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
 from inventory.pending_claims import (
     commit_asynchronously,
-    consume,
-    give_back,
     give_back_older_than,
+    sell_in_two,
     write_claims,
 )
-from inventory.progress import CONNECTION_ERRORS, SaleProgress
+from inventory.progress import SaleProgress
 from inventory.rows import Products, in_key_order, read_products, refuse, sale_transaction, subtract
 from inventory.strategies.base import Reconciled, Sale, Strategy
-
-logger = logging.getLogger(__name__)
 
 
 class AsyncReserve(Strategy):
@@ -45,16 +41,7 @@ class AsyncReserve(Strategy):
 
     def sell(self, sale: Sale) -> None:
         """Claim, COMMIT without a flush; order, COMMIT with one; give the claim back if that fails."""
-        claim = SaleProgress()
-        try:
-            products = self._claim(sale, claim)
-            with sale_transaction(self.wait):
-                consume(sale)
-                sale.record(products)
-        except BaseException:
-            if claim.written:  # and perhaps committed, although nobody was told so
-                self._give_back(sale)
-            raise
+        sell_in_two(sale, self._claim, self.wait)
 
     def _claim(self, sale: Sale, claim: SaleProgress) -> Products:
         with sale_transaction(self.wait):
@@ -69,12 +56,6 @@ class AsyncReserve(Strategy):
             write_claims(sale, products)
             claim.write()
         return products
-
-    def _give_back(self, sale: Sale) -> None:
-        try:
-            give_back(sale.id)  # finds none if the order was committed after all
-        except CONNECTION_ERRORS as lost:
-            logger.warning("%s; the claim of %s is left to reconcile", lost, sale.id)
 
     def reconcile(self, older_than: float = 30.0) -> Reconciled:
         """Give back what dead buyers claimed."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from typing import ClassVar
 
-from django.db import transaction
-
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line
 from inventory.models import Product, StockSegment
@@ -91,7 +89,6 @@ class SegmentedLocks(Strategy):
     def _name(self, sku: str, number: int) -> str:
         return f"segment:{sku}:{number}"
 
-    @transaction.atomic
     def forget(self, products: Iterable[Product]) -> None:
         """Put the stock back into the products' own rows."""
         fold(products)

@@ -6,8 +6,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from django.db import transaction
-
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line
 from inventory.models import Product
@@ -65,7 +63,6 @@ class SegmentedRows(Strategy):
     def _take_from_all(self, product: Product, quantity: int) -> None:
         take_from_all(product, quantity, self.segments)
 
-    @transaction.atomic
     def forget(self, products: Iterable[Product]) -> None:
         """Put the stock back into the products' own rows."""
         fold(products)

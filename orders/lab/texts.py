@@ -40,6 +40,7 @@ IDEAS = {
     "segmented": _("Stock in Redis in several segments, each with its own ledger; a cart may span them."),
     "segmented_rows": _("Stock in several rows: take from any that nobody has locked, or gather from all."),
     "segmented_locks": _("Stock in several rows with a distributed lock each: skip those that are taken."),
+    "unit_rows": _("A row per unit: delete any that nobody has locked, and claim it with the order."),
     "combined": _("Many checkouts in one commit: the first one sells for all who wait behind it."),
     "async_reserve": _("Reserve without waiting for the disk, then order with waiting for it."),
     "zookeeper_lock": _("A distributed lock on ZooKeeper: who waits waits in the queue behind one other."),

@@ -14,7 +14,8 @@ from django.db import connection
 from orders.race.messages import Outcome
 
 _BOOKS = """
-SELECT p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0),
+SELECT p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0)
+       + (SELECT count(*) FROM inventory_stockunit u WHERE u.product_id = p.id),
        p.price,
        coalesce((SELECT sum(i.quantity) FROM orders_orderitem i WHERE i.product_id = p.id), 0),
        coalesce((SELECT -sum(m.quantity) FROM inventory_stockmovement m
@@ -27,7 +28,8 @@ SELECT p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s W
 """
 
 _SAMPLE = """
-SELECT p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0),
+SELECT p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0)
+       + (SELECT count(*) FROM inventory_stockunit u WHERE u.product_id = p.id),
        coalesce((SELECT sum(i.quantity) FROM orders_orderitem i WHERE i.product_id = p.id), 0)
   FROM inventory_product p
  WHERE p.sku = %s
@@ -41,7 +43,7 @@ class Books:
     """One product's rows, summed up.
 
     Args:
-        left: pieces in the product's row and in its segments.
+        left: pieces in the product's row, in its segments and its unit rows.
         sold: pieces in the order items.
         moved: pieces that left according to the ledger.
         price, takings: what one piece costs, and the total of the orders.

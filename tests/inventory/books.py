@@ -8,7 +8,8 @@ from django.db import connection
 
 QUESTION = """
 SELECT product.on_hand + (SELECT coalesce(sum(units), 0) FROM inventory_stocksegment
-                           WHERE product_id = product.id),
+                           WHERE product_id = product.id)
+                       + (SELECT count(*) FROM inventory_stockunit WHERE product_id = product.id),
        (SELECT coalesce(sum(quantity), 0) FROM inventory_stockmovement
          WHERE product_id = product.id AND kind <> 'sold'),
        (SELECT -coalesce(sum(quantity), 0) FROM inventory_stockmovement

@@ -21,6 +21,7 @@ STEPS = {
     "segmented": "decided read written recorded committed",
     "segmented_rows": "read decided waiting locked read decided written recorded committed",  # alone
     "segmented_locks": "waiting locked read decided written recorded committed unlocked",
+    "unit_rows": "read decided waiting locked read decided written committed recorded committed",
     "combined": "read decided committed",
     "async_reserve": "read decided written committed recorded committed",
 }

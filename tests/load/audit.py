@@ -12,7 +12,8 @@ from tests.load.journal import Story
 
 _STOCK = """
 SELECT p.sku,
-       p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0),
+       p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0)
+                 + (SELECT count(*) FROM inventory_stockunit u WHERE u.product_id = p.id),
        p.reserved,
        coalesce((SELECT sum(r.quantity) FROM inventory_stockreservation r
                   WHERE r.product_id = p.id AND r.state = 'live'), 0),
@@ -20,7 +21,7 @@ SELECT p.sku,
                   WHERE m.product_id = p.id AND m.kind IN ('received', 'adjusted')), 0),
        coalesce((SELECT sum(m.quantity) FROM inventory_stockmovement m WHERE m.product_id = p.id), 0),
        coalesce((SELECT sum(i.quantity) FROM orders_orderitem i JOIN orders_order o ON o.id = i.order_id
-                  WHERE i.product_id = p.id AND o.state IN ('placed', 'paid')), 0)
+                  WHERE i.product_id = p.id AND o.state NOT IN ('cancelled', 'expired')), 0)
   FROM inventory_product p
  WHERE p.sku = ANY(%s)
 """
@@ -40,7 +41,7 @@ class Stock:
     """One product's rows.
 
     Attributes:
-        on_hand: as the product and its segments say. reserved: as the product says.
+        on_hand: as the product, its segments and its unit rows say. reserved: as the product says.
         promised: in live reservations.
         received: ever. moved: the sum of its movements. sold: in orders that stand.
     """

@@ -28,6 +28,7 @@ LONG_TIME = 20.0
 _AVAILABLE = """
 SELECT p.on_hand - p.reserved
        + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0)
+       + (SELECT count(*) FROM inventory_stockunit u WHERE u.product_id = p.id)
   FROM inventory_product p WHERE p.sku = %s
 """
 

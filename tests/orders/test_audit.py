@@ -15,9 +15,11 @@ from django.db import connection
 from inventory.domain import Line
 from inventory.models import Product, StockMovement
 from inventory.reservations import reserve
+from inventory.stocktake import take_stock
 from inventory.strategies import STRATEGIES
 from orders.audit import LAWS, REPAIRABLE, audit, counts
-from orders.lifecycle import cancel, pay, take_back
+from orders.fulfillment import ship, take_back
+from orders.lifecycle import cancel, pay
 from orders.models import IdempotencyKey, Order
 from orders.order_writer import ClientKey
 from orders.services import checkout, checkout_reserved
@@ -39,6 +41,15 @@ BREAKS = {
         "FROM inventory_product WHERE sku = 'mug'; "
         "UPDATE inventory_product SET on_hand = on_hand + 1 WHERE sku = 'mug'"
     ),
+    "shipped_movements_are_shipped_items": (
+        "INSERT INTO inventory_stockmovement (product_id, kind, quantity, shipped, cause, created_at) "
+        "SELECT id, 'shipped', 0, 1, 'missing', now() FROM inventory_product WHERE sku = 'mug'"
+    ),
+    "shipments_are_shipped_items": "UPDATE orders_shipment SET quantity = 9",
+    "stocktakes_are_in_the_ledger": "UPDATE inventory_stocktake SET counted = 99",
+    "states_are_those_of_the_items": (
+        "UPDATE orders_order SET state = 'shipped' WHERE state = 'partly_shipped'"
+    ),
     "reserved_is_the_sum_of_live_reservations": "UPDATE inventory_product SET reserved = 0 WHERE sku = 'mug'",
     "purchases_are_order_items": "UPDATE inventory_customerpurchase SET units = 9 WHERE customer = 'ann'",
     "customers_reserved_is_the_sum_of_live_reservations": (
@@ -58,7 +69,9 @@ def shop():
     checkout([Line("mug", 2), Line("pen", 1)], "row_lock", customer="ann", key=ClientKey("ann", "k", "f"))
     cancel(checkout([Line("mug", 3)], "redis_script", customer="bob").pk)
     paid = pay(checkout([Line("pen", 3)], "conditional_update").pk)
+    ship(paid.pk, [Line("pen", 2)], "out")
     take_back(paid.pk, [Line("pen", 1)], "parcel")
+    take_stock(Product.objects.get(sku="pen"), 47, reason="yearly", reference="2026")
     reserve([Line("mug", 4)], timedelta(minutes=5), "eve")
     checkout_reserved(reserve([Line("pen", 2)], timedelta(minutes=5), "ann").basket)
 
@@ -121,7 +134,7 @@ def test_a_repair_asks(shop, monkeypatch, answer, code):
     break_by(BREAKS["stock_is_the_sum_of_movements"])
     monkeypatch.setattr("builtins.input", lambda question: answer)
     assert run("--repair")[0] == code
-    corrected = StockMovement.objects.filter(kind="adjusted")
+    corrected = StockMovement.objects.filter(cause__startswith="audit:")
     assert [movement.quantity for movement in corrected] == ([1] if code == 0 else [])
     assert Product.objects.get(sku="mug").on_hand == 49
 

@@ -11,20 +11,19 @@ import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
-from inventory.domain import InvalidCart, Line
+from inventory.domain import Line
 from inventory.models import CustomerPurchase, Product, StockMovement
 from inventory.services import change_stock
+from orders.fulfillment import ship, take_back
 from orders.lifecycle import (
     TRANSITIONS,
     OrderUnknown,
     PaymentTooLate,
-    TooManyReturned,
     TransitionRefused,
     cancel,
     expire,
     expire_overdue,
     pay,
-    take_back,
 )
 from orders.models import Order
 from orders.services import checkout
@@ -84,7 +83,7 @@ def test_the_cause_stands_against_a_double_restock(order):
     """Even if the state were set back by hand, the ledger refuses the same restock, and stock stays."""
     cancel(order.pk)
     Order.objects.filter(pk=order.pk).update(state=State.PLACED)
-    order.items.update(returned=0)
+    order.items.update(returned=0, released=0)
     with pytest.raises(IntegrityError, match="cause"):
         cancel(order.pk)
     assert on_hand() == 10
@@ -137,60 +136,14 @@ def test_only_the_listed_transitions_happen(order, start, to):
     assert on_hand() == (10 if allowed and to != State.PAID else 7)
 
 
-@pytest.mark.parametrize("step", [pay, cancel, lambda pk: take_back(pk, [Line("mug", 1)], "r1")])
+@pytest.mark.parametrize(
+    "step", [pay, cancel, lambda pk: ship(pk, None, "r1"), lambda pk: take_back(pk, [Line("mug", 1)], "r1")]
+)
 def test_an_order_that_is_not_there(step):
     """It is named, and nothing is done."""
     missing = uuid.uuid4()
     with pytest.raises(OrderUnknown, match=str(missing)):
         step(missing)
-
-
-# Returns ----------------------------------------------------------------------------------------------------
-
-
-def test_a_return_restocks_once_for_each_reference(order):
-    """The same form twice is one return; the rest comes back with the cancellation, and not a unit more."""
-    pay(order.pk)
-    for _ in range(2):
-        take_back(order.pk, [Line("mug", 1)], "parcel-7")
-    assert on_hand() == 8
-    assert CustomerPurchase.objects.get(customer="ann").units == 2
-    cancel(order.pk)
-    assert on_hand() == 10
-    assert order.items.get().returned == 3
-
-
-def test_no_more_comes_back_than_was_bought(order):
-    """Two and two of three: the second return is refused whole."""
-    pay(order.pk)
-    take_back(order.pk, [Line("mug", 2)], "a")
-    with pytest.raises(TooManyReturned, match="only 1"):
-        take_back(order.pk, [Line("mug", 2)], "b")
-    assert on_hand() == 9
-
-
-def test_what_cannot_be_returned(order):
-    """An unpaid order, another product, a reference with a colon: each is refused with its reason."""
-    with pytest.raises(TransitionRefused, match="placed"):
-        take_back(order.pk, [Line("mug", 1)], "a")
-    pay(order.pk)
-    with pytest.raises(InvalidCart, match="not in this order"):
-        take_back(order.pk, [Line("pen", 1)], "a")
-    with pytest.raises(ValueError, match="reference"):
-        take_back(order.pk, [Line("mug", 1)], "a:b")
-    assert on_hand() == 7
-
-
-def test_two_parcels_at_once_cannot_return_the_same_units(order):
-    """B's return waits for A's, then finds one unit open where it wanted two."""
-    pay(order.pk)
-    with buyers() as start:
-        a = start("A", partial(take_back, order.pk, [Line("mug", 2)], "a"), "locked").reaches("locked")
-        b = start("B", partial(take_back, order.pk, [Line("mug", 2)], "b"))
-        assert b.ends_or_waits() == "waits"
-        a.ends()
-        assert isinstance(b.ends().error, TooManyReturned)
-    assert on_hand() == 9
 
 
 # The window ends while the customer pays --------------------------------------------------------------------

@@ -1,15 +1,22 @@
-"""The whole shop against a plain model: whatever is done in whatever order, the books agree."""
+"""The whole shop against a plain model: whatever is done in whatever order, the books agree.
 
+`HOLDFAST_STEPS=10000 pytest tests/orders/test_shop_machine.py` takes so many steps instead of a few.
+"""
+
+import os
 import secrets
 import uuid
+from collections import Counter
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from itertools import count
+from unittest.mock import patch
 
 import pytest
 from django.db import IntegrityError, connection
 from django.utils import timezone
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -25,8 +32,10 @@ from inventory.checkpoints import installed
 from inventory.domain import Line, Shortage, SoldOut, merge_lines
 from inventory.models import Product, StockMovement, StockReservation
 from inventory.services import change_stock, create_product
+from inventory.stocktake import CountTooLow, take_stock, with_count
 from inventory.strategies import STRATEGIES
-from orders import lifecycle
+from orders import fulfillment, lifecycle
+from orders.audit import audit
 from orders.models import Order
 from orders.order_writer import ClientKey, RepeatedKey
 from orders.services import checkout, checkout_reserved
@@ -38,14 +47,15 @@ SOUND = sorted(
 PRICES = (Decimal("1.50"), Decimal("20.00"), Decimal("0.00"))
 TEN_MINUTES = timedelta(minutes=10)
 STEPS = ("read", "written", "recorded")
+WITH_CLAIMS = ("async_reserve", "unit_rows")
+EXAMPLE = 50  # steps of an example in the long run
 
 BOOKS = """
 SELECT p.sku, p.on_hand, p.reserved,
        coalesce((SELECT sum(r.quantity) FROM inventory_stockreservation r
                   WHERE r.product_id = p.id AND r.state = 'live'), 0),
        coalesce((SELECT sum(m.quantity) FROM inventory_stockmovement m WHERE m.product_id = p.id), 0),
-       coalesce((SELECT sum(i.quantity) FROM orders_orderitem i JOIN orders_order o ON o.id = i.order_id
-                  WHERE i.product_id = p.id AND o.state IN ('placed', 'paid')), 0)
+       coalesce((SELECT sum(i.quantity - i.returned) FROM orders_orderitem i WHERE i.product_id = p.id), 0)
   FROM inventory_product p WHERE p.sku = ANY(%s)
 """
 ORDERS = """
@@ -57,10 +67,22 @@ SELECT DISTINCT o.id, o.total, o.state FROM orders_order o
 products = st.integers(0, len(PRICES) - 1)
 carts = st.lists(st.tuples(products, st.integers(1, 4)), min_size=1, max_size=4)
 ways = st.sampled_from(SOUND)
+shares = st.sampled_from(["one", "all", "too many"])
+parcels = st.integers(0, 2)
 
 
 class Crash(Exception):
-    """A buyer ends in the middle of a sale."""
+    """A process ends in the middle of its work."""
+
+
+def crash_at(step):
+    """Return a context in which a process ends at the checkpoint `step`."""
+
+    def crash(name, /, **facts):
+        if name == step:
+            raise Crash
+
+    return installed(crash)
 
 
 class Shop(RuleBasedStateMachine):
@@ -72,6 +94,8 @@ class Shop(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        with connection.cursor() as cursor:  # the audit looks at everything
+            cursor.execute("TRUNCATE inventory_product, orders_order, orders_idempotencykey CASCADE")
         run = f"{next(self.numbers)}-{secrets.token_hex(4)}"  # each example has products of its own
         self.skus = [f"machine-{run}-{number}" for number in range(len(PRICES))]
         for sku, price in zip(self.skus, PRICES, strict=True):
@@ -81,6 +105,9 @@ class Shop(RuleBasedStateMachine):
         self.totals: dict[uuid.UUID, Decimal] = {}
         self.states: dict[uuid.UUID, str] = {}
         self.units: dict[uuid.UUID, dict[str, int]] = {}
+        self.shipped: dict[uuid.UUID, dict[str, int]] = {}
+        self.back: dict[uuid.UUID, dict[str, int]] = {}
+        self.references: set[tuple[object, ...]] = set()
         self.unpaid: set[uuid.UUID] = set()
         self.promises: dict[uuid.UUID, dict[str, int]] = {}
         self.late: set[uuid.UUID] = set()
@@ -142,11 +169,7 @@ class Shop(RuleBasedStateMachine):
         lines = self.lines(cart)
         self.sweep()
 
-        def crash(name, /, **facts):
-            if name == step:
-                raise Crash
-
-        with installed(crash):
+        with crash_at(step):
             try:
                 order = checkout(lines, strategy=way)
             except (Crash, SoldOut):
@@ -209,14 +232,16 @@ class Shop(RuleBasedStateMachine):
             with pytest.raises(lifecycle.PaymentTooLate):
                 lifecycle.pay(order)
         else:
-            lifecycle.pay(order)
-            self.states[order] = "paid"
+            lifecycle.pay(order)  # again, too: a provider repeats its message
+            if self.states[order] == "placed":
+                self.states[order] = "paid"
 
     @rule(order=orders)
     def cancel(self, order):
-        """Units come back once, however often it is cancelled; what has expired stays so."""
-        if self.states[order] == "expired":
-            with pytest.raises(lifecycle.TransitionRefused):
+        """Units come back once, however often it is cancelled; what has expired or has left stays so."""
+        if self.states[order] not in ("placed", "paid", "cancelled"):
+            expired = self.states[order] == "expired"
+            with pytest.raises(lifecycle.TransitionRefused if expired else lifecycle.AlreadyShipped):
                 lifecycle.cancel(order)
             return
         lifecycle.cancel(order)
@@ -236,6 +261,118 @@ class Shop(RuleBasedStateMachine):
         assert [lifecycle.expire(order) for order in self.unpaid].count(True) == len(overdue)
         for order in overdue:
             self.end(order, "expired")
+
+    @rule(order=orders, share=shares, parcel=parcels)
+    def ship(self, order, share, parcel):
+        """Units of a paid order leave, in parts, each parcel once; no more than are still here."""
+        here = {sku: self.units[order][sku] - self.shipped[order][sku] for sku in self.units[order]}
+        lines = None if share == "all" else self.some(here, share)
+        act = partial(fulfillment.ship, order, lines, f"out-{parcel}")
+        if ("out", order, parcel) in self.references:
+            assert act().state == self.states[order]
+        elif self.states[order] not in ("paid", "partly_shipped"):
+            with pytest.raises(lifecycle.TransitionRefused):
+                act()
+        elif share == "too many":
+            with pytest.raises(fulfillment.TooManyShipped):
+                act()
+        else:
+            self.references.add(("out", order, parcel))
+            self.note_shipment(order, here if lines is None else {line.sku: line.quantity for line in lines})
+            assert act().state == self.states[order]
+
+    def note_shipment(self, order, units):
+        """Write down what has left."""
+        for sku, number in units.items():
+            self.shipped[order][sku] += number
+        whole = self.shipped[order] == self.units[order]
+        self.states[order] = "shipped" if whole else "partly_shipped"
+
+    @rule(order=orders, share=shares, parcel=parcels)
+    def take_back(self, order, share, parcel):
+        """Units that have left come back, each return once; no more than are out."""
+        out = {sku: self.shipped[order][sku] - self.back[order][sku] for sku in self.units[order]}
+        act = partial(fulfillment.take_back, order, self.some(out, share), f"back-{parcel}")
+        if ("back", order, parcel) in self.references:
+            assert act().state == self.states[order]
+        elif self.states[order] not in ("partly_shipped", "shipped", "returned"):
+            with pytest.raises(lifecycle.TransitionRefused):
+                act()
+        elif share == "too many" or not any(out.values()):
+            with pytest.raises(fulfillment.TooManyReturned):
+                act()
+        else:
+            self.references.add(("back", order, parcel))
+            self.note_return(order, {line.sku: line.quantity for line in self.some(out, share)})
+            assert act().state == self.states[order]
+
+    def note_return(self, order, units):
+        """Write down what is for sale again."""
+        for sku, number in units.items():
+            self.back[order][sku] += number
+            self.stock[sku] += number
+            self.sold[sku] -= number
+        if self.back[order] == self.units[order]:
+            self.states[order] = "returned"
+
+    def some(self, open_units, share):
+        """Return lines of a part of what is open, of all, or of more."""
+        most = {sku: units for sku, units in open_units.items() if units}
+        if share == "all" and most:
+            return [Line(sku, units) for sku, units in most.items()]
+        sku = max(open_units, key=lambda each: open_units[each])
+        return [Line(sku, open_units[sku] + 1 if share == "too many" else 1)]
+
+    def in_building(self, sku):
+        """Return what a count must find: units for sale, and those sold and not shipped."""
+        live = [order for order in self.units if self.states[order] not in ("cancelled", "expired")]
+        sold = sum(self.units[order].get(sku, 0) - self.shipped[order].get(sku, 0) for order in live)
+        return self.stock[sku] + sold
+
+    @rule(product=products, counted=st.integers(0, 12), again=st.booleans())
+    def take_stock(self, product, counted, again):
+        """The count becomes the stock, once; less than is sold or promised is refused."""
+        sku = self.skus[product]
+        row = Product.objects.get(sku=sku)
+        act = partial(take_stock, row, counted, reason="machine", reference=f"count-{next(self.causes)}")
+        difference = counted - self.in_building(sku)
+        if difference < 0 and self.available(sku) + difference < 0:
+            with pytest.raises(CountTooLow):
+                act()
+        else:
+            assert act().expected == counted - difference
+            self.stock[sku] += difference
+            if again:
+                act()
+
+    @rule(order=orders, cart=carts, product=products)
+    def die(self, order, cart, product):
+        """Killed before its commit, no step of an order, a reservation or a count has done anything."""
+        state, row = self.states[order], Product.objects.get(sku=self.skus[product])
+        steps = [("decided", partial(take_stock, row, 99, reason="x", reference=f"die-{next(self.causes)}"))]
+        if state == "placed" and order not in self.unpaid:
+            steps.append(("written", partial(lifecycle.pay, order)))
+        if state in ("placed", "paid"):
+            steps.append(("written", partial(lifecycle.cancel, order)))
+        if state in ("paid", "partly_shipped"):
+            steps.append(("written", partial(fulfillment.ship, order, None, "die")))
+        if not self.shortages(self.lines(cart)):
+            steps.append(("written", partial(reservations.reserve, self.lines(cart), TEN_MINUTES)))
+        for step, act in steps:
+            with crash_at(step), pytest.raises(Crash):
+                act()
+
+    @rule(cart=carts, way=st.sampled_from(WITH_CLAIMS))
+    def die_with_a_claim(self, cart, way):
+        """A buyer that is killed between its two transactions leaves a claim: the reconciler returns it."""
+        lines = self.lines(cart)
+        if self.is_refused(lines, way):
+            return
+        with patch("inventory.pending_claims.give_back"), crash_at("recorded"), pytest.raises(Crash):
+            checkout(lines, strategy=way)
+        assert audit() == [], "claimed units are accounted for"
+        STRATEGIES[way]().reconcile(older_than=0)
+        self.fold(way)
 
     def end(self, order, state):
         """Write down that an order ended and its units are back."""
@@ -295,6 +432,8 @@ class Shop(RuleBasedStateMachine):
             total += PRICES[self.skus.index(line.sku)] * line.quantity
         self.totals[order.pk], self.states[order.pk] = total, "placed"
         self.units[order.pk] = {line.sku: line.quantity for line in merge_lines(lines)}
+        self.shipped[order.pk] = dict.fromkeys(self.units[order.pk], 0)
+        self.back[order.pk] = dict.fromkeys(self.units[order.pk], 0)
         return order.pk
 
     @invariant()
@@ -310,17 +449,44 @@ class Shop(RuleBasedStateMachine):
             told = {order: (total, state) for order, total, state in cursor.fetchall()}
             assert told == {order: (self.totals[order], self.states[order]) for order in self.totals}
 
+    @invariant()
+    def a_count_finds_what_the_shop_says(self):
+        """The units for sale and those sold and not shipped, and nothing else, are in the building."""
+        rows = with_count(Product.objects.filter(sku__in=self.skus))
+        found = dict(rows.values_list("sku", "in_building"))
+        assert found == {sku: self.in_building(sku) for sku in self.skus}
+
+    @invariant()
+    def the_audit_finds_nothing(self):
+        """No law is broken after any step."""
+        COUNTED["steps"] += 1
+        assert audit() == []
+
+
+COUNTED: Counter[str] = Counter()
+
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200 if "HOLDFAST_STEPS" in os.environ else 300)
 @pytest.mark.django_db(transaction=True)
-def test_the_shop_keeps_its_books_whatever_is_done():
-    """Deliveries, counts, sales and failed sales by every sound strategy, in all sorts of orders."""
+def test_the_shop_keeps_its_books_whatever_is_done(capsys):
+    """Deliveries, sales, payments, shipments, returns, counts, and deaths in the middle of each."""
+    wanted = int(os.environ.get("HOLDFAST_STEPS", "0"))
+    examples, steps = (-(-wanted // EXAMPLE), EXAMPLE) if wanted else (12, 15)
+    COUNTED.clear()
     run_state_machine_as_test(
         Shop,
         settings=settings(
-            max_examples=12, stateful_step_count=15, phases=[Phase.generate], report_multiple_bugs=False
+            max_examples=examples,
+            stateful_step_count=steps,
+            phases=[Phase.generate],
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+            deadline=None,
         ),
     )
+    with capsys.disabled():
+        print(f"\nsteps of the shop, each audited: {COUNTED['steps']}")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -15,9 +15,9 @@ class Command(BaseCommand):
     """Asks the database about every sale that a strategy's ledger still has. Safe while the shop is open."""
 
     help = (
-        "Settle the sales that dead buyers left in the ledgers of redis_gate, segmented and async_reserve:"
-        " those with an order are struck, the units of the others go back on sale. Rebuild copies of the"
-        " stock (redis_script's too) that have drifted from the database."
+        "Settle the sales that dead buyers left in the ledgers of redis_gate, segmented, async_reserve and"
+        " unit_rows: those with an order are struck, the units of the others go back on sale. Rebuild copies"
+        " of the stock (redis_script's too) that have drifted from the database."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

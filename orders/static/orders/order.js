@@ -6,6 +6,9 @@
 const STATES = () => ({
   placed: gettext("placed, not paid yet"),
   paid: gettext("paid"),
+  partly_shipped: gettext("partly shipped"),
+  shipped: gettext("shipped"),
+  returned: gettext("returned: the pieces are back on the shelf"),
   cancelled: gettext("cancelled: the pieces went back on the shelf"),
   expired: gettext("expired: the pieces went back on the shelf"),
 });

@@ -212,7 +212,7 @@ def may_rest(point: Point) -> bool:
     """Whether units may wait for the reconciler: what would return them is down, refuses, or is dead."""
     if point.step.server == REDIS or point.fault in KILLS:
         return True
-    return point.fault.endswith("then down") and point.strategy == "async_reserve"
+    return point.fault.endswith("then down") and point.strategy in ("async_reserve", "unit_rows")
 
 
 def settle(strategy: str) -> None:

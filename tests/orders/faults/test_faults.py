@@ -55,7 +55,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(7200 
 SOUND = [name for name, each in STRATEGIES.items() if each.sound and not each.unconfigured()]
 """Without those on ZooKeeper, etcd and Redlock: their locks are the same code over another engine."""
 
-IN_TWO_PLACES = ["redis_script", "redis_gate", "segmented", "async_reserve"]
+IN_TWO_PLACES = ["redis_script", "redis_gate", "segmented", "async_reserve", "unit_rows"]
 """Strategies that take units in one step and sell them in another."""
 
 EXPLORED: Counter[str] = Counter()
@@ -259,7 +259,7 @@ def test_a_rule_taken_out_is_found(mutant, monkeypatch):
     assert violations(chosen)
 
 
-@pytest.mark.parametrize("strategy", ["async_reserve", "redis_gate", "redis_script"])
+@pytest.mark.parametrize("strategy", ["async_reserve", "unit_rows", "redis_gate", "redis_script"])
 def test_a_refusal_that_is_kept_unasked_is_found(strategy, monkeypatch):
     """Kept without asking the database, a refusal ends a request that only its own first try refused."""
     monkeypatch.setattr(idempotency, "_in_flight", Elsewhere())

@@ -1,0 +1,104 @@
+"""Counting what is in the building, and correcting the stock by the difference.
+
+In the building are the units for sale and those that are sold and not shipped yet. The ledger alone says how
+many that must be: what came in, corrections, less what left. Sales under way change neither side.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, When
+from django.db.models.functions import Coalesce
+
+from inventory.checkpoints import checkpoint
+from inventory.models import Product, StockMovement, Stocktake
+from inventory.segments import fold
+from inventory.services import change_stock
+
+Kind = StockMovement.Kind
+
+REFERENCE: Final = re.compile(r"[A-Za-z0-9._-]{1,60}\Z")
+MAX_COUNT: Final = 2**31 - 1
+
+_CHANGE = Case(When(kind__in=(Kind.RECEIVED, Kind.ADJUSTED), then=F("quantity")), default=0) - F("shipped")
+_MOVED = StockMovement.objects.filter(~Q(kind=Kind.SOLD), product=OuterRef("pk")).order_by().values("product")
+_IN_BUILDING = Coalesce(Subquery(_MOVED.annotate(total=Sum(_CHANGE)).values("total")), 0)
+
+
+class CountTooLow(ValueError):
+    """Fewer units were counted than are sold and not shipped, or reserved.
+
+    Args:
+        sku: the product. counted: units that were found. needed: units that are sold or reserved.
+    """
+
+    def __init__(self, sku: str, counted: int, needed: int) -> None:
+        self.sku, self.counted, self.needed = sku, counted, needed
+        super().__init__(
+            f"{sku}: {counted} counted, and {needed} are sold but not shipped, or reserved; count again, or "
+            "cancel orders and release reservations first"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with all three."""
+        return type(self), (self.sku, self.counted, self.needed)
+
+
+def with_count(products: QuerySet[Product]) -> QuerySet[Any]:
+    """Annotate `in_building`: the units that a physical count must find."""
+    return products.annotate(in_building=_IN_BUILDING)
+
+
+@transaction.atomic
+def take_stock(
+    product: Product, counted: int, *, reason: str, reference: str, staff: Any = None
+) -> Stocktake:
+    """Enter a count, and correct the stock by what it differs from the shop's own.
+
+    Args:
+        product: what was counted.
+        counted: units in the building, those of orders that aren't shipped yet included.
+        reason: why it was counted; kept with it.
+        reference: names this count, 1 to 60 letters, digits, '.', '_' or '-'. The same one again changes
+            nothing, so a form that is sent twice counts once.
+        staff: the user who counted, if one did.
+
+    Returns:
+        The count, with what was expected.
+
+    Raises:
+        ValueError: counted, reason or reference can't be.
+        CountTooLow: fewer than are sold or reserved: nothing is changed.
+    """
+    _check(counted, reason, reference)
+    fold([product])  # locks the product's row: of two counts the second sees the first
+    checkpoint("locked", sku=product.sku)
+    if made := Stocktake.objects.filter(product=product, reference=reference).first():
+        return made
+    row = with_count(Product.objects.filter(pk=product.pk)).get()
+    difference = counted - row.in_building
+    if difference < 0 and row.available + difference < 0:
+        raise CountTooLow(row.sku, counted, row.in_building - row.available)
+    checkpoint("decided", sku=product.sku)
+    if difference:
+        change_stock(product, Kind.ADJUSTED, difference, f"stocktake:{reference}:{row.sku}")
+    return Stocktake.objects.create(
+        product=product,
+        counted=counted,
+        expected=row.in_building,
+        reason=reason,
+        reference=reference,
+        staff=staff,
+    )
+
+
+def _check(counted: int, reason: str, reference: str) -> None:
+    if isinstance(counted, bool) or not isinstance(counted, int) or not 0 <= counted <= MAX_COUNT:
+        raise ValueError(f"counted {counted!r}: must be a whole number, 0 to {MAX_COUNT}")
+    if not reason.strip() or len(reason) > 200:
+        raise ValueError(f"reason {reason[:40]!r}: must have 1 to 200 characters")
+    if not REFERENCE.match(reference):
+        raise ValueError(f"reference {reference[:80]!r}: must be 1 to 60 letters, digits, '.', '_' or '-'")

@@ -1,0 +1,182 @@
+"""What leaves the building, and what comes back: shipments and returns of a paid order.
+
+Locks are taken in one order: the order's row, its items, then products by primary key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+
+from inventory.checkpoints import checkpoint
+from inventory.domain import InvalidCart, Line, merge_lines
+from inventory.models import StockMovement
+from inventory.services import record_shipment
+from orders.lifecycle import OrderUnknown, TransitionRefused, items_of, move, restock
+from orders.models import Order, OrderItem, Shipment
+
+State = Order.State
+
+_REFERENCE: Final = re.compile(r"[A-Za-z0-9._-]{1,60}\Z")
+_SHIPPABLE = (State.PAID, State.PARTLY_SHIPPED)
+_RETURNABLE = (State.PARTLY_SHIPPED, State.SHIPPED, State.RETURNED)
+
+Chosen = list[tuple[OrderItem, int]]
+
+
+class TooMany(ValueError):
+    """More units are to leave or to come back than can.
+
+    Args:
+        sku: the product. wanted: units that were named. open: units that can.
+    """
+
+    verb = "moved"
+
+    def __init__(self, sku: str, wanted: int, open: int) -> None:
+        self.sku, self.wanted, self.open = sku, wanted, open
+        super().__init__(f"{sku}: {wanted} {self.verb}, and only {open} can be")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with all three."""
+        return type(self), (self.sku, self.wanted, self.open)
+
+
+class TooManyShipped(TooMany):
+    """More units leave than were bought and not shipped yet."""
+
+    verb = "shipped"
+
+
+class TooManyReturned(TooMany):
+    """More units come back than were shipped and not returned yet."""
+
+    verb = "returned"
+
+
+def ship(order_id: UUID, lines: Iterable[Line] | None, reference: str, *, staff: Any = None) -> Order:
+    """Note that units of a paid order left the building.
+
+    Args:
+        order_id: the order's.
+        lines: what left; duplicates are merged. None: everything that hasn't left yet.
+        reference: names the parcel, 1 to 60 letters, digits, '.', '_' or '-'. The same one again changes
+            nothing, so a form that is sent twice ships once.
+        staff: the user who shipped it, if one did.
+
+    Returns:
+        The order, partly shipped or shipped.
+
+    Raises:
+        InvalidCart, ValueError: lines or reference can't be.
+        OrderUnknown: there is no such order.
+        TransitionRefused: it isn't paid, has ended, or has left as a whole.
+        TooManyShipped: more than was bought and is still here.
+    """
+    cart = None if lines is None else merge_lines(lines)
+    _check(reference)
+    with transaction.atomic(durable=True):
+        order = _locked(order_id)
+        if Shipment.objects.filter(item__order=order, reference=reference).exists():
+            return order
+        if order.state not in _SHIPPABLE:
+            raise TransitionRefused(order_id, order.state, State.SHIPPED)
+        items = items_of(order)
+        chosen = _everything(items) if cart is None else _choose(items, cart, _allocated, TooManyShipped)
+        _send(order, chosen, reference, staff)
+        order.state = State.SHIPPED if not any(item.allocated for item in items) else State.PARTLY_SHIPPED
+        move(order_id, order.state)
+        checkpoint("written", order=order_id)
+    return order
+
+
+def take_back(order_id: UUID, lines: Iterable[Line], reference: str) -> Order:
+    """Put returned units of a shipped order back into the stock.
+
+    Args:
+        order_id: the order's.
+        lines: what came back; duplicates are merged.
+        reference: names this return, as in `ship`. The same one again changes nothing.
+
+    Returns:
+        The order: returned when everything has left and come back.
+
+    Raises:
+        InvalidCart, ValueError: lines or reference can't be.
+        OrderUnknown: there is no such order.
+        TransitionRefused: nothing of it was shipped; it is cancelled instead.
+        TooManyReturned: more than was shipped and hasn't come back.
+    """
+    cart = merge_lines(lines)
+    _check(reference)
+    with transaction.atomic(durable=True):
+        order = _locked(order_id)
+        cause = f"returned:{order_id}:{reference}:"
+        if StockMovement.objects.filter(
+            cause__in=[cause + item.product.sku for item in items_of(order)]
+        ).exists():
+            return order
+        if order.state not in _RETURNABLE:
+            raise TransitionRefused(order_id, order.state, State.RETURNED)
+        items = items_of(order)
+        restock(order, _choose(items, cart, _returnable, TooManyReturned), cause, shipped=True)
+        if order.state == State.SHIPPED and not any(item.returnable for item in items_of(order)):
+            order.state = State.RETURNED
+            move(order_id, order.state)
+        checkpoint("written", order=order_id)
+    return order
+
+
+def _check(reference: str) -> None:
+    if not _REFERENCE.match(reference):
+        raise ValueError(f"reference {reference[:80]!r}: must be 1 to 60 letters, digits, '.', '_' or '-'")
+
+
+def _locked(order_id: UUID) -> Order:
+    order = Order.objects.select_for_update(no_key=True).filter(pk=order_id).first()
+    if order is None:
+        raise OrderUnknown(order_id)
+    checkpoint("locked", order=order_id)
+    return order
+
+
+def _allocated(item: OrderItem) -> int:
+    return item.allocated
+
+
+def _returnable(item: OrderItem) -> int:
+    return item.returnable
+
+
+def _everything(items: Sequence[OrderItem]) -> Chosen:
+    return [(item, item.allocated) for item in items if item.allocated]
+
+
+def _choose(
+    items: Sequence[OrderItem],
+    cart: Sequence[Line],
+    open_units: Callable[[OrderItem], int],
+    refusal: type[TooMany],
+) -> Chosen:
+    """Return the items that `cart` names with their units, in the order of the products' keys."""
+    wanted = {line.sku: line.quantity for line in cart}
+    if missing := wanted.keys() - {item.product.sku for item in items}:
+        raise InvalidCart("sku", min(missing), "is not in this order")
+    chosen = [(item, wanted[item.product.sku]) for item in items if item.product.sku in wanted]
+    for item, units in chosen:
+        if units > open_units(item):
+            raise refusal(item.product.sku, units, open_units(item))
+    return chosen
+
+
+def _send(order: Order, chosen: Chosen, reference: str, staff: Any) -> None:
+    for item, units in chosen:
+        item.shipped += units
+        OrderItem.objects.filter(pk=item.pk).update(shipped=F("shipped") + units)
+        Shipment.objects.create(item=item, quantity=units, reference=reference, staff=staff)
+        record_shipment(item.product, units, f"shipped:{order.pk}:{reference}:{item.product.sku}")

@@ -1,0 +1,100 @@
+"""Shipping and counting in the admin, as a clerk does it with mouse and keyboard."""
+
+import os
+from pathlib import Path
+from urllib.parse import urljoin
+
+import pytest
+from playwright.sync_api import expect
+
+from inventory.domain import Line
+from inventory.models import Product
+from orders.lifecycle import pay
+from orders.models import Order, Shipment
+from orders.services import checkout
+from tests.factories import ProductFactory
+
+SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")
+ORDERS, PRODUCTS = "/admin/orders/order/", "/admin/inventory/product/"
+
+
+@pytest.fixture
+def order():
+    """A paid order of three of ten mugs and a pen."""
+    for sku in ("mug", "pen"):
+        ProductFactory.create(sku=sku)
+    return pay(checkout([Line("mug", 3), Line("pen", 1)], "row_lock", customer="ann").pk)
+
+
+@pytest.fixture
+def open_admin(open_page, django_user_model, client):
+    """Open a page of the admin as a user who is signed in and may do everything."""
+    client.force_login(django_user_model.objects.create_superuser("ada", password="secret"))
+    cookie = {"name": "sessionid", "value": client.cookies["sessionid"].value}
+
+    def open_admin(address, **options):
+        page = open_page("/static/locking/held.js", **options)
+        page.context.add_cookies([{**cookie, "url": urljoin(page.url, "/")}])
+        page.goto(address)
+        return page
+
+    return open_admin
+
+
+def act(page, action):
+    """Choose every row and an action."""
+    page.locator("#action-toggle").check()
+    page.select_option("select[name=action]", action)
+    page.get_by_role("button", name="Go").click()
+
+
+def shoot(page, name):
+    """Take a screenshot where one is wanted."""
+    if SHOTS:
+        page.screenshot(path=str(Path(SHOTS) / f"{name}.png"), full_page=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_clerk_ships_a_part(open_admin, order, scheme):
+    """The page says what is left; two mugs leave; the list says partly shipped, and a refusal says why."""
+    page = open_admin(ORDERS, color_scheme=scheme)
+    act(page, "ship_orders")
+    expect(page.get_by_role("heading", name="Ship")).to_be_visible()
+    mugs = page.get_by_role("spinbutton", name="mug")
+    expect(mugs).to_have_value("3")
+    shoot(page, f"ship-{scheme}")
+    mugs.fill("2")
+    page.get_by_role("spinbutton", name="pen").fill("0")
+    page.get_by_label("Reason").fill("first parcel")
+    page.get_by_role("button", name="Ship").click()
+    expect(page.locator(".messagelist .success")).to_contain_text("is partly shipped")
+    shoot(page, f"orders-{scheme}")
+    assert [row.quantity for row in Shipment.objects.all()] == [2]
+    page.locator("#action-toggle").check()
+    page.select_option("select[name=action]", "cancel_orders")
+    page.locator(".actions input[name=reason]").fill("changed mind")
+    page.get_by_role("button", name="Go").click()
+    expect(page.locator(".messagelist")).to_contain_text("returned, not cancelled")
+    assert Order.objects.get().state == "partly_shipped"
+
+
+def test_the_page_that_asks_can_be_left(open_admin, order):
+    """Back to the list, and nothing was done."""
+    page = open_admin(ORDERS)
+    act(page, "ship_orders")
+    page.get_by_role("link", name="No, take me back").click()
+    expect(page.locator("#result_list")).to_be_visible()
+    assert not Shipment.objects.exists()
+
+
+def test_a_clerk_enters_a_stocktake(open_admin, order):
+    """Nine mugs were found where ten must be; the pens are left alone."""
+    page = open_admin(PRODUCTS)
+    act(page, "count_products")
+    page.get_by_role("spinbutton", name="mug").fill("9")
+    page.get_by_label("Reason").fill("yearly count")
+    shoot(page, "stocktake")
+    page.get_by_role("button", name="Stocktake").click()
+    expect(page.locator(".messagelist .success")).to_contain_text("9 counted, 10 expected")
+    shoot(page, "products")
+    assert dict(Product.objects.values_list("sku", "on_hand")) == {"mug": 6, "pen": 9}
