@@ -217,6 +217,7 @@ def _end(rows: QuerySet[StockReservation], state: StockReservation.State) -> lis
         uncount_units(row.customer, [(row.product, row.quantity)], reserved=True)
     if state is not State.USED:
         transaction.on_commit(lambda: forget_copies({row.product for row in live}), robust=True)
+        transaction.on_commit(lambda: _notice({row.product for row in live}), robust=True)
     return live
 
 

@@ -20,7 +20,8 @@ from inventory.domain import InvalidCart, Line, merge_lines
 from inventory.limits import uncount_units
 from inventory.models import StockMovement
 from inventory.services import change_stock
-from orders.models import Order, OrderItem
+from orders.events import publish
+from orders.models import Order, OrderEvent, OrderItem
 
 State = Order.State
 
@@ -152,6 +153,8 @@ def take_back(order_id: UUID, lines: Iterable[Line], reference: str) -> Order:
         cause = f"returned:{order_id}:{reference}:"
         if not StockMovement.objects.filter(cause__in=[cause + line.sku for line in cart]).exists():
             _restock(order, _returning(order, cart), cause)
+            back = [{"sku": line.sku, "quantity": line.quantity} for line in cart]
+            publish(order_id, OrderEvent.Kind.RETURNED, reference=reference, lines=back)
         return order
 
 
@@ -168,9 +171,15 @@ def _returning(order: Order, cart: Sequence[Line]) -> list[tuple[OrderItem, int]
 
 
 def _move(order_id: UUID, to: State, *conditions: Q) -> bool:
-    """Change the state, if the order is in one from which it may be; the row stays locked till the commit."""
+    """Change the state, if the order is in one from which it may be, and publish that.
+
+    The row stays locked until the commit.
+    """
     allowed = Order.objects.filter(*conditions, pk=order_id, state__in=TRANSITIONS[to])
-    return allowed.update(state=to) == 1
+    moved = allowed.update(state=to) == 1
+    if moved:
+        publish(order_id, OrderEvent.Kind(to))
+    return moved
 
 
 def _in_state(order_id: UUID, wanted: State, refusal: type[TransitionRefused]) -> Order:

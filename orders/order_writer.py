@@ -1,7 +1,7 @@
 """Writing orders: the rows of one sale, or of many, in a single statement.
 
-A round trip while a stock row is locked is what a hot product's buyers wait for, so order, items, movements
-and the client's key go together. PostgreSQL runs it as one: all of it, or none.
+A round trip while a stock row is locked is what a hot product's buyers wait for, so order, items, movements,
+the event and the client's key go together. PostgreSQL runs it as one: all of it, or none.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ fresh AS (
 placed AS (
     INSERT INTO orders_order (id, state, total, strategy, customer, pay_by, created_at)
     SELECT id, 'placed', total, strategy, customer, pay_by, created_at FROM fresh),
+event AS (
+    INSERT INTO orders_orderevent (order_id, kind, data, created_at, due_at)
+    SELECT id, 'placed', '{{}}', created_at, created_at FROM fresh),
 line AS (SELECT wish.*, created_at FROM wish JOIN fresh USING (id)),
 item AS (
     INSERT INTO orders_orderitem (order_id, product_id, quantity, unit_price)
