@@ -25,6 +25,7 @@ from urllib.parse import unquote
 import environ
 
 from config import embedded
+from config.api_keys import keys_of_callers
 from config.coordination import lock_aliases
 from config.redis_urls import as_broker
 
@@ -162,6 +163,12 @@ IDEMPOTENCY_KEY_REQUIRED = env.bool("IDEMPOTENCY_KEY_REQUIRED", default=False)  
 IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for which a key is known
 
 EVENTS_KEPT = env.int("EVENTS_KEPT", default=7 * 24 * 3600)  # seconds for which a delivered event is kept
+
+# Who sends a request, and what is allowed to whom: see `orders.callers`.
+API_KEYS = keys_of_callers(env.list("API_KEYS", default=[]))
+CALLER = env.str("CALLER", default="orders.callers.by_api_key" if API_KEYS else "orders.callers.anonymous")
+OPEN_DEMO = env.bool("OPEN_DEMO", default=DEBUG)  # anonymous callers may pay, and see every order
+PAYMENT_WEBHOOK_SECRETS = env.list("PAYMENT_WEBHOOK_SECRETS", default=[])  # any of them may have signed
 
 CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=as_broker(REDIS_URL))
 CELERY_TASK_ACKS_LATE = True  # a task of a killed worker is run again; the tasks here may be run twice

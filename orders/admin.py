@@ -157,11 +157,11 @@ class OrderEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # 
 class PaymentEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The inbox: what the payment provider sent, and what it did."""
 
-    list_display = ("received_at", "event_id", "kind", "order", "how")
+    list_display = ("received_at", "event_id", "kind", "reference", "order", "how")
     list_filter = ("outcome", "kind", "received_at")
     list_select_related = ("order",)
-    search_fields = ("=event_id", "=order__id")
-    search_help_text = _("Event id or order number")
+    search_fields = ("=event_id", "=reference", "=order__id")
+    search_help_text = _("Event id, payment or order number")
     list_per_page = 50
 
     class Media:
@@ -170,5 +170,5 @@ class PaymentEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  
     @admin.display(description=_("outcome"), ordering="outcome")
     def how(self, event: PaymentEvent) -> str:
         """Return the outcome with its shape."""
-        tones = {"paid": "good", "too_late": "warn", "wrong_amount": "warn"}
+        tones = {"paid": "good", "too_late": "warn", "wrong_amount": "warn", "paid_twice": "warn"}
         return badge(tones.get(event.outcome, "ended"), event.get_outcome_display())

@@ -72,10 +72,14 @@ class PaymentEvent(models.Model):
         ALREADY_PAID = "already_paid", _("already paid")
         TOO_LATE = "too_late", _("too late")
         WRONG_AMOUNT = "wrong_amount", _("wrong amount")
+        PAID_TWICE = "paid_twice", _("paid twice")
         IGNORED = "ignored", _("ignored")
 
     event_id = models.CharField(_("event id"), max_length=255, unique=True, help_text=_("The provider's."))
     kind = models.CharField(_("kind"), max_length=100)
+    reference = models.CharField(
+        _("payment"), max_length=255, blank=True, default="", help_text=_("The provider's id of the payment.")
+    )
     order = models.ForeignKey(
         "orders.Order",
         null=True,

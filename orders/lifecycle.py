@@ -94,11 +94,16 @@ def pay(order_id: UUID) -> Order:
     """
     with transaction.atomic(durable=True):
         checkpoint("paying", order=order_id)
-        paid = _move(order_id, State.PAID, _IN_TIME)
+        paid = mark_paid(order_id)
         checkpoint("written", order=order_id)
     if not paid:
         expire(order_id)
     return _in_state(order_id, State.PAID, PaymentTooLate)
+
+
+def mark_paid(order_id: UUID) -> bool:
+    """Mark the order as paid in the current transaction; False: it is not placed, or its window has ended."""
+    return _move(order_id, State.PAID, _IN_TIME)
 
 
 def cancel(order_id: UUID) -> Order:
