@@ -18,6 +18,7 @@ API_PATHS: Final = (
     "/checkout",
     "/orders/",
     "/reservations/",
+    "/payments/",
     "/products/",
     "/openapi.json",
     "/livez",

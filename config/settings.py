@@ -25,6 +25,7 @@ from urllib.parse import unquote
 import environ
 
 from config import embedded
+from config.api_keys import keys_of_callers
 from config.coordination import lock_aliases
 from config.redis_urls import as_broker
 
@@ -161,17 +162,27 @@ SOLD_OUT_KEPT = env.float("SOLD_OUT_KEPT", default=0.0)  # seconds for which a r
 IDEMPOTENCY_KEY_REQUIRED = env.bool("IDEMPOTENCY_KEY_REQUIRED", default=False)  # by `POST /checkout/`
 IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for which a key is known
 
+EVENTS_KEPT = env.int("EVENTS_KEPT", default=7 * 24 * 3600)  # seconds for which a delivered event is kept
+
+# Who sends a request, and what is allowed to whom: see `orders.callers`.
+API_KEYS = keys_of_callers(env.list("API_KEYS", default=[]))
+CALLER = env.str("CALLER", default="orders.callers.by_api_key" if API_KEYS else "orders.callers.anonymous")
+OPEN_DEMO = env.bool("OPEN_DEMO", default=DEBUG)  # anonymous callers may pay, and see every order
+PAYMENT_WEBHOOK_SECRETS = env.list("PAYMENT_WEBHOOK_SECRETS", default=[])  # any of them may have signed
+
 CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=as_broker(REDIS_URL))
 CELERY_TASK_ACKS_LATE = True  # a task of a killed worker is run again; the tasks here may be run twice
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TIMEZONE = "UTC"
 # Seconds. Whatever a task sweeps up is free before it comes, too, where somebody needs it: see the docs.
 CELERY_BEAT_SCHEDULE: dict[str, Any] = {
+    "relay events": {"task": "orders.tasks.relay_events", "schedule": 5},
     "expire orders": {"task": "orders.tasks.expire_orders", "schedule": 30},
     "sweep reservations": {"task": "inventory.tasks.sweep_reservations", "schedule": 30},
     "tell low stock": {"task": "inventory.tasks.tell_low_stock", "schedule": 300},
     "reconcile strategies": {"task": "inventory.tasks.reconcile", "schedule": 60},
     "audit stock": {"task": "orders.tasks.audit_stock", "schedule": 3600},
+    "forget events": {"task": "orders.tasks.forget_events", "schedule": 3600},
     "forget keys": {"task": "orders.tasks.forget_keys", "schedule": 3600},
 }
 RECONCILE_OLDER_THAN = env.int("RECONCILE_OLDER_THAN", default=60)  # seconds; younger sales may be at work

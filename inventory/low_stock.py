@@ -1,4 +1,4 @@
-"""Noticing that a product runs low: once each time it does, after the commit that made it so."""
+"""Noticing that a product runs low, or is back: once each time, after the commit that made it so."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import connection
+from django.dispatch import Signal
 
 from inventory.models import Product
-from inventory.signals import low_stock
+from inventory.signals import back_in_stock, low_stock
 
 # Units in segments and unit rows are on hand, too.
 _AVAILABLE = """
@@ -16,8 +17,8 @@ _AVAILABLE = """
  coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0) +
  (SELECT count(*) FROM inventory_stockunit WHERE product_id = product.id))
 """
-# Who sets the mark tells; of two who notice together the second finds it set. Rows are locked in the order of
-# their keys, as carts lock them.
+# Who changes a mark sends the signal; of two who notice together the second finds it changed. Rows are locked
+# in the order of their keys, as carts lock them.
 _ROWS = """
 SELECT id FROM inventory_product AS product
  WHERE (%(all)s OR id = ANY(%(keys)s::bigint[])) AND {} ORDER BY id FOR NO KEY UPDATE
@@ -26,24 +27,44 @@ _LOW = f"low_stock_since IS NULL AND low_stock_threshold IS NOT NULL AND {_AVAIL
 _NOT_LOW = (
     f"low_stock_since IS NOT NULL AND (low_stock_threshold IS NULL OR {_AVAILABLE} > low_stock_threshold)"
 )
-_MARK = f"""
-UPDATE inventory_product AS product SET low_stock_since = statement_timestamp()
- WHERE id IN ({_ROWS.format(_LOW)}) RETURNING id, {_AVAILABLE}
+_SOLD_OUT = f"sold_out_since IS NULL AND low_stock_threshold IS NOT NULL AND {_AVAILABLE} <= 0"
+_BACK = f"sold_out_since IS NOT NULL AND {_AVAILABLE} > 0"
+
+
+def _mark(column: str, value: str, rows: str) -> str:
+    return f"""
+UPDATE inventory_product AS product SET {column} = {value}
+ WHERE id IN ({_ROWS.format(rows)}) RETURNING id, {_AVAILABLE}
 """  # noqa: S608
-_UNMARK = f"UPDATE inventory_product SET low_stock_since = NULL WHERE id IN ({_ROWS.format(_NOT_LOW)})"  # noqa: S608
+
+
+_NOW = "statement_timestamp()"
+_MARKS: tuple[tuple[str, Signal | None], ...] = (
+    (_mark("low_stock_since", "NULL", _NOT_LOW), None),
+    (_mark("low_stock_since", _NOW, _LOW), low_stock),
+    (_mark("sold_out_since", "NULL", _BACK), back_in_stock),
+    (_mark("sold_out_since", _NOW, _SOLD_OUT), None),
+)
+"""Statements that bring the marks up to date, and the signal for each product that one of them changes."""
 
 
 def notice_low_stock(keys: Sequence[int] | None = None) -> int:
-    """Send `low_stock` for each product that has become low; return how many.
+    """Send `low_stock` and `back_in_stock` for the products that have become so; return how many signals.
 
     Args:
         keys: of these products; None: of all.
     """
     which: dict[str, Any] = {"all": keys is None, "keys": list(keys or ())}
+    changed: list[tuple[Signal, dict[int, int]]] = []
     with connection.cursor() as cursor:
-        cursor.execute(_UNMARK, which)
-        cursor.execute(_MARK, which)
-        low = dict(cursor.fetchall())
-    for product in Product.objects.filter(pk__in=low).order_by("pk"):
-        low_stock.send_robust(Product, product=product, available=int(low[product.pk]))
-    return len(low)
+        for statement, signal in _MARKS:
+            cursor.execute(statement, which)
+            if signal is not None:
+                changed.append((signal, dict(cursor.fetchall())))
+    return sum(_send(signal, available) for signal, available in changed)
+
+
+def _send(signal: Signal, available: dict[int, int]) -> int:
+    for product in Product.objects.filter(pk__in=available).order_by("pk"):
+        signal.send_robust(Product, product=product, available=int(available[product.pk]))
+    return len(available)

@@ -59,6 +59,7 @@ class Product(models.Model):
         help_text=_("Tell when no more than this are available; empty: never."),
     )
     low_stock_since = models.DateTimeField(_("low since"), null=True, editable=False)
+    sold_out_since = models.DateTimeField(_("sold out since"), null=True, editable=False)
     customer_limit = models.PositiveIntegerField(
         _("limit a customer"),
         null=True,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F, QuerySet
-from django.db.models.functions import Now
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Greatest, Least, Now
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Line, merge_lines
@@ -53,15 +53,22 @@ class Reserved:
         basket: names it from now on.
         lines: merged and sorted by SKU.
         expires_at: from then on the units may go to anybody.
+        state: live, used, released or expired.
     """
 
     basket: uuid.UUID
     lines: tuple[Line, ...]
     expires_at: datetime
+    state: str = State.LIVE.value
 
 
 def reserve(
-    lines: Iterable[Line], ttl: timedelta, customer: str = "", *, wait: float | None = 10.0
+    lines: Iterable[Line],
+    ttl: timedelta,
+    customer: str = "",
+    *,
+    wait: float | None = 10.0,
+    record: Callable[[Reserved], None] | None = None,
 ) -> Reserved:
     """Promise the units of `lines` to one basket, all or nothing, committed on return.
 
@@ -70,6 +77,7 @@ def reserve(
         ttl: how long the promise holds, more than nothing and at most `MAX_TTL`.
         customer: whose basket it is; needed for products with a limit a customer.
         wait: seconds to wait for a row that others have locked.
+        record: writes what belongs to the reservation, in its transaction; what it raises undoes everything.
 
     Raises:
         InvalidCart, UnknownProduct: see the checkout. ValueError: a ttl that can't be one.
@@ -82,8 +90,7 @@ def reserve(
         >>> reserve([Line("mug", 2)], timedelta(minutes=10), customer="ann")  # doctest: +SKIP
         Reserved(basket=UUID('…'), lines=(Line(sku='mug', quantity=2),), expires_at=…)
     """
-    if not timedelta(0) < ttl <= MAX_TTL:
-        raise ValueError(f"a reservation's ttl must be more than 0 and at most {MAX_TTL}, not {ttl}")
+    _require_ttl(ttl)
     cart = merge_lines(lines)
     with sale_transaction(wait):
         products = lock_products(cart)
@@ -92,10 +99,17 @@ def reserve(
         units = in_key_order(cart, products)
         _count(customer, units)
         made = _write(cart, ttl, customer, units)
+        if record is not None:
+            record(made)
         checkpoint("written")
         transaction.on_commit(lambda: forget_copies(products.values()), robust=True)
         transaction.on_commit(lambda: _notice(products.values()), robust=True)
     return made
+
+
+def _require_ttl(ttl: timedelta) -> None:
+    if not timedelta(0) < ttl <= MAX_TTL:
+        raise ValueError(f"a reservation's ttl must be more than 0 and at most {MAX_TTL}, not {ttl}")
 
 
 def _write(cart: tuple[Line, ...], ttl: timedelta, customer: str, units: Units) -> Reserved:
@@ -133,6 +147,47 @@ def _notice(products: Iterable[Product]) -> None:
         notice_low_stock(told)
 
 
+def find(basket: uuid.UUID) -> Reserved:
+    """Return a reservation as it is now; one whose time has run out is expired, whether it was swept or not.
+
+    Raises:
+        ReservationGone: there never was such a basket.
+    """
+    rows = list(
+        StockReservation.objects.filter(basket=basket)
+        .select_related("product")
+        .annotate(overdue=Q(state=State.LIVE, expires_at__lte=Now()))
+    )
+    if not rows:
+        raise ReservationGone(basket)
+    lines = tuple(sorted(Line(row.product.sku, row.quantity) for row in rows))
+    state = State.EXPIRED if rows[0].overdue else State(rows[0].state)
+    return Reserved(basket, lines, rows[0].expires_at, state.value)
+
+
+def extend(basket: uuid.UUID, ttl: timedelta, *, wait: float | None = 10.0) -> Reserved:
+    """Let a live reservation last for at least `ttl` from now; it is never shortened.
+
+    Args:
+        basket: what `reserve` returned.
+        ttl: more than nothing and at most `MAX_TTL`. In all a reservation lasts for `MAX_TTL` at most.
+        wait: seconds to wait for a row that others have locked.
+
+    Raises:
+        ReservationGone: it has ended, or its time has run out. ValueError: a ttl that can't be one.
+        Busy: the rows stayed locked.
+    """
+    _require_ttl(ttl)
+    rows = StockReservation.objects.filter(basket=basket, state=State.LIVE)
+    with sale_transaction(wait):
+        lock_rows(rows.values_list("product_id", flat=True))
+        latest = Least(Now() + ttl, F("created_at") + MAX_TTL)
+        if not rows.filter(expires_at__gt=Now()).update(expires_at=Greatest(F("expires_at"), latest)):
+            raise _gone(basket)
+        checkpoint("written")
+    return find(basket)
+
+
 def release(basket: uuid.UUID) -> None:
     """Give a basket's units back before their time.
 
@@ -158,7 +213,9 @@ def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500) -> in
     if not chosen:
         return 0
     with sale_transaction():
-        return len(_end(StockReservation.objects.filter(pk__in=chosen), State.EXPIRED))
+        # Compared again under the lock: meanwhile one of them may have been extended.
+        still = StockReservation.objects.filter(pk__in=chosen, expires_at__lte=Now())
+        return len(_end(still, State.EXPIRED))
 
 
 def use(basket: uuid.UUID, record: Callable[[Mapping[str, Product]], None], *, wait: float | None) -> None:
@@ -217,6 +274,7 @@ def _end(rows: QuerySet[StockReservation], state: StockReservation.State) -> lis
         uncount_units(row.customer, [(row.product, row.quantity)], reserved=True)
     if state is not State.USED:
         transaction.on_commit(lambda: forget_copies({row.product for row in live}), robust=True)
+        transaction.on_commit(lambda: _notice({row.product for row in live}), robust=True)
     return live
 
 

@@ -30,7 +30,7 @@ def sweep_reservations() -> int:
 @shared_task
 @distributed_lock(key="'stock:low'", wait=0, on_conflict="skip", atomic=False)
 def tell_low_stock() -> int:
-    """Send `low_stock` for products that became low unnoticed: a worker died after its commit."""
+    """Send `low_stock` and `back_in_stock` for what went unnoticed: a worker died after its commit."""
     return notice_low_stock()
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
@@ -13,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from inventory.admin_parts import STYLES, ReadOnly, ReasonForm, badge, reason
 from orders.admin_actions import PAY, SHIP, TAKE_BACK, carry_out, tell
 from orders.lifecycle import TransitionRefused, cancel
-from orders.models import IdempotencyKey, Order, OrderItem, Shipment
+from orders.models import IdempotencyKey, Order, OrderEvent, OrderItem, PaymentEvent, Shipment
 
 
 class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
@@ -148,3 +149,77 @@ class IdempotencyKeyAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
     search_fields = ("=key", "=scope", "=order__id")
     search_help_text = _("Key, customer or order number")
     list_per_page = 50
+
+
+class DeliveryFilter(admin.SimpleListFilter):
+    """How far an event's delivery is."""
+
+    title = _("delivery")
+    parameter_name = "delivery"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the choices."""
+        return [("open", _("not delivered")), ("failing", _("failing")), ("done", _("delivered"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[OrderEvent]) -> QuerySet[OrderEvent]:
+        """Return the events of the choice."""
+        conditions = {
+            "open": Q(delivered_at=None),
+            "failing": Q(delivered_at=None) & ~Q(error=""),
+            "done": Q(delivered_at__isnull=False),
+        }
+        return queryset.filter(conditions.get(self.value() or "", Q()))
+
+
+@admin.register(OrderEvent)
+class OrderEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """The outbox: what was delivered, what waits, and what fails."""
+
+    list_display = ("id", "created_at", "order", "kind", "how", "attempts", "delivered_at")
+    list_filter = (DeliveryFilter, "kind", "created_at")
+    list_select_related = ("order",)
+    search_fields = ("=order__id",)
+    search_help_text = _("Order number")
+    list_per_page = 50
+    actions = ("retry_now",)
+
+    class Media:
+        css = STYLES
+
+    @admin.display(description=_("delivery"))
+    def how(self, event: OrderEvent) -> str:
+        """Return how far the delivery is, with its shape."""
+        if event.delivered_at is not None:
+            return badge("good", _("delivered"))
+        return badge("warn", _("failing")) if event.error else badge("open", _("not delivered"))
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """Users with the permission to change events may have one retried."""
+        return request.user.has_perm("orders.change_orderevent")
+
+    @admin.action(description=_("Retry the delivery now"), permissions=["retry"])
+    def retry_now(self, request: HttpRequest, events: QuerySet[OrderEvent]) -> None:
+        """Make undelivered events due, whatever pause they are in."""
+        due = events.filter(delivered_at=None).update(due_at=Now())
+        self.message_user(request, _("%(due)s events are due now.") % {"due": due})
+
+
+@admin.register(PaymentEvent)
+class PaymentEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """The inbox: what the payment provider sent, and what it did."""
+
+    list_display = ("received_at", "event_id", "kind", "reference", "order", "how")
+    list_filter = ("outcome", "kind", "received_at")
+    list_select_related = ("order",)
+    search_fields = ("=event_id", "=reference", "=order__id")
+    search_help_text = _("Event id, payment or order number")
+    list_per_page = 50
+
+    class Media:
+        css = STYLES
+
+    @admin.display(description=_("outcome"), ordering="outcome")
+    def how(self, event: PaymentEvent) -> str:
+        """Return the outcome with its shape."""
+        tones = {"paid": "good", "too_late": "warn", "wrong_amount": "warn", "paid_twice": "warn"}
+        return badge(tones.get(event.outcome, "ended"), event.get_outcome_display())

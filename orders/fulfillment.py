@@ -17,8 +17,9 @@ from inventory.checkpoints import checkpoint
 from inventory.domain import InvalidCart, Line, merge_lines
 from inventory.models import StockMovement
 from inventory.services import record_shipment
+from orders.events import publish
 from orders.lifecycle import OrderUnknown, TransitionRefused, items_of, move, restock
-from orders.models import Order, OrderItem, Shipment
+from orders.models import Order, OrderEvent, OrderItem, Shipment
 
 State = Order.State
 
@@ -89,6 +90,7 @@ def ship(order_id: UUID, lines: Iterable[Line] | None, reference: str, *, staff:
         items = items_of(order)
         chosen = _everything(items) if cart is None else _choose(items, cart, _allocated, TooManyShipped)
         _send(order, chosen, reference, staff)
+        _publish(order, OrderEvent.Kind.SHIPPED, chosen, reference)
         order.state = State.SHIPPED if not any(item.allocated for item in items) else State.PARTLY_SHIPPED
         move(order_id, order.state)
         checkpoint("written", order=order_id)
@@ -124,7 +126,9 @@ def take_back(order_id: UUID, lines: Iterable[Line], reference: str) -> Order:
         if order.state not in _RETURNABLE:
             raise TransitionRefused(order_id, order.state, State.RETURNED)
         items = items_of(order)
-        restock(order, _choose(items, cart, _returnable, TooManyReturned), cause, shipped=True)
+        chosen = _choose(items, cart, _returnable, TooManyReturned)
+        restock(order, chosen, cause, shipped=True)
+        _publish(order, OrderEvent.Kind.RETURNED, chosen, reference)
         if order.state == State.SHIPPED and not any(item.returnable for item in items_of(order)):
             order.state = State.RETURNED
             move(order_id, order.state)
@@ -180,3 +184,8 @@ def _send(order: Order, chosen: Chosen, reference: str, staff: Any) -> None:
         OrderItem.objects.filter(pk=item.pk).update(shipped=F("shipped") + units)
         Shipment.objects.create(item=item, quantity=units, reference=reference, staff=staff)
         record_shipment(item.product, units, f"shipped:{order.pk}:{reference}:{item.product.sku}")
+
+
+def _publish(order: Order, kind: OrderEvent.Kind, chosen: Chosen, reference: str) -> None:
+    lines = [{"sku": item.product.sku, "quantity": units} for item, units in chosen]
+    publish(order.pk, kind, reference=reference, lines=lines)

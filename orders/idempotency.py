@@ -13,18 +13,20 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
+from django.db import IntegrityError
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.http.request import HttpHeaders
 
 from inventory.domain import Busy, LimitReached, SoldOut
 from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, OutcomeUnknown
-from inventory.reservations import ReservationGone
+from inventory.reservations import ReservationGone, Reserved
 from inventory.segments import is_short
 from orders.json_responses import address_of, json_answer
 from orders.models import IdempotencyKey
@@ -36,7 +38,10 @@ _IN_META = HttpHeaders.to_wsgi_name(HEADER)  # there without the mapping of all 
 _FINAL = (SoldOut, LimitReached, ReservationGone)
 """Refusals that are kept: the same key never gets another answer. *Busy* and an outage are asked again."""
 
-_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
+KEY_RULE = "1 to 255 visible ASCII characters"
+KEY_PATTERN = r"^[!-~]{1,255}$"
+"""As it is published; quotes around the key are taken off before."""
+_KEY = re.compile(KEY_PATTERN.replace("$", r"\Z"))
 _lock = threading.Lock()
 _in_flight: set[tuple[str, str]] = set()
 
@@ -46,7 +51,7 @@ def client_key(request: HttpRequest, scope: str) -> ClientKey | None:
 
     Args:
         request: its body is part of the fingerprint, so another body under the same key is found out.
-        scope: whose key it is: two customers may choose the same one.
+        scope: the authenticated caller whose key it is: two callers may choose the same one.
 
     Raises:
         Problem: it is missing where `settings.IDEMPOTENCY_KEY_REQUIRED`, or can't be one.
@@ -58,9 +63,28 @@ def client_key(request: HttpRequest, scope: str) -> ClientKey | None:
         return None
     key = given[1:-1] if len(given) > 1 and given[0] == given[-1] == '"' else given
     if not _KEY.match(key):
-        raise Problem(INVALID, f"{HEADER} must be 1 to 255 visible ASCII characters; send a UUID.", errors=[])
+        raise Problem(INVALID, f"{HEADER} must be {KEY_RULE}; send a UUID.", errors=[])
     fingerprint = hashlib.sha256(request.path.encode() + b"\0" + request.body).hexdigest()
     return ClientKey(scope, key, fingerprint)
+
+
+def write_reservation_key(key: ClientKey, made: Reserved, body: Mapping[str, Any]) -> None:
+    """Keep the answer of a reservation in its transaction.
+
+    Raises:
+        RepeatedKey: the key has an answer already; the transaction must be rolled back.
+    """
+    try:
+        IdempotencyKey.objects.create(
+            scope=key.scope,
+            key=key.key,
+            fingerprint=key.fingerprint,
+            status=CREATED,
+            body=body,
+            basket=made.basket,
+        )
+    except IntegrityError as error:
+        raise RepeatedKey(key.scope, key.key) from error
 
 
 def once(key: ClientKey | None, work: Callable[[], HttpResponse]) -> HttpResponse:
@@ -68,7 +92,7 @@ def once(key: ClientKey | None, work: Callable[[], HttpResponse]) -> HttpRespons
 
     Args:
         key: the request's; without one `work` is simply done.
-        work: places the order with the key, and returns the answer.
+        work: places the order or makes the reservation with the key, and returns the answer.
 
     Raises:
         Problem: the key is in progress, or was used for another request. And whatever `work` raises.
@@ -114,6 +138,8 @@ def _answered(key: ClientKey) -> HttpResponse | None:
     headers = {"Idempotency-Replayed": "true"}
     if row.order_id:
         headers["Location"] = address_of("order", row.order_id)
+    elif row.basket:
+        headers["Location"] = address_of("reservation", row.basket)
     return json_answer(row.body, status=row.status, media=media, headers=headers)
 
 
@@ -152,8 +178,8 @@ def _kept(key: ClientKey, error: Exception) -> HttpResponse:
         body=document(problem),
     )
     IdempotencyKey.objects.bulk_create([row], ignore_conflicts=True)
-    sold = IdempotencyKey.objects.filter(scope=key.scope, key=key.key).exclude(order=None)
-    faster = _answered(key) if sold.exists() else None
+    done = IdempotencyKey.objects.filter(scope=key.scope, key=key.key, status=CREATED)
+    faster = _answered(key) if done.exists() else None
     if faster is None:
         raise error
     return faster

@@ -20,7 +20,8 @@ from inventory.checkpoints import checkpoint
 from inventory.limits import uncount_units
 from inventory.models import StockMovement
 from inventory.services import change_stock
-from orders.models import Order, OrderItem
+from orders.events import publish
+from orders.models import Order, OrderEvent, OrderItem
 
 State = Order.State
 
@@ -93,7 +94,7 @@ def pay(order_id: UUID) -> Order:
     """
     with transaction.atomic(durable=True):
         checkpoint("paying", order=order_id)
-        paid = move(order_id, State.PAID, _IN_TIME)
+        paid = mark_paid(order_id)
         checkpoint("written", order=order_id)
     if not paid:
         expire(order_id)
@@ -101,6 +102,14 @@ def pay(order_id: UUID) -> Order:
     if order.state not in _SINCE_PAID:
         raise PaymentTooLate(order_id, order.state, State.PAID)
     return order
+
+
+def mark_paid(order_id: UUID) -> bool:
+    """Mark the order as paid in the current transaction; False: it is not placed, or its window has ended."""
+    paid = move(order_id, State.PAID, _IN_TIME)
+    if paid:
+        publish(order_id, OrderEvent.Kind.PAID)
+    return paid
 
 
 def cancel(order_id: UUID) -> Order:
@@ -150,6 +159,7 @@ def _end(order_id: UUID, to: State, *conditions: Q) -> bool:
         checkpoint("ending", order=order_id)
         if not move(order_id, to, *conditions):
             return False
+        publish(order_id, OrderEvent.Kind(to))
         order = Order.objects.get(pk=order_id)
         units = [(item, item.allocated) for item in items_of(order) if item.allocated]
         restock(order, units, f"restock:{order_id}:", shipped=False)

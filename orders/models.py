@@ -30,6 +30,14 @@ class Order(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     state = models.CharField(_("state"), max_length=20, choices=State.choices, default=State.PLACED)
     customer = models.CharField(_("customer"), max_length=100, blank=True, default="")
+    scope = models.CharField(
+        _("scope"),
+        max_length=100,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("The authenticated caller whose order it is; empty: anybody's who knows its id."),
+    )
     pay_by = models.DateTimeField(
         _("pay by"), null=True, blank=True, help_text=_("Unpaid, it expires then and its units go back.")
     )
@@ -40,7 +48,12 @@ class Order(models.Model):
 
     class Meta:
         ordering = ("-created_at", "-pk")
-        indexes = (models.Index(fields=("pay_by",), condition=Q(state="placed"), name="order_unpaid_by_end"),)
+        indexes = (
+            models.Index(fields=("pay_by",), condition=Q(state="placed"), name="order_unpaid_by_end"),
+            models.Index(
+                fields=("scope", "-created_at", "-id"), condition=~Q(scope=""), name="order_of_scope_by_date"
+            ),
+        )
         verbose_name = _("order")
         verbose_name_plural = _("orders")
         constraints = (
@@ -158,9 +171,9 @@ class Shipment(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """The answer to a request that a client may send again: an order, or a refusal, kept with its key.
+    """The answer to a request that a client may send again: an order, a reservation or a refusal.
 
-    A successful one is written in the order's own transaction, so there is never one without the other.
+    A successful one is written in the transaction of its order or reservation: never one without the other.
     """
 
     scope = models.CharField(_("scope"), max_length=100, blank=True, default="", help_text=_("Whose key."))
@@ -170,6 +183,9 @@ class IdempotencyKey(models.Model):
     body = models.JSONField(_("body"))
     order = models.ForeignKey(
         Order, null=True, on_delete=models.CASCADE, related_name="idempotency_keys", verbose_name=_("order")
+    )
+    basket = models.UUIDField(
+        _("basket"), null=True, editable=False, help_text=_("The reservation that was made with it.")
     )
     created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False, db_index=True)
 
@@ -183,7 +199,10 @@ class IdempotencyKey(models.Model):
         return self.key
 
 
-# The lab's own: found by Django where it looks for models.
+# Those in files of their own: found by Django where it looks for models.
+from orders.event_models import OrderEvent, PaymentEvent  # noqa: E402
 from orders.lab.models import LabEvent, LabRun  # noqa: E402
 
-__all__ = ["IdempotencyKey", "LabEvent", "LabRun", "Order", "OrderItem", "Shipment"]
+__all__ = [
+    "IdempotencyKey", "LabEvent", "LabRun", "Order", "OrderEvent", "OrderItem", "PaymentEvent", "Shipment"
+]  # fmt: skip

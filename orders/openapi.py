@@ -1,44 +1,46 @@
-"""The interface described for programs, as OpenAPI 3.1; bounds and problems come from where they are kept."""
+"""The interface described for programs, as OpenAPI 3.1.
+
+Bodies come from `orders.schemas`, which validates them; problems and patterns from where they are kept.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
-from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN
-from inventory.reservations import MAX_TTL
-from orders import problems
-from orders.models import Order
-from orders.parsing import DEFAULT_TTL
+from pydantic import TypeAdapter
+
+from orders import problems, schemas
+from orders.idempotency import HEADER, KEY_PATTERN, KEY_RULE
+from orders.payment_webhook import HEADER as SIGNATURE_HEADER
+from orders.payment_webhook import PaymentNotice
 from orders.problems import PROBLEM_TYPES, ProblemType
+from orders.schemas import Sku
 
 Schema = dict[str, Any]
 
-_PATTERN = SKU_PATTERN.replace(r"\Z", "$")
-_MONEY: Schema = {"type": "string", "pattern": r"^\d+\.\d{2}$", "description": "a float can't be trusted"}
 _UUID: Schema = {"type": "string", "format": "uuid"}
-_TIME: Schema = {"type": "string", "format": "date-time"}
-_CUSTOMER: Schema = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 100,
-    "pattern": r"^[ -~]+$",
-    "description": "Who buys, for limits a customer and as the scope of keys. The shop in front checks it.",
-}
 _SERVER = (problems.UNAVAILABLE, problems.OUTCOME_UNKNOWN)
 _RUSH = (problems.TOO_MANY, problems.BUSY)
 _BODY = (problems.INVALID, problems.TOO_LARGE, problems.MEDIA_TYPE)
+_KEYS = (problems.KEY_MISSING, problems.KEY_IN_PROGRESS, problems.KEY_REUSED)
+_CALLER = (problems.UNAUTHORIZED,)
 
-
-def _object(required: Iterable[str] = (), *, closed: bool = True, **properties: Schema) -> Schema:
-    names = list(required) or list(properties)
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": names,
-        **({"additionalProperties": False} if closed else {}),
-    }
+_BODIES: Final[dict[str, Any]] = {
+    "Cart": schemas.Cart,
+    "ReservedCart": schemas.ReservedCart,
+    "ReservationBody": schemas.ReservationBody,
+    "ExtensionBody": schemas.ExtensionBody,
+    "EmptyBody": schemas.EmptyBody,
+    "PaymentNotice": PaymentNotice,
+    "Order": schemas.OrderData,
+    "Orders": schemas.OrdersData,
+    "Reservation": schemas.ReservationData,
+    "Products": schemas.ProductsData,
+    "Payment": schemas.PaymentResult,
+}
+"""By the name in the document: what validates a request, or types an answer."""
 
 
 def _ref(name: str) -> Schema:
@@ -46,51 +48,25 @@ def _ref(name: str) -> Schema:
 
 
 def _schemas() -> dict[str, Schema]:
-    quantity = {"type": "integer", "minimum": 1, "maximum": MAX_QUANTITY}
-    line = _object(sku={"type": "string", "pattern": _PATTERN}, quantity=quantity)
-    lines = {"type": "array", "items": _ref("Line"), "minItems": 1, "maxItems": MAX_LINES}
-    bought = _object(sku={"type": "string"}, quantity=quantity, unit_price=_MONEY)
-    ttl = {"type": "integer", "minimum": 1, "maximum": int(MAX_TTL.total_seconds()), "default": DEFAULT_TTL}
-    return {
-        "Line": line,
-        "Cart": {
-            "oneOf": [
-                _object(("lines",), lines=lines, customer=_CUSTOMER),
-                _object(("reservation",), reservation=_UUID, customer=_CUSTOMER),
-            ],
-            "description": "What to buy: lines, or a reservation. Under DEBUG `strategy` may be chosen, too.",
-        },
-        "Order": _object(
-            id=_UUID,
-            state={"type": "string", "enum": list(Order.State.values)},
-            total=_MONEY,
-            strategy={"type": "string"},
-            customer={"type": "string"},
-            created_at=_TIME,
-            pay_by={"type": ["string", "null"], "format": "date-time"},
-            lines={"type": "array", "items": bought, "minItems": 1},
-        ),
-        "Wish": _object(("lines",), lines=lines, ttl=ttl, customer=_CUSTOMER),
-        "Reservation": _object(reservation=_UUID, expires_at=_TIME, lines=lines),
-        "Product": _object(
-            sku={"type": "string", "pattern": _PATTERN},
-            name={"type": "string"},
-            price=_MONEY,
-            on_hand={"type": "integer"},
-            available={"type": "integer"},
-        ),
-        "Products": _object(
-            products={"type": "array", "items": _ref("Product")}, next={"type": ["string", "null"]}
-        ),
-        "Problem": _object(
-            ("type", "title", "status", "detail"),
-            closed=False,
-            type={"type": "string", "enum": [f"/problems/#{kind.slug}" for kind in PROBLEM_TYPES]},
-            title={"type": "string"},
-            status={"type": "integer"},
-            detail={"type": "string"},
-        ),
-    }
+    """Return the schemas of all bodies under their names, and those that they refer to."""
+    made, shared = TypeAdapter.json_schemas(
+        [(name, "validation", TypeAdapter(body)) for name, body in _BODIES.items()],
+        ref_template="#/components/schemas/{model}",
+    )
+    named = {name: made[name, "validation"] for name in _BODIES}
+    return {**named, **shared["$defs"], "Problem": _PROBLEM}
+
+
+_PROBLEM: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string", "enum": [f"/problems/#{kind.slug}" for kind in PROBLEM_TYPES]},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+    },
+    "required": ["type", "title", "status", "detail"],
+}
 
 
 def _answers(status: int, schema: str | None, kinds: Iterable[ProblemType], **headers: str) -> Schema:
@@ -111,7 +87,17 @@ def _problem() -> Schema:
     return {"description": "", "content": {"application/problem+json": {"schema": _ref("Problem")}}}
 
 
-def _takes(schema: Schema) -> Schema:
+def _operation(name: str, summary: str, responses: Schema, *parameters: Schema, takes: str = "") -> Schema:
+    operation: Schema = {"operationId": name, "summary": summary, "responses": responses}
+    if parameters:
+        operation["parameters"] = list(parameters)
+    if takes:
+        operation["requestBody"] = _takes(*takes.split("|"))
+    return operation
+
+
+def _takes(*names: str) -> Schema:
+    schema = _ref(names[0]) if len(names) == 1 else {"oneOf": [_ref(name) for name in names]}
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
@@ -119,73 +105,115 @@ def _parameter(name: str, where: str, schema: Schema) -> Schema:
     return {"name": name, "in": where, "required": where == "path", "schema": schema}
 
 
+def _key() -> Schema:
+    schema = {"type": "string", "pattern": KEY_PATTERN, "description": KEY_RULE}
+    return _parameter(HEADER, "header", schema)
+
+
 def _checkout() -> Schema:
-    refusals = (problems.SOLD_OUT, problems.LIMIT, problems.RESERVATION_GONE, *_RUSH)
-    keys = (problems.KEY_MISSING, problems.KEY_IN_PROGRESS, problems.KEY_REUSED)
-    key = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[!#-~]+$"}
+    refusals = (problems.NOT_FOUND, problems.SOLD_OUT, problems.LIMIT, problems.RESERVATION_GONE, *_RUSH)
+    return _operation(
+        "checkout",
+        "Place an order. A repeated Idempotency-Key gets the first answer again.",
+        _answers(201, "Order", (*_BODY, *_CALLER, *refusals, *_KEYS), Location="string"),
+        _key(),
+        takes="Cart|ReservedCart",
+    )
+
+
+def _reserve() -> Schema:
+    kinds = (*_BODY, *_CALLER, problems.SOLD_OUT, problems.LIMIT, *_RUSH, *_KEYS)
+    return _operation(
+        "reserve",
+        "Reserve units for a while; checkout takes the reservation's id. A repeated key reserves once.",
+        _answers(201, "Reservation", kinds, Location="string"),
+        _key(),
+        takes="ReservationBody",
+    )
+
+
+def _reservation() -> Schema:
+    path = _parameter("reservation", "path", _UUID)
+    gone = (problems.NOT_FOUND, problems.RESERVATION_GONE, problems.BUSY)
     return {
-        "operationId": "checkout",
-        "summary": "Place an order. A repeated Idempotency-Key gets the first answer again.",
-        "parameters": [_parameter("Idempotency-Key", "header", key)],
-        "requestBody": _takes(_ref("Cart")),
-        "responses": _answers(
-            201, "Order", (*_BODY, problems.NOT_FOUND, *refusals, *keys), Location="string"
+        "get": _operation(
+            "reservation",
+            "Show a reservation and its state.",
+            _answers(200, "Reservation", (problems.NOT_FOUND,)),
+            path,
+        ),
+        "delete": _operation(
+            "release",
+            "Give a reservation's units back before its time.",
+            _answers(204, None, gone),
+            path,
         ),
     }
 
 
-def _reserve() -> Schema:
-    kinds = (*_BODY, problems.SOLD_OUT, problems.LIMIT, *_RUSH)
-    return {
-        "operationId": "reserve",
-        "summary": "Keep units for a while; checkout takes the reservation's id.",
-        "requestBody": _takes(_ref("Wish")),
-        "responses": _answers(201, "Reservation", kinds, Location="string"),
-    }
-
-
-def _release() -> Schema:
-    kinds = (problems.NOT_FOUND, problems.RESERVATION_GONE, problems.BUSY)
-    return {
-        "operationId": "release",
-        "summary": "Give a reservation's units back before its time.",
-        "parameters": [_parameter("reservation", "path", _UUID)],
-        "responses": _answers(204, None, kinds),
-    }
+def _extend() -> Schema:
+    kinds = (*_BODY, problems.NOT_FOUND, problems.RESERVATION_GONE, problems.BUSY)
+    return _operation(
+        "extend",
+        "Let a reservation last for `ttl` seconds from now at least, for a week in all at most.",
+        _answers(200, "Reservation", kinds),
+        _parameter("reservation", "path", _UUID),
+        takes="ExtensionBody",
+    )
 
 
 def _change(verb: str, summary: str, *refusals: ProblemType) -> Schema:
-    return {
-        "operationId": verb,
-        "summary": summary,
-        "parameters": [_parameter("order", "path", _UUID)],
-        "requestBody": _takes({"type": "object", "maxProperties": 0}),
-        "responses": _answers(200, "Order", (*_BODY, problems.NOT_FOUND, *refusals)),
-    }
+    return _operation(
+        verb,
+        summary,
+        _answers(200, "Order", (*_BODY, *_CALLER, problems.NOT_FOUND, *refusals)),
+        _parameter("order", "path", _UUID),
+        takes="EmptyBody",
+    )
 
 
 def _show_order() -> Schema:
-    return {
-        "operationId": "order",
-        "summary": "Show an order.",
-        "parameters": [_parameter("order", "path", _UUID)],
-        "responses": _answers(200, "Order", (problems.NOT_FOUND,)),
-    }
+    return _operation(
+        "order",
+        "Show an order.",
+        _answers(200, "Order", (*_CALLER, problems.NOT_FOUND)),
+        _parameter("order", "path", _UUID),
+    )
+
+
+def _list_orders() -> Schema:
+    return _operation(
+        "orders",
+        "List a page of the caller's orders, the newest first; `next` leads to the following one.",
+        _answers(200, "Orders", (problems.INVALID, *_CALLER, problems.FORBIDDEN)),
+        _parameter("cursor", "query", {"type": "string"}),
+    )
 
 
 def _list_products() -> Schema:
-    return {
-        "operationId": "products",
-        "summary": "List a page of products; `next` leads to the following one.",
-        "parameters": [_parameter("after", "query", {"type": "string", "pattern": _PATTERN})],
-        "responses": _answers(200, "Products", (problems.INVALID,)),
-    }
+    return _operation(
+        "products",
+        "List a page of products; `next` leads to the following one.",
+        _answers(200, "Products", (problems.INVALID,)),
+        _parameter("after", "query", TypeAdapter(Sku).json_schema()),
+    )
+
+
+def _payment() -> Schema:
+    kinds = (*_BODY, problems.SIGNATURE, problems.NOT_FOUND)
+    return _operation(
+        "payment",
+        "Receive an event of the payment provider, signed as Stripe signs; once, however often it comes.",
+        _answers(200, "Payment", kinds),
+        _parameter(SIGNATURE_HEADER, "header", {"type": "string"}),
+        takes="PaymentNotice",
+    )
 
 
 @cache
 def description() -> Schema:
     """Return the OpenAPI document."""
-    late, state = problems.TOO_LATE, problems.ORDER_STATE
+    pay = _change("pay", "Note that an order is paid.", problems.FORBIDDEN, problems.TOO_LATE)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -196,11 +224,20 @@ def description() -> Schema:
         "paths": {
             "/checkout/": {"post": _checkout()},
             "/reservations/": {"post": _reserve()},
-            "/reservations/{reservation}/": {"delete": _release()},
+            "/reservations/{reservation}/": _reservation(),
+            "/reservations/{reservation}/extend/": {"post": _extend()},
+            "/orders/": {"get": _list_orders()},
             "/orders/{order}/": {"get": _show_order()},
-            "/orders/{order}/pay/": {"post": _change("pay", "Note that an order is paid.", late)},
-            "/orders/{order}/cancel/": {"post": _change("cancel", "Cancel an order.", state)},
+            "/orders/{order}/pay/": {"post": pay},
+            "/orders/{order}/cancel/": {"post": _change("cancel", "Cancel an order.", problems.ORDER_STATE)},
+            "/payments/webhook/": {"post": _payment()},
             "/products/": {"get": _list_products()},
         },
-        "components": {"schemas": _schemas()},
+        "components": {"schemas": _schemas(), "securitySchemes": _SECURITY},
+        "security": [{}, {"apiKey": []}],
     }
+
+
+_SECURITY: Final[Schema] = {
+    "apiKey": {"type": "http", "scheme": "bearer", "description": "Where the shop asks for an API key."}
+}

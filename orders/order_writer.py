@@ -1,7 +1,7 @@
 """Writing orders: the rows of one sale, or of many, in a single statement.
 
-A round trip while a stock row is locked is what a hot product's buyers wait for, so order, items, movements
-and the client's key go together. PostgreSQL runs it as one: all of it, or none.
+A round trip while a stock row is locked is what a hot product's buyers wait for, so order, items, movements,
+the event and the client's key go together. PostgreSQL runs it as one: all of it, or none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WANTED = """
 wanted AS (
     SELECT *, created_at + pay_within * interval '1 second' AS pay_by
       FROM json_to_recordset(%s) AS t(id uuid, total numeric, strategy text, customer text,
-                                      pay_within double precision),
+                                      scope text, pay_within double precision),
            statement_timestamp() AS created_at),
 given AS (
     SELECT * FROM json_to_recordset(%s) AS t(id uuid, scope text, key text, fingerprint text, body jsonb)),
@@ -47,7 +47,7 @@ wish AS (
 _WRITTEN = f"""
 kept AS (
     INSERT INTO orders_idempotencykey (scope, key, fingerprint, status, body, order_id, created_at)
-    SELECT scope, key, fingerprint, 201,
+    SELECT given.scope, key, fingerprint, 201,
            body || jsonb_build_object('created_at', {_MOMENT.format("created_at")},
                                       'pay_by', {_MOMENT.format("pay_by")}),
            id, created_at FROM given JOIN wanted USING (id)
@@ -55,8 +55,11 @@ kept AS (
 fresh AS (
     SELECT * FROM wanted WHERE id NOT IN (SELECT id FROM given) OR id IN (SELECT order_id FROM kept)),
 placed AS (
-    INSERT INTO orders_order (id, state, total, strategy, customer, pay_by, created_at)
-    SELECT id, 'placed', total, strategy, customer, pay_by, created_at FROM fresh),
+    INSERT INTO orders_order (id, state, total, strategy, customer, scope, pay_by, created_at)
+    SELECT id, 'placed', total, strategy, customer, scope, pay_by, created_at FROM fresh),
+event AS (
+    INSERT INTO orders_orderevent (order_id, kind, data, created_at, due_at)
+    SELECT id, 'placed', '{{}}', created_at, created_at FROM fresh),
 line AS (SELECT wish.*, created_at FROM wish JOIN fresh USING (id)),
 item AS (
     INSERT INTO orders_orderitem (order_id, product_id, quantity, unit_price)
@@ -128,6 +131,7 @@ class Receipt:
 
     Attributes:
         pay_within: seconds after which it expires unpaid; None: never.
+        scope: the authenticated caller whose order it is; empty: anybody's who knows its id.
         created_at, pay_by: by the database's clock, once the order is written.
     """
 
@@ -136,6 +140,7 @@ class Receipt:
     customer: str = ""
     pay_within: float | None = None
     key: ClientKey | None = None
+    scope: str = ""
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     created_at: datetime | None = None
     total: Decimal | None = None
@@ -185,6 +190,7 @@ class Receipt:
             total=self.total,
             strategy=self.strategy,
             customer=self.customer,
+            scope=self.scope,
             pay_by=self.pay_by,
             created_at=self.created_at,
         )
@@ -294,6 +300,7 @@ def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[
             "total": r.total,
             "strategy": r.strategy,
             "customer": r.customer,
+            "scope": r.scope,
             "pay_within": r.pay_within,
         }
         for r in receipts

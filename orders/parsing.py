@@ -1,30 +1,32 @@
-"""From the bytes of a checkout request to lines that can be trusted, before any I/O.
+"""From the bytes of a request to values that can be trusted, before any I/O.
 
-Every fault is reported at once, each with a JSON pointer (RFC 6901) to the field and what to do about it: a
-client that learns of its faults one by one retries blindly.
+`orders.schemas` says what is valid. Every fault is reported at once, each with a JSON pointer (RFC 6901) to
+the field and what to do about it: a client that learns of its faults one by one retries blindly.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar, get_args
 from uuid import UUID
 
-from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN, InvalidCart, Line
-from inventory.reservations import MAX_TTL
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN, Line
+from orders.schemas import Cart, EmptyBody, ExtensionBody, RequestBody, ReservationBody, ReservedCart
+from orders.selectors import Cursor
+from orders.wording import pointer_step, shown
+
+Body = TypeVar("Body", bound=BaseModel)
 
 MAX_BODY_BYTES = 64 * 1024
-MAX_FAULTS = 20  # enough to mend a client, too few to make a small request a large answer
-
-DEFAULT_TTL = 600  # seconds of a reservation
-_FIELDS = ("lines", "reservation", "customer", "strategy")
-_CUSTOMER = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,100}\Z")
-_MAX_TTL = int(MAX_TTL.total_seconds())
-_GOOD_LINE: dict[str, Any] = {"sku": "mug", "quantity": 1}
-_KINDS: dict[type, str] = {dict: "an object", list: "an array"}
+MAX_FAULTS = 20  # enough to fix a client, too few to make a small request a large answer
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,10 @@ class CheckoutRequest:
 
 @dataclass(frozen=True)
 class ReservationRequest:
-    """What a client wants kept, for how many seconds, and who it is."""
+    """What a client wants reserved, for how many seconds, and who it is."""
 
     lines: tuple[Line, ...]
-    ttl: int = DEFAULT_TTL
+    ttl: int
     customer: str = ""
 
 
@@ -83,22 +85,11 @@ def parse_checkout(body: bytes, *, strategies: Callable[[], Iterable[str]]) -> C
         CheckoutRequest(lines=(Line(sku='mug', quantity=2),), strategy=None, customer='', reservation=None)
     """
     data = _object(body)
-    reserved = "reservation" in data
-    faults = [*_field_faults("", data, _FIELDS, required=() if reserved else ("lines",))]
-    faults += _lines_faults(data["lines"]) if "lines" in data else []
-    faults += _customer_faults(data)
-    if reserved:
-        faults += _reservation_faults(data)
-    if "strategy" in data:
-        faults += _strategy_faults(data["strategy"], sorted(strategies()))
-    if faults:
-        raise InvalidRequest(*faults)
-    return CheckoutRequest(
-        _lines(data),
-        data.get("strategy"),
-        data.get("customer", ""),
-        UUID(data["reservation"]) if reserved else None,
-    )
+    if "reservation" in data:
+        reserved = _checked(ReservedCart, data)
+        return CheckoutRequest(customer=reserved.customer, reservation=reserved.reservation)
+    cart = _checked(Cart, data, {"strategies": strategies})
+    return CheckoutRequest(cart.cart(), cart.strategy or None, cart.customer)
 
 
 def parse_reservation(body: bytes) -> ReservationRequest:
@@ -107,16 +98,17 @@ def parse_reservation(body: bytes) -> ReservationRequest:
     Raises:
         InvalidRequest: with one fault for each wrong field.
     """
-    data = _object(body)
-    faults = [*_field_faults("", data, ("lines", "ttl", "customer"), required=("lines",))]
-    faults += _lines_faults(data["lines"]) if "lines" in data else []
-    faults += _customer_faults(data)
-    ttl = data.get("ttl", DEFAULT_TTL)
-    if isinstance(ttl, bool) or not isinstance(ttl, int) or not 1 <= ttl <= _MAX_TTL:
-        faults.append(Fault("/ttl", f"{_shown(ttl)}: must be a whole number of seconds, 1 to {_MAX_TTL}"))
-    if faults:
-        raise InvalidRequest(*faults)
-    return ReservationRequest(_lines(data), ttl, data.get("customer", ""))
+    wanted = validated(ReservationBody, body)
+    return ReservationRequest(wanted.cart(), wanted.ttl, wanted.customer)
+
+
+def parse_extension(body: bytes) -> int:
+    """Read the body of a request to extend a reservation; return the seconds.
+
+    Raises:
+        InvalidRequest: with one fault for each wrong field.
+    """
+    return validated(ExtensionBody, body).ttl
 
 
 def parse_nothing(body: bytes) -> None:
@@ -125,9 +117,7 @@ def parse_nothing(body: bytes) -> None:
     Raises:
         InvalidRequest: it is something else.
     """
-    faults = [*_field_faults("", _object(body), (), required=())]
-    if faults:
-        raise InvalidRequest(*faults)
+    validated(EmptyBody, body)
 
 
 def parse_after(after: str) -> str:
@@ -138,9 +128,23 @@ def parse_after(after: str) -> str:
     """
     if after and not re.match(SKU_PATTERN, after):
         raise InvalidRequest(
-            Fault("", f"has after={_shown(after)} in its address, which is no SKU; follow `next`")
+            Fault("", f"has after={shown(after)} in its address, which is no SKU; follow `next`")
         )
     return after
+
+
+def parse_cursor(cursor: str) -> Cursor | None:
+    """Return where a page of orders begins; None for the first page.
+
+    Raises:
+        InvalidRequest: it isn't a cursor that was given out.
+    """
+    try:
+        return Cursor.parse(cursor) if cursor else None
+    except ValueError:  # of base64, of Unicode, of the date and of the id
+        raise InvalidRequest(
+            Fault("", f"has cursor={shown(cursor)} in its address, which is no cursor; follow `next`")
+        ) from None
 
 
 def unknown_products(lines: Sequence[Line], skus: Iterable[str]) -> InvalidRequest:
@@ -150,7 +154,7 @@ def unknown_products(lines: Sequence[Line], skus: Iterable[str]) -> InvalidReque
         *(
             Fault(
                 f"/lines/{index}/sku",
-                f"{_shown(line.sku)}: no product has this SKU; GET /products/ lists them",
+                f"{shown(line.sku)}: no product has this SKU; GET /products/ lists them",
             )
             for index, line in enumerate(lines)
             if line.sku in unknown
@@ -158,28 +162,50 @@ def unknown_products(lines: Sequence[Line], skus: Iterable[str]) -> InvalidReque
     )
 
 
+def validated(model: type[Body], body: bytes) -> Body:
+    """Return the body of a request as `model`.
+
+    Raises:
+        InvalidRequest: with one fault for each wrong field.
+    """
+    return _checked(model, _object(body))
+
+
+def _checked(model: type[Body], data: dict[str, Any], context: dict[str, Any] | None = None) -> Body:
+    try:
+        return model.model_validate(data, context=context)
+    except ValidationError as error:
+        # Members that the body doesn't have come first: most often a name is misspelled.
+        faults = sorted(error.errors(include_url=False), key=_is_about_a_field)
+        raise InvalidRequest(*(_fault(model, fault) for fault in faults)) from None
+
+
+def _is_about_a_field(error: ErrorDetails) -> bool:
+    return error["type"] != "extra_forbidden" or len(error["loc"]) > 1
+
+
 # Reading the JSON ------------------------------------------------------------------------------------------
 
 
 def _load(body: bytes) -> Any:
     if not body.strip():
-        _refuse("", 'is empty; send an object such as {"lines": [{"sku": "mug", "quantity": 1}]}')
+        _refuse('is empty; send an object such as {"lines": [{"sku": "mug", "quantity": 1}]}')
     try:
         return _READER.decode(body.decode("utf-8"))
     except UnicodeDecodeError as error:
-        _refuse("", f"is not UTF-8 (byte {error.start}); send UTF-8")
+        _refuse(f"is not UTF-8 (byte {error.start}); send UTF-8")
     except json.JSONDecodeError as error:
-        _refuse("", f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+        _refuse(f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}")
     except RecursionError:
-        _refuse("", "is nested too deeply; an order is an object with one array of flat objects")
+        _refuse("is nested too deeply; an order is an object with one array of flat objects")
     except ValueError:  # the interpreter's own limit on the digits of an integer
-        _refuse("", f"holds a number with too many digits; a quantity is at most {MAX_QUANTITY}")
+        _refuse(f"holds a number with too many digits; a quantity is at most {MAX_QUANTITY}")
 
 
 def _object(body: bytes) -> dict[str, Any]:
     data = _load(body)
     if not isinstance(data, dict):
-        _refuse("", f'must be an object such as {{"lines": [...]}}, not {_shown(data)}')
+        _refuse(f'must be an object such as {{"lines": [...]}}, not {shown(data)}')
     return data
 
 
@@ -188,115 +214,88 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for key, value in pairs:
         if key in seen:
-            _refuse("", f"has the key {_shown(key)} twice in one object; keep one of them")
+            _refuse(f"has the key {shown(key)} twice in one object; keep one of them")
         seen[key] = value
     return seen
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    _refuse("", f"is not JSON: {name} is not a JSON number")
+    _refuse(f"is not JSON: {name} is not a JSON number")
 
 
 _READER: Final = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
-"""Made once: `json.loads` makes one for each text."""
+"""Made once: `json.loads` makes one for each text. It finds keys that come twice; pydantic's own doesn't."""
 
 
-# Checking the fields ---------------------------------------------------------------------------------------
+def _refuse(detail: str) -> NoReturn:
+    raise InvalidRequest(Fault("", detail))
 
 
-def _field_faults(
-    at: str, found: Mapping[str, Any], known: Iterable[str], *, required: Iterable[str]
-) -> Iterator[Fault]:
-    for name in required:
-        if name not in found:
-            yield Fault(f"{at}/{name}", "is missing")
-    for name in found:
-        if name not in known:
-            yield Fault(
-                f"{at}/{_escape(name)}", f"is not a known field; known here: {', '.join(known) or 'none'}"
-            )
+# From an error of the library to a fault -------------------------------------------------------------------
 
 
-def _lines_faults(lines: Any) -> Iterator[Fault]:
-    if not isinstance(lines, list):
-        yield Fault("/lines", f"must be an array of lines, not {_shown(lines)}")
-    elif not 1 <= len(lines) <= MAX_LINES:
-        yield Fault("/lines", f"has {len(lines)} lines; an order has 1 to {MAX_LINES}")
-    else:
-        for index, line in enumerate(lines):
-            yield from _line_faults(f"/lines/{index}", line)
+def _fault(model: type[BaseModel], error: ErrorDetails) -> Fault:
+    pointer = "".join(f"/{pointer_step(step)}" for step in error["loc"])
+    return Fault(pointer, _reason(model, error))
 
 
-def _line_faults(at: str, line: Any) -> Iterator[Fault]:
-    if _is_good(line):
-        return
-    if not isinstance(line, dict):
-        yield Fault(at, f'must be an object such as {{"sku": "mug", "quantity": 1}}, not {_shown(line)}')
-        return
-    yield from _field_faults(at, line, tuple(_GOOD_LINE), required=_GOOD_LINE)
-    for field in filter(line.__contains__, _GOOD_LINE):
-        try:
-            # Each value is tried beside a good one, so that a line wrong in both fields hears of both.
-            Line(**{**_GOOD_LINE, field: line[field]})
-        except InvalidCart as error:
-            yield Fault(f"{at}/{field}", f"{_shown(line[field])}: {error.reason}")
+def _reason(model: type[BaseModel], error: ErrorDetails) -> str:
+    """Say what is wrong with the value, and what it must be."""
+    value = error["input"]
+    match error["type"]:
+        case "reason":
+            return error["msg"]
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            return _unknown(_owner(model, error["loc"]), str(error["loc"][-1]))
+        case "string_unicode" if not error["loc"] or isinstance(error["loc"][-1], int):
+            return f"has the member {shown(value)}, whose name is not Unicode; leave it out"
+        case "model_type":
+            return f'must be an object such as {{"sku": "mug", "quantity": 1}}, not {shown(value)}'
+        case "list_type":
+            return f"must be {_about(model, error)}, not {shown(value)}"
+        case "too_short" | "too_long":
+            return f"has {len(value)} lines; an order has 1 to {MAX_LINES}"
+        case "greater_than_equal" | "less_than_equal":
+            return f"{shown(value)}: must be {_bounds(_field(model, error['loc']))}"
+    return f"{shown(value)}: must be {_about(model, error)}"
 
 
-def _is_good(line: Any) -> bool:
-    """Whether there is nothing to tell of `line`, as of nearly every one."""
-    try:
-        Line(**line)
-    except (InvalidCart, TypeError):
-        return False
-    return True
+def _unknown(owner: type[BaseModel], name: str) -> str:
+    unwanted = owner.UNWANTED if issubclass(owner, RequestBody) else {}
+    known = ", ".join(owner.model_fields) or "none"
+    return unwanted.get(name, f"is not a known field; known here: {known}")
 
 
-def _lines(data: Mapping[str, Any]) -> tuple[Line, ...]:
-    return tuple(Line(**line) for line in data.get("lines", ()))
+def _about(model: type[BaseModel], error: ErrorDetails) -> str:
+    """Return the field's description, or the library's own words for a field that has none."""
+    field = _field(model, error["loc"])
+    return (field.description if field else None) or error["msg"].removeprefix("Input should be ")
 
 
-def _customer_faults(data: Mapping[str, Any]) -> Iterator[Fault]:
-    customer = data.get("customer", "nobody")
-    if not isinstance(customer, str) or not _CUSTOMER.match(customer):
-        yield Fault(
-            "/customer", f"{_shown(customer)}: must be a string of 1 to 100 characters that can be printed"
-        )
+def _bounds(field: FieldInfo | None) -> str:
+    limits = field.metadata if field else []
+    least = next(limit.ge for limit in limits if isinstance(limit, Ge))
+    most = next(limit.le for limit in limits if isinstance(limit, Le))
+    return f"between {least} and {most}"
 
 
-def _reservation_faults(data: Mapping[str, Any]) -> Iterator[Fault]:
-    for other in ("lines", "strategy"):
-        if other in data:
-            yield Fault(f"/{other}", "is not wanted beside a reservation, which has its own")
-    try:
-        UUID(data["reservation"])
-    except (ValueError, TypeError, AttributeError):
-        yield Fault("/reservation", f"{_shown(data['reservation'])}: must be the id of a reservation, a UUID")
+def _field(model: type[BaseModel], loc: Sequence[str | int]) -> FieldInfo | None:
+    """Return the field that an error is about; an element of an array is about the array's."""
+    named = [step for step in loc if isinstance(step, str)]
+    return _owner(model, named).model_fields.get(named[-1]) if named else None
 
 
-def _strategy_faults(strategy: Any, allowed: list[str]) -> Iterator[Fault]:
-    if not allowed:
-        yield Fault("/strategy", "can be chosen only with DEBUG on; leave it out")
-    elif not isinstance(strategy, str):
-        yield Fault("/strategy", f"must be a string, not {_shown(strategy)}")
-    elif strategy not in allowed:
-        yield Fault("/strategy", f"{_shown(strategy)} is not one of {', '.join(allowed)}")
+def _owner(model: type[BaseModel], loc: Sequence[str | int]) -> type[BaseModel]:
+    """Return the model that has the last member of `loc`."""
+    for step in loc[:-1]:
+        if isinstance(step, str) and (field := model.model_fields.get(step)):
+            model = _model_in(field.annotation) or model
+    return model
 
 
-# Wording ---------------------------------------------------------------------------------------------------
-
-
-def _refuse(pointer: str, detail: str) -> NoReturn:
-    raise InvalidRequest(Fault(pointer, detail))
-
-
-def _shown(value: Any) -> str:
-    """Show a value as JSON, ASCII only and cut short, and containers by their kind alone."""
-    if type(value) in _KINDS:
-        return _KINDS[type(value)]
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _escape(name: str) -> str:
-    """Escape one step of a JSON pointer (RFC 6901), keeping it printable and short."""
-    return _shown(name)[1:-1].replace("~", "~0").replace("/", "~1")
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -17,6 +17,13 @@ _EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         },
     ),
     "key-missing": ("The header Idempotency-Key is missing.", {}),
+    "signature-refused": (
+        "The signature is 412 s old, at most 300 s are accepted; sign each attempt anew, and compare the "
+        "clocks.",
+        {},
+    ),
+    "unauthorized": ("There is no API key; send the header Authorization: Bearer KEY.", {}),
+    "forbidden": ("To note a payment the caller needs the right 'pay'.", {}),
     "not-found": ("There is no order of this id.", {}),
     "method-not-allowed": ("PUT is not allowed here; use POST.", {}),
     "sold-out": (

@@ -141,6 +141,27 @@ OUTCOME_UNKNOWN = ProblemType(
         "Without a key a second request may be a second order."
     ),
 )
+SIGNATURE = ProblemType(
+    "signature-refused",
+    HTTPStatus.BAD_REQUEST,
+    gettext_noop("The signature is not valid"),
+    gettext_noop(
+        "Nothing was done. The detail says whether the header, the signature or its time is wrong. Sign the "
+        "body as it is sent, with a secret that the shop knows, anew for each attempt."
+    ),
+)
+UNAUTHORIZED = ProblemType(
+    "unauthorized",
+    HTTPStatus.UNAUTHORIZED,
+    gettext_noop("Authentication is required"),
+    gettext_noop("Nothing was done. Send the credentials that the header WWW-Authenticate asks for."),
+)
+FORBIDDEN = ProblemType(
+    "forbidden",
+    HTTPStatus.FORBIDDEN,
+    gettext_noop("Not allowed for this caller"),
+    gettext_noop("Nothing was done. The detail says which right is missing, and who has it."),
+)
 NOT_FOUND = ProblemType(
     "not-found",
     HTTPStatus.NOT_FOUND,
@@ -169,6 +190,9 @@ MEDIA_TYPE = ProblemType(
 PROBLEM_TYPES = (
     INVALID,
     KEY_MISSING,
+    SIGNATURE,
+    UNAUTHORIZED,
+    FORBIDDEN,
     NOT_FOUND,
     METHOD,
     SOLD_OUT,

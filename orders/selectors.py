@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, cast
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from inventory.models import LAB_PREFIX, Product
 from inventory.reservations import Reserved
@@ -15,6 +18,7 @@ from inventory.segments import in_all
 from inventory.strategies import STRATEGIES, Strategy
 from orders.models import Order, OrderItem
 from orders.order_writer import moment
+from orders.schemas import ItemData, OrderData, ProductData, ReservationData
 
 PAGE = 100
 
@@ -32,6 +36,46 @@ def products_for_sale(after: str = "") -> QuerySet[Any]:
     return in_all(products).order_by("sku")[:PAGE]
 
 
+@dataclass(frozen=True)
+class Cursor:
+    """Where a page of orders begins: after the order of this date and id, newest first."""
+
+    created_at: datetime
+    order_id: UUID
+
+    def __str__(self) -> str:
+        text = f"{self.created_at.isoformat()}|{self.order_id}"
+        return urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Return the cursor that `text` stands for.
+
+        Raises:
+            ValueError: it stands for none.
+        """
+        date, _, order_id = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)).decode().partition("|")
+        created_at = datetime.fromisoformat(date)
+        if created_at.utcoffset() != timedelta(0):
+            raise ValueError(f"{date}: is not in UTC")
+        return cls(created_at, UUID(order_id))
+
+
+def page_of_orders(scope: str | None, after: Cursor | None) -> list[Order]:
+    """Return a page of orders, the newest first.
+
+    Args:
+        scope: of this caller only; None: of all.
+        after: what the page before ended with; None for the first page. Orders placed meanwhile change no
+            later page.
+    """
+    orders = Order.objects.all() if scope is None else Order.objects.filter(scope=scope)
+    if after is not None:
+        same = Q(created_at__lt=after.created_at) | Q(pk__lt=after.order_id)
+        orders = orders.filter(same, created_at__lte=after.created_at)
+    return list(orders.order_by("-created_at", "-pk")[:PAGE])
+
+
 def find_order(order_id: str) -> Order | None:
     """Return the order of this id, or None; something that is no UUID is the id of no order."""
     try:
@@ -40,7 +84,7 @@ def find_order(order_id: str) -> Order | None:
         return None
 
 
-def product_data(product: Any) -> dict[str, Any]:
+def product_data(product: Any) -> ProductData:
     """Return a product for sale as JSON data; money is a string: a JSON number would be read as a float."""
     return {
         "sku": product.sku,
@@ -51,17 +95,33 @@ def product_data(product: Any) -> dict[str, Any]:
     }
 
 
-def reservation_data(made: Reserved) -> dict[str, Any]:
+def reservation_data(made: Reserved) -> ReservationData:
     """Return a reservation as JSON data."""
     return {
         "reservation": str(made.basket),
+        "state": cast("Any", made.state),
         "expires_at": moment(made.expires_at),
         "lines": [{"sku": line.sku, "quantity": line.quantity} for line in made.lines],
     }
 
 
-def order_data(order: Order) -> dict[str, Any]:
+def order_data(order: Order) -> OrderData:
     """Return an order and its lines as JSON data."""
+    return orders_data([order])[0]
+
+
+def orders_data(orders: Sequence[Order]) -> list[OrderData]:
+    """Return orders and their lines as JSON data, in one query for all lines."""
+    lines: dict[UUID, list[ItemData]] = {order.pk: [] for order in orders}
+    items = OrderItem.objects.filter(order__in=lines).order_by("product__sku")
+    for order_id, sku, quantity, price in items.values_list(
+        "order_id", "product__sku", "quantity", "unit_price"
+    ):
+        lines[order_id].append({"sku": sku, "quantity": quantity, "unit_price": str(price)})
+    return [_order_data(order, lines[order.pk]) for order in orders]
+
+
+def _order_data(order: Order, lines: list[ItemData]) -> OrderData:
     return {
         "id": str(order.pk),
         "state": order.state,
@@ -70,12 +130,7 @@ def order_data(order: Order) -> dict[str, Any]:
         "customer": order.customer,
         "created_at": moment(order.created_at),
         "pay_by": moment(order.pay_by),
-        "lines": [
-            {"sku": sku, "quantity": quantity, "unit_price": str(price)}
-            for sku, quantity, price in sorted(
-                OrderItem.objects.filter(order=order).values_list("product__sku", "quantity", "unit_price")
-            )
-        ],
+        "lines": lines,
     }
 
 

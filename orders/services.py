@@ -68,11 +68,16 @@ def place(
     *,
     customer: str = "",
     key: ClientKey | None = None,
+    scope: str = "",
 ) -> Receipt:
-    """`checkout` that returns the order's receipt, which has the answer to the client as well."""
+    """`checkout` that returns the order's receipt, which has the answer to the client as well.
+
+    Args:
+        scope: the authenticated caller whose order it is; empty: anybody's who knows its id.
+    """
     basket = merge_in_order(lines)
     cart = tuple(sorted(basket))
-    receipt = Receipt(cart, "", customer, _payment_window(), key)
+    receipt = Receipt(cart, "", customer, _payment_window(), key, scope)
     with remembered(cart), _outcome_of(receipt):
         seller = get_strategy(_strategy_of(cart) if strategy is None else strategy)
         receipt.strategy = seller.name
@@ -114,16 +119,18 @@ def tell_low_stock(receipt: Receipt) -> None:
             logger.exception("low stock was not told after order %s; the task will", receipt.id)
 
 
-def checkout_reserved(basket: uuid.UUID, *, customer: str = "", key: ClientKey | None = None) -> Receipt:
+def checkout_reserved(
+    basket: uuid.UUID, *, customer: str = "", key: ClientKey | None = None, scope: str = ""
+) -> Receipt:
     """Sell what `inventory.reservations.reserve` promised to `basket`, and return the receipt.
 
     Args:
-        basket: what `reserve` returned. customer: who buys; empty: who reserved. key: as for `checkout`.
+        basket: what `reserve` returned. customer: who buys; empty: who reserved. key, scope: as for `place`.
 
     Raises:
         ReservationGone: it expired, was released or used. LimitReached, RepeatedKey, Busy: see `checkout`.
     """
-    receipt = Receipt((), "reservation", customer, _payment_window(), key)
+    receipt = Receipt((), "reservation", customer, _payment_window(), key, scope)
     with _outcome_of(receipt):
         receipt.cart = reservations.lines_of(basket)
         receipt.customer = customer or reservations.customer_of(basket)

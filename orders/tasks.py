@@ -7,8 +7,9 @@ import logging
 from celery import shared_task
 
 from locking import distributed_lock
-from orders import lifecycle
+from orders import lifecycle, relay
 from orders.audit import audit, counts
+from orders.events import forget_delivered_events
 from orders.idempotency import forget_old_keys
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,18 @@ def expire_orders() -> int:
     while ended := lifecycle.expire_overdue(BATCH):
         expired += ended
     return expired
+
+
+@shared_task
+def relay_events() -> int:
+    """Deliver the events of orders that are due; returns how many. Several workers may run it at once."""
+    return relay.relay_all()
+
+
+@shared_task
+def forget_events() -> int:
+    """Delete events that were delivered long ago; returns how many."""
+    return forget_delivered_events()
 
 
 @shared_task

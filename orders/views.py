@@ -14,27 +14,34 @@ from django.templatetags.static import static
 from django.views.decorators.http import require_safe
 
 from inventory.domain import Line, UnknownProduct
-from inventory.reservations import release, reserve
+from inventory.reservations import Reserved, extend, find, release, reserve
 from orders import openapi, selectors
-from orders.idempotency import client_key, once
+from orders.callers import ORDERS, PAY, Caller, caller_of
+from orders.idempotency import client_key, once, write_reservation_key
 from orders.json_responses import address_of, json_answer
 from orders.lifecycle import cancel, pay
 from orders.models import Order
 from orders.order_writer import ClientKey, Receipt
 from orders.pages import page
 from orders.parsing import (
-    MAX_BODY_BYTES,
     CheckoutRequest,
+    ReservationRequest,
     parse_after,
     parse_checkout,
+    parse_cursor,
+    parse_extension,
     parse_nothing,
     parse_reservation,
     unknown_products,
 )
 from orders.problem_examples import example
-from orders.problems import MEDIA_TYPE, NOT_FOUND, PROBLEM_TYPES, TOO_LARGE, Problem, json_api
+from orders.problems import NOT_FOUND, PROBLEM_TYPES, Problem, json_api
 from orders.rate_limit import limit_address, limit_customer
+from orders.requests import id_in_path, require_small_json
 from orders.services import checkout_reserved, place
+
+NO_ORDER = "There is no order of this id."
+NO_RESERVATION = "There is no reservation of this id."
 
 # JSON ------------------------------------------------------------------------------------------------------
 
@@ -43,11 +50,12 @@ from orders.services import checkout_reserved, place
 def checkout_view(request: HttpRequest) -> HttpResponse:
     """Place an order: 201 with its address in Location. A repeated key gets the first answer."""
     limit_address(request)
-    _require_small_json(request)
+    require_small_json(request)
+    caller = caller_of(request)
     wanted = parse_checkout(request.body, strategies=_names_of_strategies)
     limit_customer(request, wanted.customer)
-    key = client_key(request, wanted.customer)
-    return once(key, lambda: _created(_place(wanted, key)))
+    key = client_key(request, caller.scope)
+    return once(key, lambda: _created(_place(wanted, key, caller.scope)))
 
 
 def _names_of_strategies() -> list[str]:
@@ -58,11 +66,11 @@ def _created(receipt: Receipt) -> HttpResponse:
     return json_answer(receipt.body, status=201, headers={"Location": address_of("order", receipt.id)})
 
 
-def _place(wanted: CheckoutRequest, key: ClientKey | None) -> Receipt:
+def _place(wanted: CheckoutRequest, key: ClientKey | None, scope: str) -> Receipt:
     if wanted.reservation is not None:
-        return checkout_reserved(wanted.reservation, customer=wanted.customer, key=key)
+        return checkout_reserved(wanted.reservation, customer=wanted.customer, key=key, scope=scope)
     with _naming_unknown(wanted.lines):
-        return place(wanted.lines, strategy=wanted.strategy, customer=wanted.customer, key=key)
+        return place(wanted.lines, wanted.strategy, customer=wanted.customer, key=key, scope=scope)
 
 
 @contextmanager
@@ -76,48 +84,75 @@ def _naming_unknown(lines: Sequence[Line]) -> Iterator[None]:
 
 @json_api("POST")
 def reservations_view(request: HttpRequest) -> HttpResponse:
-    """Keep units for a while: 201 with the reservation's id and its end."""
+    """Reserve units for a while: 201 with the reservation's id and its end. A repeated key reserves once."""
     limit_address(request)
-    _require_small_json(request)
+    require_small_json(request)
+    caller = caller_of(request)
     wanted = parse_reservation(request.body)
     limit_customer(request, wanted.customer)
+    key = client_key(request, caller.scope)
+    return once(key, lambda: _reserve(wanted, key))
+
+
+def _reserve(wanted: ReservationRequest, key: ClientKey | None) -> HttpResponse:
+    def keep(made: Reserved) -> None:
+        if key is not None:
+            write_reservation_key(key, made, selectors.reservation_data(made))
+
     with _naming_unknown(wanted.lines):
-        made = reserve(wanted.lines, timedelta(seconds=wanted.ttl), wanted.customer)
+        made = reserve(wanted.lines, timedelta(seconds=wanted.ttl), wanted.customer, record=keep)
     location = address_of("reservation", made.basket)
     return json_answer(selectors.reservation_data(made), status=201, headers={"Location": location})
 
 
-@json_api("DELETE")
+@json_api("GET", "HEAD", "DELETE")
 def reservation_view(request: HttpRequest, basket: str) -> HttpResponse:
-    """Give a reservation's units back before its time: 204."""
-    release(_uuid(basket, "There is no reservation of this id."))
-    return HttpResponse(status=204)
+    """Show a reservation, or give its units back before its time: 204."""
+    found = id_in_path(basket, NO_RESERVATION)
+    if request.method == "DELETE":
+        release(found)
+        return HttpResponse(status=204)
+    return json_answer(selectors.reservation_data(find(found)))
+
+
+@json_api("POST")
+def extend_view(request: HttpRequest, basket: str) -> HttpResponse:
+    """Let a reservation last longer; the same request again does no harm."""
+    require_small_json(request)
+    ttl = parse_extension(request.body)
+    made = extend(id_in_path(basket, NO_RESERVATION), timedelta(seconds=ttl))
+    return json_answer(selectors.reservation_data(made))
 
 
 @json_api("POST")
 def pay_view(request: HttpRequest, order_id: str) -> HttpResponse:
-    """Note that an order is paid; again and again, if need be."""
-    return _changed(request, order_id, pay)
+    """Note that an order is paid, by a caller with the right to; again and again, if need be."""
+    caller = caller_of(request)
+    caller.require(PAY, "To note a payment the caller needs the right 'pay'; a provider sends its webhook.")
+    return _changed(request, caller, order_id, pay)
 
 
 @json_api("POST")
 def cancel_view(request: HttpRequest, order_id: str) -> HttpResponse:
     """Cancel an order; its units go back."""
-    return _changed(request, order_id, cancel)
+    return _changed(request, caller_of(request), order_id, cancel)
 
 
-def _changed(request: HttpRequest, order_id: str, change: Callable[[UUID], Order]) -> HttpResponse:
-    _require_small_json(request)
+def _changed(
+    request: HttpRequest, caller: Caller, order_id: str, change: Callable[[UUID], Order]
+) -> HttpResponse:
+    require_small_json(request)
     parse_nothing(request.body)
-    order = change(_uuid(order_id, "There is no order of this id."))
+    order = change(_order(caller, order_id).pk)
     return json_answer(selectors.order_data(order))
 
 
-def _uuid(text: str, missing: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise Problem(NOT_FOUND, missing) from None
+def _order(caller: Caller, order_id: str) -> Order:
+    order = selectors.find_order(order_id)
+    if order is None:
+        raise Problem(NOT_FOUND, NO_ORDER)
+    caller.require_order(order)
+    return order
 
 
 @require_safe
@@ -126,26 +161,25 @@ def openapi_view(request: HttpRequest) -> HttpResponse:
     return json_answer(openapi.description())
 
 
-def _require_small_json(request: HttpRequest) -> None:
-    """Refuse by the headers alone, before a byte of the body is read."""
-    charset = (request.content_params or {}).get("charset", "utf-8")
-    encoding = request.META.get("HTTP_CONTENT_ENCODING", "identity")
-    if request.content_type != "application/json" or charset.lower() not in ("utf-8", "utf8"):
-        shown = request.headers.get("Content-Type") or "missing"
-        raise Problem(MEDIA_TYPE, f"Content-Type is {shown[:80]}; send application/json in UTF-8.")
-    if encoding.lower() != "identity":
-        raise Problem(MEDIA_TYPE, f"Content-Encoding is {encoding[:80]}; send the body uncompressed.")
-    if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY_BYTES:
-        raise Problem(TOO_LARGE, f"The body is larger than {MAX_BODY_BYTES} bytes.")
-
-
 @json_api("GET", "HEAD")
 def order_view(request: HttpRequest, order_id: str) -> HttpResponse:
     """Show an order."""
-    order = selectors.find_order(order_id)
-    if order is None:
-        raise Problem(NOT_FOUND, "There is no order of this id.")
-    return json_answer(selectors.order_data(order))
+    return json_answer(selectors.order_data(_order(caller_of(request), order_id)))
+
+
+@json_api("GET", "HEAD")
+def orders_view(request: HttpRequest) -> HttpResponse:
+    """List a page of the caller's orders, the newest first; `next` is the address of the following page."""
+    caller = caller_of(request)
+    if not caller.scope:
+        caller.require(ORDERS, "To list orders the caller needs a scope of its own, or the right 'orders'.")
+    page = selectors.page_of_orders(
+        None if ORDERS in caller.rights else caller.scope, parse_cursor(request.GET.get("cursor", ""))
+    )
+    following = None
+    if len(page) == selectors.PAGE:
+        following = f"{request.path}?cursor={selectors.Cursor(page[-1].created_at, page[-1].pk)}"
+    return json_answer({"orders": selectors.orders_data(page), "next": following})
 
 
 @json_api("GET", "HEAD")

@@ -3,8 +3,8 @@ import unittest
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.test import SimpleTestCase
+from django_redis import get_redis_connection
 
 from config.settings import INSTALLED_APPS
 from tests import ROOT
@@ -33,7 +33,7 @@ def test_the_examples_of_a_page_run_with_the_other_library(page):
     text = page.read_text()
     for library in IMPORT.findall("".join(FOREIGN.findall(text))):
         pytest.importorskip(library)
-    names = {"__name__": f"examples of {name_of(page)}", "client": cache.client.get_client()}
+    names = {"__name__": f"examples of {name_of(page)}", "client": get_redis_connection()}
     for block in EITHER.findall(text):
         exec(compile(block, name_of(page), "exec"), names)  # noqa: S102 - our own pages
 

@@ -7,12 +7,13 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from django.db import transaction
 from django.db.transaction import TransactionManagementError
 from django.utils import timezone
 
 from inventory.domain import InvalidCart, LimitReached, Line, SoldOut
 from inventory.models import CustomerPurchase, Product, StockMovement, StockReservation
-from inventory.reservations import ReservationGone, expire_overdue, release, reserve
+from inventory.reservations import MAX_TTL, ReservationGone, expire_overdue, extend, find, release, reserve
 from inventory.rows import lock_rows
 from inventory.services import change_stock
 from inventory.strategies import STRATEGIES
@@ -348,3 +349,57 @@ def test_a_purchase_and_a_reservation_at_once(limited, strategy):
         assert a.ends().error is None
         assert isinstance(b.ends().error, LimitReached)
     assert counts("ann") == (2, 0)
+
+
+# Extending --------------------------------------------------------------------------------------------------
+
+
+def test_a_reservation_lasts_a_week_at_most(mug):
+    """However often it is extended: units that nobody else can buy for longer are gone."""
+    made = reserve([Line("mug", 1)], MINUTE)
+    StockReservation.objects.update(created_at=timezone.now() - MAX_TTL + 2 * MINUTE)
+    longer = extend(made.basket, MAX_TTL)
+    row = StockReservation.objects.get()
+    assert longer.expires_at == row.expires_at == row.created_at + MAX_TTL
+
+
+def test_every_line_of_a_basket_is_extended(mug):
+    """Lines of one basket end together."""
+    ProductFactory.create(sku="pen")
+    made = reserve([Line("mug", 1), Line("pen", 2)], MINUTE)
+    extend(made.basket, 5 * MINUTE)
+    assert StockReservation.objects.values("expires_at").distinct().count() == 1
+    assert find(made.basket).lines == (Line("mug", 1), Line("pen", 2))
+
+
+@pytest.mark.parametrize("ttl", [timedelta(0), -MINUTE, MAX_TTL + MINUTE])
+def test_an_extension_that_cannot_be(mug, ttl):
+    """The value and the bounds are named."""
+    with pytest.raises(ValueError, match="ttl"):
+        extend(reserve([Line("mug", 1)], MINUTE).basket, ttl)
+
+
+def test_a_sweep_does_not_end_what_was_extended_meanwhile(mug):
+    """The sweep has seen an overdue reservation; before it has the row, the reservation is extended."""
+    made = reserve([Line("mug", 1)], MINUTE)
+    end_of(made.basket)
+    with buyers() as start, transaction.atomic():
+        Product.objects.select_for_update().get()
+        sweep = start("sweep", expire_overdue)
+        assert sweep.ends_or_waits() == "waits"
+        StockReservation.objects.update(expires_at=timezone.now() + MINUTE)
+        transaction.on_commit(lambda: sweep.ends())
+    assert sweep.outcome.result == 0
+    assert stock() == (10, 1)
+
+
+def test_an_extension_and_a_checkout_of_one_basket_do_not_deadlock(mug):
+    """Both lock the products first: the second waits, and finds that the reservation was used."""
+    made = reserve([Line("mug", 1)], MINUTE)
+    with buyers() as start:
+        a = start("A", partial(checkout_reserved, made.basket), "written").reaches("written")
+        b = start("B", partial(extend, made.basket, 5 * MINUTE))
+        assert b.ends_or_waits() == "waits"
+        a.ends()
+        assert isinstance(b.ends().error, ReservationGone)
+    assert find(made.basket).state == "used"

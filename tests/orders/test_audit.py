@@ -56,8 +56,13 @@ BREAKS = {
         "DELETE FROM inventory_customerpurchase WHERE customer = 'eve'"
     ),
     "totals_are_the_sum_of_items": "UPDATE orders_order SET total = total + 1 WHERE customer = 'ann'",
-    "ended_orders_gave_everything_back": "UPDATE orders_order SET state = 'expired' WHERE customer = 'ann'",
+    "ended_orders_gave_everything_back": (
+        "UPDATE orders_order SET state = 'expired' WHERE customer = 'ann'; "
+        "INSERT INTO orders_orderevent (order_id, kind, data) "
+        "SELECT id, 'expired', '{}' FROM orders_order WHERE customer = 'ann'"
+    ),
     "keys_lead_to_their_orders": "UPDATE orders_idempotencykey SET order_id = NULL",
+    "changes_of_orders_were_published": "DELETE FROM orders_orderevent WHERE kind = 'paid'",
 }
 
 

@@ -10,12 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import OperationalError
+from django.db.models.functions import Now
 from django.test import Client
 
 from inventory.domain import Busy
-from inventory.models import Product, StockMovement
+from inventory.models import Product, StockMovement, StockReservation
+from inventory.reservations import reserve
 from inventory.services import change_stock
 from inventory.strategies.conditional_update import ConditionalUpdate
+from orders.audit import audit
 from orders.idempotency import forget_old_keys
 from orders.models import IdempotencyKey, Order
 from tests.factories import ProductFactory
@@ -84,11 +87,11 @@ def test_another_body_under_the_same_key(first):
     assert Order.objects.count() == orders
 
 
-def test_keys_belong_to_their_customer():
-    """Ann's key isn't Bob's."""
-    ann, bob = buy(key="k", customer="ann"), buy(key="k", customer="bob")
-    assert (ann.status_code, bob.status_code) == (201, 201)
-    assert ann.json()["id"] != bob.json()["id"]
+def test_a_body_cannot_choose_whose_key_it_is():
+    """The customer that a body names is part of the request, not the scope of its key."""
+    assert buy(key="k", customer="ann").status_code == 201
+    assert kind(buy(key="k", customer="bob")) == (422, "key-reused")
+    assert Order.objects.count() == 1
 
 
 def test_a_key_may_be_required(settings):
@@ -248,6 +251,104 @@ def test_a_reservation_is_given_back():
     assert kind(Client().delete(f"/reservations/{uuid.uuid4()}/")) == (404, "not-found")
     assert kind(Client().delete("/reservations/x/")) == (404, "not-found")
     assert buy(2).status_code == 201
+
+
+WISH = {"lines": [{"sku": "mug", "quantity": 1}], "ttl": 60, "customer": "ann"}
+
+
+def test_a_repeated_reservation_reserves_once():
+    """Same body, same Location, marked as replayed; one mug is reserved."""
+    first, second = post("/reservations/", WISH, "k"), post("/reservations/", WISH, "k")
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.json() == second.json()
+    assert first.headers["Location"] == second.headers["Location"]
+    assert second.headers["Idempotency-Replayed"] == "true"
+    assert Product.objects.get().reserved == 1
+    assert audit() == []
+
+
+def test_a_refused_reservation_is_replayed(mug):
+    """Sold out stays sold out for this key; a key of a reservation is no key of a checkout."""
+    wish = {"lines": [{"sku": "mug", "quantity": 3}]}
+    assert kind(post("/reservations/", wish, "k")) == (409, "sold-out")
+    change_stock(mug, StockMovement.Kind.RECEIVED, 10, "note:1")
+    again = post("/reservations/", wish, "k")
+    assert (kind(again), again.headers["Idempotency-Replayed"]) == ((409, "sold-out"), "true")
+    assert kind(post("/checkout/", wish, "k")) == (422, "key-reused")
+
+
+def test_another_reservation_under_the_same_key():
+    """422, and nothing more is reserved."""
+    post("/reservations/", WISH, "k")
+    assert kind(post("/reservations/", {**WISH, "ttl": 61}, "k")) == (422, "key-reused")
+    assert Product.objects.get().reserved == 1
+
+
+def test_the_same_reservation_in_another_process_waits_for_the_first(monkeypatch):
+    """The stock's row and the key's index let one reserve; the other gets its answer."""
+    monkeypatch.setattr("orders.idempotency._in_flight", _Nothing())
+    with buyers() as start:
+        a = start("A", partial(post, "/reservations/", WISH, "k"), "written").reaches("written")
+        b = start("B", partial(post, "/reservations/", WISH, "k"))
+        assert b.ends_or_waits() == "waits"
+        answers: list[Any] = [a.ends().result, b.ends().result]
+    assert answers[0].json() == answers[1].json()
+    assert Product.objects.get().reserved == 1
+
+
+def test_a_reservation_whose_process_dies_keeps_no_key():
+    """Key and reservation are one transaction: the repetition reserves."""
+    with buyers() as start:
+        start("A", partial(post, "/reservations/", WISH, "k"), "written").reaches("written").dies()
+    assert not IdempotencyKey.objects.exists()
+    assert "Idempotency-Replayed" not in post("/reservations/", WISH, "k").headers
+
+
+def test_a_reservation_whose_answer_was_lost_is_found(monkeypatch):
+    """The connection broke after the commit: the client hears of its reservation at once."""
+
+    def commit_and_break(*args: Any, **kwargs: Any) -> None:
+        reserve(*args, **kwargs)
+        raise OperationalError("the connection is gone")
+
+    monkeypatch.setattr("orders.views.reserve", commit_and_break)
+    assert post("/reservations/", WISH, "k").status_code == 201
+    assert Product.objects.get().reserved == 1
+
+
+def test_a_reservation_is_shown_with_its_state():
+    """Live, used, released, and expired as soon as its time is over, whether it was swept or not."""
+    made = post("/reservations/", WISH)
+    address = made.headers["Location"]
+    assert Client().get(address).json() == made.json()
+    assert made.json()["state"] == "live"
+    StockReservation.objects.update(expires_at=Now())
+    assert Client().get(address).json()["state"] == "expired"
+    released = post("/reservations/", WISH).headers["Location"]
+    Client().delete(released)
+    assert Client().get(released).json()["state"] == "released"
+    assert kind(Client().get(f"/reservations/{uuid.uuid4()}/")) == (404, "not-found")
+
+
+def test_a_reservation_is_extended():
+    """From now on for so many seconds, never shorter, and the same request again changes nothing much."""
+    made = post("/reservations/", WISH)
+    address = made.headers["Location"] + "extend/"
+    before = made.json()["expires_at"]
+    longer = post(address, {"ttl": 3600}).json()
+    assert longer["expires_at"] > before
+    assert post(address, {"ttl": 1}).json()["expires_at"] == longer["expires_at"]
+    assert Product.objects.get().reserved == 1
+
+
+def test_what_has_ended_is_not_extended():
+    """409 with the state, also when nobody has swept; 404 for what never was."""
+    made = post("/reservations/", WISH)
+    StockReservation.objects.update(expires_at=Now())
+    refused = post(made.headers["Location"] + "extend/", {"ttl": 60})
+    assert (kind(refused), refused.json()["state"]) == ((409, "reservation-gone"), "expired")
+    assert kind(post(f"/reservations/{uuid.uuid4()}/extend/", {})) == (404, "not-found")
+    assert kind(post(made.headers["Location"] + "extend/", {"ttl": 0})) == (400, "invalid-request")
 
 
 @pytest.mark.parametrize(

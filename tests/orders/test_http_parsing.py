@@ -94,6 +94,8 @@ def test_a_body_that_is_no_object_is_refused(body, reason):
         ({"lines": [GOOD], "customer": "half a pair: \ud800"}, "/customer", "can be printed"),
         ({"lines": [GOOD], "extra": 1}, "/extra", "not a known field"),
         ({"lines": [GOOD], "a/b~c": 1}, "/a~1b~0c", "not a known field"),
+        ({"lines": [GOOD], "\ud800": 1}, "", "not Unicode"),
+        ({"lines": [{**GOOD, "\ud800": 1}]}, "/lines/0", "not Unicode"),
         ({"lines": ["mug"]}, "/lines/0", 'not "mug"'),
         ({"lines": [GOOD, None]}, "/lines/1", "not null"),
         ({"lines": [{"quantity": 1}]}, "/lines/0/sku", "is missing"),

@@ -7,6 +7,7 @@ import os
 import secrets
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
@@ -349,7 +350,9 @@ class Shop(RuleBasedStateMachine):
     def die(self, order, cart, product):
         """Killed before its commit, no step of an order, a reservation or a count has done anything."""
         state, row = self.states[order], Product.objects.get(sku=self.skus[product])
-        steps = [("decided", partial(take_stock, row, 99, reason="x", reference=f"die-{next(self.causes)}"))]
+        steps: list[tuple[str, Callable[[], object]]] = [
+            ("decided", partial(take_stock, row, 99, reason="x", reference=f"die-{next(self.causes)}"))
+        ]
         if state == "placed" and order not in self.unpaid:
             steps.append(("written", partial(lifecycle.pay, order)))
         if state in ("placed", "paid"):

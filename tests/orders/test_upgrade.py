@@ -22,7 +22,10 @@ from orders.models import Order, Shipment
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-BEFORE = [("inventory", "0013_dated_by_the_database"), ("orders", "0013_dated_by_the_database")]
+BEFORE: list[tuple[str, str | None]] = [
+    ("inventory", "0013_dated_by_the_database"),
+    ("orders", "0013_dated_by_the_database"),
+]
 
 
 def migrate(targets: list[tuple[str, str | None]]) -> Any:

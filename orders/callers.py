@@ -1,0 +1,112 @@
+"""Who sends a request: the one hook through which the embedding shop says so.
+
+`settings.CALLER` names a function of the request that returns a `Caller`. Its `scope` is whose idempotency
+keys and orders these are; nothing in a request's body can change it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.utils.module_loading import import_string
+
+from orders.models import Order
+from orders.problems import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, Problem
+
+PAY: Final = "pay"
+"""The right to note that an order is paid."""
+ORDERS: Final = "orders"
+"""The right to see, list and cancel every order, whatever its scope."""
+RIGHTS: Final = frozenset({PAY, ORDERS})
+
+MAX_SCOPE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The authenticated sender of a request.
+
+    Args:
+        scope: names it, at most 100 characters, such as `user:42`; empty: nobody in particular.
+        rights: of `RIGHTS`.
+
+    Raises:
+        ValueError: the scope is too long, or a right is unknown.
+    """
+
+    scope: str = ""
+    rights: frozenset[str] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        if len(self.scope) > MAX_SCOPE:
+            raise ValueError(
+                f"scope {self.scope[:20]!r}…: has {len(self.scope)} characters, at most {MAX_SCOPE} are "
+                "kept; use a shorter name"
+            )
+        if unknown := self.rights - RIGHTS:
+            raise ValueError(f"rights {sorted(unknown)}: are unknown; known are {sorted(RIGHTS)}")
+
+    def require(self, right: str, detail: str) -> None:
+        """Refuse a caller without `right`, with `detail`.
+
+        Raises:
+            Problem: 403.
+        """
+        if right not in self.rights:
+            raise Problem(FORBIDDEN, detail)
+
+    def require_order(self, order: Order) -> None:
+        """Refuse an order of another scope as if it did not exist; one without a scope is found by its id.
+
+        Raises:
+            Problem: 404.
+        """
+        if order.scope not in ("", self.scope) and ORDERS not in self.rights:
+            raise Problem(NOT_FOUND, "There is no order of this id.")
+
+
+def caller_of(request: HttpRequest) -> Caller:
+    """Return who sends the request, as `settings.CALLER` says.
+
+    Raises:
+        Problem: the hook refuses the request; `by_api_key` does so with 401.
+    """
+    return _hook(settings.CALLER)(request)
+
+
+def anonymous(request: HttpRequest) -> Caller:
+    """Everybody is nobody in particular; with `settings.OPEN_DEMO` everybody also has every right."""
+    return Caller(rights=RIGHTS if settings.OPEN_DEMO else frozenset())
+
+
+def by_api_key(request: HttpRequest) -> Caller:
+    """Return whose key is in `Authorization: Bearer KEY`; `settings.API_KEYS` has the SHA-256 of each key.
+
+    Raises:
+        Problem: 401: there is no key, or an unknown one.
+    """
+    kind, _, key = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
+    if kind.lower() != "bearer" or not key:
+        raise _unauthorized("There is no API key; send the header Authorization: Bearer KEY.")
+    # Only the digest is looked up: how long that takes tells nothing about any key.
+    found = settings.API_KEYS.get(hashlib.sha256(key.strip().encode()).hexdigest())
+    if found is None:
+        raise _unauthorized("The API key is unknown; ask the shop for one.")
+    scope, rights = found
+    return Caller(scope, frozenset(rights))
+
+
+def _unauthorized(detail: str) -> Problem:
+    return Problem(UNAUTHORIZED, detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+@lru_cache(maxsize=8)
+def _hook(path: str) -> Callable[[HttpRequest], Caller]:
+    hook: Callable[[HttpRequest], Caller] = import_string(path)
+    return hook

@@ -1,0 +1,33 @@
+"""`manage.py relay_events`: deliver the events of orders, where no Celery worker does it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from orders.relay import relay_all
+
+
+class Command(BaseCommand):
+    """Delivers what is due, once or for as long as it runs."""
+
+    help = "Deliver the events of orders that are due to the receivers of orders.signals."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take --every."""
+        parser.add_argument(
+            "--every", type=float, metavar="SECONDS", help="go on, and look again after so many seconds"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Deliver, and report or look again."""
+        every = options["every"]
+        if every is not None and not 0 < every <= 3600:
+            raise CommandError(f"--every {every:g}: must be more than 0 and at most 3600 seconds")
+        self.stdout.write(f"{relay_all()} events relayed")
+        while every is not None:
+            time.sleep(every)
+            if relayed := relay_all():
+                self.stdout.write(f"{relayed} events relayed")

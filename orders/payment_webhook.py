@@ -1,0 +1,171 @@
+"""The payment provider's webhook, signed as Stripe signs: `t=<unix time>,v1=<HMAC-SHA256 of "t.body">`.
+
+Several secrets may be valid at once, so one can be replaced without losing an event. The signature covers
+the time; an event older than `TOLERANCE` is refused, so a recorded request cannot be sent again later. Within
+that time the event's id, which is unique, keeps it from doing anything twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from orders import payments
+from orders.json_responses import json_answer
+from orders.models import PaymentEvent
+from orders.parsing import Fault, InvalidRequest, validated
+from orders.problems import NOT_FOUND, SIGNATURE, Problem, json_api
+from orders.requests import require_small_json
+
+HEADER: Final = "Stripe-Signature"
+TOLERANCE: Final = 300
+"""Seconds that the signed time may differ from the database's clock."""
+
+_PART = re.compile(r"(?P<name>t|v1)=(?P<value>[0-9a-f]{1,64})\Z")
+
+
+class FromProvider(BaseModel):
+    """What a provider sends has members that the shop does not read; those that it reads have their type."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class PaymentObject(FromProvider):
+    """What was paid: a payment intent or a checkout session; other members are ignored."""
+
+    id: Annotated[str, Field(min_length=1, max_length=255)]
+    metadata: dict[str, Any] = {}
+    client_reference_id: str | None = None
+    payment_intent: str | None = None
+    payment_status: str | None = None
+    amount_received: int | None = None
+    amount_total: int | None = None
+
+
+class PaymentEnvelope(FromProvider):
+    """The envelope of the object."""
+
+    object: PaymentObject
+
+
+class PaymentNotice(FromProvider):
+    """An event as the provider sends it; other members are ignored."""
+
+    id: Annotated[str, Field(min_length=1, max_length=255)]
+    type: Annotated[str, Field(min_length=1, max_length=100)]
+    data: PaymentEnvelope
+
+
+_AMOUNTS: Final[dict[str, Literal["amount_received", "amount_total"]]] = {
+    "payment_intent.succeeded": "amount_received",
+    "checkout.session.completed": "amount_total",
+    "checkout.session.async_payment_succeeded": "amount_total",
+}
+"""Types of events that mean money, and the member that says how much."""
+
+
+@json_api("POST")
+def payment_webhook(request: HttpRequest) -> HttpResponse:
+    """Receive an event of the payment provider: 200 says that it needs not be sent again."""
+    require_small_json(request)
+    if not settings.PAYMENT_WEBHOOK_SECRETS:
+        raise Problem(NOT_FOUND, "This shop takes no payment events; set PAYMENT_WEBHOOK_SECRETS.")
+    verify(request.headers.get(HEADER, ""), request.body, settings.PAYMENT_WEBHOOK_SECRETS)
+    event, repeated = _received(validated(PaymentNotice, request.body))
+    return json_answer({"event": event.event_id, "outcome": event.outcome, "repeated": repeated})
+
+
+def verify(header: str, body: bytes, secrets: Sequence[str]) -> None:
+    """Refuse a request that none of `secrets` has signed within `TOLERANCE`.
+
+    Args:
+        header: of the request; empty if it had none.
+        body: as it was sent, byte by byte.
+        secrets: any of them may have signed.
+
+    Raises:
+        Problem: 400, and says whether header, signature or time is wrong.
+    """
+    sent_at, given = _parsed(header)
+    signed = f"{sent_at}.".encode() + body
+    expected = [hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest() for secret in secrets]
+    if not any(hmac.compare_digest(ours, theirs) for ours in expected for theirs in given):
+        raise Problem(
+            SIGNATURE,
+            f"None of the {len(secrets)} secrets of this shop made the signature of this body; compare "
+            "PAYMENT_WEBHOOK_SECRETS with the provider's, and send the body unchanged.",
+        )
+    age = _now() - sent_at
+    if abs(age) > TOLERANCE:
+        raise Problem(
+            SIGNATURE,
+            f"The signature is {abs(age):.0f} s {'old' if age > 0 else 'in the future'}, at most "
+            f"{TOLERANCE} s are accepted; sign each attempt anew, and compare the clocks.",
+        )
+
+
+def _parsed(header: str) -> tuple[int, list[str]]:
+    """Return the time and the signatures of scheme v1; other schemes are ignored."""
+    parts = [match for part in header.split(",") if (match := _PART.match(part.strip()))]
+    times = [match["value"] for match in parts if match["name"] == "t"]
+    given = [match["value"] for match in parts if match["name"] == "v1"]
+    if len(times) != 1 or not times[0].isdecimal() or len(times[0]) > 12 or not given:
+        raise Problem(
+            SIGNATURE,
+            f"The header {HEADER} {'is missing' if not header else 'cannot be read'}; send "
+            "t=<seconds since 1970>,v1=<hexadecimal HMAC-SHA256>.",
+        )
+    return int(times[0]), given
+
+
+def _now() -> float:
+    """Return the database's time, which decides about every other deadline, too."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT extract(epoch FROM statement_timestamp())")
+        return float(cursor.fetchone()[0])
+
+
+def _received(notice: PaymentNotice) -> tuple[PaymentEvent, bool]:
+    paid = notice.data.object
+    unpaid = notice.type == "checkout.session.completed" and paid.payment_status != "paid"
+    if notice.type not in _AMOUNTS or unpaid:
+        event, created = payments.ignore(notice.id, notice.type)
+        return event, not created
+    return payments.receive(
+        payments.Payment(
+            event_id=notice.id,
+            kind=notice.type,
+            order_id=_order_id(paid),
+            reference=paid.payment_intent or paid.id,
+            amount=_amount(paid, _AMOUNTS[notice.type]),
+        )
+    )
+
+
+def _order_id(paid: PaymentObject) -> UUID:
+    given = paid.metadata.get("order_id", paid.client_reference_id)
+    try:
+        return UUID(given)
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidRequest(
+            Fault(
+                "/data/object/metadata/order_id",
+                "is not the id of an order; set it, or client_reference_id, when you create the payment",
+            )
+        ) from None
+
+
+def _amount(paid: PaymentObject, member: Literal["amount_received", "amount_total"]) -> int:
+    amount: int | None = getattr(paid, member)
+    if amount is None:
+        raise InvalidRequest(Fault(f"/data/object/{member}", "is missing"))
+    return amount

@@ -1,0 +1,103 @@
+"""What a payment provider's event does to its order: once, however often it is sent."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import transaction
+
+from inventory.checkpoints import checkpoint
+from orders import lifecycle
+from orders.events import publish
+from orders.models import Order, OrderEvent, PaymentEvent
+
+logger = logging.getLogger(__name__)
+
+Outcome = PaymentEvent.Outcome
+State = Order.State
+
+_REFUSED = (Outcome.TOO_LATE, Outcome.WRONG_AMOUNT, Outcome.PAID_TWICE)
+"""Outcomes after which the shop has money that it must give back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """A payment that a provider tells of.
+
+    Args:
+        event_id: the provider's id of the event. kind: its type.
+        order_id: which order is paid. reference: the provider's id of the payment.
+        amount: in hundredths.
+    """
+
+    event_id: str
+    kind: str
+    order_id: UUID
+    reference: str
+    amount: int
+
+
+def receive(payment: Payment) -> tuple[PaymentEvent, bool]:
+    """Apply a payment to its order, in one transaction with the record of the event.
+
+    Returns:
+        The record, and whether this event was received before; then nothing was done.
+
+    Raises:
+        OrderUnknown: there is no such order; nothing is recorded, so the provider's next attempt counts.
+    """
+    with transaction.atomic(durable=True):
+        # The order's row serializes its payments, and numbers what is published.
+        order = Order.objects.select_for_update(no_key=True).filter(pk=payment.order_id).first()
+        if order is None:
+            raise lifecycle.OrderUnknown(payment.order_id)
+        known = PaymentEvent.objects.filter(event_id=payment.event_id).first()
+        if known is not None:
+            return known, True
+        event = _record(payment, _outcome(order, payment))
+        checkpoint("written", order=order.pk)
+    if event.outcome == Outcome.TOO_LATE:
+        lifecycle.expire(payment.order_id)  # its window may have ended without a sweep
+    return event, False
+
+
+def ignore(event_id: str, kind: str) -> tuple[PaymentEvent, bool]:
+    """Record an event that is no payment; return it, and whether it was received before."""
+    return PaymentEvent.objects.get_or_create(
+        event_id=event_id, defaults={"kind": kind, "outcome": Outcome.IGNORED}
+    )
+
+
+def _outcome(order: Order, payment: Payment) -> PaymentEvent.Outcome:
+    """Decide, and pay the order if it can be."""
+    paid = PaymentEvent.objects.filter(order=order, outcome=Outcome.PAID).first()
+    if paid is not None and paid.reference == payment.reference:
+        return Outcome.ALREADY_PAID  # a provider sends several events about one payment
+    if payment.amount != order.total * 100:
+        return Outcome.WRONG_AMOUNT
+    if lifecycle.mark_paid(order.pk):
+        return Outcome.PAID
+    if order.state in (State.PLACED, State.CANCELLED, State.EXPIRED):
+        return Outcome.TOO_LATE
+    return Outcome.ALREADY_PAID if paid is None else Outcome.PAID_TWICE
+
+
+def _record(payment: Payment, outcome: PaymentEvent.Outcome) -> PaymentEvent:
+    if outcome in _REFUSED:
+        logger.error("payment %s of order %s refused: %s", payment.reference, payment.order_id, outcome)
+        publish(
+            payment.order_id,
+            OrderEvent.Kind.PAYMENT_REFUSED,
+            reason=outcome,
+            payment=payment.reference,
+            amount=payment.amount,
+        )
+    return PaymentEvent.objects.create(
+        event_id=payment.event_id,
+        kind=payment.kind,
+        order_id=payment.order_id,
+        reference=payment.reference,
+        outcome=outcome,
+    )
