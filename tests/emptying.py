@@ -16,13 +16,32 @@ KEPT = {
 }  # what migrations wrote, and post_migrate would write anew
 GUARDED = "SELECT tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal"
 
+LOCK_ALL = """
+DO $$
+DECLARE deadline timestamptz := clock_timestamp() + interval '20 s';
+BEGIN
+    LOOP
+        BEGIN
+            SET LOCAL lock_timeout = '200ms';
+            LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE;
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            IF clock_timestamp() > deadline THEN RAISE; END IF;
+        END;
+    END LOOP;
+END $$
+"""
+"""Locks every table or none. A request that a server still answers takes tables in an order of its own: it
+is let through, before PostgreSQL would end one of the two as a deadlock's victim (`deadlock_timeout`, 1 s).
+"""
+
 
 def deletes(operations: DatabaseOperations, _: object, tables: Sequence[str], **options: Any) -> list[str]:
-    """Stand in for `sql_flush`. As TRUNCATE does, it waits for transactions that a test left open."""
+    """Stand in for `sql_flush`. As TRUNCATE does, it waits for transactions that are still open."""
     names = [operations.quote_name(table) for table in sorted(set(tables) - KEPT)]
     guarded = {operations.quote_name(table) for table in _guarded(operations)}
     statements = (statement for name in names for statement in _delete(name, name in guarded))
-    return [f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE", *statements]
+    return [LOCK_ALL.format(tables=", ".join(names)), *statements]
 
 
 @cache

@@ -1,11 +1,15 @@
 """A real Chromium before the real web server, on the tests' own database and Redis."""
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+
+from locking.inspection.held import held_locks
+from orders.lab.models import LabEvent, LabRun
 
 FLAGS = [
     "--headless",
@@ -68,7 +72,21 @@ def open_page(
     yield open_address
     for context in contexts:
         context.close()
+    end_lab_runs()
     assert complaints == []
+
+
+def end_lab_runs() -> None:
+    """Stop what a page has left running: it would go on while the database is emptied, and write into it.
+
+    The web server holds the lock of a run until the run's process has ended.
+    """
+    for run in LabRun.objects.filter(ended_at=None):
+        LabEvent.objects.create(run=run, sender=LabEvent.Sender.VISITOR, data={"say": "stop"})
+    deadline = time.monotonic() + PATIENCE / 1000
+    while held := [hold.name for hold in held_locks(prefix="lab:").rows]:
+        assert time.monotonic() < deadline, f"a run of the lab goes on, under {held}"
+        time.sleep(0.02)
 
 
 def _complaint(message: ConsoleMessage) -> list[str]:

@@ -1,25 +1,21 @@
 """Held locks and their waiters in a real browser: widths, schemes, languages, odd names, deadlocks."""
 
-import os
 import threading
 from contextlib import suppress
-from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from locking import LockLost, get_lock
 from locking.core.waits import WAITS
 from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.inspection.held import holds_of
+from tests.browser.looks import at_each_width, violations
 from tests.locking.support.helpers import take_from
 
 LIST = "/admin/locking/heldlock/"
 WAITING = f"{LIST}waiting/"
-SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")
-WIDTHS = (360, 768, 1280, 1920)
 LANGUAGES = ("en", "zh-hans")
 LONG = "catalogue:" + "x" * 900
 TURNED = "order:\u202e24"
@@ -81,18 +77,6 @@ def open_admin(open_page, django_user_model, client):
 def row(page, name):
     """Return the row of a lock."""
     return page.locator("#result_list tbody tr").filter(has=page.get_by_role("link", name=name, exact=True))
-
-
-def violations(page):
-    """What axe-core finds wrong with the page as it is."""
-    found = Axe().run(page).response["violations"]
-    return [(each["id"], [node["html"][:160] for node in each["nodes"]]) for each in found]
-
-
-def shot(page, name):
-    """Take a picture, if that is wanted."""
-    if SHOTS:
-        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
 
 
 def test_each_row_names_its_waiters(open_admin, contended):
@@ -163,27 +147,26 @@ def test_who_waits_for_whom(open_admin, contended):
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_violations(open_admin, contended, language, scheme):
-    """axe finds nothing on the list, the waits, a hold and the release, in both languages and schemes."""
+    """axe finds nothing on the list, the waits, a hold, its release and the audit, nor on a phone."""
     # axe sets styles of its own, which the page's policy would refuse.
     page = open_admin(LIST, language=language, color_scheme=scheme, bypass_csp=True)
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 900})
-        shot(page, f"held-{language}-{scheme}-{width}")
-    found = {LIST: violations(page)}
-    page.set_viewport_size({"width": 360, "height": 900})
-    found["on a phone"] = violations(page)
+    found = {}
+
+    def look(name):
+        page.wait_for_load_state()
+        for width in (1280, 360):
+            page.set_viewport_size({"width": width, "height": 900})
+            found[name, width] = violations(page)
+        at_each_width(page, f"{name}-{language}-{scheme}")
+
+    look("held")
     page.goto(WAITING)
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 900})
-        shot(page, f"waiting-{language}-{scheme}-{width}")
-    found[WAITING] = violations(page)
+    look("waiting")
     page.goto(f"{LIST}?q=order:42")
     page.get_by_role("link", name="order:42", exact=True).click()
-    page.wait_for_load_state()
-    shot(page, f"detail-{language}-{scheme}")
-    found["detail"] = violations(page)
+    look("detail")
     page.locator("a.held-danger").click()
-    page.wait_for_load_state()
-    shot(page, f"release-{language}-{scheme}")
-    found["release"] = violations(page)
-    assert [(address, one) for address, each in found.items() for one in each] == []
+    look("release")
+    page.goto("/admin/locking/lockevent/")
+    look("audit")
+    assert [(where, one) for where, each in found.items() for one in each] == []

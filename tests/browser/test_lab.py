@@ -1,21 +1,17 @@
 """The lab in a real browser: every button, both colour schemes, a phone, the keyboard."""
 
-import os
 import re
 from urllib.parse import parse_qs
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from orders.lab.models import LabRun
-from tests.factories import ProductFactory
+from tests.browser.looks import PHONE, SHOTS, in_both_schemes, no_violations, picture, violations
 
-PHONE = {"width": 360, "height": 740}
 SOON = 60_000  # ms; a race starts processes, and the machine may be loaded
 SMALL = "/lab/?buyers=8&stock=2&gap=20&processes=2"
 pytestmark = pytest.mark.timeout(300)  # a loaded machine takes its time over processes and pictures
-SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")  # a folder: the pictures of the docs are made there
 
 
 @pytest.fixture
@@ -31,41 +27,6 @@ def open_lab(open_page):
 def race_ends(page):
     """Wait until the buttons may be pressed again."""
     expect(page.locator("#lab")).to_have_attribute("aria-busy", "false", timeout=SOON)
-
-
-def violations(page):
-    """What axe-core finds wrong with the page as it is."""
-    found = Axe().run(page).response["violations"]
-    return [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found]
-
-
-def in_both_schemes(page, look):
-    """Look at the page in light and in dark."""
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        look(scheme)
-
-
-def no_violations(page):
-    """For `in_both_schemes`: nothing is wrong with the page."""
-
-    def look(scheme):
-        assert violations(page) == []
-
-    return look
-
-
-def picture(page, name, height=None):
-    """For `in_both_schemes`: a picture for the docs, of the whole page or its first `height` pixels."""
-
-    def look(scheme):
-        if height is None:
-            page.screenshot(path=f"{SHOTS}/{name}-{scheme}.png")
-        else:
-            clip = {"x": 0, "y": 0, "width": page.viewport_size["width"], "height": height}
-            page.screenshot(path=f"{SHOTS}/{name}-{scheme}.png", clip=clip, full_page=True)
-
-    return look
 
 
 def test_break_it_and_fix_it(open_lab):
@@ -479,6 +440,64 @@ def test_a_step_can_be_taken_back(open_lab):
     expect(page.locator('[data-lane="A"] .marks li')).to_have_count(0, timeout=SOON)
 
 
+class FakeSessions:
+    """Answers for the lab: first `old`, then `new`, whose buyer A goes one step further with each press.
+
+    `new` is made only once the page has heard what `old` says after its stop.
+    """
+
+    STEPS = (["read", 1, 36], ["decided", None, 37])
+
+    def __init__(self, page):
+        self.said, self.asked = [], []
+        page.route("**/lab/steps/", self.start)
+        page.route("**/lab/runs/*/say/", self.hear)
+        page.route(re.compile(r"/lab/runs/\w+/\?after="), self.tell)
+
+    def start(self, route):
+        """Begin `old` at once; keep the second request."""
+        self.asked.append(route)
+        if len(self.asked) == 1:
+            route.fulfill(status=202, json={"id": "old"})
+
+    def hear(self, route):
+        """Note what is said to which."""
+        self.said.append((route.request.url.split("/")[-3], route.request.post_data.removeprefix("say=")))
+        route.fulfill(status=202, json={})
+
+    def tell(self, route):
+        """Say where A is, once after each word."""
+        ((run, after),) = re.findall(r"/runs/(\w+)/\?after=(\d+)", route.request.url)
+        number = 1 + sum(each == run for each, _ in self.said)
+        news = [{"id": number, **self.state(run)}] if int(after) < number else []
+        if ("old", "stop") in self.said and run == "old" and not news and len(self.asked) == 2:
+            self.asked.append(self.asked[1].fulfill(status=202, json={"id": "new"}))
+        route.fulfill(json={"id": run, "kind": "steps", "parameters": {}, "events": news})
+
+    def state(self, run):
+        """Return a session's state: A has made its steps, B has not begun."""
+        marks = list(self.STEPS[: self.said.count((run, "A"))])
+        lane = {"state": "parked", "answer": "", "problem": "", "blocked": None}
+        lanes = {"A": {**lane, "marks": marks}, "B": {**lane, "marks": []}}
+        return {"type": "steps", "initial": 1, "left": 1, "sold": 0, "lanes": lanes}
+
+
+def test_undo_is_not_taken_by_the_session_before(open_lab):
+    """What the old session still says while the new one is being made takes none of the steps to repeat."""
+    page = open_lab()
+    sessions = FakeSessions(page)
+    page.get_by_role("button", name="1 · Sell the last piece twice.").click()
+    for step in ("has read the stock: 1", "has decided"):
+        may_press(page, "A")
+        page.keyboard.press("a")
+        arrives(page, "A", step)
+    may_press(page, "A")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator('[data-lane="A"] .marks li')).to_have_count(1)
+    arrives(page, "A", "has read the stock: 1")
+    assert sessions.said == [("old", "A"), ("old", "A"), ("old", "stop"), ("new", "A")]
+
+
 def test_a_sound_strategy_says_for_whom_a_buyer_waits(open_lab):
     """With the row locked B waits for A, and the page says so; a session can be begun again."""
     page = open_lab(f"{SMALL}&strategy=row_lock", viewport={"width": 1280, "height": 900})
@@ -518,19 +537,6 @@ def test_the_lab_speaks_chinese(finished, open_lab):
     expect(page.locator("#left .evidence")).to_contain_text("买家 1 和 2")
 
 
-def test_the_shop_is_accessible(open_page):
-    """The shop, with an answer on it, in light and dark."""
-    for sku, name, stock in (("mug", "Mug", 40), ("pen", "Pen", 1), ("poster", "Poster", 0)):
-        ProductFactory(sku=sku, name=name, on_hand=stock)
-    page = open_page("/shop/", viewport={"width": 1100, "height": 800})
-    page.get_by_role("group", name="Mug").get_by_role("button", name="One more").click()
-    page.get_by_role("button", name="Place the order").click()
-    expect(page.locator(".answer.ordered")).to_be_visible()
-    in_both_schemes(page, no_violations(page))
-    if SHOTS:
-        in_both_schemes(page, picture(page, "shop"))
-
-
 def test_the_start_page_shows_the_race_and_leads_to_the_lab(open_page):
     """The recorded race is the hero, with one button; three cards stand below it."""
     page = open_page("/", reduced_motion="reduce", viewport={"width": 1280, "height": 900})
@@ -543,42 +549,6 @@ def test_the_start_page_shows_the_race_and_leads_to_the_lab(open_page):
     page.wait_for_url(re.compile("/lab/"))
     expect(page.locator("#left .headline")).to_be_visible()
     assert violations(page) == []
-
-
-@pytest.mark.parametrize("locale", ["en", "zh-CN"])
-@pytest.mark.parametrize("address", ["/", "/shop/", "/lab/", "/lab/?present=1", "/problems/"])
-def test_every_page_is_accessible(open_page, address, locale):
-    """No page has a violation that axe-core finds, in either language and color scheme."""
-    ProductFactory(sku="mug", name="Mug", on_hand=40)
-    page = open_page(address, reduced_motion="reduce", locale=locale)
-    in_both_schemes(page, no_violations(page))
-
-
-CONTRAST = """([one, other]) => {
-  const probe = document.body.appendChild(document.createElement("i"));
-  const light = (color) => {
-    probe.style.setProperty("color", color);
-    const [r, g, b] = getComputedStyle(probe).color.match(/[\\d.]+/g).map((c) => c / 255)
-      .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const [high, low] = [light(`var(--${one})`), light(`var(--${other})`)].sort((a, b) => b - a);
-  probe.remove();
-  return (high + 0.05) / (low + 0.05);
-}"""
-
-
-def test_shapes_and_borders_have_enough_contrast(open_lab):
-    """What has to be seen stands out by 3:1 from what is behind it, text by 4.5:1."""
-    page = open_lab("/lab/")
-
-    def look(scheme):
-        for name in ("edge", "gap", "wait", "write", "read", "bad", "good", "accent"):
-            assert page.evaluate(CONTRAST, [name, "panel"]) >= 3, (scheme, name)
-        for name in ("text", "soft", "bad", "good", "low", "buyer-a", "buyer-b"):
-            assert page.evaluate(CONTRAST, [name, "panel"]) >= 4.5, (scheme, name)
-
-    in_both_schemes(page, look)
 
 
 def test_the_lab_without_javascript_still_tells_the_lesson(open_page):

@@ -1,13 +1,18 @@
 """The tests' own way to empty the database leaves nothing behind, and nothing ajar."""
 
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
 import pytest
 from django.contrib.auth.models import Permission
 from django.core.management import CommandError, call_command
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 
 from inventory.models import Product, StockMovement
 from locking.models import LockEvent
 from orders.models import Order
+from tests import emptying
 from tests.factories import OrderFactory
 from tests.locking.support.helpers import elsewhere
 
@@ -38,12 +43,11 @@ def test_what_is_immutable_is_so_again():
         cursor.execute("DELETE FROM inventory_stockmovement")
 
 
-def test_a_transaction_left_open_is_waited_for():
+def test_a_transaction_left_open_is_waited_for(monkeypatch):
     """A test that leaves a transaction open is noticed, though that only read."""
+    monkeypatch.setattr(emptying, "LOCK_ALL", emptying.LOCK_ALL.replace("20 s", "20 ms"))
 
     def refused() -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SET lock_timeout = '20ms'")
         with pytest.raises(CommandError) as caught:
             empty()
         assert "lock timeout" in str(caught.value.__cause__)
@@ -51,3 +55,47 @@ def test_a_transaction_left_open_is_waited_for():
     with transaction.atomic():
         assert not Product.objects.exists()
         elsewhere(refused)
+
+
+LOCK_ONCE = "LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE"
+
+
+@pytest.mark.parametrize(
+    ("statement", "victims"), [(emptying.LOCK_ALL, 0), (LOCK_ONCE, 1)], ids=["backs off", "mutant"]
+)
+def test_a_transaction_that_goes_on_is_no_deadlock(monkeypatch, statement, victims):
+    """One that holds a late table and takes an early one gets it: neither side is ended as a victim."""
+    monkeypatch.setattr(emptying, "LOCK_ALL", statement)
+    with ThreadPoolExecutor(1) as pool:
+
+        def late_then_early():
+            with transaction.atomic():
+                assert not Order.objects.exists()
+                others.append(pool.submit(is_victim, partial(elsewhere, empty)))
+                wait_until_somebody_is_blocked()
+                assert not Product.objects.exists()
+
+        others: list[Future[bool]] = []
+        here = is_victim(late_then_early)
+    assert here + others[0].result() == victims
+
+
+def is_victim(step):
+    """Whether the database ended this step because of a deadlock."""
+    try:
+        step()
+    except (OperationalError, CommandError) as error:
+        assert "deadlock detected" in f"{error} {error.__cause__}"  # noqa: PT017
+        return True
+    return False
+
+
+def wait_until_somebody_is_blocked():
+    """Wait until a session of this database waits for a table."""
+    deadline = time.monotonic() + 20
+    with connection.cursor() as cursor:
+        while time.monotonic() < deadline:
+            cursor.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND relation IS NOT NULL")
+            if cursor.fetchone():
+                return
+    raise AssertionError("nobody waited")

@@ -19,6 +19,7 @@ const GOALS = {
 };
 
 let current = null;
+let begun = 0; // sessions that were asked for; what an older one says is no longer heard
 let over = false; // both have their answer, and the session ends by itself
 let strategy = "";
 let presses = []; // since the buyers began, for undo
@@ -45,6 +46,10 @@ export function listen(chosen, fix) {
 
 /** Begin a session; `again` are the presses that lead it to where an earlier one was. */
 export async function begin(name, again = []) {
+  const mine = ++begun;
+  const before = over ? null : current;
+  current = null;
+  over = false;
   ready(byId("begin"), false);
   strategy = name;
   presses = [];
@@ -56,17 +61,17 @@ export async function begin(name, again = []) {
   byId("step-strategy").textContent = name;
   await Promise.all(BUYERS.map((buyer) => panes[buyer].show(name)));
   try {
-    if (current && !over) await say(current, "stop").catch(() => {});
-    over = false;
+    if (before) await say(before, "stop").catch(() => {});
     const { id } = await startSteps({ strategy: name });
+    if (mine !== begun) return say(id, "stop").catch(() => {});
     current = id;
     byId("begin").textContent = gettext("Begin again");
     ready(byId("begin"), true);
     for await (const event of follow(id)) if (id === current) hear(event);
   } catch (problem) {
-    tell("bad", problem instanceof Refused ? problem.message : gettext("The lab doesn't answer."));
+    if (mine === begun) tell("bad", problem instanceof Refused ? problem.message : gettext("The lab doesn't answer."));
   }
-  ready(byId("begin"), true);
+  if (mine === begun) ready(byId("begin"), true);
 }
 
 // The focus stays where it is: a button that can't be pressed now only says so.

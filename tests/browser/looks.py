@@ -1,0 +1,58 @@
+"""How the browser's tests look at a page: what axe-core finds, in light and dark, and pictures."""
+
+import os
+from pathlib import Path
+
+from axe_playwright_python.sync_playwright import Axe
+
+SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")  # a folder; unset: no pictures are made
+WIDTHS = (360, 768, 1280, 1920)
+PHONE = {"width": 360, "height": 740}
+
+
+def violations(page):
+    """Return what axe-core finds wrong with the page as it is."""
+    found = Axe().run(page).response["violations"]
+    return [(each["id"], [node["html"][:160] for node in each["nodes"]]) for each in found]
+
+
+def in_both_schemes(page, look):
+    """Look at the page in light and in dark."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        look(scheme)
+
+
+def no_violations(page):
+    """For `in_both_schemes`: nothing is wrong with the page."""
+
+    def look(scheme):
+        assert violations(page) == [], scheme
+
+    return look
+
+
+def picture(page, name, height=None):
+    """For `in_both_schemes`: a picture for the docs, of the whole page or its first `height` pixels."""
+
+    def look(scheme):
+        if height is None:
+            page.screenshot(path=f"{SHOTS}/{name}-{scheme}.png")
+        else:
+            clip = {"x": 0, "y": 0, "width": page.viewport_size["width"], "height": height}
+            page.screenshot(path=f"{SHOTS}/{name}-{scheme}.png", clip=clip, full_page=True)
+
+    return look
+
+
+def shot(page, name):
+    """Take a picture of the whole page, if that is wanted."""
+    if SHOTS:
+        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
+
+
+def at_each_width(page, name):
+    """Take a picture at each of `WIDTHS`, if that is wanted."""
+    for width in WIDTHS if SHOTS else ():
+        page.set_viewport_size({"width": width, "height": 900})
+        shot(page, f"{name}-{width}")
