@@ -167,7 +167,12 @@ class WorkerPool:
 
 
 def measure(
-    server: Server, peers: Sequence[Peer], rounds: int, seconds: float, progress: Callable[[str], None]
+    server: Server,
+    peers: Sequence[Peer],
+    rounds: int,
+    seconds: float,
+    progress: Callable[[str], None],
+    shapes: Sequence[str] = tuple(SHAPES),
 ) -> list[Record]:
     """Return one record for each round, shape and peer."""
     pool, records = WorkerPool(server.url, [peer.name for peer in peers]), list[Record]()
@@ -175,10 +180,10 @@ def measure(
         for peer in peers:  # what the first use loads is nobody's waiting time
             _run_once(server, pool, peer, SHAPES["2×2"], 0.2)
         for number in range(rounds):
-            for shape_name, shape in SHAPES.items():
+            for shape_name in shapes:
                 progress(f"contended, {shape_name}, round {number + 1} of {rounds}")
                 for peer in random.sample(peers, len(peers)):
-                    figures = _run_once(server, pool, peer, shape, seconds)
+                    figures = _run_once(server, pool, peer, SHAPES[shape_name], seconds)
                     records.append({"round": number, "shape": shape_name, "peer": peer.name, **figures})
     finally:
         pool.dismiss()

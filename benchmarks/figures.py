@@ -39,10 +39,19 @@ class Table:
         return spread(values) if values else None
 
     def ratio(
-        self, peer: str, case: str, figure: str, base: str, *, more_is_better: bool = True
+        self,
+        peer: str,
+        case: str,
+        figure: str,
+        base: str,
+        *,
+        more_is_better: bool = True,
+        base_case: str | None = None,
     ) -> Spread | None:
-        """Return the ratio to `base` in the same round; turned over where less is better."""
-        ours, theirs = self._by_round(peer, case, figure), self._by_round(base, case, figure)
+        """Return the ratio to `base` in the same round, and case unless another is named; turned over where
+        less is better.
+        """
+        ours, theirs = self._by_round(peer, case, figure), self._by_round(base, base_case or case, figure)
         pairs = ((ours[key], theirs[key]) for key in ours if key in theirs)
         ratios = list(_ratios(pairs if more_is_better else ((theirs_, ours_) for ours_, theirs_ in pairs)))
         return spread(ratios) if ratios else None

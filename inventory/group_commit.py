@@ -3,20 +3,33 @@
 No thread is kept for it and nobody polls. The first caller leads: it takes those who wait, does their work in
 one go, wakes each with its own answer, and hands the lead to the first of those who came meanwhile. A leader
 leads once, so nobody works for others without end.
+
+A batch sizes itself. Buyers that were here a moment ago, in the batch before or in the queue behind it, are
+likely to be back, and each that is left out costs a commit more: so a leader waits until as many are here
+again, but no longer after that batch than a commit takes. A buyer who is alone waits for nobody.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
+from typing import Final
 from weakref import WeakSet
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy
 from inventory.progress import OutcomeUnknown
 from inventory.strategies.base import Sale
+
+LONGEST_WAIT: Final = 0.05
+"""Seconds that a leader waits at most for others, however slow the commits are."""
+
+SMOOTHING: Final = 8
+"""The duration of a commit is averaged over about so many."""
 
 
 class Ticket:
@@ -59,8 +72,12 @@ class GroupCommit:
 
     def _reset(self) -> None:
         self._mutex = threading.Lock()
+        self._arrived = threading.Condition(self._mutex)
         self._queue: deque[Ticket] = deque()
         self._led = False
+        self._expected = 0
+        self._ended = -math.inf
+        self._commit_seconds = 0.0
 
     def submit(self, sale: Sale, wait: float) -> None:
         """Have `sale` done, by this thread or another; return when it is.
@@ -71,14 +88,14 @@ class GroupCommit:
 
         Raises:
             Busy: nobody began in time, or the leader was stopped before the commit.
-        OutcomeUnknown: the leader was stopped in the commit.
+            OutcomeUnknown: the leader was stopped in the commit.
             Exception: this caller's answer, or what the work of its batch raised.
         """
         ticket = Ticket(sale)
         if not self._enter(ticket):
             self._follow(ticket, wait)
         if ticket.leads:
-            self._lead()
+            self._lead(ticket)
         if ticket.error is not None:
             raise ticket.error
 
@@ -86,6 +103,8 @@ class GroupCommit:
         with self._mutex:
             self._queue.append(ticket)
             ticket.leads, self._led = not self._led, True
+            if self._is_complete():
+                self._arrived.notify()
             return ticket.leads
 
     def _follow(self, ticket: Ticket, wait: float) -> None:
@@ -110,17 +129,43 @@ class GroupCommit:
             self._hand_over()
         return True
 
-    def _lead(self) -> None:
-        with self._mutex:
-            batch = [self._queue.popleft() for _ in range(min(self._most, len(self._queue)))]
+    def _lead(self, ticket: Ticket) -> None:
+        batch: list[Ticket] = []
+        begun = monotonic()
         try:
+            self._gather(batch)
+            begun = monotonic()
             self._work(batch)
         except BaseException as error:
-            _answer(batch, error)
+            _answer(batch or [self._withdrawn(ticket)], error)
         finally:
+            self._learn(len(batch), monotonic() - begun)
             self._hand_over()
-            for ticket in batch:
-                ticket.wake.release()
+            for served in batch:
+                served.wake.release()
+
+    def _gather(self, batch: list[Ticket]) -> None:
+        """Fill `batch` with those who wait, once as many are here as before or it has taken too long."""
+        with self._mutex:
+            left = self._ended + min(self._commit_seconds, LONGEST_WAIT) - monotonic()
+            self._arrived.wait_for(self._is_complete, max(0.0, left))
+            while self._queue and len(batch) < self._most:
+                batch.append(self._queue.popleft())
+
+    def _withdrawn(self, ticket: Ticket) -> Ticket:
+        """Take a leader out of the queue that was stopped before it had a batch."""
+        with self._mutex:
+            self._queue.remove(ticket)
+        return ticket
+
+    def _is_complete(self) -> bool:
+        return len(self._queue) >= min(self._expected, self._most)
+
+    def _learn(self, size: int, seconds: float) -> None:
+        """Note who will be expected, and how long the commit has taken."""
+        with self._mutex:
+            self._expected, self._ended = size + len(self._queue), monotonic()
+            self._commit_seconds += (seconds - self._commit_seconds) / SMOOTHING
 
     def _hand_over(self) -> None:
         with self._mutex:

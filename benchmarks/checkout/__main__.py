@@ -8,45 +8,36 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import django
+from rich.console import Console
 
-from benchmarks.checkout import growth, rounds
+from benchmarks.checkout import growth, quick, rounds
 from benchmarks.checkout.plots import draw
 from benchmarks.checkout.room import open_servers
 from benchmarks.checkout.tables import show
-from benchmarks.checkout.targets import judge
+from benchmarks.checkout.targets import FAULTS, judge
 from benchmarks.circumstances import describe_machine
 from benchmarks.console import open_console
+from tests.load.servers import Servers
 
 PARTS = ("rounds", "growth")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the tables, write what was asked for; 1 when the books of any run weren't exact."""
+    """Measure, print, write what was asked for; 1 when the books of any run weren't exact."""
     options = _parse(arguments)
     console = open_console()
     begun = time.monotonic()
-    with open_servers() as servers, console.status("starting") as status:
-        # Which strategies there are, Django says; the database is the one that was just made.
-        os.environ.update(servers.environment)
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-        django.setup()
-        results: dict[str, Any] = {"circumstances": describe_machine(), "quick": options.quick}
-        if "rounds" in options.only:
-            results["rounds"] = rounds.measure(
-                servers, rounds.effort(options.quick), options.strategy, status.update
-            )
-        if "growth" in options.only:
-            seconds, number = (0.6, 1) if options.quick else (1.0, options.rounds)
-            results["growth"] = growth.measure(
-                servers, seconds, options.strategy, status.update, axes=options.axis, rounds=number
-            )
+    with open_servers() as servers:
+        results = _measure_targets(servers, console) if options.quick else _measure(servers, console, options)
     results["minutes"] = (time.monotonic() - begun) / 60
-    results["targets"] = [{**asdict(target), "verdict": target.verdict} for target in judge(results)]
+    targets = quick.judge(results) if options.quick else judge(results)
+    results["targets"] = [{**asdict(target), "verdict": target.verdict} for target in targets]
     results["faults"] = _faults(results)
     show(console, results)
     if options.json:
@@ -56,9 +47,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if results["faults"] else 0
 
 
+def _measure_targets(servers: Servers, console: Console) -> dict[str, Any]:
+    circumstances = describe_machine()
+    return {"circumstances": circumstances, **quick.measure(servers, partial(console.print, highlight=False))}
+
+
+def _measure(servers: Servers, console: Console, options: argparse.Namespace) -> dict[str, Any]:
+    # Which strategies there are, Django says; the database is the one that was just made.
+    os.environ.update(servers.environment)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    django.setup()
+    results: dict[str, Any] = {"circumstances": describe_machine()}
+    with console.status("starting") as status:
+        if "rounds" in options.only:
+            results["rounds"] = rounds.measure(servers, rounds.FULL, options.strategy, status.update)
+        if "growth" in options.only:
+            results["growth"] = growth.measure(
+                servers, 1.0, options.strategy, status.update, axes=options.axis, rounds=options.rounds
+            )
+    return results
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkout", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about three minutes")
+    parser.add_argument("--quick", action="store_true", help="only the targets, in under four minutes")
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="measure these parts")
     parser.add_argument(
         "--axis", choices=growth.AXES, nargs="+", default=growth.AXES, help="what grows (default: all)"
@@ -70,6 +82,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to FILE")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the plots into DIR")
     options = parser.parse_args(arguments)
+    if options.quick and (options.plots or options.strategy):
+        parser.error("--quick measures the targets only; leave it out to choose strategies or draw plots")
     if options.plots and not find_spec("matplotlib"):
         parser.error("--plots needs matplotlib: .venv/bin/pip install -r requirements-bench.txt")
     return options
@@ -77,11 +91,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _faults(results: dict[str, Any]) -> list[str]:
     """Return a sentence for each run whose books don't agree though its subject is exact."""
-    records = [*results.get("rounds", {}).get("records", []), *results.get("growth", [])]
+    records = [
+        *results.get("quick", []),
+        *results.get("rounds", {}).get("records", []),
+        *results.get("growth", []),
+    ]
     return [
         f"{record['peer']}, {record['case']}: {name} {record[name]}"
         for record in records
-        for name in ("oversold", "unaccounted", "lost")
+        for name in FAULTS
         if record["exact"] and record[name]
     ]
 

@@ -14,10 +14,11 @@ import psycopg
 from benchmarks.checkout.clients import Burst, Crowd
 from benchmarks.checkout.subjects import Subject
 from benchmarks.server import Work
+from config.serve import server
 from tests.load.delivery import deliver
 from tests.load.figures import percentile
 from tests.load.servers import Servers, private_servers
-from tests.load.shop import Shop, cpu_seconds, manage, serving
+from tests.load.shop import Command, Shop, cpu_seconds, manage, serving
 from tests.load.wire import Wire, pack
 
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "benchmarks.checkout.settings"}
@@ -124,12 +125,13 @@ class Room:
 
     def _faults(self, subject: Subject, burst: Burst, skus: list[str], stocked: int) -> dict[str, Any]:
         if not subject.sells:
-            return {"oversold": 0, "unaccounted": 0, "lost": 0}
+            return {"oversold": 0, "unaccounted": 0, "lost": 0, "failed": burst.total[500]}
         books = Books(*map(int, self.database.execute(_BOOKS, [skus]).fetchone() or ()))
         return {
             "oversold": max(0, books.sold - stocked) + max(0, -books.lowest),
             "unaccounted": abs(stocked - books.sold - books.left),
             "lost": abs(burst.total[201] - books.orders),
+            "failed": burst.total[500],
         }
 
     @contextmanager
@@ -193,11 +195,13 @@ def open_servers() -> Iterator[Servers]:
 
 
 @contextmanager
-def open_room(servers: Servers, workers: int, threads: int, **settings: str) -> Iterator[Room]:
-    """Serve the shop and have a crowd before its door; `settings` are the shop's."""
+def open_room(
+    servers: Servers, workers: int, threads: int, command: Command = server, **settings: str
+) -> Iterator[Room]:
+    """Serve the shop by a web server and have a crowd before its door; `settings` are the shop's."""
     environment = servers.environment | SETTINGS | settings
     with (
-        serving(environment, workers=workers, threads=threads) as shop,
+        serving(environment, workers=workers, threads=threads, command=command) as shop,
         Crowd(shop.address) as crowd,
         servers.connect() as database,
     ):

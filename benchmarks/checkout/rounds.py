@@ -30,9 +30,7 @@ class Effort:
     shapes: Sequence[tuple[int, int]]
 
 
-def effort(quick: bool) -> Effort:
-    """Return what a quick or a full run measures."""
-    return Effort(2, 0.8, SHAPES[:1]) if quick else Effort(5, 1.5, SHAPES)
+FULL = Effort(5, 1.5, SHAPES)
 
 
 def name_of(shape: tuple[int, int]) -> str:
@@ -100,4 +98,4 @@ def _round(
             yield from (record | {"case": each} for each in (cases if light else [case]))
 
 
-__all__ = ["FOR_UPDATE", "HOT", "KEPT", "MANY", "SOLD_OUT", "effort", "measure", "name_of"]
+__all__ = ["FOR_UPDATE", "FULL", "HOT", "KEPT", "MANY", "SOLD_OUT", "measure", "name_of"]

@@ -83,5 +83,5 @@ def _variant(strategy: type[Strategy], segments: int) -> type[Strategy]:
     name = _with(strategy.name, segments)
     members: dict[str, Any] = {"name": name, "segments": segments, "__doc__": strategy.__doc__}
     if hasattr(strategy, "gate"):
-        members["gate"] = type(strategy.gate)(name, rooms=segments)
+        members["gate"] = type(strategy.gate)(name, shards=segments)
     return type(f"{strategy.__name__}{segments}", (strategy,), members)

@@ -92,7 +92,7 @@ def _costs(rounds: dict[str, Any], shape: str) -> RichTable:
         "",
         "SQL statements",
         "Redis requests",
-        "gunicorn CPU µs",
+        "web CPU µs",
         "PostgreSQL CPU µs",
         "Redis CPU µs",
         "client CPU µs",
@@ -119,7 +119,7 @@ def _growth(records: list[dict[str, Any]], axis: str) -> RichTable:
 
 
 def _targets(targets: list[dict[str, Any]]) -> RichTable:
-    shown = _table("Targets", "", "wanted", "measured", "")
+    shown = _table("Targets", "", "goal", "measured", "")
     for target in targets:
         bound = "≥" if target["at_least"] else "≤"
         measured = "–" if target["measured"] is None else f"{target['measured']:.2f}"

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import psutil
@@ -19,6 +19,9 @@ from tests import ROOT
 from tests.load.wire import Address, Wire
 
 READY_SECONDS = 60.0
+Command = Callable[[int, int, int], list[str]]
+"""Gives the command line of a web server from its port, workers and threads."""
+
 PRODUCTION = {"DEBUG": "false", "SECRET_KEY": "of-a-load-test-only", "LOG_LEVEL": "CRITICAL"}
 
 
@@ -59,17 +62,20 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 @contextmanager
-def serving(environment: Mapping[str, str], *, workers: int = 2, threads: int = 16) -> Iterator[Shop]:
-    """Run the server of `make serve` on a free port, outside DEBUG, and end it with the block.
+def serving(
+    environment: Mapping[str, str], *, workers: int = 2, threads: int = 16, command: Command = server
+) -> Iterator[Shop]:
+    """Run a web server on a free port, outside DEBUG, and end it with the block.
 
     Args:
         environment: settings of the shop, beside those of this process.
         workers: processes.
         threads: requests that each serves at a time.
+        command: of the server; by default that of `make serve`.
     """
     address = Address("127.0.0.1", _free_port())
     process = subprocess.Popen(
-        server(address.port, workers, threads),
+        command(address.port, workers, threads),
         cwd=ROOT,
         env=os.environ | PRODUCTION | {"CONN_MAX_AGE": KEEP_CONNECTIONS} | dict(environment),
         stdout=subprocess.DEVNULL,

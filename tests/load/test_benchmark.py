@@ -5,11 +5,12 @@ import itertools
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from benchmarks.checkout import growth
+from benchmarks.checkout import growth, quick, subjects
 from benchmarks.checkout.__main__ import _faults
 from benchmarks.checkout.clients import Burst, Crowd
 from benchmarks.checkout.room import Meter, _figures
@@ -17,7 +18,9 @@ from benchmarks.checkout.rounds import CASES, HOT, MANY, SOLD_OUT
 from benchmarks.checkout.subjects import DECORATED, EMPTY, FOR_UPDATE, SELECT, UNLOCKED
 from benchmarks.checkout.tables import show
 from benchmarks.checkout.targets import judge
+from benchmarks.peers import BATON, FLOOR, JUDGED
 from benchmarks.server import Work
+from inventory.strategies import STRATEGIES
 from tests.load.wire import Address, pack
 
 FIGURES = dict.fromkeys(
@@ -92,7 +95,7 @@ def records(**speeds):
     named = {EMPTY: 1000, SELECT: 800, UNLOCKED: 120, FOR_UPDATE: 100, DECORATED: 85} | speeds
     return [
         {"round": 0, "shape": "2×16", "case": case, "peer": peer, "exact": peer != UNLOCKED}
-        | {"answers_per_second": float(speed), "oversold": 0, "unaccounted": 0, "lost": 0}
+        | {"answers_per_second": float(speed), "oversold": 0, "unaccounted": 0, "lost": 0, "failed": 0}
         | FIGURES
         for peer, speed in named.items()
         for case in CASES
@@ -106,10 +109,10 @@ def test_targets_are_judged_by_the_best_strategy():
     assert verdicts["2×16: best strategy (quick) × empty view"].verdict == "reached"
     assert verdicts["2×16: sold out (quick) × empty view"].verdict == "missed"
     assert verdicts[f"2×16: {DECORATED} × select_for_update view"].measured == 0.85
-    assert verdicts["oversold + unaccounted + lost, all runs"].verdict == "reached"
+    assert verdicts["oversold + unaccounted + lost + failed, all runs"].verdict == "reached"
 
 
-@pytest.mark.parametrize("fault", ["oversold", "unaccounted", "lost"])
+@pytest.mark.parametrize("fault", ["oversold", "unaccounted", "lost", "failed"])
 def test_books_that_are_not_exact_are_told(fault):
     """One wrong unit in one run is named, unless the view is meant to oversell."""
     wrong = records(quick=650)
@@ -117,6 +120,15 @@ def test_books_that_are_not_exact_are_told(fault):
         record[fault] = 1 if record["peer"] in (UNLOCKED, "quick") and record["case"] == HOT else 0
     assert _faults({"rounds": {"records": wrong}}) == [f"quick, {HOT}: {fault} 1"]
     assert [target.verdict for target in judge({"rounds": {"records": wrong}})][-1] == "missed"
+
+
+def test_a_strategy_with_so_many_segments_can_be_made():
+    """What the growth with segments measures is the strategy itself with another number of them."""
+    for name, variants in subjects.segmented().items():
+        for segments in variants:
+            variant = subjects._variant(STRATEGIES[name], segments)
+            assert vars(variant)["segments"] == segments
+            assert "gate" not in vars(variant) or len(vars(variant)["gate"].shards) == segments
 
 
 @pytest.mark.parametrize("axis", growth.AXES)
@@ -151,3 +163,77 @@ def test_everything_measured_is_printed():
     printed = paper.getvalue()
     for text in ("with uncommitted changes", "6.50 [6.50–6.50]", "by buyers", "not measured", "lost 1"):
         assert text in printed
+
+
+def quick_results(**changed):
+    """Return what five rounds measured: the shop sells `number + 10` times as much in each round."""
+    rates = {(EMPTY, HOT): 2000, (FOR_UPDATE, HOT): 100, ("redis_lock", HOT): 140}
+    rates |= {("combined", HOT): 1000, ("combined", SOLD_OUT): 2400}
+    records = [
+        {"round": number, "peer": peer, "case": case, "exact": True, "load": 1.0}
+        | {"answers_per_second": rate * (number + 10), "p99_ms": 50 + number}
+        | {
+            "web_ms": 0.4,
+            "postgres_ms": 0.5,
+            "redis_ms": 0.0,
+            "oversold": 0,
+            "unaccounted": 0,
+            "lost": 0,
+            "failed": 0,
+        }
+        for number in range(5)
+        for (peer, case), rate in rates.items()
+    ]
+    alone = [
+        {"round": 0, "key": key, "peer": peer, "wall_us": wall}
+        for key in ("new key", "same key")
+        for peer, wall in ((FLOOR, 120.0), (JUDGED, 100.0))
+    ]
+    contended = [
+        {"round": 0, "shape": shape, "peer": peer, "sections_per_second": rate}
+        for shape in quick.LOCK_SHAPES
+        for peer, rate in ((BATON, 100.0), (JUDGED, 98.0))
+    ]
+    return {"quick": records, "uncontended": alone, "contended": contended, "left": 0} | changed
+
+
+def test_quick_judges_exactly_the_targets():
+    """Each target is there once, with the median of its rounds or of the rounds' ratios."""
+    targets = quick.judge(quick_results())
+    assert [(target.wanted, target.measured, target.verdict) for target in targets] == [
+        (10, 10, "reached"),
+        (60, 52, "reached"),
+        (1.2, 1.2, "reached"),
+        (0.45, 0.4, "reached"),
+        (0.3, 0.5, "missed"),
+        (1.5, 1.4, "missed"),
+        (2.5, 0.4, "reached"),
+        (1.1, 1.2, "reached"),
+        (1.3, 1.2, "missed"),
+        (0.97, 0.98, "reached"),
+        (0.97, 0.98, "reached"),
+        (0, 0, "reached"),
+        (0, 0, "reached"),
+    ]
+
+
+def test_quick_tells_books_that_are_not_exact():
+    """An order that is lost in one run is named, and the target is missed."""
+    results = quick_results()
+    results["quick"][2]["lost"] = 1
+    assert len(_faults(results)) == 1
+    assert quick.judge(results)[-1].verdict == "missed"
+
+
+def test_quick_says_each_run_when_it_is_over():
+    """The reader sees a line per run, with the machine's load beside its figures."""
+
+    class Shop:
+        def run(self, subject, **_):
+            return {"answers_per_second": 7.0, "p99_ms": 8.0, "web_cpu_us": 900.0}
+
+    said: list[str] = []
+    rooms: Any = {quick.SERVED: Shop(), quick.BASE: Shop()}
+    list(quick._shop(rooms, 2, said.append))
+    assert len(said) == 2 * len(quick.STEPS)
+    assert all("load" in line and "7/s" in line and "web 0.90 ms" in line for line in said)
