@@ -12,7 +12,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from locking import get_lock, get_semaphore, locked_transaction
+from locking import Lease, get_lock, get_semaphore, locked_transaction
 from locking.core.handler import locks
 from locking.inspection.held import holds_of
 from locking.management.locks import output
@@ -336,7 +336,7 @@ def test_several_stay_after_anything_but_yes(monkeypatch):
 def test_who_took_the_lock_meanwhile_keeps_it(monkeypatch):
     """What is broken was shown before the question, and is as it was shown after the answer."""
     first = get_lock("order:1").acquire()
-    later = []
+    later: list[Lease] = []
 
     def slowly():
         first.release()
