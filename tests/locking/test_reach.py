@@ -95,7 +95,7 @@ site.add_action(site_action)
 
 
 @admin.register(Group, site=site)
-class GroupAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class GroupAdmin(admin.ModelAdmin):
     actions = (own_action, "method_action")
 
     @method_decorator(lock)
