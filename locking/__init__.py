@@ -1,6 +1,7 @@
 """Holdfast's `locking`: distributed locks for Django that are released only after the commit."""
 
 from locking.core.at_exit import exit_on_sigterm
+from locking.core.handover import adopt, hand_over
 from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
 from locking.core.lease import Lease
 from locking.core.lock import Lock, assert_locked, current_lease, get_lock
@@ -37,6 +38,7 @@ __all__ = [
     "LockTransactionError",
     "StaleFencingToken",
     "TooManyWaiters",
+    "adopt",
     "assert_locked",
     "conflict_response",
     "current_lease",
@@ -46,5 +48,6 @@ __all__ = [
     "get_read_lock",
     "get_semaphore",
     "get_write_lock",
+    "hand_over",
     "locked_transaction",
 ]

@@ -197,6 +197,8 @@ class BaseLockBackend(ABC):
     """`held()` is in the order of the grants, whose time it tells."""
     supports_force_release: ClassVar[bool] = False
     """`force_release()` breaks another's hold."""
+    supports_handover: ClassVar[bool] = False
+    """A hold can be continued by another process that knows its owner: nothing of it is in this process."""
     supports_fairness: bool = False
     """Waiters get the lock in the order they came."""
     shared_between_processes: ClassVar[bool] = True
