@@ -133,9 +133,7 @@ def _take(
 ) -> tuple[SingleLease, SingleLease]:
     kind = record["kind"]
     permits = 1 if kind == "semaphore" else None  # any number: the permit is there already
-    options = CheckedOptions(
-        backend=record["backend"], kind=kind, permits=permits, ttl=ttl, on_lost=on_lost
-    )
+    options = CheckedOptions(backend=record["backend"], kind=kind, permits=permits, ttl=ttl, on_lost=on_lost)
     lock = CLASSES[options.kind](record["name"], options.engine(), options)
     claim = _claim(record, lock)
     try:
