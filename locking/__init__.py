@@ -3,11 +3,12 @@
 from locking.core.at_exit import exit_on_sigterm
 from locking.core.handover import adopt, hand_over
 from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
-from locking.core.lease import Lease
+from locking.core.lease import Lease, State
 from locking.core.lock import Lock, assert_locked, current_lease, get_lock
 from locking.exceptions import (
     BackendError,
     BackendUnavailable,
+    BlockedWaiter,
     LockDeadlock,
     LockError,
     LockKeyError,
@@ -26,6 +27,7 @@ from locking.transactions.responses import conflict_response
 __all__ = [
     "BackendError",
     "BackendUnavailable",
+    "BlockedWaiter",
     "Lease",
     "Lock",
     "LockDeadlock",
@@ -37,6 +39,7 @@ __all__ = [
     "LockNotSupported",
     "LockTransactionError",
     "StaleFencingToken",
+    "State",
     "TooManyWaiters",
     "adopt",
     "assert_locked",

@@ -24,6 +24,20 @@ from locking.utils.backoff import jittered
 from locking.utils.clock import now
 from locking.utils.logs import log_rarely
 
+__all__ = [
+    "AsyncPollingWaiter",
+    "AsyncWaiter",
+    "BaseLockBackend",
+    "Busy",
+    "Finding",
+    "Grant",
+    "Heartbeat",
+    "Held",
+    "Holder",
+    "PollingWaiter",
+    "Waiter",
+]
+
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
