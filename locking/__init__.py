@@ -1,12 +1,14 @@
 """Holdfast's `locking`: distributed locks for Django that are released only after the commit."""
 
 from locking.core.at_exit import exit_on_sigterm
+from locking.core.handover import adopt, hand_over
 from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
-from locking.core.lease import Lease
+from locking.core.lease import Lease, State
 from locking.core.lock import Lock, assert_locked, current_lease, get_lock
 from locking.exceptions import (
     BackendError,
     BackendUnavailable,
+    BlockedWaiter,
     LockDeadlock,
     LockError,
     LockKeyError,
@@ -25,6 +27,7 @@ from locking.transactions.responses import conflict_response
 __all__ = [
     "BackendError",
     "BackendUnavailable",
+    "BlockedWaiter",
     "Lease",
     "Lock",
     "LockDeadlock",
@@ -36,7 +39,9 @@ __all__ = [
     "LockNotSupported",
     "LockTransactionError",
     "StaleFencingToken",
+    "State",
     "TooManyWaiters",
+    "adopt",
     "assert_locked",
     "conflict_response",
     "current_lease",
@@ -46,5 +51,6 @@ __all__ = [
     "get_read_lock",
     "get_semaphore",
     "get_write_lock",
+    "hand_over",
     "locked_transaction",
 ]

@@ -24,6 +24,7 @@ from locking.keys.names import check_ttl
 from locking.keys.template import dotted_path
 from locking.transactions.decorator import DECORATED, Options, check_policy
 from locking.utils.databases import VENDORS
+from locking.utils.reach import is_same, locked_functions
 
 LIVE_TAG: Final = "locking_live"
 
@@ -217,11 +218,18 @@ def _using(options: Options) -> set[str]:
 
 @register("locking")
 def check_atomic_requests(**_: Any) -> list[CheckMessage]:
-    """Find decorated views that Django would wrap in a transaction: each of their requests is refused."""
-    atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
-    if not atomic or not getattr(settings, "ROOT_URLCONF", None):
+    """Find decorated functions that are called in a transaction of Django's: each of their calls is refused.
+
+    Every one that a URLconf leads to is looked at: views of Django, Django REST framework and Django Ninja,
+    and what the admin calls.
+    """
+    if not getattr(settings, "ROOT_URLCONF", None):
         return []
-    return [message for view in _views(get_resolver().url_patterns) for message in _check_view(view, atomic)]
+    atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
+    views = list(_views(get_resolver().url_patterns))
+    entries = [view for view in views if hasattr(view, "lock_options")]
+    messages = [m for view in views for m in (*_check_view(view, atomic, entries), *_check_admin(view))]
+    return list({(message.id, message.msg): message for message in messages}.values())
 
 
 def _views(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[Callable[..., Any]]:
@@ -232,23 +240,41 @@ def _views(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[Callable[..
             yield pattern.callback
 
 
-def _check_view(view: Callable[..., Any], atomic: set[str]) -> Iterator[CheckMessage]:
+def _check_view(
+    view: Callable[..., Any], atomic: set[str], entries: list[Callable[..., Any]]
+) -> Iterator[CheckMessage]:
     wrapped = atomic - getattr(view, "_non_atomic_requests", set())
     if not wrapped:
         return
-    databases = ", ".join(map(repr, sorted(wrapped)))
-    if _ends_early(view):
-        yield Error(
-            f"{dotted_path(view)} is locked, but ATOMIC_REQUESTS commits {databases} after the release.",
-            hint="Name the database too: @distributed_lock(…, using=[…]).",
-            id="locking.E007",
-        )
-    for method in _locked_methods(view):
-        yield Error(
-            f"{method} is locked, but ATOMIC_REQUESTS commits {databases} after the release.",
-            hint="Put @method_decorator(distributed_lock(…), name='dispatch') on the class.",
-            id="locking.E006",
-        )
+    when = f"ATOMIC_REQUESTS commits {', '.join(map(repr, sorted(wrapped)))} after the release"
+    for function in filter(_ends_early, locked_functions(view)):
+        text = f"{dotted_path(function)} is locked, but {when}."
+        if is_same(function, view):
+            hint = "Name the database too: @distributed_lock(…, using=[…])."
+            yield Error(text, hint=hint, id="locking.E007")
+        elif not any(is_same(function, entry) for entry in entries):  # it is called by its own URL
+            yield Error(text, hint=INSIDE, id="locking.E006")
+
+
+INSIDE: Final = (
+    "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or the decorator above"
+    " @api_view, around what the URLconf calls. Where that can't be, say on_open_transaction='hold'."
+)
+
+IN_ADMIN: Final = ("save_form", "save_formset", "save_model", "save_related", "delete_model")
+"""Methods of a ModelAdmin that the admin calls inside a transaction, whatever ATOMIC_REQUESTS says."""
+
+
+def _check_admin(view: Callable[..., Any]) -> Iterator[CheckMessage]:
+    model_admin = getattr(view, "model_admin", None)
+    for name in IN_ADMIN:
+        method: Any = getattr(type(model_admin), name, None)
+        if method is not None and _ends_early(method):
+            yield Error(
+                f"{dotted_path(method)} is locked, but the admin calls it inside a transaction of its own.",
+                hint="Say on_open_transaction='hold', or decorate changeform_view or delete_view instead.",
+                id="locking.E011",
+            )
 
 
 def _ends_early(function: Any) -> bool:
@@ -259,14 +285,6 @@ def _ends_early(function: Any) -> bool:
         return options.open_transaction_policy() == "refuse"
     except (ImproperlyConfigured, ImportError, InvalidLockBackend):
         return True  # the alias can't be used: another check says why
-
-
-def _locked_methods(view: Any) -> Iterator[str]:
-    view_class = getattr(view, "view_class", None)
-    for name in getattr(view_class, "http_method_names", ()):
-        method: Any = getattr(view_class, name, None)
-        if _ends_early(method):
-            yield dotted_path(method)
 
 
 # --- live -------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from locking.exceptions import StaleFencingToken
 from locking.transactions.fence import outbid, passed
 from locking.utils.databases import UtcNow
 
+__all__ = ["FencedModel"]
+
 if TYPE_CHECKING:
     from locking.inspection import held
 

@@ -34,6 +34,21 @@ from django.dispatch import Signal
 
 from locking.utils.background import Worker, after_fork
 
+__all__ = [
+    "LockEvent",
+    "Observer",
+    "flush",
+    "lock_acquired",
+    "lock_deadlocked",
+    "lock_force_released",
+    "lock_lost",
+    "lock_orphaned",
+    "lock_refused",
+    "lock_released",
+    "observe",
+    "stop_observing",
+]
+
 logger = logging.getLogger(__name__)
 events_logger: Final = logging.getLogger("locking.events")
 """Has a record of each event."""

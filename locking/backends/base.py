@@ -24,6 +24,20 @@ from locking.utils.backoff import jittered
 from locking.utils.clock import now
 from locking.utils.logs import log_rarely
 
+__all__ = [
+    "AsyncPollingWaiter",
+    "AsyncWaiter",
+    "BaseLockBackend",
+    "Busy",
+    "Finding",
+    "Grant",
+    "Heartbeat",
+    "Held",
+    "Holder",
+    "PollingWaiter",
+    "Waiter",
+]
+
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
@@ -203,6 +217,8 @@ class BaseLockBackend(ABC):
     """`held()` is in the order of the grants, whose time it tells."""
     supports_force_release: ClassVar[bool] = False
     """`force_release()` breaks another's hold."""
+    supports_handover: ClassVar[bool] = False
+    """A hold can be continued by another process that knows its owner: nothing of it is in this process."""
     supports_fairness: bool = False
     """Waiters get the lock in the order they came."""
     shared_between_processes: ClassVar[bool] = True

@@ -53,6 +53,8 @@ from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now
 from locking.utils.ownership import new_owner
 
+__all__ = ["RedlockBackend"]
+
 DRIFT_SHARE: Final = 0.01
 DRIFT_SECONDS: Final = 0.002
 """By how much the clocks of servers and client may differ within a lease; Redlock's own figures."""

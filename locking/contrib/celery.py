@@ -29,6 +29,8 @@ from locking.keys.names import check_ttl
 from locking.keys.template import KeyBuilder, KeySource, key_builder
 from locking.utils.ownership import client_of_work, is_owner_of, owner_of_work, work_of
 
+__all__ = ["UniqueTask"]
+
 logger = logging.getLogger(__name__)
 
 LONGEST_COUNTDOWN: Final = 60.0

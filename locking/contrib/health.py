@@ -26,6 +26,8 @@ from locking.keys.names import check_name, check_ttl
 from locking.utils.background import after_fork, run_once
 from locking.utils.clock import now
 
+__all__ = ["livez", "readiness", "readyz"]
+
 logger = logging.getLogger(__name__)
 
 View = Callable[[HttpRequest], HttpResponse]
@@ -66,6 +68,7 @@ def readiness(
     @never_cache
     @require_safe
     def readyz(request: HttpRequest) -> HttpResponse:
+        """Answer 200 where every database and lock backend answers, 503 otherwise."""
         answers = probes.ask(within)
         ready = all(answer["ok"] for answer in answers.values())
         body = {"status": "ok" if ready else "failing", "checks": answers}

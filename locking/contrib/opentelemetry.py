@@ -21,6 +21,8 @@ from locking.contrib.groups import Groups, read_setting
 from locking.signals import LockEvent, Observer, observe
 from locking.utils.background import after_fork
 
+__all__ = ["LockTracing", "instrument"]
+
 MOST_OPEN: Final = 10_000
 """Holds whose end is awaited; the oldest beyond that get none: their users dropped them without a release."""
 

@@ -28,6 +28,8 @@ from locking.signals import LockEvent, Observer, Renewal, observe
 from locking.utils.background import after_fork
 from locking.utils.clock import now
 
+__all__ = ["LockMetrics", "instrument", "metrics_view"]
+
 LABELS: Final = ("backend", "lock")
 RECOUNT_EVERY: Final = 5.0
 """Seconds after which holds that ended without a word are looked for: the next event then settles them."""

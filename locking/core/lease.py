@@ -223,10 +223,37 @@ class SingleLease(Lease):
     """The lease of one name."""
 
     __slots__ = (
-        "__weakref__", "_answered_at", "_extending", "_generation", "_hold_key", "_on_lost", "_state",
-        "_unanswered_ttl", "after_release", "backend", "behind_fence", "context", "deadline", "depth", "key",
-        "min_hold", "name", "owner", "renew_at", "renewals", "renewed", "rescheduled", "shared_name", "site",
-        "sync_call", "taken_at", "template", "token", "ttl", "unreleased",
+        "__weakref__",
+        "_answered_at",
+        "_extending",
+        "_generation",
+        "_hold_key",
+        "_on_lost",
+        "_state",
+        "_unanswered_ttl",
+        "after_release",
+        "backend",
+        "behind_fence",
+        "context",
+        "deadline",
+        "depth",
+        "handed_over",
+        "key",
+        "min_hold",
+        "name",
+        "owner",
+        "renew_at",
+        "renewals",
+        "renewed",
+        "rescheduled",
+        "shared_name",
+        "site",
+        "sync_call",
+        "taken_at",
+        "template",
+        "token",
+        "ttl",
+        "unreleased",
     )  # fmt: skip
 
     def __init__(
@@ -261,6 +288,7 @@ class SingleLease(Lease):
         self.renewals = 0
         self.unreleased = False  # its release has begun, and nobody has answered it
         self.site = site  # where in the code it was taken
+        self.handed_over = False  # another process may have adopted it
         self.behind_fence = False  # a fenced body has begun: its token is final
         self.shared_name = shared_name  # another process may act for the same client, and take the lock over
         self.template = template
@@ -593,6 +621,11 @@ class MultiLease(Lease):
     def leave_to_expire(self) -> None:
         for lease in self._leases:
             lease.leave_to_expire()
+
+
+def is_handed_over(lease: Lease) -> bool:
+    """Whether another process may have adopted the hold, so that it is not this one's to end."""
+    return lease.leases[0].handed_over
 
 
 def _error_of(step: Callable[[], None]) -> Exception | None:

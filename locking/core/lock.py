@@ -16,7 +16,16 @@ from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Out
 from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import EndOfBlock, Lease, MultiLease, SingleLease, State, held_by, latest_of
+from locking.core.lease import (
+    EndOfBlock,
+    Lease,
+    MultiLease,
+    SingleLease,
+    State,
+    held_by,
+    is_handed_over,
+    latest_of,
+)
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
 from locking.core.options import CheckedOptions, LockOptions, options_of
@@ -310,6 +319,8 @@ def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
 
 def _give_back(lease: Lease, body_error: BaseException | None) -> None:
     """Release `lease` at the end of a block that raised `body_error`, or nothing."""
+    if is_handed_over(lease):
+        return
     try:
         lease.release()
     except LockError as failure:
@@ -319,6 +330,8 @@ def _give_back(lease: Lease, body_error: BaseException | None) -> None:
 
 async def _agive_back(lease: Lease, body_error: BaseException | None) -> None:
     """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
+    if is_handed_over(lease):
+        return
     try:
         await asyncio.shield(lease.arelease())
     except LockError as failure:
@@ -389,7 +402,7 @@ class SingleLock(Lock):
         super().__init__()
         self.name, self.key = name, backend.key(name)
         self._backend, self._options = backend, options
-        self._ttl, self._renewed = options.lease_on(backend)
+        self.ttl, self.renewed = options.lease_on(backend)
         self._wait = options.wait_on(backend)
         self.transaction_on = backend.transaction_on
         self.on_open_transaction = options.policy_on(backend)
@@ -450,7 +463,7 @@ class SingleLock(Lock):
         if self.on_open_transaction != "ignore":
             before_acquiring(self.on_open_transaction, self.name)
         begun, owner = now(), self._registered_owner()
-        waiter = self._backend.waiter(self.key, owner, self._ttl, fenced=self._options.fenced)
+        waiter = self._backend.waiter(self.key, owner, self.ttl, fenced=self._options.fenced)
         outcome: Outcome | None = None
         try:
             outcome = waiter.try_acquire(queue=wait != 0)
@@ -471,7 +484,7 @@ class SingleLock(Lock):
         if self.on_open_transaction != "ignore":
             await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
         begun, owner = now(), self._registered_owner()
-        waiter = self._backend.async_waiter(self.key, owner, self._ttl, fenced=self._options.fenced)
+        waiter = self._backend.async_waiter(self.key, owner, self.ttl, fenced=self._options.fenced)
         outcome: Outcome | None = None
         try:
             outcome = await waiter.try_acquire(queue=wait != 0)
@@ -608,7 +621,7 @@ class SingleLock(Lock):
             registration.act_no_more(owner)
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
-            release_retrier.schedule(self._backend, self.key, owner, self._ttl)
+            release_retrier.schedule(self._backend, self.key, owner, self.ttl)
         if isinstance(error, BackendUnavailable):
             logs.unavailable(logger, self._backend.settings.alias, error)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
@@ -631,7 +644,7 @@ class SingleLock(Lock):
             unsettled = waiter.unsettled
         finally:
             if unsettled:
-                release_retrier.schedule(self._backend, self.key, waiter.owner or owner, self._ttl)
+                release_retrier.schedule(self._backend, self.key, waiter.owner or owner, self.ttl)
 
     def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
         contended = isinstance(error, LockNotAcquired)
@@ -648,7 +661,20 @@ class SingleLock(Lock):
             reason=getattr(error, "reason", None) if deadlock else None,
         )
 
-    def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> Lease:
+    def continued(self, owner: str, grant: Grant, context: object) -> SingleLease | None:
+        """Return the lease of a hold that this owner has already; None when the owner does not hold the lock.
+
+        Raises:
+            BackendUnavailable: nobody answered.
+        """
+        self.act_as(owner)
+        registration.enter(self._backend.settings.alias, self._backend.alias)
+        if not self._backend.extend(self.key, owner, self.ttl):
+            return None
+        registration.act(owner)
+        return self._leased(owner, grant, context, grant.since)
+
+    def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
         options = self._options
         lease = SingleLease(
             self.name,
@@ -657,9 +683,9 @@ class SingleLock(Lock):
             self._backend,
             context,
             token=grant.token,
-            ttl=self._ttl,
+            ttl=self.ttl,
             since=grant.since,
-            renewed=self._renewed,
+            renewed=self.renewed,
             min_hold=options.min_hold,
             on_lost=options.on_lost,
             shared_name=self._shares_name,
@@ -670,7 +696,7 @@ class SingleLock(Lock):
         logs.available(logger, self._backend.settings.alias)
         if grant.resent and self._may_undo(None):
             lease.after_release = _release_again
-        if self._renewed:
+        if self.renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
         waited = now() - begun

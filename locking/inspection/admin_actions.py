@@ -23,6 +23,8 @@ from locking.signals import lock_force_released, tell
 from locking.transactions.fence import forbid
 from locking.utils.databases import VENDORS, limit_waits, restore_waits, was_locked_out
 
+__all__ = ["Result", "extend_held", "force_release"]
+
 TIMEOUT: Final = 3.0
 """Seconds that an operator waits for a transaction which the old holder has open behind its fence."""
 

@@ -28,6 +28,15 @@ from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockError, LockNotSupported
 from locking.keys.names import check_name
 
+__all__ = [
+    "HeldLock",
+    "Page",
+    "Waiter",
+    "held_locks",
+    "holds_of",
+    "waiters",
+]
+
 HELD: Final = "held"
 EXPIRING: Final = "expiring"
 OVER_AGE: Final = "over-age"

@@ -33,6 +33,8 @@ from locking.utils.databases import (
     was_locked_out,
 )
 
+__all__ = ["forbid"]
+
 logger = logging.getLogger(__name__)
 
 SHORTEST_TIMEOUT: Final = 1.0

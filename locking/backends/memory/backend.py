@@ -184,6 +184,7 @@ class MemoryBackend(BaseLockBackend):
     supports_fencing = True
     supports_listing = True
     supports_force_release = True
+    supports_handover = True
     supports_fairness = True
     shared_between_processes = False
     kinds = frozenset({"read", "write", "semaphore", "fair"})

@@ -141,6 +141,7 @@ class MemoryVariant(BaseLockBackend):
 
     supports_fencing = True
     supports_force_release = True
+    supports_handover = True
     shared_between_processes = False
 
     def __init__(

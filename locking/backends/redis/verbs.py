@@ -29,6 +29,7 @@ class RedisVerbs(BaseLockBackend):
 
     supports_fencing = True
     supports_force_release = True
+    supports_handover = True
 
     def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
         super().__init__(settings)

@@ -39,7 +39,7 @@ class Command(BaseCommand):
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
         self._add_list(self._verb(verbs, "list", "what is held, the oldest first"))
         self._add_show(self._verb(verbs, "show", "everything that is known of one lock"))
-        self._add_release(self._verb(verbs, "release", "break the hold of a lock"))
+        self._add_release(self._verb(verbs, "release", "break the hold of a lock, or of many"))
         self._add_watch(self._verb(verbs, "watch", "the list, drawn anew every two seconds"))
         self._add_run(self._verb(verbs, "run", "run a command while holding a lock"))
         self._verb(verbs, "doctor", "examine settings, servers and databases")
@@ -53,6 +53,10 @@ class Command(BaseCommand):
         return parser
 
     def _add_list(self, parser: CommandParser) -> None:
+        self._add_filters(parser)
+        parser.add_argument("--limit", type=_whole, default=50, metavar="N", help="rows at most (50)")
+
+    def _add_filters(self, parser: CommandParser) -> None:
         parser.add_argument("--prefix", default="", metavar="TEXT", help="only names that begin with it")
         parser.add_argument("--search", default="", metavar="TEXT", help="only where name or holder has it")
         parser.add_argument("--state", default="", choices=STATES, help="only these")
@@ -61,13 +65,15 @@ class Command(BaseCommand):
         parser.add_argument(
             "--longer-than", type=_seconds, default=0.0, metavar="S", help="held for at least so many seconds"
         )
-        parser.add_argument("--limit", type=_whole, default=50, metavar="N", help="rows at most (50)")
 
     def _add_show(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="the lock's name, without the KEY_PREFIX")
 
     def _add_release(self, parser: CommandParser) -> None:
-        parser.add_argument("name", help="the lock's name, without the KEY_PREFIX")
+        parser.add_argument("name", nargs="?", help="the lock's name, without the KEY_PREFIX; else filters")
+        self._add_filters(parser)
+        parser.add_argument("--limit", type=_whole, default=100, metavar="N", help="holds at most (100)")
+        parser.add_argument("--dry-run", action="store_true", help="show what would be broken, and end")
         parser.add_argument("--reason", required=True, help="why; it is kept in the audit")
         parser.add_argument("--owner", help="the owner that `show` printed: a newer one keeps the lock")
         parser.add_argument("--yes", action="store_true", help="don't ask")
@@ -94,6 +100,10 @@ class Command(BaseCommand):
     def _out(self) -> TextIO:
         """What is behind Django's wrapper, which would end each piece of a table with a new line."""
         return cast("TextIO", self.stdout._out)
+
+    @property
+    def _err(self) -> TextIO:
+        return cast("TextIO", self.stderr._out)
 
     # the verbs
 
@@ -160,6 +170,36 @@ class Command(BaseCommand):
             self.stderr.write(line)
 
     def _do_release(self, options: dict[str, Any]) -> int:
+        filters = any(options[name] for name in ("prefix", "search", "state", "kind", "host", "longer_than"))
+        if filters == (options["name"] is not None):
+            raise ValueError("name one lock, or choose several by --prefix, --state and the like, not both")
+        return self._release_many(options) if filters else self._release_one(options)
+
+    def _release_many(self, options: dict[str, Any]) -> int:
+        """Break what the filters find, was shown, and still is as it was shown after the answer."""
+        if options["owner"]:
+            raise ValueError("--owner belongs to one lock: name it")
+        page = listing.one_page(_filters(options))
+        output.print_table(self._out if options["dry_run"] else self._err, output.cells_of(page.rows))
+        self._tell_rest(page)
+        if options["dry_run"] or not page.rows:
+            return _status_of(page) or (0 if page.rows else NO)
+        if not options["yes"] and not self._is_confirmed(f"Break these {len(page.rows)} holds?"):
+            self.stderr.write("nothing was done")
+            return NO
+        shown = {(hold.backend, hold.key, hold.owner) for hold in page.rows}
+        found = listing.one_page(_filters(options)).rows
+        still = [hold for hold in found if (hold.backend, hold.key, hold.owner) in shown]
+        done = [self._break(hold, options) for hold in still].count(True)
+        self.stderr.write(f"{done} of {len(page.rows)} broken")
+        return 0 if done == len(page.rows) else NO
+
+    def _break(self, hold: HeldLock, options: dict[str, Any]) -> bool:
+        result = force_release(hold, reason=options["reason"])
+        self._released(result, hold, as_json=options["json"])
+        return result.done
+
+    def _release_one(self, options: dict[str, Any]) -> int:
         picture = listing.picture_of(options["name"], options["backend"])
         holds = [hold for hold in picture.holds if options["owner"] in (None, hold.owner)]
         if not holds:
@@ -169,17 +209,19 @@ class Command(BaseCommand):
             owners = ", ".join(hold.owner for hold in holds)
             raise ValueError(f"{picture.name!r} has {len(holds)} holders; say which with --owner: {owners}")
         (hold,) = holds
-        if not options["yes"] and not self._confirm(hold):
+        for line in listing.lines_of_hold(hold) if options["dry_run"] or not options["yes"] else ():
+            self.stderr.write(output.printable(line))
+        if options["dry_run"]:
+            return 0
+        if not options["yes"] and not self._is_confirmed("Break it?"):
             self.stderr.write("nothing was done")
             return NO
         return self._released(force_release(hold, reason=options["reason"]), hold, as_json=options["json"])
 
-    def _confirm(self, hold: HeldLock) -> bool:
-        for line in listing.lines_of_hold(hold):
-            self.stderr.write(output.printable(line))
-        self.stderr.write("Breaking the lock doesn't stop its holder: only its fenced writes are refused.")
+    def _is_confirmed(self, question: str) -> bool:
+        self.stderr.write("Breaking a lock doesn't stop its holder: only its fenced writes are refused.")
         try:
-            return input("Break it? [y/N] ").strip().lower() in ("y", "yes")
+            return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
         except EOFError:
             return False
 
@@ -188,9 +230,9 @@ class Command(BaseCommand):
             told = {"done": result.done, "name": hold.name, "owner": hold.owner}
             self.stdout.write(output.dumps({**told, "details": result.event.details}))
         elif result.done:
-            self.stdout.write(f"broken; {result.event.details}")
+            self.stdout.write(f"{hold.name} broken; {result.event.details}")
         else:
-            self.stderr.write(f"{hold.owner} doesn't hold it any more: nothing was done")
+            self.stderr.write(f"{hold.owner} doesn't hold {hold.name!r} any more: nothing was done")
         return 0 if result.done else NO
 
     def _do_run(self, options: dict[str, Any]) -> int:

@@ -61,7 +61,7 @@ class LossContract(ContractBase):
         """Without a ttl the lease is renewed for as long as it is held."""
 
         def outlive(length: float) -> None:
-            monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", length)
+            monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", length)
             with get_lock(name, ttl=None) as lease:
                 (single,) = lease.leases
                 first_end = single.taken_at + length
@@ -75,7 +75,7 @@ class LossContract(ContractBase):
         self, backend: BaseLockBackend, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A lock that the engine forgot is found lost, told to `on_lost` once, and never taken back."""
-        monkeypatch.setattr("locking.core.lock.DEFAULT_LEASE", self.shortest_ttl * 6)
+        monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", self.shortest_ttl * 6)
         told: list[Lease] = []
         lease = get_lock(name, ttl=None, on_lost=told.append).acquire()
         (single,) = lease.leases

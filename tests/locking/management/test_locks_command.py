@@ -12,7 +12,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from locking import get_lock, get_semaphore, locked_transaction
+from locking import Lease, get_lock, get_semaphore, locked_transaction
 from locking.core.handler import locks
 from locking.inspection.held import holds_of
 from locking.management.locks import output
@@ -267,7 +267,7 @@ def test_a_newer_holder_is_never_hit(monkeypatch):
     answering(monkeypatch, slowly)
     said = Said("release", "a", "--reason", "a test")
     assert said.status == 1
-    assert f"{first.owner} doesn't hold it any more" in said.err
+    assert f"{first.owner} doesn't hold 'a' any more" in said.err
     (hold,) = holds_of("a")
     assert hold.owner == second[0].owner
     second[0].release()
@@ -291,6 +291,77 @@ def test_one_of_several_holders_must_be_named():
         said = Said("release", "mail", "--reason", "a test", "--yes")
         assert said.status == 2
         assert all(owner in said.error for owner in owners)
+
+
+# release by filters
+
+SEVERAL = ("release", "--prefix", "order:", "--reason", "worker 7 was killed")
+
+
+def held_now():
+    """The names of everything that is held."""
+    return names(Said("list", "--json").json)
+
+
+@pytest.mark.usefixtures("three_held")
+def test_a_dry_run_shows_and_breaks_nothing():
+    """One lock, or several."""
+    said = Said(*SEVERAL, "--dry-run")
+    assert (said.status, [row.split()[1] for row in said.out.splitlines()[1:]]) == (0, ["order:1", "order:2"])
+    assert "held, lock" in Said("release", "order:1", "--reason", "a test", "--dry-run").err
+    assert held_now() == ["order:1", "order:2", "mail"]
+    assert not LockEvent.objects.exists()
+
+
+def test_several_are_broken_after_one_yes(monkeypatch):
+    """Each with its row in the audit, and nothing that was not shown."""
+    answering(monkeypatch, "y")
+    leases = [get_lock(name).acquire() for name in ("order:1", "order:2", "mail")]
+    said = Said(*SEVERAL)
+    assert (said.status, held_now()) == (0, ["mail"])
+    assert "order:1" in said.err
+    assert "2 of 2 broken" in said.err
+    assert sorted(LockEvent.objects.values_list("name", flat=True)) == ["order:1", "order:2"]
+    leases[2].release()
+
+
+@pytest.mark.usefixtures("three_held")
+def test_several_stay_after_anything_but_yes(monkeypatch):
+    """As with one."""
+    answering(monkeypatch, "n")
+    assert Said(*SEVERAL).status == 1
+    assert held_now() == ["order:1", "order:2", "mail"]
+
+
+def test_who_took_the_lock_meanwhile_keeps_it(monkeypatch):
+    """What is broken was shown before the question, and is as it was shown after the answer."""
+    first = get_lock("order:1").acquire()
+    later: list[Lease] = []
+
+    def slowly():
+        first.release()
+        later.extend((get_lock("order:1").acquire(), get_lock("order:3").acquire()))
+        return "y"
+
+    answering(monkeypatch, slowly)
+    said = Said(*SEVERAL)
+    assert (said.status, held_now()) == (1, ["order:1", "order:3"])
+    assert "0 of 1 broken" in said.err
+    for lease in later:
+        lease.release()
+
+
+@pytest.mark.usefixtures("three_held")
+def test_a_state_chooses_too():
+    """Nobody is gone, so there is nothing to do."""
+    said = Said("release", "--prefix", "order:", "--state", "gone", "--reason", "a test", "--yes")
+    assert (said.status, held_now()) == (1, ["order:1", "order:2", "mail"])
+
+
+@pytest.mark.parametrize("arguments", [(), ("a", "--prefix", "a"), ("--prefix", "a", "--owner", "b:1")])
+def test_one_lock_or_filters_must_be_meant(arguments):
+    """Neither everything by an empty command line, nor both."""
+    assert Said("release", "--reason", "a test", "--yes", *arguments).status == 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,213 @@
+"""A held lock is passed to another process by a ticket, which works once."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db.transaction import on_commit
+
+from locking import (
+    Lease,
+    LockKeyError,
+    LockLost,
+    LockNotOwned,
+    LockNotSupported,
+    adopt,
+    distributed_lock,
+    get_lock,
+    get_semaphore,
+    get_write_lock,
+    hand_over,
+    locked_transaction,
+)
+from locking.core import handover
+from locking.core.handler import locks
+from locking.core.handover import AdoptedLease
+from locking.core.lease import State
+from locking.testing.contract.processes import child
+from tests.backends import BACKENDS
+from tests.locking.support.helpers import committed, elsewhere
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ENGINES = ["redis", "memory", "database-postgresql"]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: Any, settings: Any) -> Any:
+    """Each kind of engine that can hand a lock over."""
+    settings.LOCKING = {"default": {**BACKENDS[request.param].reached(request), "KEY_PREFIX": "ticket:"}}
+    return locks["default"]
+
+
+def given(name: str = "a", **options: Any) -> tuple[str, Lease]:
+    """A ticket, and the lease that it was made of."""
+    with get_lock(name, **options) as lease:
+        return hand_over(lease), lease
+
+
+def is_free(name: str = "a") -> bool:
+    lease = elsewhere(get_lock(name).try_acquire)
+    if lease is not None:
+        elsewhere(lease.release)
+    return lease is not None
+
+
+def test_the_taker_continues_the_hold(engine: Any) -> None:
+    """Same owner, same token, renewed again; the giver's block releases nothing, the taker's does."""
+    ticket, lease = given()
+    assert (lease.state, is_free()) == (State.RELEASED, False)
+    with adopt(ticket) as taken:
+        assert (taken.owner, taken.fencing_token, taken.names) == (lease.owner, lease.fencing_token, ("a",))
+        assert taken.leases[0].renewed
+        assert not is_free()
+        with get_lock("a", wait=0):  # a re-entry
+            taken.ensure_held()
+        assert not is_free()
+    assert is_free()
+
+
+def test_a_ticket_works_once(engine: Any) -> None:
+    """A message that is delivered twice runs one task: while that runs, and after it has ended."""
+    ticket, _ = given()
+    with adopt(ticket), pytest.raises(LockNotOwned, match="adopted already"):
+        elsewhere(lambda: adopt(ticket))
+    with pytest.raises(LockLost, match="held no more"):
+        adopt(ticket)
+    assert is_free()
+
+
+def test_mutant_without_a_claim_two_takers_hold_one_lock(engine: Any, monkeypatch: Any) -> None:
+    """Each claim under another name is no claim."""
+    number = iter(range(9))
+
+    def claim(record: Any, lock: Any) -> Any:
+        return get_lock(f"claim:{next(number)}").acquire().leases[0]
+
+    monkeypatch.setattr(handover, "_claim", claim)
+    ticket, _ = given()
+    first = adopt(ticket)
+    second = elsewhere(lambda: adopt(ticket))
+    assert (first.remaining() > 0, second.remaining() > 0) == (True, True)
+    first.release()
+
+
+def test_another_process_takes_it(redis_room: Any) -> None:
+    """Forked, as a Celery worker is another one; the claim is its own."""
+    ticket, lease = given("order:7")
+
+    def work(pipe: Any) -> None:
+        with adopt(ticket) as taken:
+            pipe.send(taken.fencing_token)
+            pipe.recv()
+        pipe.send("released")
+
+    with child(work) as taker:
+        assert taker.report() == lease.fencing_token
+        assert not is_free("order:7")
+        taker.pipe.send("go on")
+        assert taker.report() == "released"
+    assert is_free("order:7")
+
+
+@pytest.mark.usefixtures("memory_locks")
+class TestInMemory:
+    """What doesn't depend on the engine."""
+
+    def test_a_ticket_that_was_adopted_too_late_is_worth_nothing(self) -> None:
+        """The lock may be another's by then; nothing is left of the claim."""
+        ticket, lease = given()
+        locks["default"].release(lease.key, lease.owner)
+        with get_lock("a"), pytest.raises(LockLost, match="held no more"):
+            elsewhere(lambda: adopt(ticket))
+        assert is_free(f"handed-over:{lease.owner}")
+
+    def test_several_names_are_handed_over_together(self) -> None:
+        """One ticket; if one of them was lost, none is held afterwards."""
+        with get_lock("b", "a") as lease:
+            ticket = hand_over(lease)
+        with adopt(ticket) as taken:
+            assert taken.names == ("a", "b")
+        with get_lock("b", "a") as lease:
+            ticket = hand_over(lease)
+        locks["default"].release(lease.leases[1].key, lease.leases[1].owner)
+        with pytest.raises(LockLost):
+            adopt(ticket)
+        assert is_free("a")
+
+    @pytest.mark.parametrize("make", [get_write_lock, lambda name: get_semaphore(name, permits=1)])
+    def test_other_kinds_are_handed_over_too(self, make: Any) -> None:
+        """The ticket names the kind."""
+        with make("a") as lease:
+            ticket = hand_over(lease)
+        assert elsewhere(make("a").try_acquire) is None
+        adopt(ticket).release()
+        assert elsewhere(make("a").try_acquire) is not None
+
+    def test_a_transaction_hands_over_after_its_commit(self) -> None:
+        """No gap: the lock is never free between the COMMIT and the task."""
+        tickets: list[str] = []
+        with locked_transaction("a") as lease:
+            Group.objects.create(name="sold")
+            on_commit(lambda: tickets.append(hand_over(lease)))
+        assert (committed(), is_free()) == (["sold"], False)
+        adopt(tickets[0]).release()
+        assert is_free()
+
+    def test_a_decorated_function_of_the_same_name_joins_the_adopted_lease(self) -> None:
+        """It re-enters the lock, opens its transaction and leaves the lock to the block around it."""
+
+        @distributed_lock(key="'a'", wait=0)
+        def work() -> str:
+            return "done"
+
+        ticket, _ = given()
+        with adopt(ticket):
+            assert work() == "done"
+            assert not is_free()
+
+    def test_a_lost_claim_is_a_lost_lease(self) -> None:
+        """A taker that was paused for longer than its claim lasts learns it from the local clock."""
+        ticket, _ = given()
+        taken = adopt(ticket, ttl=30)
+        assert isinstance(taken, AdoptedLease)
+        (claim,) = taken._claims
+        assert claim.ttl == 90
+        claim.lose()
+        with pytest.raises(LockLost):
+            taken.ensure_held()
+
+    def test_extending_keeps_the_claim_ahead(self) -> None:
+        """While the hold may live there is a claim."""
+        ticket, _ = given()
+        taken = adopt(ticket, ttl=5)
+        taken.extend(60)
+        assert isinstance(taken, AdoptedLease)
+        assert taken._claims[0].remaining() > 2 * taken.leases[0].remaining() > 100
+        taken.release()
+
+    async def test_a_coroutine_gives_and_takes(self) -> None:
+        """The lease of a task; its end is awaited."""
+        async with get_lock("a") as lease:
+            ticket = hand_over(lease)
+        async with adopt(ticket) as taken:
+            await taken.aextend(20)
+            assert taken.remaining() > 10
+        assert is_free()
+
+    def test_what_cannot_be_handed_over_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An inner block, a lease that was adopted, an engine whose holds end with their process."""
+        with get_lock("a"), get_lock("a") as inner, pytest.raises(LockNotOwned, match="entered 2 times"):
+            hand_over(inner)
+        ticket, _ = given()
+        with adopt(ticket) as taken, pytest.raises(LockNotSupported, match="handed over once"):
+            hand_over(taken)
+        monkeypatch.setattr(type(locks["default"]), "supports_handover", False)
+        with get_lock("a") as lease, pytest.raises(LockNotSupported, match="hand a held lock over"):
+            hand_over(lease)
+
+    @pytest.mark.parametrize("ticket", ["", "a:b:c", "WyJhIl0:1:2"])
+    def test_a_forged_ticket_is_refused(self, ticket: str) -> None:
+        """It is signed with SECRET_KEY."""
+        with pytest.raises(LockKeyError, match="is not a ticket"):
+            adopt(ticket)
