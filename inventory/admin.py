@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from inventory import reservations
 from inventory.admin_parts import STYLES, ReadOnly, ReasonForm, badge, reason
+from inventory.delivery_admin import DeliveryImport
 from inventory.models import LAB_PREFIX, CustomerPurchase, Product, StockMovement, StockReservation
 from inventory.segments import in_all, levels
 from inventory.services import change_stock, create_product
@@ -202,8 +203,8 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
 
 
 @admin.register(StockMovement)
-class StockMovementAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
-    """The ledger, to be read."""
+class StockMovementAdmin(DeliveryImport, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """The ledger, to be read; deliveries are imported into it."""
 
     list_display = ("created_at", "product", "kind", "quantity", "cause")
     list_filter = ("kind", "created_at")
