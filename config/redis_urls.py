@@ -19,6 +19,24 @@ def with_database(url: str, number: int) -> str:
     return f"{server}?{urlencode(wanted, doseq=True)}"
 
 
+def as_rate_storage(url: str, cluster: bool = False) -> str:
+    """The address as `limits` reads it, which spells Unix sockets and clusters in its own way.
+
+    Args:
+        url: an address as redis-py reads it.
+        cluster: whether it is a node of a Redis Cluster.
+
+    Example:
+        >>> as_rate_storage("unix:///run/redis.sock?db=2")
+        'redis+unix:///run/redis.sock?db=2'
+        >>> as_rate_storage("redis://10.0.0.1:6379", cluster=True)
+        'redis+cluster://10.0.0.1:6379'
+    """
+    if cluster:
+        return f"redis+cluster://{url.partition('://')[2]}"
+    return f"redis+{url}" if url.startswith("unix://") else url
+
+
 def as_broker(url: str) -> str:
     """The address as Celery reads it, which spells Unix sockets in its own way.
 

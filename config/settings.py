@@ -27,7 +27,7 @@ import environ
 from config import embedded
 from config.api_keys import keys_of_callers
 from config.coordination import lock_aliases
-from config.redis_urls import as_broker
+from config.redis_urls import as_broker, as_rate_storage
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -45,6 +45,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "import_export",
     "locking",
     "inventory",
     "orders",
@@ -158,6 +159,7 @@ CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests a minute by one 
 CHECKOUT_RATE_PER_ADDRESS = env.int(
     "CHECKOUT_RATE_PER_ADDRESS", default=10 * CHECKOUT_RATE
 )  # by all customers
+CHECKOUT_RATE_STORAGE = env.str("CHECKOUT_RATE_STORAGE", default=as_rate_storage(REDIS_URL, REDIS_CLUSTER))
 SOLD_OUT_KEPT = env.float("SOLD_OUT_KEPT", default=0.0)  # seconds for which a refusal is given again unasked
 IDEMPOTENCY_KEY_REQUIRED = env.bool("IDEMPOTENCY_KEY_REQUIRED", default=False)  # by `POST /checkout/`
 IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for which a key is known

@@ -27,6 +27,7 @@ from inventory.admin_parts import (
     reason,
     too_many,
 )
+from inventory.delivery_admin import DeliveryImport
 from inventory.models import (
     LAB_PREFIX,
     CustomerPurchase,
@@ -313,8 +314,8 @@ class StocktakeAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # n
 
 
 @admin.register(StockMovement)
-class StockMovementAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
-    """The ledger, to be read."""
+class StockMovementAdmin(DeliveryImport, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """The ledger, to be read; deliveries are imported into it."""
 
     list_display = ("created_at", "product", "kind", "quantity", "shipped", "cause")
     list_filter = ("kind", "created_at")

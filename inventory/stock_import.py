@@ -1,11 +1,15 @@
-"""Deliveries from a CSV file: all or nothing, and once, however often the file is read."""
+"""Deliveries from a file: all or nothing, and once, however often the file is read.
+
+The command reads CSV; the admin (`inventory.delivery_admin`) previews CSV and XLSX by the same rules.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from enum import Enum
 from typing import Final
 
 from django.core.exceptions import ValidationError
@@ -44,6 +48,17 @@ class Report:
     received: int
 
 
+@dataclass(frozen=True, slots=True)
+class WrongLine:
+    """A line that can't be booked: its number in the file, and why."""
+
+    number: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"line {self.number}: {self.reason}"
+
+
 class ImportRefused(Exception):
     """Nothing was booked. `errors` has a sentence for each wrong line, with its number."""
 
@@ -66,23 +81,38 @@ def read_deliveries(rows: Iterable[str]) -> list[Delivery]:
         [Delivery(number=2, sku='mug', quantity=3, cause='note-17', name='', price=None)]
     """
     reader = csv.DictReader(rows)
-    heading = reader.fieldnames or []
+    check_heading(reader.fieldnames or [])
+    deliveries, wrong = read_rows((reader.line_num, row) for row in reader)
+    if wrong:
+        raise ImportRefused(map(str, wrong))
+    return deliveries
+
+
+def check_heading(heading: Sequence[str]) -> None:
+    """Refuse a heading without a column that is needed, or with one that is unknown.
+
+    Raises:
+        ImportRefused: naming the columns.
+    """
     if missing := [name for name in COLUMNS if name not in heading]:
         raise ImportRefused([f"line 1: the heading lacks {', '.join(missing)}; it is {','.join(heading)!r}"])
     if unknown := [name for name in heading if name not in COLUMNS + OPTIONAL]:
         raise ImportRefused(
             [f"line 1: unknown column {unknown[0]!r}; known are {', '.join(COLUMNS + OPTIONAL)}"]
         )
-    deliveries, errors = [], []
-    for row in reader:
+
+
+def read_rows(
+    rows: Iterable[tuple[int, Mapping[str | None, str | None]]],
+) -> tuple[list[Delivery], list[WrongLine]]:
+    """Return the deliveries in rows under a heading, given with their line numbers, and the wrong ones."""
+    deliveries, wrong = [], []
+    for number, row in rows:
         try:
-            deliveries.append(_delivery(reader.line_num, row))
+            deliveries.append(_delivery(number, row))
         except ValueError as error:
-            errors.append(f"line {reader.line_num}: {error}")
-    errors += _repeated_causes(deliveries)
-    if errors:
-        raise ImportRefused(errors)
-    return deliveries
+            wrong.append(WrongLine(number, str(error)))
+    return deliveries, wrong + list(_repeated_causes(deliveries))
 
 
 def import_deliveries(deliveries: Iterable[Delivery], *, dry_run: bool = False) -> Report:
@@ -96,25 +126,54 @@ def import_deliveries(deliveries: Iterable[Delivery], *, dry_run: bool = False) 
         ImportRefused: with every line that can't be booked.
     """
     errors: list[str] = []
-    booked = repeated = created = received = 0
     lines = sorted(deliveries, key=lambda line: (line.sku, line.number))
+    booked: list[tuple[Delivery, Booked]] = []
     with transaction.atomic():
-        # In the order in which a cart locks them, not in that of the file.
-        lock_rows(Product.objects.filter(sku__in={line.sku for line in lines}).values_list("pk", flat=True))
+        lock_products(lines)
         for line in lines:
-            if StockMovement.objects.filter(cause=_cause(line)).exists():
-                repeated += 1
-                continue
             try:
-                created += _book(line)
-            except (ValidationError, ValueError) as error:
-                errors.append(f"line {line.number}: {_said(error)}")
-            booked, received = booked + 1, received + line.quantity
+                booked.append((line, book(line)))
+            except ValueError as error:
+                errors.append(str(WrongLine(line.number, str(error))))
         if errors or dry_run:
             transaction.set_rollback(True)
     if errors:
         raise ImportRefused(errors)
-    return Report(booked, repeated, created, received)
+    done = [line for line, how in booked if how is not Booked.BEFORE]
+    return Report(
+        booked=len(done),
+        repeated=len(booked) - len(done),
+        created=sum(how is Booked.WITH_NEW_PRODUCT for _, how in booked),
+        received=sum(line.quantity for line in done),
+    )
+
+
+class Booked(Enum):
+    """What booking a delivery did."""
+
+    NOW = "now"
+    WITH_NEW_PRODUCT = "with a new product"
+    BEFORE = "before"
+
+
+def lock_products(deliveries: Iterable[Delivery]) -> None:
+    """Lock the products of a file in the order in which a cart locks them, not in that of the file."""
+    skus = {line.sku for line in deliveries}
+    lock_rows(Product.objects.filter(sku__in=skus).values_list("pk", flat=True))
+
+
+def book(line: Delivery) -> Booked:
+    """Book one delivery in the current transaction, once.
+
+    Raises:
+        ValueError: the product can't be; it says why.
+    """
+    if StockMovement.objects.filter(cause=_cause(line)).exists():
+        return Booked.BEFORE
+    try:
+        return Booked.WITH_NEW_PRODUCT if _book(line) else Booked.NOW
+    except ValidationError as error:
+        raise ValueError("; ".join(error.messages)) from error
 
 
 def _book(line: Delivery) -> bool:
@@ -133,7 +192,7 @@ def _cause(line: Delivery) -> str:
     return f"import:{line.cause}:{line.sku}"
 
 
-def _delivery(number: int, row: dict[str | None, str | None]) -> Delivery:
+def _delivery(number: int, row: Mapping[str | None, str | None]) -> Delivery:
     if None in row or None in row.values():
         raise ValueError("has more or fewer fields than the heading")
     given = {str(name): (value or "").strip() for name, value in row.items()}
@@ -167,13 +226,10 @@ def _price(text: str) -> Decimal | None:
         raise ValueError(f"price {text[:40]!r} must be a number such as 7.50") from None
 
 
-def _repeated_causes(deliveries: Iterable[Delivery]) -> Iterator[str]:
+def _repeated_causes(deliveries: Iterable[Delivery]) -> Iterator[WrongLine]:
     first: dict[str, int] = {}
     for line in deliveries:
         before = first.setdefault(_cause(line), line.number)
         if before != line.number:
-            yield f"line {line.number}: {line.sku} has the cause {line.cause!r} of line {before}; add them up"
-
-
-def _said(error: Exception) -> str:
-    return "; ".join(error.messages) if isinstance(error, ValidationError) else str(error)
+            reason = f"{line.sku} has the cause {line.cause!r} of line {before}; add them up"
+            yield WrongLine(line.number, reason)

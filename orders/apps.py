@@ -10,3 +10,7 @@ class OrdersConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
     name = "orders"
     verbose_name = _("Orders")
+
+    def ready(self) -> None:
+        """Register the system checks."""
+        from orders import checks  # noqa: F401

@@ -1,22 +1,30 @@
-"""How often one buyer may ask for stock: `CHECKOUT_RATE` requests per minute, counted in Django's cache.
+"""How often one buyer may ask for stock: `CHECKOUT_RATE` requests per minute, counted by `limits`.
 
-The minute begins with the first request and is measured by the cache server, not by the workers' clocks.
+The minute begins with the first request and is measured by the server that counts, not by the workers'
+clocks: that is the library's fixed window. Its other windows compare dates of the workers.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import time
+from functools import lru_cache
+from typing import Any, Final
 from urllib.parse import quote
 
 from django.conf import settings
-from django.core.cache import cache
 from django.http import HttpRequest
+from limits import RateLimitItem, RateLimitItemPerMinute
+from limits.storage import storage_from_string
+from limits.strategies import FixedWindowRateLimiter
 
 from orders.problems import TOO_MANY, Problem
 
 logger = logging.getLogger(__name__)
 
-WINDOW = 60  # seconds
+PREFIX: Final = "holdfast:rate"
+_TIMEOUTS: Final[dict[str, Any]] = {"socket_timeout": 1, "socket_connect_timeout": 1}
 
 
 def limit_address(request: HttpRequest) -> None:
@@ -47,26 +55,41 @@ def limit_customer(request: HttpRequest, customer: str) -> None:
 def _limit(who: str, most: int) -> None:
     if not most:
         return
-    name = f"rate:{who}"
-    if _counted(name) > most:
+    rate = RateLimitItemPerMinute(most)
+    if not _counted(rate, who):
         raise Problem(
             TOO_MANY,
             f"More than {most} requests in a minute; nothing was done.",
-            headers={"Retry-After": str(_seconds_left(name))},
+            headers={"Retry-After": str(_seconds_left(rate, who))},
         )
 
 
-def _counted(name: str) -> int:
-    """Count one more under `name`; 0 when the cache can't: a shop without its counter goes on selling."""
+def _counted(rate: RateLimitItem, who: str) -> bool:
+    """Count one more; False: one too many. A shop whose counter is down goes on selling."""
     try:
-        cache.add(name, 0, timeout=WINDOW)
-        return int(cache.incr(name))
-    except Exception as error:  # each cache has errors of its own
+        return limiter().hit(rate, who)
+    except Exception as error:  # each storage has errors of its own
         logger.warning("a request couldn't be counted, and was let through: %s", error)
-        return 0
+        return True
 
 
-def _seconds_left(name: str) -> int:
-    """Return when the count under `name` ends, at most a whole window; Django's own caches don't tell."""
-    ttl = getattr(cache, "ttl", None)
-    return (ttl(name) if ttl is not None else None) or WINDOW
+def _seconds_left(rate: RateLimitItem, who: str) -> int:
+    """Return the seconds until the window ends, at most a whole one."""
+    try:
+        ends = limiter().get_window_stats(rate, who).reset_time
+    except Exception:  # it was up a moment ago
+        return rate.get_expiry()
+    left = ends - time.time()  # noqa: TID251  the library has added this clock to what the server said
+    return max(1, min(math.ceil(left), rate.get_expiry()))
+
+
+def limiter() -> FixedWindowRateLimiter:
+    """Return the counter of `settings.CHECKOUT_RATE_STORAGE`."""
+    return _limiter(settings.CHECKOUT_RATE_STORAGE)
+
+
+@lru_cache(maxsize=8)
+def _limiter(address: str) -> FixedWindowRateLimiter:
+    is_redis = address.startswith(("redis", "valkey"))
+    options = {"key_prefix": PREFIX, **_TIMEOUTS} if is_redis else {}
+    return FixedWindowRateLimiter(storage_from_string(address, **options))

@@ -2,7 +2,7 @@
 
 import os
 
-from config.redis_urls import with_database
+from config.redis_urls import as_rate_storage, with_database
 from config.settings import *  # noqa: F403
 from config.settings import CACHES, DATABASE, REDIS_URL
 
@@ -10,6 +10,7 @@ from config.settings import CACHES, DATABASE, REDIS_URL
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 REDIS_URL = with_database(REDIS_URL, 15 - WORKER % 15)
 CACHES["default"]["LOCATION"] = REDIS_URL
+CHECKOUT_RATE_STORAGE = as_rate_storage(REDIS_URL)
 
 # A process that a test starts works on the test's database; `tests/conftest.py` leaves its name here.
 DATABASE["NAME"] = os.environ.get("HOLDFAST_TEST_DATABASE", DATABASE["NAME"])

@@ -4,6 +4,15 @@ import django.db.models.deletion
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
+# Keys were in the scope of the customer that the body named, and are now in that of the caller, who is nobody in
+# particular unless the shop says otherwise. A client that repeats a request of before finds its answer; a key that
+# two customers have chosen stays where it is.
+KEYS_WITHOUT_A_SCOPE = """
+UPDATE orders_idempotencykey AS mine SET scope = ''
+ WHERE scope <> '' AND NOT EXISTS (
+       SELECT FROM orders_idempotencykey AS other WHERE other.key = mine.key AND other.id <> mine.id)
+"""
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -198,4 +207,5 @@ class Migration(migrations.Migration):
                 condition=models.Q(("delivered_at", None)), fields=["due_at"], name="event_undelivered"
             ),
         ),
+        migrations.RunSQL(KEYS_WITHOUT_A_SCOPE, migrations.RunSQL.noop),
     ]

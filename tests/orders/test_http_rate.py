@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.test import Client
 
 from orders.models import IdempotencyKey, Order
+from orders.rate_limit import PREFIX, limiter
 from tests.factories import ProductFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def let_pass(seconds):
-    """Let the counters be older by so many seconds, in the cache's own time."""
-    store: Any = cache
-    for name in store.keys("rate:*"):
-        store.expire(name, max(0, store.ttl(name) - seconds))
+    """Let the counters be older by so many seconds, in the server's own time."""
+    storage: Any = limiter().storage
+    server = storage.storage
+    for name in server.scan_iter(f"{PREFIX}*"):
+        server.expire(name, max(0, server.ttl(name) - seconds))
 
 
 @pytest.fixture(autouse=True)
@@ -99,12 +101,34 @@ def test_without_a_rate_nothing_is_counted(settings, redis_room):
     """0, the default: no limit, and no request to the cache."""
     settings.CHECKOUT_RATE = 0
     assert statuses(*(post(customer="ann") for _ in range(5))) == [201] * 5
-    assert not list(redis_room.scan_iter("*rate:*"))
+    assert not list(redis_room.scan_iter(f"{PREFIX}*"))
 
 
 def test_a_counter_that_is_down_stops_nobody(settings, caplog):
-    """The cache doesn't answer: everybody is served, and the log says so."""
-    backend = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}
-    settings.CACHES = {**settings.CACHES, "default": backend}
+    """The counter doesn't answer: everybody is served, and the log says so."""
+    settings.CHECKOUT_RATE_STORAGE = "redis://127.0.0.1:1/0"
     assert statuses(*(post(customer="ann") for _ in range(3))) == [201] * 3
     assert "couldn't be counted" in caplog.text
+
+
+def test_the_count_may_be_in_memory(settings):
+    """A shop of one process needs no server to count."""
+    settings.CHECKOUT_RATE_STORAGE = "memory://"
+    assert statuses(*(post(customer="ann", REMOTE_ADDR="192.0.2.9") for _ in range(3))) == [201, 201, 429]
+
+
+def test_a_worker_whose_clock_is_wrong_counts_the_same_minute(monkeypatch):
+    """The window is the server's: an hour more or less on the worker's clock begins no new one."""
+    assert statuses(post(customer="ann"), post(customer="ann")) == [201, 201]
+    real = time.time
+    monkeypatch.setattr("time.time", lambda: real() + 3600)
+    refused = post(customer="ann")
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["Retry-After"]) <= 60
+
+
+def test_a_count_ends_by_itself(redis_room):
+    """No key is left without an end, whichever request was the first."""
+    post(customer="ann")
+    assert all(redis_room.ttl(name) > 0 for name in redis_room.scan_iter(f"{PREFIX}*"))
+    assert list(redis_room.scan_iter(f"{PREFIX}*"))

@@ -1,0 +1,55 @@
+"""System checks: who may do what over HTTP must be decided before the shop is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.utils.module_loading import import_string
+
+from orders.callers import RIGHTS
+
+SHORTEST_SECRET = 16
+
+
+@register
+def check_caller(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Refuse a CALLER that can't be imported, and rights of API keys that nothing asks for."""
+    try:
+        import_string(settings.CALLER)
+    except ImportError as error:
+        hint = "Name a function of the request that returns an orders.callers.Caller."
+        return [Error(f"CALLER is {settings.CALLER!r}: {error}", hint=hint, id="orders.E001")]
+    unknown = {right for _, rights in settings.API_KEYS.values() for right in rights} - RIGHTS
+    if unknown:
+        hint = f"Choose of {', '.join(sorted(RIGHTS))}."
+        return [Error(f"API_KEYS names rights {sorted(unknown)}: unknown.", hint=hint, id="orders.E002")]
+    return []
+
+
+@register(deploy=True)
+def check_open_demo(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Warn of a deployment in which everybody may mark orders as paid."""
+    if not settings.OPEN_DEMO or settings.CALLER != "orders.callers.anonymous":
+        return []
+    what = (
+        "OPEN_DEMO is on: whoever knows an order's id may mark it as paid, and anybody may list all orders."
+    )
+    return [Warning(what, hint="Set OPEN_DEMO to false, or name your own CALLER.", id="orders.W001")]
+
+
+@register
+def check_webhook_secrets(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Refuse secrets that could be guessed; the message doesn't show them."""
+    short = [
+        n for n, secret in enumerate(settings.PAYMENT_WEBHOOK_SECRETS, 1) if len(secret) < SHORTEST_SECRET
+    ]
+    return [
+        Error(
+            f"secret {number} of PAYMENT_WEBHOOK_SECRETS has fewer than {SHORTEST_SECRET} characters.",
+            hint="Copy the provider's secret whole, or leave the list empty.",
+            id="orders.E003",
+        )
+        for number in short
+    ]

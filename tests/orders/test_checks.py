@@ -1,0 +1,51 @@
+"""The checks of `manage.py check`: a shop that is open by mistake is told so."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.checks import run_checks
+
+from orders.checks import check_caller, check_open_demo, check_webhook_secrets
+
+
+def ids(messages) -> list[str]:
+    """Return the ids of what a check found."""
+    return [message.id for message in messages]
+
+
+def test_the_demo_as_shipped_has_nothing_to_report():
+    """No check of orders finds anything in the settings of the tests."""
+    assert [found for found in run_checks() if (found.id or "").startswith("orders.")] == []
+
+
+@pytest.mark.parametrize("path", ["", "orders", "orders.callers.nobody", "missing.module.hook"])
+def test_a_caller_that_cannot_be_imported_is_refused(settings, path):
+    """The value is named, and what it must be."""
+    settings.CALLER = path
+    (found,) = check_caller(None)
+    assert found.id == "orders.E001"
+    assert repr(path) in found.msg
+
+
+def test_a_right_that_nothing_asks_for_is_refused(settings):
+    """A misspelled right would deny without a word."""
+    settings.API_KEYS = {"a" * 64: ("shop", ("pai",))}
+    (found,) = check_caller(None)
+    assert (found.id, "['pai']" in found.msg) == ("orders.E002", True)
+
+
+def test_an_open_demo_is_warned_of_at_deployment(settings):
+    """Everybody may pay: only where nobody says who calls."""
+    settings.OPEN_DEMO = True
+    assert ids(check_open_demo(None)) == ["orders.W001"]
+    settings.CALLER = "orders.callers.by_api_key"
+    assert ids(check_open_demo(None)) == []
+
+
+def test_a_secret_that_could_be_guessed_is_refused(settings):
+    """By its number; the message doesn't repeat it."""
+    settings.PAYMENT_WEBHOOK_SECRETS = ["whsec_long_enough_1", "guess-me"]
+    (found,) = check_webhook_secrets(None)
+    assert found.id == "orders.E003"
+    assert "secret 2" in found.msg
+    assert "guess-me" not in found.msg

@@ -1,0 +1,169 @@
+"""The shop with what is around it: repeated webhooks, returns, extensions, dying relays; the books agree."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, invariant, rule, run_state_machine_as_test
+
+from inventory import reservations
+from inventory.checkpoints import installed
+from inventory.domain import Line
+from orders import lifecycle, payments, relay
+from orders.audit import audit
+from orders.models import OrderEvent, PaymentEvent
+from orders.payments import Payment
+from orders.signals import SIGNALS
+from tests.orders.test_shop_machine import TEN_MINUTES, Shop
+
+EXAMPLES = int(os.environ.get("HOLDFAST_MACHINE_EXAMPLES", "12"))
+STEPS = int(os.environ.get("HOLDFAST_MACHINE_STEPS", "15"))
+
+
+class Dead(BaseException):
+    """The relay's process ended here."""
+
+
+class ConnectedShop(Shop):
+    """The shop, its payment provider, its returns desk and those who listen to its events."""
+
+    baskets = Bundle("baskets")
+    orders = Bundle("orders")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received: dict[str, str] = {}
+        self.returned: dict[Any, dict[str, int]] = {}
+        self.heard: list[tuple[int, str]] = []
+        for signal in SIGNALS.values():
+            signal.connect(self.hear)
+
+    def hear(self, sender, event, order, **kwargs):
+        """Write down an event that was delivered."""
+        self.heard.append((event.pk, event.kind))
+
+    @rule(order=orders, wrong=st.booleans(), times=st.integers(1, 3))
+    def webhook(self, order, wrong, times):
+        """An event does something the first time only, and what it does is what the order's state allows."""
+        event_id = f"evt_{order}_{wrong}"
+        amount = int(self.totals[order] * 100) + wrong
+        for _ in range(times):
+            known = event_id in self.received
+            if not known:
+                self.received[event_id] = self.outcome(order, wrong)
+            notice = Payment(event_id, "payment_intent.succeeded", order, f"pi_{order}_{wrong}", amount)
+            event, repeated = payments.receive(notice)
+            assert (event.outcome, repeated) == (self.received[event_id], known)
+
+    def outcome(self, order, wrong):
+        """Return what the shopkeeper would say of a payment, and write down what it does."""
+        if wrong:
+            return "wrong_amount"
+        if self.states[order] == "paid":
+            return "already_paid"
+        if self.states[order] == "placed" and order not in self.unpaid:
+            self.states[order] = "paid"
+            return "paid"
+        if self.states[order] == "placed":
+            self.end(order, "expired")
+        return "too_late"
+
+    @rule(order=orders, number=st.integers(0, 2))
+    def give_back(self, order, number):
+        """A parcel of one unit comes back once, however often it is noted, and never more than was bought."""
+        sku, bought = sorted(self.units[order].items())[0]
+        back = self.returned.setdefault(order, {})
+        parcel = [Line(sku, 1)], f"parcel-{number}"
+        if self.states[order] != "paid":
+            with pytest.raises(lifecycle.TransitionRefused):
+                lifecycle.take_back(order, *parcel)
+        elif number in back:
+            lifecycle.take_back(order, *parcel)
+        elif len(back) == bought:
+            with pytest.raises(lifecycle.TooManyReturned):
+                lifecycle.take_back(order, *parcel)
+        else:
+            lifecycle.take_back(order, *parcel)
+            back[number] = 1
+            self.stock[sku] += 1
+
+    def end(self, order, state):
+        """What came back before the end comes back once."""
+        super().end(order, state)
+        sku = sorted(self.units[order])[0]
+        self.stock[sku] -= len(self.returned.get(order, {}))
+
+    @rule(basket=baskets)
+    def extend(self, basket):
+        """What is still reserved lasts longer; what has ended doesn't come back."""
+        if not self.promises[basket] or basket in self.late:
+            with pytest.raises(reservations.ReservationGone):
+                reservations.extend(basket, TEN_MINUTES)
+        else:
+            assert reservations.extend(basket, TEN_MINUTES).state == "live"
+
+    @rule(dies=st.sampled_from(["never", "claimed", "delivered"]))
+    def relay_events(self, dies):
+        """A relay works, and may die before or after it has delivered; later its claim ends."""
+
+        def hook(name, /, **facts):
+            if name == dies:
+                raise Dead
+
+        with installed(hook), suppress(Dead):
+            relay.relay()
+        OrderEvent.objects.filter(delivered_at=None).update(due_at=Now())
+
+    @invariant()
+    def every_law_holds(self):
+        """The audit finds nothing of this shop; what an example before has left is not this one's."""
+        ours = [*self.skus, *map(str, self.states)]
+        assert [found for found in audit() if any(name in found.what for name in ours)] == []
+
+    def teardown(self):
+        """Whatever died, every event was delivered, in order within each order."""
+        relay.relay_all()
+        for order in self.states:
+            written = list(OrderEvent.objects.filter(order=order).order_by("pk").values_list("pk", "kind"))
+            assert written[0][1] == "placed"
+            assert [event for event in dict.fromkeys(self.heard) if event in written] == written
+        for signal in SIGNALS.values():
+            signal.disconnect(self.hear)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0 if EXAMPLES > 12 else 120)
+@pytest.mark.django_db(transaction=True)
+def test_the_connected_shop_keeps_its_books_and_tells_of_everything():
+    """All that the shop does, with the audit after each step, and every event delivered in the end."""
+    thorough = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, phases=[Phase.generate])
+    run_state_machine_as_test(ConnectedShop, settings=thorough)
+
+
+def forget_the_event(payment, outcome):
+    """Answer an event without keeping a record of it."""
+    return PaymentEvent(event_id=payment.event_id, kind=payment.kind, outcome=outcome)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("orders.payments._record", forget_the_event),
+        ("orders.lifecycle.publish", lambda *args, **kwargs: None),
+        ("orders.relay._CLAIM", relay._CLAIM.replace("RETURNING event.id", "RETURNING NULL::bigint")),
+    ],
+    ids=["events are not remembered", "changes are not published", "claims are not delivered"],
+)
+def test_the_machine_catches_a_shop_that_forgets(monkeypatch, name, broken):
+    """Each of the three is found."""
+    monkeypatch.setattr(name, broken)
+    hurried = settings(max_examples=10, phases=[Phase.generate], report_multiple_bugs=False)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        run_state_machine_as_test(ConnectedShop, settings=hurried)
