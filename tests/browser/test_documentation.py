@@ -18,10 +18,10 @@ pytestmark = [
     pytest.mark.skipif(not importlib.util.find_spec("sphinx"), reason="make docs installs Sphinx"),
 ]
 
-PHONE = {"width": 360, "height": 740}
+PHONE: ViewportSize = {"width": 360, "height": 740}
 LOOKED_AT = (
-    "index", "search", "library/tutorial/first-view", "library/explanation/how-safe", "library/how-to/command",
-    "library/how-to/fencing", "library/reference/api/locks", "shop/tutorial/lab",
+    "index", "search", "library/tutorial/first-view", "library/explanation/how-safe",
+    "library/how-to/command", "library/how-to/fencing", "library/reference/api/locks", "shop/tutorial/lab",
 )  # fmt: skip
 """A page of each kind."""
 
