@@ -41,6 +41,10 @@ napoleon_custom_sections = [("Options", "params_style")]
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 
+locale_dirs = ["locale"]
+gettext_compact = False  # a catalog for each page: those that are translated have one
+gettext_location = False
+
 html_theme = "furo"
 html_title = "Holdfast"
 html_show_sphinx = False
