@@ -47,10 +47,11 @@ loadtest: $(READY) ## load, kill and flush the served shop under each strategy, 
 	@mkdir -p build
 	@$(RUN) -m tests.load $(if $(UI),--ui,$(LOAD))
 
-docs: $(READY) ## build the documentation into build/docs
+docs: $(READY) ## build the documentation into build/docs, and its Chinese pages into build/docs-zh
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
 	@$(RUN) -m sphinx -q -W -b html docs build/docs
-	@echo "build/docs/index.html"
+	@$(RUN) -m sphinx -q -W -b html -D language=zh_CN docs build/docs-zh
+	@echo "build/docs/index.html build/docs-zh/index.html"
 
 matrix: $(READY) ## try the wheel on every version of Django, Redis' client, Celery that is supported
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements-release.txt

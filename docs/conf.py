@@ -41,9 +41,14 @@ napoleon_custom_sections = [("Options", "params_style")]
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 
+locale_dirs = ["locale"]
+gettext_compact = False  # a catalog for each page: those that are translated have one
+gettext_location = False
+
 html_theme = "furo"
 html_title = "Holdfast"
 html_show_sphinx = False
+html_theme_options = {"top_of_page_buttons": []}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 
@@ -90,9 +95,34 @@ def put_in(app: Sphinx, doctree: nodes.document, page: str) -> None:
             image.replace_self(nodes.raw("", frame, format="html"))
 
 
+REPAIRS = (
+    ('<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">'),
+    ('<aside class="sidebar-drawer">', '<aside class="sidebar-drawer" aria-label="All pages">'),
+    ('<aside class="toc-drawer', '<aside aria-label="This page" class="toc-drawer'),
+    ('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">'),
+    ('<th class="head"></th>', '<td class="head"></td>'),
+    ('<th class="head"><p></p></th>', '<td class="head"></td>'),
+    ('<div id="search-results"></div>', '<h1>Search</h1><div id="search-results"></div>'),
+)
+"""What readers of the screen miss in the theme's HTML, and what they need."""
+
+
+def repair(app: Sphinx, failed: Exception | None) -> None:
+    """Put what the theme leaves out into the written pages; a page that has it already stays as it is."""
+    if app.builder.format != "html" or failed:
+        return
+    for path in Path(app.outdir).rglob("*.html"):
+        page = text = path.read_text()
+        for found, needed in REPAIRS:
+            text = text if needed in text else text.replace(found, needed)
+        if text != page:
+            path.write_text(text)
+
+
 def setup(app: Sphinx) -> None:
     """Have the docstrings shown as a reader needs them."""
     app.connect("autodoc-process-signature", show_defaults)
     app.connect("autodoc-process-docstring", split_errors, priority=400)
     app.connect("doctree-read", hide_unset)
     app.connect("doctree-resolved", put_in)
+    app.connect("build-finished", repair)

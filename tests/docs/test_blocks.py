@@ -15,7 +15,7 @@ from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
 
 from tests import ROOT
-from tests.docs.pages import LINK, PAGES, Block, all_blocks, anchors_of, name_of
+from tests.docs.pages import LINK, PAGES, Block, all_blocks, anchors_of, blocks_of, name_of
 from tests.docs.test_consoles import COMPARED
 
 PYTHONS = ("python", ".venv/bin/python")
@@ -85,6 +85,10 @@ def kind_of(block: Block) -> str:
         return "followed: test_walkthrough"
     if (block.page, block.first_line) in COMPARED:
         return "compared: test_consoles"
+    if block.page == "README.zh-hans.md" and block.text in {
+        each.text for each in blocks_of(ROOT / "README.md")
+    }:
+        return "the same as in README.md"
     if block.language in ("json", "toml"):
         return "parsed"
     if block.page.endswith("how-to/acl.md"):

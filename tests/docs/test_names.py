@@ -101,6 +101,18 @@ def test_every_backend_is_in_the_reference() -> None:
     assert backends() <= set(documented())
 
 
+def test_what_each_backend_can_do() -> None:
+    """The table of abilities is made of the flags of the classes."""
+    page = REFERENCE / "backends" / "index.md"
+    shown = {coded(row[0])[0]: row[1:] for row in rows(section(page, "What each can do"))}
+    flags = ("supports_fencing", "supports_listing", "supports_force_release", "supports_fairness", "kinds")
+    classes = {path.rpartition(".")[2]: import_string(path) for path in backends()}
+    words = {True: "yes", False: "no"}
+    assert shown == {
+        name: [words[bool(getattr(backend, flag))] for flag in flags] for name, backend in classes.items()
+    }
+
+
 def backends() -> set[str]:
     """Return the dotted paths of the backends, as their packages export them."""
     folder = Path(import_module("locking.backends").__path__[0])
@@ -407,6 +419,23 @@ def names_of_tests() -> set[str]:
     nodes = (node for text in sources("tests", "locking/testing") for node in ast.walk(ast.parse(text)))
     functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return {function.name for function in functions if function.name.startswith("test_")}
+
+
+def test_the_number_of_cures() -> None:
+    """The README and the change log count the ways to sell as they are."""
+    sound = sum(strategy.sound for strategy in STRATEGIES.values())
+    assert (sound, len(STRATEGIES)) == (22, 30)
+    assert "cures it in twenty-two ways" in TEXT[ROOT / "README.md"]
+    assert "thirty ways to sell" in TEXT[ROOT / "CHANGELOG.md"]
+
+
+def test_every_promise_has_a_test() -> None:
+    """Each row of the promises on *How safe is it?* names a test that holds it."""
+    page = LIBRARY / "explanation" / "how-safe.md"
+    titles = ("What `locking` promises", "What the fence promises")
+    promises = [row for title in titles for row in rows(section(page, title))]
+    assert len(promises) > 15
+    assert [row[0] for row in promises if not re.search(r"`test_\w+`", row[2])] == []
 
 
 def test_the_folders_of_the_readme() -> None:

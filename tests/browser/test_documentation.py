@@ -1,0 +1,91 @@
+"""The built documentation in a browser: narrow screens, both modes, search, copying, and what axe finds."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, ViewportSize, expect
+
+from tests import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not importlib.util.find_spec("sphinx"), reason="make docs installs Sphinx"),
+]
+
+PHONE: ViewportSize = {"width": 360, "height": 740}
+LOOKED_AT = (
+    "index", "search", "library/tutorial/first-view", "library/explanation/how-safe",
+    "library/how-to/command", "library/how-to/fencing", "library/reference/api/locks", "shop/tutorial/lab",
+)  # fmt: skip
+"""A page of each kind."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation as `make docs` builds it: a warning fails."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", str(ROOT / "docs"), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+@pytest.fixture(params=["light", "dark"])
+def phone(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page of 360 pixels, in either mode."""
+    context = browser.new_context(viewport=PHONE, color_scheme=request.param)
+    yield context.new_page()
+    context.close()
+
+
+def test_nothing_is_wider_than_a_phone(site: Path, browser: Browser) -> None:
+    """No page of the site scrolls sideways at 360 pixels: tables, code and pictures do by themselves."""
+    with browser.new_context(viewport=PHONE) as context:
+        page = context.new_page()
+        wide = []
+        for path in sorted(site.rglob("*.html")):
+            page.goto(path.as_uri())
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                wide.append(str(path.relative_to(site)))
+    assert wide == []
+
+
+def test_axe_finds_nothing(site: Path, phone: Page) -> None:
+    """The kinds of page that there are have no violation that axe-core finds, in either mode."""
+    found = {}
+    for name in LOOKED_AT:
+        phone.goto((site / f"{name}.html").as_uri())
+        if violations := Axe().run(phone).response["violations"]:
+            found[name] = [violation["id"] for violation in violations]
+    assert found == {}
+
+
+def test_pictures_follow_the_mode(site: Path, phone: Page) -> None:
+    """A drawn picture has the colors of the chosen mode, and a toggled mode changes them."""
+    phone.goto((site / "library/how-to/fencing.html").as_uri())
+    paper = "getComputedStyle(document.querySelector('.drawn .paper')).fill"
+    seen = set()
+    for mode in ("light", "dark"):
+        phone.evaluate(f"document.body.dataset.theme = '{mode}'")
+        seen.add(phone.evaluate(paper))
+    assert len(seen) == 2
+
+
+def test_a_reader_searches(site: Path, phone: Page) -> None:
+    """The search finds the page on deadlocks."""
+    phone.goto(f"{(site / 'search.html').as_uri()}?q=deadlock")
+    expect(phone.locator("#search-results li").first).to_be_visible()
+    expect(phone.locator("#search-results")).to_contain_text("deadlocks")
+
+
+def test_code_can_be_copied(site: Path, phone: Page) -> None:
+    """Each block of code has a button that copies it, without prompts and outputs."""
+    phone.goto((site / "library/tutorial/first-view.html").as_uri())
+    blocks = phone.locator("div.highlight pre").count()
+    assert phone.locator("button.copybtn").count() == blocks > 5
