@@ -555,7 +555,7 @@ class SingleLock(Lock):
     ) -> Grant:
         with self._waiting(context, begun) as watch:
             while isinstance(outcome, Busy):
-                outcome = place.wait(watch.pause(outcome, self._pause(outcome, begun, wait)))
+                outcome = watch.wait(place, outcome, self._pause(outcome, begun, wait))
         return outcome
 
     async def _await_in(
@@ -563,8 +563,7 @@ class SingleLock(Lock):
     ) -> Grant:
         async with self._awaiting(context, begun) as watch:
             while isinstance(outcome, Busy):
-                pause = await watch.apause(outcome, self._pause(outcome, begun, wait))
-                outcome = await place.wait(pause)
+                outcome = await watch.await_in(place, outcome, self._pause(outcome, begun, wait))
         return outcome
 
     @contextmanager

@@ -64,7 +64,9 @@ class Waiter:
         id: unique to this wait.
         backend: alias in `LOCKING` of the lock that is waited for.
         kind, key, name: that lock.
-        since: Unix time at which it began, by the waiter's clock.
+        waited: seconds since it began, whatever its clock says: as its process measured them, and the time
+            since that was published, by the backend's clock. ZooKeeper and etcd don't tell the latter, up to
+            2 s.
         host, pid, thread: machine, process, and thread or task.
         doing: the request's path or the task's id.
         site: file, line and function where the lock is wanted.
@@ -76,7 +78,7 @@ class Waiter:
     kind: str
     key: str
     name: str
-    since: float
+    waited: float
     host: str | None = None
     pid: int | None = None
     thread: str | None = None
@@ -88,11 +90,6 @@ class Waiter:
     def who(self) -> str:
         """`host:pid:thread`, as far as known."""
         return ":".join(str(part) for part in (self.host, self.pid, self.thread) if part is not None)
-
-    @property
-    def waited(self) -> float:
-        """Seconds since it began to wait."""
-        return max(0.0, time.time() - self.since)  # noqa: TID251 shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,7 +406,7 @@ def _with_waiters(rows: Sequence[HeldLock]) -> list[HeldLock]:
 
 def _by_lock(waiters: Iterable[Waiter]) -> dict[tuple[str, str], tuple[Waiter, ...]]:
     grouped: dict[tuple[str, str], list[Waiter]] = {}
-    for waiter in sorted(waiters, key=lambda each: each.since):
+    for waiter in sorted(waiters, key=lambda each: -each.waited):
         grouped.setdefault((waiter.backend, waiter.key), []).append(waiter)
     return {lock: tuple(those) for lock, those in grouped.items()}
 
@@ -419,11 +416,11 @@ def waiters_in(known: Mapping[str, Heartbeat]) -> list[Waiter]:
     found: dict[str, Waiter] = {}
     for presence in known.values():
         if presence.silent is None or presence.silent <= SILENT:
-            found.update((each.id, each) for each in _waiters_of(_read(presence)))
+            found.update((each.id, each) for each in _waiters_of(_read(presence), presence.silent or 0.0))
     return list(found.values())
 
 
-def _waiters_of(told: dict[str, Any]) -> Iterator[Waiter]:
+def _waiters_of(told: dict[str, Any], silent: float) -> Iterator[Waiter]:
     for wait_id, entry in told.get("waits", {}).items():
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # another version's record
             yield Waiter(
@@ -432,7 +429,7 @@ def _waiters_of(told: dict[str, Any]) -> Iterator[Waiter]:
                 kind=entry["kind"],
                 key=entry["key"],
                 name=entry["name"],
-                since=entry["since"],
+                waited=entry["waited"] + silent,
                 host=told.get("host"),
                 pid=told.get("pid"),
                 thread=entry.get("thread"),
@@ -448,7 +445,7 @@ def waiters() -> list[Waiter]:
     for backend in locks.all():
         with suppress(LockError):
             found.update((each.id, each) for each in waiters_in(backend.processes()))
-    return sorted(found.values(), key=lambda each: each.since)
+    return sorted(found.values(), key=lambda each: -each.waited)
 
 
 def waits_for(everybody: Sequence[Waiter]) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture
 def contended(monkeypatch):
     """A deadlock that nobody looks for, one more waiter, a long name and one that turns the text round."""
-    monkeypatch.setattr("locking.inspection.deadlocks.FIRST_LOOKS", (3600.0, 3600.0))
+    monkeypatch.setattr("locking.inspection.deadlocks.FIRST_LOOK", 3600.0)
     monkeypatch.setattr("locking.inspection.heartbeat.HELD_LONG", 0.0)
     monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.0)
     reporter, meeting = HeartbeatPublisher(), threading.Barrier(3, timeout=30)

@@ -517,6 +517,11 @@ class TaskWaiter(AsyncWaiter):
         assert self._wait_steps is not None
         return await arun(self._wait_steps.wait(timeout))
 
+    async def sleep(self, timeout: float) -> Outcome | None:
+        """See the base class."""
+        assert self._wait_steps is not None
+        return await arun(self._wait_steps.sleep(timeout))
+
     async def leave(self) -> None:
         """See the base class."""
         if self._wait_steps is not None:

@@ -332,6 +332,10 @@ class ThreadWaiter(Waiter):
         """See the base class."""
         return run(self._wait_steps.wait(timeout))
 
+    def sleep(self, timeout: float) -> Outcome | None:
+        """See the base class."""
+        return run(self._wait_steps.sleep(timeout))
+
     def leave(self) -> None:
         """See the base class."""
         run(self._wait_steps.cancel())
