@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from django.contrib.auth.models import Group
 from django.db import connections
 
 from locking.backends.redis.scripts import Request
+from locking.inspection import heartbeat
 
 T = TypeVar("T")
 
@@ -44,6 +46,18 @@ def elsewhere(function: Callable[[], T]) -> T:
     if not succeeded:
         raise value
     return value  # type: ignore[no-any-return]
+
+
+@contextmanager
+def publishing() -> Iterator[None]:
+    """Have this process publish its heartbeats and waits, as every process does outside the tests."""
+    heartbeat.reporter.enabled = True
+    try:
+        yield
+    finally:
+        heartbeat.reporter._worker.stop()
+        heartbeat.reporter.reset()
+        heartbeat.reporter.enabled = False
 
 
 def committed() -> list[str]:
