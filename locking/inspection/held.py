@@ -37,7 +37,7 @@ STATES: Final = (HELD, EXPIRING, OVER_AGE, GONE)
 
 KINDS: Final = ("lock", "read", "write", "semaphore", "fair")
 
-ORDERS: Final = ("age", "waiters")
+ORDERS: Final = ("age", "contention", "waiters")
 
 EXPIRING_WITHIN: Final = 3.0
 """Seconds left of a lease that count as *expiring*, or half of a shorter lease. A renewed one has more: it is
@@ -48,6 +48,9 @@ OLD: Final = 600.0
 
 SILENT: Final = 10.0
 """Seconds without a sign of life after which a process counts as gone; it gives one every two."""
+
+MOST_CONTENDED: Final = 20
+"""Locks that a list in the order of contention begins with."""
 
 STEP: Final = 200
 """Rows asked of a backend at a time where they must be searched."""
@@ -261,7 +264,8 @@ def held_locks(
         older_than: only holds of at least so many seconds.
         offset: rows to pass over.
         limit: the most rows to return.
-        order: `age` = the oldest first, `waiters` = those with most waiters first.
+        order: `age` = the oldest first; `contention` = the same, but the first page begins with the locks that
+            processes say they wait for; `waiters` = those with most waiters first, which looks at every row.
 
     Raises:
         ValueError: a state, kind or number that there isn't. InvalidLockBackend: `LOCKING` has no such alias.
@@ -283,12 +287,46 @@ def held_locks(
         page = _direct(backends[0], wanted, offset, limit)
     else:
         page = _searched(backends, wanted, offset, limit)
+    if order == "contention" and not offset:
+        return _contended_first(page, backends, wanted)
     return dataclasses.replace(page, rows=_with_waiters(page.rows))
 
 
 def _by_contention(found: Page, offset: int, limit: int) -> Page:
     rows = sorted(_with_waiters(found.rows), key=lambda hold: -hold.waiter_count)
     return dataclasses.replace(found, rows=rows[offset : offset + limit])
+
+
+def _contended_first(page: Page, backends: Iterable[BaseLockBackend], wanted: Filter) -> Page:
+    """Begin with the holds of the most contended locks, wherever they stand by age; the rest stays as it is.
+
+    Only those locks are asked for, so that a list of many costs no more than without.
+    """
+    waiting = _waiting(backend.settings.alias for backend in backends)
+    most = sorted(waiting, key=lambda lock: -len(waiting[lock]))[:MOST_CONTENDED]
+    first = [hold for lock in most for hold in _holds(*lock, waiting[lock][0].kind, wanted)]
+    shown = {(hold.backend, hold.key, hold.owner) for hold in first}
+    rest = [row for row in page.rows if (row.backend, row.key, row.owner) not in shown]
+    return dataclasses.replace(page, rows=_named([*first, *rest], waiting))
+
+
+def _holds(alias: str, key: str, kind: str, wanted: Filter) -> list[HeldLock]:
+    """Return those holds of one lock that the list shows."""
+    engine = locks[alias]
+    if not key.startswith(engine.key(wanted.prefix)):
+        return []
+    with suppress(LockError):
+        return [hold for hold in _joined(engine, _held(engine, key, kind)) if wanted.matches(hold)]
+    return []
+
+
+def _held(engine: BaseLockBackend, key: str, kind: str) -> list[Held]:
+    """Return the holds of one lock; a search for the holder of an ordinary lock isn't needed."""
+    if kind not in ("lock", "fair"):
+        return [hold for hold in engine.held(prefix=key, limit=STEP) if hold.key == key]
+    holder = (engine if kind == "lock" else engine.variant(kind)).holder(key)
+    found = None if holder is None else engine.find_held(key, holder.owner, kind)
+    return [] if found is None else [found]
 
 
 def _check(value: str, known: Sequence[str], what: str) -> None:
@@ -394,17 +432,29 @@ def _joined(backend: BaseLockBackend, holds: Sequence[Held]) -> list[HeldLock]:
 
 def _with_waiters(rows: Sequence[HeldLock]) -> list[HeldLock]:
     """Return the rows with the waiters of each lock, as far as their processes have named them."""
-    waiting: dict[tuple[str, str], tuple[Waiter, ...]] = {}
-    for alias in {row.backend for row in rows}:
+    return _named(rows, _waiting({row.backend for row in rows}))
+
+
+Waiting = dict[tuple[str, str], tuple[Waiter, ...]]
+"""By alias and key."""
+
+
+def _waiting(aliases: Iterable[str]) -> Waiting:
+    waiting: Waiting = {}
+    for alias in aliases:
         with suppress(LockError):  # the rows are worth showing without
             waiting |= _by_lock(waiters_in(locks[alias].processes()))
+    return waiting
+
+
+def _named(rows: Sequence[HeldLock], waiting: Waiting) -> list[HeldLock]:
     return [
         dataclasses.replace(row, waiting=those) if (those := waiting.get((row.backend, row.key))) else row
         for row in rows
     ]
 
 
-def _by_lock(waiters: Iterable[Waiter]) -> dict[tuple[str, str], tuple[Waiter, ...]]:
+def _by_lock(waiters: Iterable[Waiter]) -> Waiting:
     grouped: dict[tuple[str, str], list[Waiter]] = {}
     for waiter in sorted(waiters, key=lambda each: -each.waited):
         grouped.setdefault((waiter.backend, waiter.key), []).append(waiter)

@@ -545,7 +545,9 @@ def test_a_deadlock_of_distributed_locks_is_shown(open_lab):
     page.goto("/problems/")  # the session ends, and with it its process, which writes what is left
     end_lab_runs()
     assert [event.action for event in LockEvent.objects.all()] == ["deadlock"]
-    assert heartbeat.figures(locks["default"]).deadlocks == 1
+    figures = heartbeat.figures(locks["default"])
+    assert figures is not None
+    assert figures.deadlocks == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
