@@ -264,8 +264,8 @@ def held_locks(
         older_than: only holds of at least so many seconds.
         offset: rows to pass over.
         limit: the most rows to return.
-        order: `age` = the oldest first; `contention` = the same, but the first page begins with the locks that
-            processes say they wait for; `waiters` = those with most waiters first, which looks at every row.
+        order: `age` = the oldest first; `contention` = the same, but its first page begins with the locks
+            that processes wait for; `waiters` = those with most waiters first, which looks at every row.
 
     Raises:
         ValueError: a state, kind or number that there isn't. InvalidLockBackend: `LOCKING` has no such alias.

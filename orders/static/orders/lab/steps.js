@@ -165,7 +165,7 @@ function tell(kind, text, why = "", fix = "") {
   goal.hidden = !text;
   goal.className = `verdict ${kind}`;
   goal.replaceChildren(text);
-  if (why) goal.append(make("small", { lang: "en", textContent: ` ${why}` }));
+  if (why) goal.append(make("small", { textContent: ` ${why}` }));
   const button = byId("try-fix");
   button.hidden = !fix;
   button.textContent = fill(gettext("Now try %(fix)s"), { fix });
