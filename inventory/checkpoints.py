@@ -15,7 +15,7 @@ checkpoint costs one look-up. The names, in the order of their use:
 A sound strategy commits before it unlocks. `early_release` has the last two the other way round.
 
 Two names stand outside this order: `second_line`, where the database refused what the lock should have
-prevented, and `deadlocked`, where it ended one of two buyers that waited for each other.
+prevented, and `deadlocked`, where one of the buyers that waited for each other was made to give up.
 """
 
 from __future__ import annotations

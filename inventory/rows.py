@@ -17,7 +17,7 @@ from inventory.checkpoints import checkpoint
 from inventory.domain import Busy, Line, Shortage, SoldOut, UnknownProduct
 from inventory.models import Product
 from inventory.statements import prepared_cursor
-from locking import LockLost, LockNotAcquired, StaleFencingToken
+from locking import LockDeadlock, LockLost, LockNotAcquired, StaleFencingToken
 
 Products = Mapping[str, Product]
 
@@ -54,6 +54,8 @@ def busy_when_locked_out() -> Iterator[None]:
     try:
         yield
     except LockNotAcquired as error:
+        if isinstance(error, LockDeadlock):
+            checkpoint("deadlocked")
         raise Busy(str(error), retry_after=error.retry_after or 1.0) from error
     except (LockLost, StaleFencingToken) as error:  # raised before the commit only: nothing was sold
         raise Busy(str(error)) from error

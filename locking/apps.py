@@ -14,6 +14,8 @@ class LockingConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks, and let heartbeat and deadlock detection listen to the core."""
+        """Register the system checks, and let heartbeat, deadlock detection and audit listen to the core."""
         from locking import checks  # noqa: F401
-        from locking.inspection import deadlocks, heartbeat  # noqa: F401
+        from locking.inspection import audit, deadlocks, heartbeat  # noqa: F401
+
+        audit.listen()

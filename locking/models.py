@@ -67,8 +67,8 @@ class LockEventQuerySet(models.QuerySet["LockEvent"]):
 
 
 class LockEvent(models.Model):
-    """What was done to another's lock, by an operator or for a dead process: the audit. Never changed; pruned
-    by age.
+    """What was done to another's lock, by an operator or for a dead process, and which deadlocks were found:
+    the audit. Never changed; pruned by age.
     """
 
     class Action(models.TextChoices):
@@ -77,6 +77,7 @@ class LockEvent(models.Model):
         FORCE_RELEASE = "force_release", _("force release")
         EXTEND = "extend", _("extend")
         DEAD_PROCESS = "dead_process", _("release for a dead process")
+        DEADLOCK = "deadlock", _("deadlock")
 
     at = models.DateTimeField(_("at"), db_default=UtcNow(), editable=False, db_index=True)
     action = models.CharField(_("action"), max_length=20, choices=Action.choices)

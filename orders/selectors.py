@@ -15,9 +15,10 @@ from django.db.models import Q, QuerySet
 from inventory.models import LAB_PREFIX, Product
 from inventory.reservations import Reserved
 from inventory.segments import in_all
-from inventory.strategies import STRATEGIES, Strategy
+from inventory.strategies import STRATEGIES
 from orders.models import Order, OrderItem
 from orders.order_writer import moment
+from orders.race.explain import explanation
 from orders.schemas import ItemData, OrderData, ProductData, ReservationData
 
 PAGE = 100
@@ -136,7 +137,7 @@ def _order_data(order: Order, lines: list[ItemData]) -> OrderData:
 
 @dataclass(frozen=True)
 class StrategyChoice:
-    """A strategy that a client may name, and the idea behind it in one sentence."""
+    """A strategy that a client may name, and the idea behind it, in the reader's language."""
 
     name: str
     sound: bool
@@ -147,13 +148,7 @@ def strategy_choices() -> list[StrategyChoice]:
     """Return the strategies that a client may name: with DEBUG on all that are configured, else none."""
     strategies = STRATEGIES.values() if settings.DEBUG else ()
     return [
-        StrategyChoice(strategy.name, strategy.sound, _idea(strategy))
+        StrategyChoice(strategy.name, strategy.sound, explanation(strategy)["idea"])
         for strategy in strategies
         if not strategy.unconfigured()
     ]
-
-
-def _idea(strategy: type[Strategy]) -> str:
-    """Return the first sentence of the *Idea* that opens every strategy's docstring."""
-    idea = " ".join((strategy.__doc__ or "").removeprefix("Idea:").split())
-    return idea.partition(". ")[0].rstrip(".") + "."

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+from typing import Any
 
 from django.contrib import messages
 from django.db import transaction
@@ -12,13 +15,23 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
 from orders import selectors
+from orders.idempotency import once
+from orders.json_responses import json_answer
+from orders.order_writer import CREATED, ClientKey
 from orders.parsing import CheckoutRequest, parse_checkout
 from orders.problems import Problem, problem_of
 from orders.rate_limit import limit_address
 from orders.services import place
 
+SCOPE = "shop"
+"""Whose the keys of the form are: customers of the JSON interface have keys of their own."""
+
 QUANTITY = "quantity-"
 """Prefix of the fields: `quantity-mug` is how many mugs."""
+
+
+KEY = "key"
+"""The field with the page's own key: a form that is sent twice places one order."""
 
 
 @transaction.non_atomic_requests
@@ -27,14 +40,34 @@ def shop_order(request: HttpRequest) -> HttpResponse:
     """Place the order of a form and go back to the shop, which says what became of it."""
     try:
         limit_address(request)
-        wanted = _wanted(request.POST)
-        receipt = place(wanted.lines, strategy=wanted.strategy)
+        wanted, key = _wanted(request.POST), _key(request.POST)
+        answer = json.loads(once(key, lambda: _placed(wanted, key)).content)
     except Exception as error:
         messages.error(request, _in_words(problem_of(error)))
     else:
-        total = receipt.body["total"]
-        messages.success(request, _("Ordered for %(total)s.") % {"total": total})
+        _tell(request, answer)
     return redirect("orders:shop")
+
+
+def _placed(wanted: CheckoutRequest, key: ClientKey | None) -> HttpResponse:
+    return json_answer(place(wanted.lines, strategy=wanted.strategy, key=key).body, status=CREATED)
+
+
+def _tell(request: HttpRequest, answer: dict[str, Any]) -> None:
+    """Say what the first request of this key came to: an order, or a refusal that was kept."""
+    if "total" in answer:
+        messages.success(request, _("Ordered for %(total)s.") % {"total": answer["total"]})
+    else:
+        messages.error(request, f"{_(answer['title'])}: {answer['detail']}")
+
+
+def _key(form: QueryDict) -> ClientKey | None:
+    """Return the key of the page that was sent; its fields are the fingerprint, without the CSRF token."""
+    key = form.get(KEY, "")
+    if not re.fullmatch("[0-9a-f]{32}", key):
+        return None
+    fields = sorted((name, form[name]) for name in form if name != "csrfmiddlewaretoken")
+    return ClientKey(SCOPE, key, hashlib.sha256(json.dumps(fields).encode()).hexdigest())
 
 
 def _wanted(form: QueryDict) -> CheckoutRequest:

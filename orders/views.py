@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -207,6 +207,7 @@ def shop(request: HttpRequest) -> HttpResponse:
         "products": selectors.products_for_sale(),
         "strategies": selectors.strategy_choices(),
         "current": settings.CHECKOUT_STRATEGY,
+        "key": uuid4().hex,
     }
     return page(request, "orders/shop.html", context)
 

@@ -82,10 +82,13 @@ def quick_emptying() -> Iterator[None]:
 def quiet() -> Iterator[None]:
     """Nothing is sent from the side: tests that count requests, or lose replies, must know each of them."""
     from locking.core.dead_processes import watcher
+    from locking.inspection import audit
     from locking.inspection.heartbeat import reporter
 
     reporter.enabled = watcher.enabled = False
+    audit.stop_listening()
     yield
+    audit.listen()
     reporter.enabled = watcher.enabled = True
 
 

@@ -35,6 +35,7 @@ from inventory.strategies.setnx_getset import SetnxGetset
 from inventory.strategies.unique_row import UniqueRow
 from inventory.strategies.unit_rows import UnitRows
 from inventory.strategies.unsorted_locks import UnsortedLocks
+from inventory.strategies.unsorted_redis_locks import UnsortedRedisLocks
 from inventory.strategies.version_cas import VersionCas
 from inventory.strategies.zookeeper_lock import ZooKeeperLock
 
@@ -52,6 +53,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "local_lock": LocalLock,
     "early_release": EarlyRelease,
     "lock_after_read": LockAfterRead,
+    "unsorted_redis_locks": UnsortedRedisLocks,
     "redis_lock": RedisLock,
     "zookeeper_lock": ZooKeeperLock,
     "etcd_lock": EtcdLock,

@@ -159,13 +159,13 @@ class OrderFilter(StateFilter):
     parameter_name = "order"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choice beside the default, the oldest first."""
-        return [("waiters", _("most waiters first"))]
+        """Return the choices beside the default, the contended first."""
+        return [("age", _("the oldest first")), ("waiters", _("most waiters first"))]
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """Yield the choices; without one the oldest come first."""
+        """Yield the choices; without one the contended come first, then the oldest."""
         default, *others = super().choices(changelist)
-        yield {**default, "display": _("the oldest first")}
+        yield {**default, "display": _("the contended first")}
         yield from others
 
 
@@ -213,8 +213,8 @@ class HostFilter(TextFilter):
 FILTERS = (OrderFilter, StateFilter, AgeFilter, KindFilter, BackendFilter, PrefixFilter, HostFilter)
 
 
-def page_of(params: Any, *, search: str, offset: int, limit: int) -> Page:
-    """Return the page that these parameters of an address ask for.
+def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "age") -> Page:
+    """Return the page that these parameters of an address ask for; `order` where they name none.
 
     Raises:
         ValueError: one of them can't be.
@@ -230,7 +230,7 @@ def page_of(params: Any, *, search: str, offset: int, limit: int) -> Page:
             older_than=float(params.get("older_than") or 0),
             offset=offset,
             limit=limit,
-            order=params.get("order") or "age",
+            order=params.get("order") or order,
         )
     except (InvalidLockBackend, LockError) as error:
         raise ValueError(str(error)) from error
@@ -298,7 +298,9 @@ class HeldChangeList(ChangeList):
         """Ask the backends for this page."""
         offset = max(0, self.page_num - 1) * self.list_per_page
         try:
-            page = page_of(self.params, search=self.query, offset=offset, limit=self.list_per_page)
+            page = page_of(
+                self.params, search=self.query, offset=offset, limit=self.list_per_page, order="contention"
+            )
         except ValueError as error:
             raise IncorrectLookupParameters(str(error)) from error
         self.page = page

@@ -513,7 +513,7 @@ class SingleLock(Lock):
         outcome: Outcome = busy
         with self._waiting(busy, context, begun) as watch:
             while isinstance(outcome, Busy):
-                outcome = waiter.wait(watch.pause(outcome, self._pause(outcome, begun, wait)))
+                outcome = watch.wait(waiter, outcome, self._pause(outcome, begun, wait))
         return outcome
 
     async def _await_in(
@@ -522,8 +522,7 @@ class SingleLock(Lock):
         outcome: Outcome = busy
         async with self._awaiting(busy, context, begun) as watch:
             while isinstance(outcome, Busy):
-                pause = await watch.apause(outcome, self._pause(outcome, begun, wait))
-                outcome = await waiter.wait(pause)
+                outcome = await watch.await_in(waiter, outcome, self._pause(outcome, begun, wait))
         return outcome
 
     @contextmanager

@@ -13,10 +13,11 @@ from collections import Counter
 from math import inf
 from typing import Any, Final
 
-from locking.backends.base import BaseLockBackend, Busy
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
 from locking.core.lease import HOLDS, SingleLease
 from locking.utils.background import after_fork
 from locking.utils.call_site import CallSite, activity_of, name_of
+from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, new_owner
 
 PUBLISH_AFTER: Final = 0.5
@@ -77,6 +78,7 @@ class Wait:
             "key": self.key,
             "name": self.name,
             "since": PROCESS.date_of(self.begun),
+            "waited": round(now() - self.begun, 3),
             "thread": name_of(context),
             "doing": activity_of(context),
             "site": None if self.site is None else self.site.describe(),
@@ -107,7 +109,7 @@ def holds_of(context: object) -> list[SingleLease]:
 
 
 class WaitWatch:
-    """Accompanies one wait and may shorten its pauses; this one does nothing.
+    """Accompanies one wait and may interrupt its pauses; this one does nothing.
 
     `locking.inspection.deadlocks` puts its own in the place of `watch`: the core does not know who looks.
     """
@@ -123,13 +125,13 @@ class WaitWatch:
     ) -> None:
         """Note the wait."""
 
-    def pause(self, busy: Busy, longest: float) -> float:
-        """Return the seconds to sleep, at most `longest`; may raise a LockNotAcquired."""
-        return longest
+    def wait(self, place: Waiter, busy: Busy, longest: float) -> Outcome:
+        """Sleep for `longest` seconds at most, and return what came of it; may raise a LockNotAcquired."""
+        return place.wait(longest)
 
-    async def apause(self, busy: Busy, longest: float) -> float:
-        """`pause` for asyncio."""
-        return longest
+    async def await_in(self, place: AsyncWaiter, busy: Busy, longest: float) -> Outcome:
+        """`wait` for asyncio."""
+        return await place.wait(longest)
 
     def end(self) -> None:
         """Note the end of the wait, before its lock is granted."""

@@ -2,8 +2,9 @@
 
 A thread or task cannot acquire anything while it waits. So a circle closes when the last of its waiters
 begins to wait, and a waiter that holds nothing is never part of one: it pays nothing. One that holds
-something publishes its wait after half a second and looks after one second: it reads what the holder's
-process tells of itself, and follows the circle from holder to holder.
+something publishes its wait after half a second and looks after a second and a quarter: it reads what the
+holder's process tells of itself, and follows the circle from holder to holder. Its first look asks for
+nothing else: whoever closes the circle was refused by a holder that waits already, and holds it still.
 
 What was found is read a second time before anybody gives up. The owner of a hold and the id of a wait are
 never used twice, and a wait withdraws what it has published before its lock is granted. So a circle that was
@@ -19,12 +20,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final
 
-from locking.backends.base import BaseLockBackend, Busy
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
 from locking.core import waits
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.waits import PUBLISH_AFTER, WAITS, Wait
@@ -35,18 +36,15 @@ from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
 
-FIRST_LOOKS: Final = (1.0, 1.8)
-"""Seconds of waiting after which a waiter looks for the first times: it closed the circle itself, if there is
-one, so the rest have published theirs by then."""
+FIRST_LOOK: Final = 1.25
+"""Seconds of waiting after which a waiter looks for the first time. If it closed a circle, the rest began
+before it, and have had this time to publish their waits."""
 
 LOOK_EVERY: Final = 3.0
-"""Seconds between its further looks, for circles whose other waiters were late to publish."""
+"""Seconds between its further looks, for circles that were closed by others who cannot see it."""
 
 FRESH: Final = 5.0
 """Seconds since a process's last heartbeat up to which its waits are believed."""
-
-LAST_WAITER_LOOKED: Final = 1.6
-"""Seconds that the waiter which should give up has for it; then the first that sees the circle again does."""
 
 MOST_HOLDERS: Final = 100
 """Holders of one lock that are followed."""
@@ -62,7 +60,7 @@ class Blocked:
     Attributes:
         id: unique to the wait.
         alias, kind, key, name: the lock that is waited for.
-        since: Unix time at which it began.
+        since: Unix time at which it began, by its process's clock; only compared with others.
         who: host, process and thread or task.
         holds: by alias and owner, the names of what its thread or task holds.
     """
@@ -223,27 +221,36 @@ class Watch(waits.WaitWatch):
         if self.active:
             reporter.publish_by(begun + PUBLISH_AFTER)
 
-    def pause(self, busy: Busy, longest: float) -> float:
-        """Return the seconds to sleep until the next look, at most `longest`; looks if it is time.
+    def wait(self, place: Waiter, busy: Busy, longest: float) -> Outcome:
+        """Sleep until the next look or for `longest` seconds; look first, if it is time.
 
         Raises:
             LockDeadlock: the wait is part of a circle, and this waiter is the one to give up.
         """
-        if not self.active:
-            return longest
-        if self._due() <= now():
+        if self._is_due():
             self._look(busy)
-        return min(longest, max(0.0, self._due() - now()))
+        left = self._left()
+        if left < longest and not self._looks:
+            return place.sleep(left) or _later(busy, left)
+        return place.wait(min(left, longest))  # a further look wants to know the holder of its time
 
-    async def apause(self, busy: Busy, longest: float) -> float:
-        """`pause` for asyncio."""
-        if self.active and self._due() <= now():
-            return await asyncio.to_thread(self.pause, busy, longest)
-        return self.pause(busy, longest)
+    async def await_in(self, place: AsyncWaiter, busy: Busy, longest: float) -> Outcome:
+        """`wait` for asyncio."""
+        if self._is_due():
+            await asyncio.to_thread(self._look, busy)
+        left = self._left()
+        if left < longest and not self._looks:
+            return await place.sleep(left) or _later(busy, left)
+        return await place.wait(min(left, longest))
+
+    def _is_due(self) -> bool:
+        return self.active and self._due() <= now()
+
+    def _left(self) -> float:
+        return max(0.0, self._due() - now()) if self.active else inf
 
     def _due(self) -> float:
-        further = max(0, self._looks - len(FIRST_LOOKS) + 1)
-        return self._wait.begun + FIRST_LOOKS[min(self._looks, len(FIRST_LOOKS) - 1)] + further * LOOK_EVERY
+        return self._wait.begun + FIRST_LOOK + self._looks * LOOK_EVERY
 
     def _look(self, busy: Busy) -> None:
         self._looks += 1
@@ -256,12 +263,13 @@ class Watch(waits.WaitWatch):
             raise self._error(circle, busy)
 
     def _should_give_up(self, circle: tuple[Blocked, ...]) -> bool:
-        """Whether this waiter began last, or the one that did has had its time and is still there."""
+        """Whether this waiter began last, or the one that did has had its look since and is still there.
+
+        What each has published decides, so that all agree on one of them, right clocks or wrong.
+        """
         ids = frozenset(each.id for each in circle)
-        last = max(circle, key=lambda each: (each.since, each.id))
-        again = ids == self._seen and time.time() > last.since + LAST_WAITER_LOOKED  # noqa: TID251 published
-        self._seen = ids
-        return last.id == self._wait.id or again
+        again, self._seen = ids == self._seen, ids
+        return again or max(circle, key=lambda each: (each.since, each.id)).id == self._wait.id
 
     def _error(self, circle: tuple[Blocked, ...], busy: Busy) -> LockDeadlock:
         wait = self._wait
@@ -286,6 +294,13 @@ class Watch(waits.WaitWatch):
         WAITS.pop(self._wait.id, None)
         if self.active and self._wait.published:
             await asyncio.to_thread(reporter.publish)
+
+
+def _later(busy: Busy, seconds: float) -> Busy:
+    """Return the same refusal so many seconds later: the holder's lease ends no later than it did."""
+    if busy.retry_after is None:
+        return busy
+    return replace(busy, retry_after=max(0.0, busy.retry_after - seconds))
 
 
 def publishes(backend: BaseLockBackend) -> bool:

@@ -46,7 +46,7 @@ STATES: Final = (HELD, EXPIRING, OVER_AGE, GONE)
 
 KINDS: Final = ("lock", "read", "write", "semaphore", "fair")
 
-ORDERS: Final = ("age", "waiters")
+ORDERS: Final = ("age", "contention", "waiters")
 
 EXPIRING_WITHIN: Final = 3.0
 """Seconds left of a lease that count as *expiring*, or half of a shorter lease. A renewed one has more: it is
@@ -57,6 +57,9 @@ OLD: Final = 600.0
 
 SILENT: Final = 10.0
 """Seconds without a sign of life after which a process counts as gone; it gives one every two."""
+
+MOST_CONTENDED: Final = 20
+"""Locks that a list in the order of contention begins with."""
 
 STEP: Final = 200
 """Rows asked of a backend at a time where they must be searched."""
@@ -73,7 +76,9 @@ class Waiter:
         id: unique to this wait.
         backend: alias in `LOCKING` of the lock that is waited for.
         kind, key, name: that lock.
-        since: Unix time at which it began, by the waiter's clock.
+        waited: seconds since it began, whatever its clock says: as its process measured them, and the time
+            since that was published, by the backend's clock. ZooKeeper and etcd don't tell the latter, up to
+            2 s.
         host, pid, thread: machine, process, and thread or task.
         doing: the request's path or the task's id.
         site: file, line and function where the lock is wanted.
@@ -85,7 +90,7 @@ class Waiter:
     kind: str
     key: str
     name: str
-    since: float
+    waited: float
     host: str | None = None
     pid: int | None = None
     thread: str | None = None
@@ -97,11 +102,6 @@ class Waiter:
     def who(self) -> str:
         """Host, pid and thread of the waiter, joined by colons, as far as known."""
         return ":".join(str(part) for part in (self.host, self.pid, self.thread) if part is not None)
-
-    @property
-    def waited(self) -> float:
-        """Seconds since it began to wait."""
-        return max(0.0, time.time() - self.since)  # noqa: TID251 shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +273,8 @@ def held_locks(
         older_than: only holds of at least so many seconds.
         offset: rows to pass over.
         limit: the most rows to return.
-        order: `age` = the oldest first, `waiters` = those with most waiters first.
+        order: `age` = the oldest first; `contention` = the same, but its first page begins with the locks
+            that processes wait for; `waiters` = those with most waiters first, which looks at every row.
 
     Raises:
         ValueError: a state, kind or number that there isn't. InvalidLockBackend: `LOCKING` has no such alias.
@@ -295,12 +296,46 @@ def held_locks(
         page = _direct(backends[0], wanted, offset, limit)
     else:
         page = _searched(backends, wanted, offset, limit)
+    if order == "contention" and not offset:
+        return _contended_first(page, backends, wanted)
     return dataclasses.replace(page, rows=_with_waiters(page.rows))
 
 
 def _by_contention(found: Page, offset: int, limit: int) -> Page:
     rows = sorted(_with_waiters(found.rows), key=lambda hold: -hold.waiter_count)
     return dataclasses.replace(found, rows=rows[offset : offset + limit])
+
+
+def _contended_first(page: Page, backends: Iterable[BaseLockBackend], wanted: Filter) -> Page:
+    """Begin with the holds of the most contended locks, wherever they stand by age; the rest stays as it is.
+
+    Only those locks are asked for, so that a list of many costs no more than without.
+    """
+    waiting = _waiting(backend.settings.alias for backend in backends)
+    most = sorted(waiting, key=lambda lock: -len(waiting[lock]))[:MOST_CONTENDED]
+    first = [hold for lock in most for hold in _holds(*lock, waiting[lock][0].kind, wanted)]
+    shown = {(hold.backend, hold.key, hold.owner) for hold in first}
+    rest = [row for row in page.rows if (row.backend, row.key, row.owner) not in shown]
+    return dataclasses.replace(page, rows=_named([*first, *rest], waiting))
+
+
+def _holds(alias: str, key: str, kind: str, wanted: Filter) -> list[HeldLock]:
+    """Return those holds of one lock that the list shows."""
+    engine = locks[alias]
+    if not key.startswith(engine.key(wanted.prefix)):
+        return []
+    with suppress(LockError):
+        return [hold for hold in _joined(engine, _held(engine, key, kind)) if wanted.matches(hold)]
+    return []
+
+
+def _held(engine: BaseLockBackend, key: str, kind: str) -> list[Held]:
+    """Return the holds of one lock; a search for the holder of an ordinary lock isn't needed."""
+    if kind not in ("lock", "fair"):
+        return [hold for hold in engine.held(prefix=key, limit=STEP) if hold.key == key]
+    holder = (engine if kind == "lock" else engine.variant(kind)).holder(key)
+    found = None if holder is None else engine.find_held(key, holder.owner, kind)
+    return [] if found is None else [found]
 
 
 def _check(value: str, known: Sequence[str], what: str) -> None:
@@ -406,19 +441,31 @@ def _joined(backend: BaseLockBackend, holds: Sequence[Held]) -> list[HeldLock]:
 
 def _with_waiters(rows: Sequence[HeldLock]) -> list[HeldLock]:
     """Return the rows with the waiters of each lock, as far as their processes have named them."""
-    waiting: dict[tuple[str, str], tuple[Waiter, ...]] = {}
-    for alias in {row.backend for row in rows}:
+    return _named(rows, _waiting({row.backend for row in rows}))
+
+
+Waiting = dict[tuple[str, str], tuple[Waiter, ...]]
+"""By alias and key."""
+
+
+def _waiting(aliases: Iterable[str]) -> Waiting:
+    waiting: Waiting = {}
+    for alias in aliases:
         with suppress(LockError):  # the rows are worth showing without
             waiting |= _by_lock(waiters_in(locks[alias].processes()))
+    return waiting
+
+
+def _named(rows: Sequence[HeldLock], waiting: Waiting) -> list[HeldLock]:
     return [
         dataclasses.replace(row, waiting=those) if (those := waiting.get((row.backend, row.key))) else row
         for row in rows
     ]
 
 
-def _by_lock(waiters: Iterable[Waiter]) -> dict[tuple[str, str], tuple[Waiter, ...]]:
+def _by_lock(waiters: Iterable[Waiter]) -> Waiting:
     grouped: dict[tuple[str, str], list[Waiter]] = {}
-    for waiter in sorted(waiters, key=lambda each: each.since):
+    for waiter in sorted(waiters, key=lambda each: -each.waited):
         grouped.setdefault((waiter.backend, waiter.key), []).append(waiter)
     return {lock: tuple(those) for lock, those in grouped.items()}
 
@@ -428,11 +475,11 @@ def waiters_in(known: Mapping[str, Heartbeat]) -> list[Waiter]:
     found: dict[str, Waiter] = {}
     for presence in known.values():
         if presence.silent is None or presence.silent <= SILENT:
-            found.update((each.id, each) for each in _waiters_of(_read(presence)))
+            found.update((each.id, each) for each in _waiters_of(_read(presence), presence.silent or 0.0))
     return list(found.values())
 
 
-def _waiters_of(told: dict[str, Any]) -> Iterator[Waiter]:
+def _waiters_of(told: dict[str, Any], silent: float) -> Iterator[Waiter]:
     for wait_id, entry in told.get("waits", {}).items():
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # another version's record
             yield Waiter(
@@ -441,7 +488,7 @@ def _waiters_of(told: dict[str, Any]) -> Iterator[Waiter]:
                 kind=entry["kind"],
                 key=entry["key"],
                 name=entry["name"],
-                since=entry["since"],
+                waited=entry["waited"] + silent,
                 host=told.get("host"),
                 pid=told.get("pid"),
                 thread=entry.get("thread"),
@@ -457,7 +504,7 @@ def waiters() -> list[Waiter]:
     for backend in locks.all():
         with suppress(LockError):
             found.update((each.id, each) for each in waiters_in(backend.processes()))
-    return sorted(found.values(), key=lambda each: each.since)
+    return sorted(found.values(), key=lambda each: -each.waited)
 
 
 def waits_for(everybody: Sequence[Waiter]) -> dict[str, list[str]]:

@@ -14,20 +14,24 @@ from typing import Any
 from django.utils.html import escape
 
 from inventory.strategies import STRATEGIES, Strategy
-from orders.race.explain import headings
+from orders.race.explain import explanation
 
 
-@cache
 def source(name: str) -> dict[str, Any]:
     """What the page shows of a strategy.
 
     Returns:
-        `name`, `sound`, the four headings of its docstring in lower case, and `lines`: pairs of the line's
-        number in the file and its HTML, without the docstring.
+        `name`, `sound`, the headings of its docstring in lower case, in the reader's language, and `lines`:
+        pairs of the line's number in the file and its HTML, without the docstring.
     """
     strategy = STRATEGIES[name]
-    parts = {heading.lower(): text for heading, text in headings(strategy).items()}
-    return {"name": name, "sound": strategy.sound, **parts, "lines": list(_lines(strategy))}
+    lines = _colored_lines(strategy)
+    return {"name": name, "sound": strategy.sound, **explanation(strategy), "lines": lines}
+
+
+@cache
+def _colored_lines(strategy: type[Strategy]) -> list[tuple[int, str]]:
+    return list(_lines(strategy))
 
 
 def _lines(strategy: type[Strategy]) -> Iterator[tuple[int, str]]:

@@ -68,8 +68,8 @@ class Lane:
 
     @property
     def holds(self) -> bool:
-        """Whether it has locked and not unlocked."""
-        moves = [name for name, _, _ in self.marks if name in ("locked", "unlocked")]
+        """Whether it has locked, and neither unlocked nor given up."""
+        moves = [name for name, _, _ in self.marks if name in ("locked", "unlocked", "deadlocked", "busy")]
         return bool(moves) and moves[-1] == "locked" and self.state != "done"
 
     @property

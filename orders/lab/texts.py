@@ -27,6 +27,11 @@ IDEAS = {
     "local_lock": _("threading.Lock: fine in one process; two processes have two locks."),
     "early_release": _("A good lock, let go before the commit: the next one can't see the sale yet."),
     "lock_after_read": _("A good lock, taken after the stock was read: what was read is old by then."),
+    "unsorted_redis_locks": _(
+        "Distributed locks, one by one as the basket lists them: LockDeadlock ends it."
+    ),
+    "database_lock": _("A row of locking_row with a lease: a distributed lock without Redis."),
+    "redlock": _("A lease on the majority of several Redis servers, and a last check by the database."),
     "redis_lock": _("This project's lock: the commit comes before the release, and a watchdog renews it."),
     "expired_lease": _("A good lock whose lease ends before the work does: the next one comes in beside it."),
     "fenced_lock": _(
@@ -118,6 +123,7 @@ def puzzles() -> list[Puzzle]:
         Puzzle("wait", "row_lock", gettext("Make B wait for A.")),
         Puzzle("again", "version_cas", gettext("Let one buyer be overtaken and begin again.")),
         Puzzle("circle", "unsorted_locks", gettext("Make both wait for each other.")),
+        Puzzle("circle", "unsorted_redis_locks", gettext("Do it where no database sees it.")),
     ]
 
 

@@ -26,17 +26,17 @@ def explain_fault(outcomes: Sequence[Outcome]) -> str:
 
 
 def circle(outcomes: Sequence[Outcome]) -> str:
-    """Name the buyers that the database ended because they waited in a circle.
+    """Name the buyers that were made to give up because they waited in a circle.
 
     Example:
-        "buyers 2 and 5 were ended by the database: each waited for somebody who waited for it."
+        "buyers 2 and 5 were victims of deadlocks: each waited for a lock of a buyer who waited for its own."
     """
     victims = sorted({o.buyer for o in outcomes for mark in o.trace if mark.name == "deadlocked"})
     if not victims:
         return ""
     return ngettext(
-        "%(buyers)s was ended by the database: it waited for a lock of somebody who waited for it.",
-        "%(buyers)s were ended by the database: each waited for a lock of somebody who waited for it.",
+        "%(buyers)s was the victim of a deadlock: it waited for a lock of a buyer who waited for its own.",
+        "%(buyers)s were victims of deadlocks: each waited for a lock of a buyer who waited for its own.",
         len(victims),
     ) % {"buyers": _name(victims)}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 
+from django.utils.translation import gettext
+
 from orders.race.result import Result
 
 _HEADING = re.compile(r"^(Idea|Interleaving|Verdict|Cost):\s*$", re.MULTILINE)
@@ -24,6 +26,11 @@ def headings(strategy: type) -> dict[str, str]:
     """
     _, *parts = _HEADING.split(inspect.getdoc(strategy) or "")
     return {heading: " ".join(text.split()) for heading, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def explanation(strategy: type) -> dict[str, str]:
+    """Return `headings` in the reader's language, by their names in lower case."""
+    return {heading.lower(): gettext(text) for heading, text in headings(strategy).items()}
 
 
 def opening(text: str) -> str:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture
 def contended(monkeypatch):
     """A deadlock that nobody looks for, one more waiter, a long name and one that turns the text round."""
-    monkeypatch.setattr("locking.inspection.deadlocks.FIRST_LOOKS", (3600.0, 3600.0))
+    monkeypatch.setattr("locking.inspection.deadlocks.FIRST_LOOK", 3600.0)
     monkeypatch.setattr("locking.inspection.heartbeat.HELD_LONG", 0.0)
     monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.0)
     reporter, meeting = HeartbeatPublisher(), threading.Barrier(3, timeout=30)
@@ -80,11 +80,14 @@ def row(page, name):
 
 
 def test_each_row_names_its_waiters(open_admin, contended):
-    """Right after the name: how many wait, who, for how long; on demand the most contended comes first."""
+    """The most contended lock comes first; after its name stand how many wait, who, and for how long."""
     page = open_admin(LIST)
     expect(page.locator("#result_list thead th").nth(3)).to_have_text("Waiters")
+    expect(page.locator("#result_list tbody tr").first).to_contain_text("order:42")
     expect(row(page, "order:42").locator(".field-waiters")).to_contain_text("worker-1")
     expect(row(page, "order:42").locator(".field-waiters")).to_contain_text("worker-2")
+    page.get_by_role("link", name="the oldest first").click()
+    expect(page.locator("#result_list tbody tr").first).to_contain_text("catalogue")
     page.get_by_role("link", name="most waiters first").click()
     expect(page.locator("#result_list tbody tr").first).to_contain_text("order:42")
     page.get_by_role("link", name="order:42", exact=True).click()

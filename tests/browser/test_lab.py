@@ -6,8 +6,12 @@ from urllib.parse import parse_qs
 import pytest
 from playwright.sync_api import expect
 
+from locking.core.handler import locks
+from locking.inspection import heartbeat
+from locking.models import LockEvent
 from orders.lab.models import LabRun
-from tests.browser.looks import PHONE, SHOTS, in_both_schemes, no_violations, picture, violations
+from tests.browser.conftest import end_lab_runs
+from tests.browser.looks import PHONE, SHOTS, in_both_schemes, no_violations, picture, shot, violations
 
 SOON = 60_000  # ms; a race starts processes, and the machine may be loaded
 SMALL = "/lab/?buyers=8&stock=2&gap=20&processes=2"
@@ -417,7 +421,7 @@ def test_the_last_piece_is_sold_twice(open_lab):
     expect(page.locator("#goal")).to_contain_text("You did it")
     expect(page.locator("#books")).to_have_text("sold 2 · in stock 1 · page says 0")
     expect(page.locator("#tile-stock")).to_have_text("0")
-    expect(page.locator("#solved")).to_have_text("1 of 5 puzzles solved")
+    expect(page.locator("#solved")).to_have_text("1 of 6 puzzles solved")
     page.get_by_role("button", name="Now try row_lock").click()
     expect(page.locator("#step-strategy")).to_have_text("row_lock")
     expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
@@ -517,6 +521,33 @@ def test_a_sound_strategy_says_for_whom_a_buyer_waits(open_lab):
     assert violations(page) == []
     page.get_by_role("button", name="Begin again", exact=True).click()
     expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+
+
+def test_a_deadlock_of_distributed_locks_is_shown(open_lab):
+    """The sixth puzzle: both wait for each other, LockDeadlock names the circle, and the audit has it."""
+    page = open_lab(viewport={"width": 1280, "height": 900})
+    page.get_by_role("button", name="Do it where no database sees it.").click()
+    for step in ("waits for a lock", "has the lock", "has read the stock", "has decided", "waits for a lock"):
+        for who in ("A", "B"):
+            may_press(page, who)
+            page.locator(f'[data-next="{who}"]').click()
+            arrives(page, who, step)
+    page.locator('[data-next="A"]').click()
+    expect(page.locator('[data-lane="A"] .now')).to_have_text("‖ waits for B, who has the lock")
+    page.locator('[data-next="B"]').click()
+    victim = page.locator(".lane").filter(has_text="was the victim of a deadlock")
+    may_press(page, victim.get_attribute("data-lane"))
+    victim.locator(".next").click()
+    expect(victim.locator(".now")).to_contain_text("and waits for 'sku:lab-")
+    assert violations(page) == []
+    shot(page, "deadlock")
+    expect(page.locator("#solved")).to_have_text("1 of 6 puzzles solved")
+    page.goto("/problems/")  # the session ends, and with it its process, which writes what is left
+    end_lab_runs()
+    assert [event.action for event in LockEvent.objects.all()] == ["deadlock"]
+    figures = heartbeat.figures(locks["default"])
+    assert figures is not None
+    assert figures.deadlocks == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

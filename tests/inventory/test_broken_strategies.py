@@ -12,11 +12,13 @@ from inventory.domain import Busy, Line, SoldOut
 from inventory.strategies import STRATEGIES
 from inventory.strategies.setnx_expire_del import SetnxExpireDel
 from inventory.strategies.setnx_getset import SetnxGetset
+from locking import LockDeadlock
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
 from tests.inventory.books import books
 from tests.inventory.interleaving import buyers, eventually
 from tests.inventory.processes import process_buyers
+from tests.locking.support.helpers import publishing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -123,6 +125,23 @@ def test_unsorted_locks_wait_in_a_circle():
     assert deadlocks == ["deadlocked"]
 
 
+def test_unsorted_redis_locks_wait_in_a_circle():
+    """The same two baskets under distributed locks: no database sees it, LockDeadlock ends it."""
+    pen, mug = LabProductFactory.create(on_hand=2).sku, LabProductFactory.create(on_hand=2).sku
+    strategy = "unsorted_redis_locks"
+    with publishing(), buyers() as start:
+        a = start("A", partial(checkout, [Line(pen, 1), Line(mug, 1)], strategy), "decided")
+        b = start("B", partial(checkout, [Line(mug, 1), Line(pen, 1)], strategy), "decided")
+        for one in (a.reaches("decided"), b.reaches("decided")):
+            one.goes_on()
+        ends = [a.ends().error, b.ends().error]
+    assert sorted(type(error).__name__ for error in ends) == ["Busy", "NoneType"]
+    (busy,) = filter(None, ends)
+    assert isinstance(busy.__cause__, LockDeadlock)
+    assert [event.name for event in a.journal if event.name == "deadlocked"] == ["deadlocked"]
+    assert (books(pen).sold, books(mug).sold) == (1, 1)
+
+
 def test_ordered_locks_wait_in_line():
     """The same two baskets in one order: B waits before its first lock, and both are served."""
     ends, deadlocks = crossed_baskets("ordered_locks")
@@ -226,6 +245,7 @@ def test_every_broken_strategy_is_shown_broken_here():
         "negative_stock",
         "early_release",
         "unsorted_locks",
+        "unsorted_redis_locks",
         "lock_after_read",
         "expired_lease",
         "setnx_expire_del",

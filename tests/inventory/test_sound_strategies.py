@@ -631,6 +631,7 @@ QUERIES = {
     "setnx_expire_del": 5,
     "setnx_getset": 5,
     "unsorted_locks": 6,
+    "unsorted_redis_locks": 5,
     "ordered_locks": 7,  # the keys before the rows
     "lock_table": 8,  # the names' rows, made and locked
     "unique_row": 8,  # the name's row, inserted and deleted
@@ -662,6 +663,7 @@ QUERIES = {
 A_LINE_MORE = {
     "fenced_lock": 2,
     "unsorted_locks": 2,
+    "unsorted_redis_locks": 2,
     "ordered_locks": 2,
     "segmented_locks": 3,
     "combined": 0,

@@ -1,10 +1,9 @@
-"""The shop with what is around it: repeated webhooks, returns, extensions, dying relays; the books agree."""
+"""The shop with what is around it: repeated webhooks, extensions, dying relays; the books agree."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from django.db.models.functions import Now
@@ -14,8 +13,7 @@ from hypothesis.stateful import Bundle, invariant, rule, run_state_machine_as_te
 
 from inventory import reservations
 from inventory.checkpoints import installed
-from inventory.domain import Line
-from orders import lifecycle, payments, relay
+from orders import payments, relay
 from orders.audit import audit
 from orders.models import OrderEvent, PaymentEvent
 from orders.payments import Payment
@@ -25,13 +23,15 @@ from tests.orders.test_shop_machine import TEN_MINUTES, Shop
 EXAMPLES = int(os.environ.get("HOLDFAST_MACHINE_EXAMPLES", "12"))
 STEPS = int(os.environ.get("HOLDFAST_MACHINE_STEPS", "15"))
 
+SINCE_PAID = ("paid", "partly_shipped", "shipped", "returned")
+
 
 class Dead(BaseException):
     """The relay's process ended here."""
 
 
 class ConnectedShop(Shop):
-    """The shop, its payment provider, its returns desk and those who listen to its events."""
+    """The shop, its payment provider and those who listen to its events."""
 
     baskets = Bundle("baskets")
     orders = Bundle("orders")
@@ -39,7 +39,6 @@ class ConnectedShop(Shop):
     def __init__(self) -> None:
         super().__init__()
         self.received: dict[str, str] = {}
-        self.returned: dict[Any, dict[str, int]] = {}
         self.heard: list[tuple[int, str]] = []
         for signal in SIGNALS.values():
             signal.connect(self.hear)
@@ -65,7 +64,7 @@ class ConnectedShop(Shop):
         """Return what the shopkeeper would say of a payment, and write down what it does."""
         if wrong:
             return "wrong_amount"
-        if self.states[order] == "paid":
+        if self.states[order] in SINCE_PAID:
             return "already_paid"
         if self.states[order] == "placed" and order not in self.unpaid:
             self.states[order] = "paid"
@@ -73,31 +72,6 @@ class ConnectedShop(Shop):
         if self.states[order] == "placed":
             self.end(order, "expired")
         return "too_late"
-
-    @rule(order=orders, number=st.integers(0, 2))
-    def give_back(self, order, number):
-        """A parcel of one unit comes back once, however often it is noted, and never more than was bought."""
-        sku, bought = sorted(self.units[order].items())[0]
-        back = self.returned.setdefault(order, {})
-        parcel = [Line(sku, 1)], f"parcel-{number}"
-        if self.states[order] != "paid":
-            with pytest.raises(lifecycle.TransitionRefused):
-                lifecycle.take_back(order, *parcel)
-        elif number in back:
-            lifecycle.take_back(order, *parcel)
-        elif len(back) == bought:
-            with pytest.raises(lifecycle.TooManyReturned):
-                lifecycle.take_back(order, *parcel)
-        else:
-            lifecycle.take_back(order, *parcel)
-            back[number] = 1
-            self.stock[sku] += 1
-
-    def end(self, order, state):
-        """What came back before the end comes back once."""
-        super().end(order, state)
-        sku = sorted(self.units[order])[0]
-        self.stock[sku] -= len(self.returned.get(order, {}))
 
     @rule(basket=baskets)
     def extend(self, basket):

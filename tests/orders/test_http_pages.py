@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
+import inventory
 import orders
+from inventory.management.commands.seed_demo import PRODUCTS
+from inventory.strategies import STRATEGIES
 from orders.problems import PROBLEM_TYPES
+from orders.race.explain import headings
 from tests.factories import LabProductFactory, ProductFactory
 
 APP = Path(orders.__file__).parent
@@ -121,6 +125,28 @@ def test_every_text_of_the_pages_is_translated():
     plain = {str(text[0]) if isinstance(text, tuple) else text for text in known}
     assert len(texts) > 50
     assert texts <= plain
+
+
+def test_every_explanation_of_a_strategy_is_translated():
+    """Idea, interleaving and verdict of each strategy, and the demo's product names, are there in Chinese."""
+    path = Path(inventory.__file__).parent / "locale" / "zh_Hans" / "LC_MESSAGES" / "django.mo"
+    explained = [headings(strategy) for strategy in STRATEGIES.values()]
+    texts = {parts[name] for parts in explained for name in ("Idea", "Interleaving", "Verdict")}
+    texts |= {name for _, name, _, _ in PRODUCTS}
+    assert sorted(texts - set(catalogue(path))) == []
+
+
+@override_settings(DEBUG=True)
+def test_the_explanations_are_in_the_readers_language(client):
+    """The lab's lines of a strategy and the shop's list of strategies explain it in Chinese."""
+    ProductFactory(sku="mug", name="Enamel mug")
+    chinese = {"Accept-Language": "zh-CN"}
+    parts = client.get("/lab/sources/lost_update/", headers=chinese).json()
+    assert parts["verdict"].startswith("超卖")
+    shop = client.get("/shop/", headers=chinese).content.decode()
+    assert 'data-idea="读取商品，确认库存足够' in shop
+    assert "搪瓷杯" in shop
+    assert client.get("/lab/sources/lost_update/").json()["verdict"].startswith("Oversells")
 
 
 @pytest.mark.skipif(not shutil.which("msgfmt"), reason="msgfmt (package gettext) is not installed")

@@ -12,6 +12,7 @@ from locking import get_lock
 from orders.lab.stepping import Session
 from orders.lab.terminal import walk
 from orders.race import lab_products
+from tests.locking.support.helpers import publishing
 
 PATIENCE = 60.0
 
@@ -89,6 +90,27 @@ def test_who_waits_for_each_other_is_told_by_the_database(session):
         for who in "AB":
             steps.advance(who)
         seen = until(steps, lambda seen: "deadlocked" in str(seen))
+        assert seen["sold"] == 0
+
+
+def test_a_deadlock_of_distributed_locks_is_found_and_shown(session):
+    """Both say for whom they wait; then one of them is told who holds what, and the other one buys."""
+    with publishing(), session("unsorted_redis_locks") as steps:
+        for who in "AB":
+            arrive(steps, who, at="decided")
+        for who in "AB":  # each to the lock that the other one has
+            arrive(steps, who, at="waiting")
+        for who in "AB":
+            steps.advance(who)
+        seen = until(steps, lambda seen: all(lane["blocked"] for lane in seen["lanes"].values()))
+        assert [seen["lanes"][who]["blocked"]["by"] for who in "AB"] == ["B", "A"]
+        seen = until(steps, lambda seen: "deadlocked" in str(seen))
+        (victim,) = [who for who in "AB" if "deadlocked" in str(seen["lanes"][who])]
+        steps.advance(victim)
+        seen = until(steps, lambda seen: any(lane["problem"] for lane in seen["lanes"].values()))
+        (told,) = [lane["problem"] for lane in seen["lanes"].values() if lane["problem"]]
+        assert "deadlock" in told
+        assert told.count("and waits for") == 2
         assert seen["sold"] == 0
 
 

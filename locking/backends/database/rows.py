@@ -337,6 +337,12 @@ class RowWaiter(Waiter):
         self._attempts += 1
         return self.try_acquire(queue=True)
 
+    def sleep(self, timeout: float) -> Outcome | None:
+        """See the base class; where nothing listens it asks at its intervals."""
+        if timeout > _pause(self._listener, self._attempts) or self._woken.wait(timeout):
+            return self.wait(timeout)
+        return None
+
     def leave(self) -> None:
         self._listener.unsubscribe(self._id, self._subscriber)
 
@@ -385,6 +391,15 @@ class AsyncRowWaiter(AsyncWaiter):
         self._woken.clear()
         self._attempts += 1
         return await self.try_acquire(queue=True)
+
+    async def sleep(self, timeout: float) -> Outcome | None:
+        """See `RowWaiter.sleep`."""
+        if timeout > _pause(self._listener, self._attempts):
+            return await self.wait(timeout)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._woken.wait()
+        return await self.wait(0) if self._woken.is_set() else None
 
     async def leave(self) -> None:
         self._listener.unsubscribe(self._id, self._subscriber)

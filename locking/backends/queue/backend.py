@@ -201,6 +201,12 @@ class QueueWaiter(Waiter):
         self._woken.clear()
         return self.try_acquire(queue=True)
 
+    def sleep(self, timeout: float) -> Outcome | None:
+        """See the base class."""
+        if timeout > self._backend.poll_interval(self._ticket) or self._woken.wait(timeout):
+            return self.wait(timeout)
+        return None
+
     def leave(self) -> None:
         leave(self._backend, self._ticket)
 
@@ -228,6 +234,15 @@ class AsyncQueueWaiter(AsyncWaiter):
                 await self._woken.wait()
         self._woken.clear()
         return await self.try_acquire(queue=True)
+
+    async def sleep(self, timeout: float) -> Outcome | None:
+        """See the base class."""
+        if timeout > self._backend.poll_interval(self._ticket):
+            return await self.wait(timeout)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._woken.wait()
+        return await self.wait(0) if self._woken.is_set() else None
 
     async def leave(self) -> None:
         await asyncio.to_thread(leave, self._backend, self._ticket)

@@ -328,5 +328,9 @@ class ThreadWaiter(Waiter):
     def wait(self, timeout: float) -> Outcome:
         return run(self._wait_steps.wait(timeout))
 
+    def sleep(self, timeout: float) -> Outcome | None:
+        """See the base class."""
+        return run(self._wait_steps.sleep(timeout))
+
     def leave(self) -> None:
         self.unsettled = not run(self._wait_steps.cancel())

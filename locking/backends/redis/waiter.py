@@ -173,25 +173,32 @@ class WaitSteps(ABC):
         if self._subscription is None:  # the server was away
             yield Sleep(min(timeout, RECOVERY_PAUSE))
             return (yield from self.try_acquire(queue=True))
+        woken = yield from self.sleep(timeout)
+        return (yield from self.try_acquire(queue=True)) if woken is None else woken
+
+    def sleep(self, timeout: float) -> Steps[Outcome | None]:
+        """See `Waiter.sleep`."""
+        if self._subscription is None:
+            return (yield from self.wait(timeout))
         try:
-            grant = yield from self._received(self._subscription, now() + timeout)
+            heard = yield from self._received(self._subscription, now() + timeout)
         except (RedisError, OSError):
             yield from self._abandon()
-            grant = None
-        if grant is None:
-            return (yield from self.try_acquire(queue=True))
-        return (yield from self._granted(grant))
+            heard = True
+        if isinstance(heard, Grant):
+            return (yield from self._granted(heard))
+        return (yield from self.try_acquire(queue=True)) if heard else None
 
-    def _received(self, subscription: Subscription, deadline: float) -> Steps[Grant | None]:
-        """Return the hand-over, or None when it is time to ask."""
+    def _received(self, subscription: Subscription, deadline: float) -> Steps[Grant | bool]:
+        """Return the hand-over, True when a message says to ask, or False when the time is over."""
         while (left := deadline - now()) > 0:
             message: Message | None = yield Receive(subscription, left)
-            meaning = True if message is None else self._meaning(message)
+            meaning = message is not None and self._meaning(message)
             if isinstance(meaning, Grant) and self._calls.replica_ack is None:
                 return meaning
             if meaning:
-                break
-        return None
+                return True
+        return False
 
     def cancel(self) -> Steps[bool]:
         """See `Waiter.leave`; False: a request of this waiter may yet be served, and take the lock."""

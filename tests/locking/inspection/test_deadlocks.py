@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from locking import (
     LockDeadlock,
@@ -19,14 +20,18 @@ from locking import (
     get_write_lock,
     signals,
 )
+from locking.backends.base import Busy
 from locking.backends.memory import STORES
 from locking.core.handler import locks
 from locking.core.waits import WAITS
 from locking.exceptions import LockLost
-from locking.inspection import deadlocks, heartbeat
+from locking.inspection import audit, deadlocks, heartbeat
+from locking.inspection.held import waiters
+from locking.models import LockEvent
 from locking.testing.contract.processes import child
+from locking.utils.ownership import PROCESS
 from tests.backends import BACKENDS
-from tests.locking.support.helpers import take_from
+from tests.locking.support.helpers import publishing, take_from
 
 PATIENCE = 30.0
 FOUND_WITHIN = 2.0
@@ -36,13 +41,10 @@ HAS_LISTS = (*ENGINES, "memory", "redlock", "database-mariadb", "database-sqlite
 
 @pytest.fixture(autouse=True)
 def reporting():
-    """Have this process publish, as every process does outside the tests."""
-    heartbeat.reporter.enabled = True
+    """Have this process publish; nobody waits any more at the end."""
     before = set(WAITS)  # a thread that another test gave up on may still wait
-    yield
-    heartbeat.reporter._worker.stop()
-    heartbeat.reporter.reset()
-    heartbeat.reporter.enabled = False
+    with publishing():
+        yield
     assert set(WAITS) <= before
 
 
@@ -229,6 +231,37 @@ def test_the_victim_is_told_to_observers_receivers_and_the_log(engine, caplog):
     assert "holds 'a' and waits for 'b'" in record.getMessage()
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_deadlock_is_written_to_the_audit(settings, redis_room):
+    """One row with the circle in words, written aside; and it is counted in the last hour's figures."""
+    settings.LOCKING = {"default": {**BACKENDS["redis"].settings, "KEY_PREFIX": "shop:"}}
+    audit.listen()
+    try:
+        (error,) = victims(circle_of_threads(["a", "b"]))
+        assert signals.flush()
+    finally:
+        audit.stop_listening()
+    row = LockEvent.objects.get()
+    assert (row.action, row.name, row.kind, row.done) == ("deadlock", error.name, "lock", True)
+    assert row.reason == error.reason
+    heartbeat.reporter.beat()
+    figures = heartbeat.figures(locks["default"])
+    assert figures is not None
+    assert figures.deadlocks == 1
+
+
+def test_a_deadlock_without_a_database_is_in_the_log(engine, monkeypatch, caplog):
+    """The waiter gets its error all the same."""
+
+    def fail(*arguments, **options):
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(LockEvent, "save", fail)
+    event = signals.LockEvent(outcome="deadlock", name="a", key="shop:a", backend="default/fair", owner="o:1")
+    audit.write_deadlock(None, event)
+    assert "has no audit row: gone" in caplog.text
+
+
 class Heard(signals.Observer):
     """What an observer heard."""
 
@@ -292,16 +325,29 @@ def blocked(number, since):
     return deadlocks.Blocked(f"p:{number}", "default", "lock", "shop:a", "a", since, "somewhere", {})
 
 
-@pytest.mark.parametrize(
-    ("since_of_last", "gives_up"), [(-10.0, [False, True]), (+10.0, [False, False])], ids=["had time", "late"]
-)
-def test_the_first_that_sees_it_again_gives_up_for_the_last(since_of_last, gives_up):
-    """Where clocks disagree the chosen waiter may not look for long: after its time another gives up."""
+@pytest.mark.parametrize("since_of_last", [-10.0, +3600.0], ids=["right clock", "an hour ahead"])
+def test_the_first_that_sees_it_again_gives_up_for_the_last(since_of_last):
+    """Where the chosen waiter doesn't give up, because of a wrong clock perhaps, another one does, later."""
     mine, last = blocked(1, time.time() - 20), blocked(2, time.time() + since_of_last)
     watch: Any = object.__new__(deadlocks.Watch)
     watch._wait, watch._seen = mine, frozenset()
-    assert [watch._should_give_up((mine, last)) for _ in range(2)] == gives_up
+    assert [watch._should_give_up((mine, last)) for _ in range(2)] == [False, True]
     assert watch._should_give_up((mine,))
+
+
+def test_how_long_somebody_waits_is_no_matter_of_clocks(engine, start, monkeypatch):
+    """A process whose clock is an hour off publishes the seconds that it measured."""
+    monkeypatch.setattr(PROCESS, "started", PROCESS.started - 3600)
+    monkeypatch.setattr(heartbeat, "PUBLISH_AFTER", 0.0)
+    done = threading.Event()
+    start(hold_until, get_lock("a", ttl=60), done)
+    until(lambda: engine.holder("shop:a"))
+    start(hold_until, get_lock("a", ttl=60, wait=PATIENCE), done)
+    until(lambda: waits_for("a"))
+    heartbeat.reporter.beat()
+    seen = waiters()
+    done.set()
+    assert [each.waited < PATIENCE for each in seen] == [True]
 
 
 def test_a_record_of_another_version_is_no_error():
@@ -486,7 +532,7 @@ def test_without_a_look_nobody_gives_up(engine, monkeypatch):
 @pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
 def test_contention_without_a_circle_raises_nothing(engine, monkeypatch, acquisitions):
     """Eight threads nest locks in sorted order, and look at them every few milliseconds."""
-    monkeypatch.setattr(deadlocks, "FIRST_LOOKS", (0.002, 0.004))
+    monkeypatch.setattr(deadlocks, "FIRST_LOOK", 0.002)
     monkeypatch.setattr(deadlocks, "LOOK_EVERY", 0.004)
     monkeypatch.setattr(deadlocks, "PUBLISH_AFTER", 0.001)
     monkeypatch.setattr("locking.core.waits.PUBLISH_AFTER", 0.001)
@@ -565,11 +611,64 @@ def test_a_waiter_that_holds_nothing_asks_nobody(engine, start, monkeypatch):
     assert looks.calls == 0
 
 
-def test_a_waiter_that_holds_something_asks_less_than_once_a_second(monkeypatch):
-    """Two looks in the first two seconds, then one every three: a look is a retry and one read of records."""
+class Asked:
+    """Notes what this process asks an engine for its waiters."""
+
+    VERBS = ("publish_heartbeats", "heartbeats", "processes", "holder", "held", "find_held")
+
+    def __init__(self, monkeypatch, engine, waiter):
+        self.requests = []
+        for verb in self.VERBS:
+            monkeypatch.setattr(engine, verb, self._noted(verb, getattr(engine, verb)))
+        monkeypatch.setattr(waiter, "try_acquire", self._noted("try_acquire", waiter.try_acquire))
+
+    def _noted(self, verb, function):
+        def noted(*arguments, **options):
+            self.requests.append(verb)
+            return function(*arguments, **options)
+
+        return noted
+
+
+@pytest.mark.parametrize("engine", ENGINES, indirect=True)
+def test_a_waiter_that_holds_something_asks_once_a_second(engine, start, monkeypatch):
+    """Without a circle: publish at 0.5 s, read at 1.25 s, and nothing else before 4 s."""
+    waiter = type(engine.waiter("shop:b", "w:1", 60.0))
+    done = threading.Event()
+    start(hold_until, get_lock("b", ttl=60), done)
+    until(lambda: engine.holder("shop:b"))
+    monkeypatch.setattr(heartbeat.HeartbeatPublisher, "beat", lambda publisher: None)  # not for the waiter
+    asked = Asked(monkeypatch, engine, waiter)
+    waits_in_vain()
+    tries = asked.requests.count("try_acquire")
+    with get_lock("a", ttl=60):
+        asked.requests.clear()
+        waits_in_vain()
+    done.set()
+    others = [verb for verb in asked.requests if verb not in ("try_acquire", "publish_heartbeats")]
+    assert others == ["heartbeats"]
+    assert asked.requests.count("publish_heartbeats") <= 3  # the process's heartbeat may be due, too
+    assert asked.requests.count("try_acquire") <= tries  # no more than one that holds nothing
+
+
+def waits_in_vain():
+    """Wait for b, longer than until the first look and not until the second."""
+    with pytest.raises(LockNotAcquired):
+        get_lock("b", ttl=60, wait=2.6).acquire()
+
+
+def test_a_look_without_a_question_leaves_the_end_of_the_lease_where_it_is():
+    """A waiter that slept until its look asks when the holder's lease ends, not that much later."""
+    assert deadlocks._later(Busy(retry_after=3.0), 1.25).retry_after == 1.75
+    assert deadlocks._later(Busy(retry_after=1.0), 1.25).retry_after == 0
+    assert deadlocks._later(Busy(), 1.25).retry_after is None
+
+
+def test_further_looks_come_every_three_seconds(monkeypatch):
+    """The first look is one read; each further one asks for the lock, too: less than once a second."""
     times = []
     watch: Any = object.__new__(deadlocks.Watch)
     watch._wait = type("Wait", (), {"begun": 0.0})
-    for watch._looks in range(5):
+    for watch._looks in range(4):
         times.append(watch._due())
-    assert times == pytest.approx([1.0, 1.8, 4.8, 7.8, 10.8])
+    assert times == pytest.approx([1.25, 4.25, 7.25, 10.25])

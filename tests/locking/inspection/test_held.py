@@ -1,3 +1,5 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -5,10 +7,13 @@ import pytest
 from locking import get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
+from locking.core.waits import WAITS
 from locking.inspection.admin_actions import extend_held, force_release
+from locking.inspection.heartbeat import reporter
 from locking.inspection.held import HeldLock, find_hold, held_locks, holds_of
 from locking.models import Fence, LockEvent
 from tests.backends import BACKENDS
+from tests.locking.support.helpers import publishing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -102,3 +107,29 @@ def test_extending_keeps_others_out_for_longer(each_backend):
         assert longer.remaining > 90
         with pytest.raises(ValueError, match="wouldn't extend"):
             extend_held(holds_of("a")[0], 5)
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+def test_contended_locks_come_first_whatever_their_age(settings, redis_room, kind):
+    """A page of one row has the contended lock in addition, once; filters count here, too."""
+    settings.LOCKING = {"default": {**BACKENDS["redis"].settings, "KEY_PREFIX": "shop:"}}
+    wanted = get_lock("b") if kind == "lock" else get_semaphore("b", 1)
+    with publishing(), ThreadPoolExecutor(1) as pool, get_lock("a"), wanted:
+        waiting = pool.submit(wait_in_vain, kind)
+        while not WAITS:
+            time.sleep(0.005)
+        next(iter(WAITS.values())).begun -= 1  # long enough to be published
+        reporter.beat()
+        first = held_locks(order="contention", limit=1)
+        narrowed = held_locks(order="contention", prefix="a")
+        everything = held_locks(order="contention")
+    assert waiting.result() is None
+    assert [row.name for row in first.rows] == ["b", "a"]
+    assert [row.waiter_count for row in first.rows] == [1, 0]
+    assert [row.name for row in narrowed.rows] == ["a"]
+    assert [row.name for row in everything.rows] == ["b", "a"]
+
+
+def wait_in_vain(kind):
+    """Wait for b until the test is over."""
+    (get_lock("b", wait=20) if kind == "lock" else get_semaphore("b", 1, wait=20)).acquire().release()

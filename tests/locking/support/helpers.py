@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from django.contrib.auth.models import Group
@@ -11,6 +12,7 @@ from django.db import connections
 
 from locking.backends.redis.scripts import Request
 from locking.core.lock import SingleLock, get_lock
+from locking.inspection import heartbeat
 
 T = TypeVar("T")
 
@@ -52,6 +54,18 @@ def take_from(name: str, *, owner: str) -> bool:
     lock = get_lock(name)
     assert isinstance(lock, SingleLock)
     return lock._take_from(owner)
+
+
+@contextmanager
+def publishing() -> Iterator[None]:
+    """Have this process publish its heartbeats and waits, as every process does outside the tests."""
+    heartbeat.reporter.enabled = True
+    try:
+        yield
+    finally:
+        heartbeat.reporter._worker.stop()
+        heartbeat.reporter.reset()
+        heartbeat.reporter.enabled = False
 
 
 def committed() -> list[str]:

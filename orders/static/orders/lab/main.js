@@ -44,7 +44,7 @@ async function showCode(name) {
   const parts = await code.show(strategyOf(name));
   byId("code-title").textContent = parts.name;
   byId("code-idea").textContent = option(name)?.dataset.idea ?? "";
-  byId("code-notes").replaceChildren(...["interleaving", "verdict"].map((part) => make("p", { lang: "en", textContent: parts[part] ?? "" })));
+  byId("code-notes").replaceChildren(...["interleaving", "verdict"].map((part) => make("p", { textContent: parts[part] ?? "" })));
 }
 
 function follows(panel) {

@@ -144,7 +144,8 @@ function now(one) {
   if (one.state === "done") return `${ANSWERS()[one.answer] ?? one.answer} ${one.answer === "error" ? one.problem : ""}`;
   if (one.blocked?.on === "row") return fill(gettext("‖ waits for %(by)s, who has the row"), one.blocked);
   if (one.blocked) return fill(gettext("‖ waits for %(by)s, who has the lock"), one.blocked);
-  return one.state === "parked" ? "" : gettext("on its way …");
+  if (one.state === "parked") return one.marks.at(-1)?.[0] === "busy" ? one.problem : "";
+  return gettext("on its way …");
 }
 
 async function judge(state) {
@@ -164,7 +165,7 @@ function tell(kind, text, why = "", fix = "") {
   goal.hidden = !text;
   goal.className = `verdict ${kind}`;
   goal.replaceChildren(text);
-  if (why) goal.append(make("small", { lang: "en", textContent: ` ${why}` }));
+  if (why) goal.append(make("small", { textContent: ` ${why}` }));
   const button = byId("try-fix");
   button.hidden = !fix;
   button.textContent = fill(gettext("Now try %(fix)s"), { fix });

@@ -73,7 +73,7 @@ export const STEP_NAMES = () => ({
   unlocked: gettext("has released the lock"),
   overtaken: gettext("was overtaken, begins again"),
   busy: gettext("was told: busy, try again"),
-  deadlocked: gettext("was ended by the database: both waited for each other"),
+  deadlocked: gettext("was the victim of a deadlock: both waited for each other"),
   unavailable: gettext("Redis does not answer"),
   second_line: gettext("was stopped by the database"),
 });
