@@ -34,9 +34,19 @@ ENGINES = ("redis", "database-postgresql", "zookeeper", "etcd")
 HAS_LISTS = (*ENGINES, "memory", "redlock", "database-mariadb", "database-sqlite")
 
 
+LAST_WAITER_LOOKED, LOOK_EVERY = deadlocks.LAST_WAITER_LOOKED, deadlocks.LOOK_EVERY
+
+
 @pytest.fixture(autouse=True)
-def reporting():
-    """Have this process publish, as every process does outside the tests."""
+def reporting(monkeypatch):
+    """Have this process publish, as every process does outside the tests.
+
+    On a busy machine whatever is due may come late. So that the same thing happens then, late looks are
+    followed by others soon, nobody gives up for a waiter that is late, and a late heartbeat is believed.
+    """
+    monkeypatch.setattr(deadlocks, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(deadlocks, "LAST_WAITER_LOOKED", PATIENCE)
+    monkeypatch.setattr(deadlocks, "FRESH", PATIENCE)
     heartbeat.reporter.enabled = True
     before = set(WAITS)  # a thread that another test gave up on may still wait
     yield
@@ -84,13 +94,12 @@ def victims(outcomes):
 
 @pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d"]])
 def test_one_waiter_of_a_circle_gives_up(engine, names):
-    """Of two, three or four threads one gets LockDeadlock in under two seconds, and the rest their lock."""
+    """Of two, three or four threads one gets LockDeadlock, and the rest their lock."""
     outcomes = circle_of_threads(names)
     (error,) = victims(outcomes)
     assert isinstance(error, LockDeadlock)
     assert len(error.circle) == len(names)
     assert {each.waits_for for each in error.circle} == set(names)
-    assert error.waited < FOUND_WITHIN
     assert all(f"holds {name!r}" in str(error) for name in names)
 
 
@@ -128,11 +137,10 @@ def circle_of_processes(names):
 @pytest.mark.parametrize("engine", ENGINES, indirect=True)
 @pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c"]])
 def test_a_circle_of_processes_is_found(engine, names):
-    """Across two and three processes, on each engine, one gives up in under two seconds and names all."""
+    """Across two and three processes, on each engine, one gives up and names all."""
     outcomes = circle_of_processes(names)
     (error,) = victims(outcomes)
     assert isinstance(error, LockDeadlock)
-    assert error.waited < FOUND_WITHIN
     assert sorted(each.waits_for for each in error.circle) == names
     assert len({each.who for each in error.circle}) == len(names)
 
@@ -142,7 +150,6 @@ def test_a_circle_of_threads_is_found(engine):
     """So it is on the other engines whose processes publish what they hold."""
     (error,) = victims(circle_of_threads(["a", "b"]))
     assert isinstance(error, LockDeadlock)
-    assert error.waited < FOUND_WITHIN
 
 
 # --- who gives up, and what it is told --------------------------------------------------------------------
@@ -268,7 +275,6 @@ def test_tasks_close_circles_too(engine):
         return await asyncio.gather(cross("a", "b", barrier), cross("b", "a", barrier))
 
     (error,) = [error for error in asyncio.run(main()) if error is not None]
-    assert error.waited < FOUND_WITHIN
     assert len(error.circle) == 2
 
 
@@ -295,8 +301,9 @@ def blocked(number, since):
 @pytest.mark.parametrize(
     ("since_of_last", "gives_up"), [(-10.0, [False, True]), (+10.0, [False, False])], ids=["had time", "late"]
 )
-def test_the_first_that_sees_it_again_gives_up_for_the_last(since_of_last, gives_up):
+def test_the_first_that_sees_it_again_gives_up_for_the_last(since_of_last, gives_up, monkeypatch):
     """Where clocks disagree the chosen waiter may not look for long: after its time another gives up."""
+    monkeypatch.setattr(deadlocks, "LAST_WAITER_LOOKED", LAST_WAITER_LOOKED)
     mine, last = blocked(1, time.time() - 20), blocked(2, time.time() + since_of_last)
     watch: Any = object.__new__(deadlocks.Watch)
     watch._wait, watch._seen = mine, frozenset()
@@ -316,6 +323,19 @@ def test_a_record_of_another_version_is_no_error():
 
 
 # --- several holders --------------------------------------------------------------------------------------
+
+
+def looking(name, then):
+    """Return `Watch._look` that calls `then` when the waiter for `name` has looked twice in vain."""
+    look = deadlocks.Watch._look
+
+    def _look(watch, busy):
+        look(watch, busy)
+        if watch._wait.name == name and watch._looks == 2:
+            then()
+
+    return _look
+
 
 KINDS_ON = pytest.mark.parametrize("engine", ["memory", "redis", "zookeeper", "etcd"], indirect=True)
 
@@ -349,7 +369,7 @@ def test_a_writer_waits_for_each_of_several_readers(engine, start):
 
 
 @KINDS_ON
-def test_a_semaphore_is_a_circle_only_when_all_its_holders_are_in_it(engine, start):
+def test_a_semaphore_is_a_circle_only_when_all_its_holders_are_in_it(engine, start, monkeypatch):
     """With one of two permits held outside the circle the waiter goes on waiting, and gets that one."""
     done, holding = threading.Event(), threading.Event()
     with get_lock("a", ttl=60):
@@ -357,7 +377,7 @@ def test_a_semaphore_is_a_circle_only_when_all_its_holders_are_in_it(engine, sta
         start(hold_then_wait, get_semaphore("s", 2, ttl=60), "a", holding)
         assert holding.wait(PATIENCE)
         until(lambda: waits_for("a") and len(permits_out(engine)) == 2)
-        threading.Timer(FOUND_WITHIN, done.set).start()
+        monkeypatch.setattr(deadlocks.Watch, "_look", looking("s", done.set))
         get_semaphore("s", 2, ttl=60, wait=PATIENCE).acquire().release()
 
 
@@ -420,7 +440,7 @@ def check_a_wait_that_is_over(engine, start, monkeypatch):
     release_b.set()
     assert has_b.wait(PATIENCE)
     with get_lock("b", ttl=60, wait=PATIENCE):
-        threading.Timer(FOUND_WITHIN, release_a.set).start()
+        monkeypatch.setattr(deadlocks.Watch, "_look", looking("a", release_a.set))
         try:
             get_lock("a", ttl=60, wait=PATIENCE).acquire().release()
         finally:
@@ -567,9 +587,11 @@ def test_a_waiter_that_holds_nothing_asks_nobody(engine, start, monkeypatch):
 
 def test_a_waiter_that_holds_something_asks_less_than_once_a_second(monkeypatch):
     """Two looks in the first two seconds, then one every three: a look is a retry and one read of records."""
+    monkeypatch.setattr(deadlocks, "LOOK_EVERY", LOOK_EVERY)
     times = []
     watch: Any = object.__new__(deadlocks.Watch)
     watch._wait = type("Wait", (), {"begun": 0.0})
     for watch._looks in range(5):
         times.append(watch._due())
     assert times == pytest.approx([1.0, 1.8, 4.8, 7.8, 10.8])
+    assert deadlocks.PUBLISH_AFTER < times[0] < times[1] < FOUND_WITHIN
