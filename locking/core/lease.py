@@ -198,11 +198,13 @@ class Extension:
         since: `clock.now()` from before the request.
         ttl: seconds that it asks for.
         shortest: the smallest ttl of all requests that it overlapped with; see `safe_ttl`.
+        shortens: the lease had longer to go when it was made.
     """
 
     since: float
     ttl: float
     shortest: float
+    shortens: bool
 
 
 def safe_ttl(extension: Extension) -> float:
@@ -398,13 +400,13 @@ class SingleLease(Lease):
 
     def extend(self, ttl: float) -> None:
         with self._extends(ttl) as extension:
-            verb = self.backend.shorten if ttl < self.remaining() else self.backend.extend
+            verb = self.backend.shorten if extension.shortens else self.backend.extend
             held = verb(self.key, self.owner, ttl)
         self._extended(held, extension)
 
     async def aextend(self, ttl: float) -> None:
         with self._extends(ttl) as extension:
-            verb = self.backend.ashorten if ttl < self.remaining() else self.backend.aextend
+            verb = self.backend.ashorten if extension.shortens else self.backend.aextend
             held = await verb(self.key, self.owner, ttl)
         self._extended(held, extension)
 
@@ -417,7 +419,14 @@ class SingleLease(Lease):
             yield extension
         except BaseException:
             self.end_extension(extension, answered=False)
+            self._renew_by(extension.since + ttl * RENEW_AFTER)
             raise
+
+    def _renew_by(self, moment: float) -> None:
+        """Have the lease renewed at `clock.now()` = `moment` at the latest, if it is renewed at all."""
+        self.renew_at = min(self.renew_at, moment)
+        if self.rescheduled is not None:
+            self.rescheduled(self)
 
     def _extended(self, held: bool, extension: Extension) -> None:
         if not held:
@@ -434,11 +443,14 @@ class SingleLease(Lease):
         with _changing:
             if self._answered_at is not None and now() >= self._answered_at + SETTLING:
                 self._unanswered_ttl, self._answered_at = math.inf, None
-            extension = Extension(now(), ttl, min(ttl, self._unanswered_ttl))
+            moment = now()
+            extension = Extension(moment, ttl, min(ttl, self._unanswered_ttl), moment + ttl < self.deadline)
             for other in self._extending:
                 other.shortest = min(other.shortest, ttl)
                 extension.shortest = min(extension.shortest, other.ttl)
             self._extending.append(extension)
+            # The server may serve it whatever becomes of the answer: from now on the shorter time counts.
+            self.deadline = min(self.deadline, extension.since + extension.shortest)
         return extension
 
     def end_extension(self, extension: Extension, *, answered: bool) -> None:

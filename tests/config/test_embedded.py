@@ -144,26 +144,18 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 def servers_working_in(checkout: Path) -> list[int]:
     """Every server process below a checkout, by its working folder and whatever any pid file says."""
-    found = []
-    for process in psutil.process_iter():
-        with_parents = working_folder(process)
-        if (
-            with_parents
-            and checkout in with_parents.parents
-            and process.name() in ("postgres", "redis-server")
-        ):
-            parent = process.parent()
-            if parent is None or parent.name() != "postgres":
-                found.append(process.pid)
-    return sorted(found)
+    return sorted(process.pid for process in psutil.process_iter() if is_server_in(checkout, process))
 
 
-def working_folder(process: psutil.Process) -> Path | None:
-    """Where a process works, if it lets us see."""
+def is_server_in(checkout: Path, process: psutil.Process) -> bool:
+    """Whether it is the first process of a server there; one that ends, or lets nobody see, is none."""
     try:
-        return Path(process.cwd())
+        if checkout not in Path(process.cwd()).parents or process.name() not in ("postgres", "redis-server"):
+            return False
+        parent = process.parent()
+        return parent is None or parent.name() != "postgres"
     except psutil.Error:
-        return None
+        return False
 
 
 class TestRecovery:

@@ -55,13 +55,16 @@ from locking import get_lock
 
 FOLDER = Path(os.environ["HOLDFAST_TEST_FOLDER"])
 
+def whoami(request):
+    return HttpResponse(os.getpid())
+
 def hold(request, name):
     with get_lock(f"order:{name}", template="order:<id>"):
         (FOLDER / f"{name}.pid").write_text(str(os.getpid()))
         (FOLDER / name).read_text()
     return HttpResponse()
 
-urlpatterns = [*urlpatterns, path("hold/<name>", hold)]
+urlpatterns = [*urlpatterns, path("hold/<name>", hold), path("whoami", whoami)]
 """
 HELD = 'locking_held{backend="default",lock="order:<id>"}'
 ACQUIRED = 'locking_acquisitions_total{backend="default",lock="order:<id>",outcome="acquired"}'
@@ -70,7 +73,10 @@ PATIENCE = 30.0
 
 @contextmanager
 def two_workers(folder: Path, port: int) -> Iterator[None]:
-    """Serve the project by two workers, and a view that holds a lock until it is told."""
+    """Serve the project by two workers, and a view that holds a lock until it is told; both workers answer.
+
+    One that doesn't yet would leave every connection to the other, whose threads are soon all taken.
+    """
     (folder / "held_urls.py").write_text(HOLD)
     (folder / "served.py").write_text('from tests.settings import *\nROOT_URLCONF = "held_urls"\n')
     (folder / "figures").mkdir()
@@ -87,10 +93,18 @@ def two_workers(folder: Path, port: int) -> Iterator[None]:
         process = subprocess.Popen(command, cwd=ROOT, env=os.environ | wanted, stderr=log)
     try:
         assert answer(f"http://127.0.0.1:{port}/livez") == 200
+        workers: set[bytes] = set()
+        until(lambda: workers.add(whoever(port)) or len(workers) == 2, PATIENCE)
         yield
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+def whoever(port: int) -> bytes:
+    """Return the process id of the worker that gets the next connection."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/whoami", timeout=PATIENCE) as page:
+        return bytes(page.read())
 
 
 def scraped(port: int) -> dict[str, float]:

@@ -20,6 +20,7 @@ from locking.backends.redis.protocol import (
     Calls,
     Listen,
     Message,
+    NeverSent,
     NotReplicated,
     Receive,
     Sleep,
@@ -64,7 +65,7 @@ class WaitSteps(ABC):
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
         self._subscription: Subscription | None = None
         self._asked, self._wants_channel = NOT_ASKED, False
-        self._resent = False  # a request of ours may be served late: see `Resent`
+        self._unanswered = False  # a request of ours may be served late: see `Resent`
 
     @abstractmethod
     def _request(self, queue: bool) -> Request:
@@ -98,13 +99,17 @@ class WaitSteps(ABC):
         Raises:
             NotReplicated: too few replicas have the lock; it was given back.
         """
-        sent = now()
+        sent, unanswered = now(), self._unanswered
+        self._unanswered = True  # until there is an answer: whatever interrupts it, it may be served
         try:
             reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
-            if isinstance(reply, int) and self._subscription is None:  # nearly always
+            self._unanswered = unanswered
+            if isinstance(reply, int) and self._subscription is None and not unanswered:  # nearly always
                 return Grant(reply, sent)
             return (yield from self._concluded(reply, sent, queue))
         except (RedisError, OSError, BackendError) as error:
+            if isinstance(error, NeverSent):
+                self._unanswered = unanswered
             return (yield from self._failed(error, queue))
 
     def _concluded(self, reply: Any, sent: float, queue: bool) -> Steps[Outcome]:
@@ -113,21 +118,23 @@ class WaitSteps(ABC):
         for _ in range(PREPARATIONS if queue else 0):
             if isinstance(outcome, Grant) or not (yield from self._prepared(self._pool(), self._channel())):
                 break
-            sent = now()
+            sent, unanswered = now(), self._unanswered
+            self._unanswered = True
             reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
+            self._unanswered = unanswered
             outcome = self._read(reply, sent)
         return (yield from self._granted(outcome)) if isinstance(outcome, Grant) else outcome
 
     def _read(self, reply: Any, sent: float) -> Outcome:
         if isinstance(reply, Resent):
-            self._resent, reply = True, reply.reply
+            self._unanswered, reply = True, reply.reply
         outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
         return outcome
 
     def _granted(self, grant: Grant) -> Steps[Grant]:
         """End the wait."""
         yield from self._unsubscribe()
-        return replace(grant, resent=self._resent)
+        return replace(grant, resent=self._unanswered)
 
     def _failed(self, error: Exception, queue: bool) -> Steps[Outcome]:
         """An outage of servers that have a failover isn't the end of the wait."""
@@ -138,7 +145,6 @@ class WaitSteps(ABC):
         failure = error if isinstance(error, BackendError) else translated(error, self._calls.alias)
         if queue and self._calls.has_failover and isinstance(failure, BackendUnavailable):
             self._close()
-            self._resent = True
             return Busy(outage=failure)
         if failure is error:
             raise error
@@ -209,7 +215,7 @@ class WaitSteps(ABC):
             if not is_dequeued:  # a place that can't be withdrawn must at least not be heard
                 self._close()
         yield from self._unsubscribe()
-        return is_dequeued and not self._resent
+        return is_dequeued and not self._unanswered
 
     def _is_served(self, request: Request) -> Steps[bool]:
         try:
@@ -219,7 +225,7 @@ class WaitSteps(ABC):
         return True
 
     def _unsubscribe(self) -> Steps[None]:
-        if self._resent:  # a late request may enqueue anew: nobody must listen for it then
+        if self._unanswered:  # a late request may enqueue anew: nobody must listen for it then
             self._close()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:

@@ -95,7 +95,7 @@ class Waiters:
     """Who has begun to wait: places of the backend's queue that were asked to sleep."""
 
     def __init__(self) -> None:
-        self.places: set[int] = set()
+        self.places: dict[int, object] = {}  # kept alive, so that no id is given twice
 
     def sync(self, make: Callable[..., Waiter]) -> Callable[..., Waiter]:
         """Return `make` with places that report here."""
@@ -105,7 +105,7 @@ class Waiters:
             wait = made.wait
 
             def reporting(timeout: float) -> Outcome:
-                self.places.add(id(made))
+                self.places[id(made)] = made
                 return wait(timeout)
 
             made.wait = reporting  # type: ignore[method-assign]
@@ -121,7 +121,7 @@ class Waiters:
             wait = made.wait
 
             async def reporting(timeout: float) -> Outcome:
-                self.places.add(id(made))
+                self.places[id(made)] = made
                 return await wait(timeout)
 
             made.wait = reporting  # type: ignore[method-assign]

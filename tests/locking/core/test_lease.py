@@ -328,6 +328,8 @@ def test_an_extension_that_nobody_answered_may_be_served_late(monkeypatch):
     monkeypatch.setattr(backend, "shorten", unanswered)
     with pytest.raises(BackendUnavailable):
         lease.extend(2)
+    assert lease.remaining() <= 2
+    assert lease.renew_at < lease.deadline
     renew([lease])
     shorten("a", lease.owner, 2)  # only now does the engine serve it
     assert lease.deadline <= hold.deadline

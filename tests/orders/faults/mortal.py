@@ -19,6 +19,12 @@ if TYPE_CHECKING:  # the parent imports models only after Django's set-up
     from tests.orders.faults.explorer import Answer, Point
 
 
+READY = "ready\n"
+
+HUNG = 110.0
+"""Seconds after which a request hangs, rather than being served slowly by a busy machine."""
+
+
 class Mortals:
     """The warm parent as a test sees it."""
 
@@ -30,6 +36,8 @@ class Mortals:
             text=True,
             env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
         )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == READY, "the warm parent did not start"
 
     def send(self, point: Point, sku: str, key: str | None) -> Answer | None:
         """Let a new process send the request and be killed at `point`; return its answer if it wasn't."""
@@ -37,7 +45,7 @@ class Mortals:
 
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        alarm = threading.Timer(30, self._process.kill)
+        alarm = threading.Timer(HUNG, self._process.kill)
         alarm.start()
         try:
             order = [point.strategy, sku, key, point.number, point.fault]
@@ -94,6 +102,7 @@ def serve() -> None:
     setup_test_environment()
     shorten_leases()
     load_everything()
+    print(READY, end="", flush=True)
     for line in sys.stdin:
         child = os.fork()
         if not child:

@@ -508,12 +508,15 @@ class Explorer:
         backend: Any = locks["default"]
         RedisBackend.__init__(backend, backend.settings)  # as new, on this world's servers
         self._set_the_scene(backend)
-        lease, told = self._attempt()
-        world.is_quiet = True
-        self._use_the_next()
-        self._settle()
-        self._end_tasks()
-        self._check(lease, told)
+        try:
+            lease, told = self._attempt()
+            world.is_quiet = True
+            self._use_the_next()
+            self._settle()
+            self._end_tasks()
+            self._check(lease, told)
+        except Violation as violation:
+            raise Violation(f"{self.case.name}, {self.driver}: {violation}\n{self.told(world)}") from None
         HOLDS.clear()
         return world
 
@@ -655,7 +658,7 @@ class Explorer:
         if world.clock.now - Clock().now > WAIT + TTL + (1 + len(world.schedule)) * 60.0:
             problems.append("it took longer than any wait and any time-out")
         if problems:
-            raise Violation(f"{self.case.name}, {self.driver}: {'; '.join(problems)}\n{self.told(world)}")
+            raise Violation("; ".join(problems))
 
     def _untruths(self, lease: Any, told: str) -> Iterator[str]:
         """Yield what the user was told of the end that isn't so."""

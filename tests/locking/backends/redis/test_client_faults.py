@@ -27,7 +27,9 @@ from locking.testing.contract.base import begin, elsewhere, until
 from locking.utils.ownership import new_owner
 from tests.locking.backends.redis.test_redis_faults import Interrupting, the_pool
 
-PATIENCE = 10.0
+PATIENCE = 30.0
+PATIENT = {"socket_timeout": PATIENCE}
+"""For a server that answers, however late on a busy machine."""
 FAR = 60.0
 JAVA = "11111111-2222-4333-8444-555555555555:7"
 
@@ -111,7 +113,7 @@ def _timed_out(get) -> None:
 @pytest.mark.parametrize("get", KINDS.values(), ids=KINDS)
 def test_a_thread_waits_though_the_server_closed_its_idle_subscription(own_redis, locks_on, get):
     """A subscription that died while it was idle is replaced: the waiter hears the release."""
-    locks_on(own_redis.url)
+    locks_on(own_redis.url, **PATIENT)
     holder = elsewhere(get("a", ttl=FAR).acquire)
     _timed_out(get)
     own_redis.client.client_kill_filter(_type="pubsub")
@@ -124,14 +126,14 @@ def test_a_thread_waits_though_the_server_closed_its_idle_subscription(own_redis
 @pytest.mark.parametrize("get", KINDS.values(), ids=KINDS)
 def test_a_task_waits_though_the_server_closed_its_idle_subscription(own_redis, locks_on, get):
     """The same for asyncio, within its wait."""
-    locks_on(own_redis.url)
+    locks_on(own_redis.url, **PATIENT)
     holder = elsewhere(get("a", ttl=FAR).acquire)
 
     async def scenario() -> None:
         with contextlib.suppress(LockNotAcquired):
             await get("a", wait=0.05).aacquire()
         own_redis.client.client_kill_filter(_type="pubsub")
-        waiter = asyncio.create_task(get("a", ttl=FAR, wait=4).aacquire())
+        waiter = asyncio.create_task(get("a", ttl=FAR, wait=PATIENCE).aacquire())
         async with asyncio.timeout(PATIENCE):
             while not (own_redis.client.client_list(_type="pubsub") or waiter.done()):
                 await asyncio.sleep(0.01)
@@ -148,7 +150,7 @@ def _behind_java(server) -> None:
 
 def test_a_thread_behind_java_waits_though_its_idle_subscription_is_dead(own_redis, locks_on):
     """A waiter that has to hear Redisson's channel replaces a dead subscription."""
-    locks_on(own_redis.url)
+    locks_on(own_redis.url, **PATIENT)
     _behind_java(own_redis.client)
     _timed_out(get_lock)
     own_redis.client.client_kill_filter(_type="pubsub")
@@ -161,14 +163,14 @@ def test_a_thread_behind_java_waits_though_its_idle_subscription_is_dead(own_red
 
 def test_a_task_behind_java_waits_though_its_idle_subscription_is_dead(own_redis, locks_on):
     """The same for asyncio: no AssertionError, no error at all."""
-    locks_on(own_redis.url)
+    locks_on(own_redis.url, **PATIENT)
     _behind_java(own_redis.client)
 
     async def scenario() -> None:
         with contextlib.suppress(LockNotAcquired):
             await get_lock("a", wait=0.05).aacquire()
         own_redis.client.client_kill_filter(_type="pubsub")
-        waiter = asyncio.create_task(get_lock("a", ttl=FAR, wait=4).aacquire())
+        waiter = asyncio.create_task(get_lock("a", ttl=FAR, wait=PATIENCE).aacquire())
         async with asyncio.timeout(PATIENCE):
             while not own_redis.client.pubsub_numsub("redisson_lock__channel:{a}")[0][1]:
                 assert not waiter.done(), waiter.exception()
