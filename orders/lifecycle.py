@@ -20,6 +20,7 @@ from inventory.checkpoints import checkpoint
 from inventory.limits import uncount_units
 from inventory.models import StockMovement
 from inventory.services import change_stock
+from orders.allocation import assign_locations
 from orders.models import Order, OrderItem
 
 State = Order.State
@@ -94,6 +95,8 @@ def pay(order_id: UUID) -> Order:
     with transaction.atomic(durable=True):
         checkpoint("paying", order=order_id)
         paid = move(order_id, State.PAID, _IN_TIME)
+        if paid:
+            assign_locations(_find(order_id))
         checkpoint("written", order=order_id)
     if not paid:
         expire(order_id)
@@ -159,7 +162,9 @@ def _end(order_id: UUID, to: State, *conditions: Q) -> bool:
 
 def items_of(order: Order) -> list[OrderItem]:
     """Return the order's items with their products, in the order of the products' keys."""
-    return list(OrderItem.objects.filter(order=order).select_related("product").order_by("product_id"))
+    return list(
+        OrderItem.objects.filter(order=order).select_related("product", "location").order_by("product_id")
+    )
 
 
 def restock(order: Order, units: Sequence[tuple[OrderItem, int]], cause: str, *, shipped: bool) -> None:
@@ -173,7 +178,12 @@ def restock(order: Order, units: Sequence[tuple[OrderItem, int]], cause: str, *,
     for item, quantity in units:
         left = -quantity if shipped else 0
         change_stock(
-            item.product, StockMovement.Kind.RESTOCKED, quantity, cause + item.product.sku, shipped=left
+            item.product,
+            StockMovement.Kind.RESTOCKED,
+            quantity,
+            cause + item.product.sku,
+            shipped=left,
+            location=item.location if shipped else None,
         )
         released = 0 if shipped else quantity
         OrderItem.objects.filter(pk=item.pk).update(
