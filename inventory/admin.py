@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from uuid import uuid4
@@ -32,6 +34,8 @@ from inventory.models import (
     LAB_PREFIX,
     CustomerPurchase,
     Product,
+    StockLevel,
+    StockLocation,
     StockMovement,
     StockReservation,
     Stocktake,
@@ -87,6 +91,9 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
     change_by = forms.IntegerField(
         label=_("Change stock by"), required=False, help_text=_("Units that come in; negative: that go out.")
     )
+    location = forms.ModelChoiceField(
+        label=_("At location"), queryset=StockLocation.objects.all(), required=False
+    )
     cause = forms.CharField(
         label=_("Because of"),
         required=False,
@@ -96,7 +103,16 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
 
     class Meta:
         model = Product
-        fields = ("sku", "name", "price", "low_stock_threshold", "customer_limit", "strategy")
+        fields = (
+            "sku",
+            "name",
+            "price",
+            "currency",
+            "active",
+            "low_stock_threshold",
+            "customer_limit",
+            "strategy",
+        )
 
     def clean_strategy(self) -> str:
         """Refuse a strategy that isn't there or oversells."""
@@ -115,7 +131,18 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
         left = levels([self.instance])[self.instance.sku] if self.instance.pk else 0
         if left + change < 0:
             self.add_error("change_by", _("There are only %(left)s.") % {"left": left})
+        if self.instance.pk and change < 0:
+            self._clean_location(data.get("location"), -change)
         return data
+
+    def _clean_location(self, location: StockLocation | None, units: int) -> None:
+        """Refuse to take more from a location than is there."""
+        if location is None:
+            return
+        level = self.instance.levels.filter(location=location).first()
+        there = level.units if level else 0
+        if there < units:
+            self.add_error("location", _("There are only %(left)s.") % {"left": there})
 
 
 class MovementInline(admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
@@ -152,13 +179,13 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
     """Products with what is on hand, what was sold, and what the shelf is worth."""
 
     KNOWN = ("sku", "stock", "reserved", "availability", "counted", "sold", "value", "version", "guarded")
-    RULES = ("low_stock_threshold", "customer_limit", "strategy")
+    RULES = ("currency", "active", "low_stock_threshold", "customer_limit", "strategy")
 
     form = ProductForm
     list_display = (
         "sku", "name", "price", "stock", "reserved", "availability", "counted", "sold", "value", "guarded",
     )  # fmt: skip
-    list_filter = (StockFilter, LabFilter)
+    list_filter = (StockFilter, "active", LabFilter)
     search_fields = ("sku", "name")
     search_help_text = _("SKU or name")
     list_per_page = 50
@@ -205,12 +232,11 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
             if is_confirmed(request):
                 self.message_user(request, _("Say why: the history keeps it."), messages.ERROR)
             return self._ask_for_counts(request, products)
-        for product in products:
-            self._count(request, product)
+        for place in _places(products):
+            self._count(request, place)
         return None
 
     def _ask_for_counts(self, request: HttpRequest, products: QuerySet[Any]) -> TemplateResponse:
-        fields = [(product, f"counted-{product.pk}") for product in products]
         return ask(
             self,
             request,
@@ -220,41 +246,45 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
                 "Count every unit in the building, those of orders that aren't shipped yet included. An "
                 "empty field leaves the product alone."
             ),
-            heads=(_("SKU"), _("name"), _("for sale"), _("in the building"), _("counted")),
+            heads=(_("SKU"), _("name"), _("location"), _("expected"), _("counted")),
             table=[
                 Row(
-                    (product, product.name, product.available_in_all, product.in_building),
-                    field,
-                    request.POST.get(field, ""),
+                    (place.product, place.product.name, place.location or "–", place.expected),
+                    place.field,
+                    request.POST.get(place.field, ""),
                     MAX_COUNT,
                 )
-                for product, field in fields
+                for place in _places(products)
             ],
         )
 
-    def _count(self, request: HttpRequest, product: Any) -> None:
+    def _count(self, request: HttpRequest, place: _Place) -> None:
         try:
-            counted = number(request, f"counted-{product.pk}")
+            counted = number(request, place.field)
             if counted is None:
                 return
             made = take_stock(
-                product,
+                place.product,
                 counted,
                 reason=reason(request),
                 reference=request.POST.get("reference", ""),
+                location=place.location,
                 staff=request.user,
             )
         except CountTooLow as low:
             self.message_user(request, _told(low), messages.ERROR)
         except ValueError as error:
-            self.message_user(request, f"{product}: {error}", messages.ERROR)
+            self.message_user(request, f"{place.product}: {error}", messages.ERROR)
         else:
-            found = {"sku": product.sku, "counted": made.counted, "expected": made.expected}
-            said = f"counted {made.counted} of {made.expected}: {made.reason}"
-            self.log_change(request, product, said)
-            self.message_user(
-                request, _("%(sku)s: %(counted)s counted, %(expected)s expected.") % found, messages.SUCCESS
-            )
+            self._tell(request, place, made)
+
+    def _tell(self, request: HttpRequest, place: _Place, made: Stocktake) -> None:
+        where = f" at {place.location}" if place.location else ""
+        said = f"counted {made.counted} of {made.expected}{where}: {made.reason}"
+        self.log_change(request, place.product, said)
+        found = {"sku": place.product.sku, "counted": made.counted, "expected": made.expected}
+        text = _("%(sku)s: %(counted)s counted, %(expected)s expected.") % found
+        self.message_user(request, text, messages.SUCCESS)
 
     @admin.display(description=_("sold"), ordering="_sold")
     def sold(self, product: Any) -> int:
@@ -270,7 +300,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
         """Return what a new product needs, or what there is to know about one."""
         if obj is None:
             return ("sku", "name", "price", *self.RULES, "change_by")
-        return (*self.KNOWN, "name", "price", *self.RULES, "change_by", "cause")
+        return (*self.KNOWN, "name", "price", *self.RULES, "change_by", "location", "cause")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Product | None = None) -> tuple[str, ...]:
         """Let nobody write over stock, nor rename what orders and locks are named after."""
@@ -291,7 +321,31 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
         obj.save(update_fields=["name", "price", *self.RULES])
         if quantity:
             cause = f"admin:{request.user.pk}:{form.cleaned_data['cause']}:{uuid4().hex[:12]}"
-            change_stock(obj, Kind.RECEIVED if quantity > 0 else Kind.ADJUSTED, quantity, cause)
+            kind = Kind.RECEIVED if quantity > 0 else Kind.ADJUSTED
+            change_stock(obj, kind, quantity, cause, location=form.cleaned_data.get("location"))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What one number of a stocktake is about: a product at a location, or where it has none."""
+
+    product: Any
+    location: StockLocation | None
+    expected: int
+
+    @property
+    def field(self) -> str:
+        """The name of the field for the number."""
+        where = f"-{self.location.pk}" if self.location else ""
+        return f"counted-{self.product.pk}{where}"
+
+
+def _places(products: QuerySet[Any]) -> Iterator[_Place]:
+    for product in products:
+        levels = list(product.levels.select_related("location"))
+        for level in levels:
+            yield _Place(product, level.location, level.units)
+        yield _Place(product, None, product.in_building - sum(level.units for level in levels))
 
 
 def _told(low: CountTooLow) -> str:
@@ -301,12 +355,42 @@ def _told(low: CountTooLow) -> str:
     ) % {"sku": low.sku, "counted": low.counted, "needed": low.needed}
 
 
+@admin.register(StockLocation)
+class StockLocationAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """Warehouses, in the order in which lines leave from them."""
+
+    list_display = ("code", "name", "priority", "active")
+    list_filter = ("active",)
+    search_fields = ("code", "name")
+
+
+@admin.register(StockLevel)
+class StockLevelAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+    """How many units of what are where."""
+
+    list_display = ("product", "location", "units")
+    list_filter = ("location",)
+    list_select_related = ("product", "location")
+    search_fields = ("=product__sku", "=location__code")
+    search_help_text = _("SKU or location")
+    list_per_page = 50
+
+
 @admin.register(Stocktake)
 class StocktakeAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """What was counted, and what was expected."""
 
-    list_display = ("created_at", "product", "counted", "expected", "reason", "staff", "reference")
-    list_select_related = ("product", "staff")
+    list_display = (
+        "created_at",
+        "product",
+        "location",
+        "counted",
+        "expected",
+        "reason",
+        "staff",
+        "reference",
+    )
+    list_select_related = ("product", "location", "staff")
     search_fields = ("=product__sku", "reason", "=reference")
     search_help_text = _("SKU, reason or reference")
     date_hierarchy = "created_at"
@@ -317,9 +401,9 @@ class StocktakeAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # n
 class StockMovementAdmin(DeliveryImport, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The ledger, to be read; deliveries are imported into it."""
 
-    list_display = ("created_at", "product", "kind", "quantity", "shipped", "cause")
+    list_display = ("created_at", "product", "kind", "quantity", "shipped", "location", "cause")
     list_filter = ("kind", "created_at")
-    list_select_related = ("product",)
+    list_select_related = ("product", "location")
     search_fields = ("=product__sku", "cause")
     search_help_text = _("SKU or cause")
     date_hierarchy = "created_at"

@@ -16,6 +16,7 @@ from inventory.group_commit import Ticket
 from inventory.models import Product
 from inventory.rows import (
     busy_when_locked_out,
+    cannot_be_ordered,
     lock_those_there_are,
     read_those_there_are,
     sale_transaction,
@@ -152,6 +153,8 @@ def _refusal(sale: Sale, products: Mapping[str, Product], left: dict[str, int]) 
     missing = [line.sku for line in sale.lines if line.sku not in left]
     if missing:
         return UnknownProduct(missing)
+    if refusal := cannot_be_ordered(sale.lines, products):
+        return refusal
     short = [line for line in sale.lines if left[line.sku] < line.quantity]
     if short:
         shortages = [Shortage(line.sku, line.quantity, max(0, left[line.sku])) for line in short]

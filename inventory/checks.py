@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
+from django.utils.module_loading import import_string
 
 from inventory.strategies import STRATEGIES
 
@@ -24,6 +25,20 @@ def check_checkout_strategy(app_configs: Any, **kwargs: Any) -> list[CheckMessag
     if not strategy.sound_across_processes and not settings.DEBUG:
         what, hint = "which is sound within one process only", "Choose of {sound}, or serve with one process."
         return [_message("W001", f"{name!r}, {what}.", hint, Warning)]
+    return []
+
+
+@register
+def check_location_rule(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Refuse a STOCK_LOCATION_RULE that can't be imported: the first payment would find out."""
+    name = str(getattr(settings, "STOCK_LOCATION_RULE", None))
+    try:
+        import_string(name)
+    except ImportError:
+        hint = "Name a function such as inventory.locations.first_with_enough."
+        return [
+            Error(f"STOCK_LOCATION_RULE is {name!r}: it can't be imported.", hint=hint, id="inventory.E004")
+        ]
     return []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -189,6 +189,35 @@ class Busy(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle with both arguments."""
         return Busy, (self.reason, self.retry_after)
+
+
+class NotForSale(Exception):
+    """Products that nobody can order at present. `skus` has every one of the cart."""
+
+    def __init__(self, skus: Iterable[str]) -> None:
+        self.skus = tuple(skus)
+        super().__init__(f"not for sale: {', '.join(self.skus)}; take them out of the order")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with the SKUs."""
+        return NotForSale, (self.skus,)
+
+
+class MixedCurrencies(Exception):
+    """The cart's prices are in several currencies, and an order has one total.
+
+    Args:
+        currencies: by SKU, of the whole cart.
+    """
+
+    def __init__(self, currencies: Mapping[str, str]) -> None:
+        self.currencies = dict(currencies)
+        named = ", ".join(f"{sku} in {currency}" for sku, currency in self.currencies.items())
+        super().__init__(f"one order can't be paid in several currencies: {named}; order them apart")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with the currencies."""
+        return MixedCurrencies, (self.currencies,)
 
 
 class UnknownProduct(Exception):

@@ -24,6 +24,8 @@ __all__ = [
     "NamedLock",
     "Product",
     "StockClaim",
+    "StockLevel",
+    "StockLocation",
     "StockMovement",
     "StockReservation",
     "StockSegment",
@@ -33,6 +35,11 @@ __all__ = [
 
 LAB_PREFIX: Final = "lab-"
 """The oversell lab's SKUs begin with it. Only they may be unguarded, only their rows may be cleared away."""
+
+
+def shop_currency() -> str:
+    """Return the currency of new products, the setting CURRENCY."""
+    return str(settings.CURRENCY)
 
 
 class Product(models.Model):
@@ -47,6 +54,20 @@ class Product(models.Model):
     name = models.CharField(_("name"), max_length=200)
     price = models.DecimalField(
         _("price"), max_digits=10, decimal_places=2, validators=[MinValueValidator(Decimal(0))]
+    )
+    currency = models.CharField(
+        _("currency"),
+        max_length=3,
+        default=shop_currency,
+        db_default="EUR",
+        validators=[RegexValidator(r"^[A-Z]{3}\Z", _("Three capital letters, such as EUR"))],
+        help_text=_("Of its price, by ISO 4217; an order has one."),
+    )
+    active = models.BooleanField(
+        _("active"),
+        default=True,
+        db_default=True,
+        help_text=_("It is for sale; otherwise orders are refused."),
     )
     on_hand = models.IntegerField(_("on hand"), default=0, help_text=_("Units there are to sell."))
     reserved = models.PositiveIntegerField(
@@ -99,6 +120,7 @@ class Product(models.Model):
                 name="product_unguarded_only_in_lab",
                 condition=Q(guarded=True) | Q(sku__startswith=LAB_PREFIX),
             ),
+            models.CheckConstraint(name="product_currency_is_iso", condition=Q(currency__regex="^[A-Z]{3}$")),
             models.CheckConstraint(name="product_price_not_negative", condition=Q(price__gte=0)),
             models.CheckConstraint(
                 name="product_sku_is_plain", condition=Q(sku__regex=SKU_PATTERN.replace(r"\Z", "$"))
@@ -112,6 +134,53 @@ class Product(models.Model):
     def available(self) -> int:
         """Units that can be sold or reserved."""
         return self.on_hand - self.reserved
+
+
+class StockLocation(models.Model):
+    """A warehouse, or a part of one, that units are in and leave from."""
+
+    code = models.CharField(
+        _("code"),
+        max_length=64,
+        unique=True,
+        validators=[RegexValidator(SKU_PATTERN, _("Letters, digits, . _ -"))],
+    )
+    name = models.CharField(_("name"), max_length=200, blank=True, default="")
+    priority = models.PositiveSmallIntegerField(
+        _("priority"), default=0, help_text=_("Lines leave from the smallest number that has enough.")
+    )
+    active = models.BooleanField(
+        _("active"), default=True, help_text=_("Lines of new orders may leave from it.")
+    )
+
+    class Meta:
+        ordering = ("priority", "code")
+        verbose_name = _("stock location")
+        verbose_name_plural = _("stock locations")
+
+    def __str__(self) -> str:
+        return self.code
+
+
+class StockLevel(models.Model):
+    """How many units of a product are at a location, whether they are sold or not."""
+
+    product = models.ForeignKey(
+        Product, on_delete=models.PROTECT, related_name="levels", verbose_name=_("product")
+    )
+    location = models.ForeignKey(
+        StockLocation, on_delete=models.PROTECT, related_name="levels", verbose_name=_("location")
+    )
+    units = models.PositiveIntegerField(_("units"), default=0)
+
+    class Meta:
+        ordering = ("product", "location")
+        verbose_name = _("stock level")
+        verbose_name_plural = _("stock levels")
+        constraints = (models.UniqueConstraint(name="level_once_a_location", fields=("product", "location")),)
+
+    def __str__(self) -> str:
+        return f"{self.units} × {self.product_id} at {self.location_id}"
 
 
 class ImmutableRow(ValidationError):
@@ -149,6 +218,7 @@ class StockMovement(models.Model):
         RESTOCKED = "restocked", _("restocked")
         ADJUSTED = "adjusted", _("adjusted")
         SHIPPED = "shipped", _("shipped")
+        MOVED = "moved", _("moved")
 
     product = models.ForeignKey(
         Product, on_delete=models.PROTECT, related_name="movements", verbose_name=_("product")
@@ -166,6 +236,16 @@ class StockMovement(models.Model):
     cause = models.CharField(
         _("cause"), max_length=200, unique=True, help_text=_("What brought it about; nothing counts twice.")
     )
+    location = models.ForeignKey(
+        StockLocation,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="movements",
+        db_index=False,  # a sale has none, and mustn't pay for an index
+        verbose_name=_("location"),
+        help_text=_("Where units came to or left from; a sale has none."),
+    )
     created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False, db_index=True)
 
     objects = MovementQuerySet.as_manager()
@@ -177,6 +257,9 @@ class StockMovement(models.Model):
         # What is in the building is summed up from these: a sale, of which there are most, isn't among them.
         indexes = (
             models.Index(fields=("product",), condition=~Q(kind="sold"), name="movement_of_counted_units"),
+            models.Index(
+                fields=("location",), condition=Q(location__isnull=False), name="movement_of_location"
+            ),
         )
         constraints = (
             models.CheckConstraint(
@@ -187,6 +270,7 @@ class StockMovement(models.Model):
                     | Q(kind="restocked", quantity__gt=0, shipped__in=(0, -F("quantity")))
                     | (Q(kind="adjusted", shipped=0) & ~Q(quantity=0))
                     | Q(kind="shipped", quantity=0, shipped__gt=0)
+                    | (Q(kind="moved", quantity=0) & ~Q(shipped=0))
                 ),
             ),
             models.CheckConstraint(name="movement_has_cause", condition=~Q(cause="")),
@@ -218,6 +302,14 @@ class Stocktake(models.Model):
     reference = models.CharField(
         _("reference"), max_length=60, help_text=_("Names it; nothing counts twice.")
     )
+    location = models.ForeignKey(
+        StockLocation,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="stocktakes",
+        verbose_name=_("location"),
+    )
     staff = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         null=True,
@@ -233,7 +325,14 @@ class Stocktake(models.Model):
         verbose_name = _("stocktake")
         verbose_name_plural = _("stocktakes")
         constraints = (
-            models.UniqueConstraint(name="stocktake_once_a_reference", fields=("product", "reference")),
+            models.UniqueConstraint(
+                name="stocktake_once_a_reference",
+                fields=("product", "reference"),
+                condition=Q(location=None),
+            ),
+            models.UniqueConstraint(
+                name="stocktake_once_a_location", fields=("product", "location", "reference")
+            ),
             models.CheckConstraint(name="stocktake_has_reason", condition=~Q(reason="")),
         )
 

@@ -14,7 +14,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import F, QuerySet
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import Busy, Line, Shortage, SoldOut, UnknownProduct
+from inventory.domain import Busy, Line, MixedCurrencies, NotForSale, Shortage, SoldOut, UnknownProduct
 from inventory.models import Product
 from inventory.statements import prepared_cursor
 from locking import LockDeadlock, LockLost, LockNotAcquired, StaleFencingToken
@@ -140,7 +140,18 @@ def _by_sku(products: QuerySet[Product], lines: Sequence[Line]) -> dict[str, Pro
     missing = [line.sku for line in lines if line.sku not in found]
     if missing:
         raise UnknownProduct(missing)
+    if refusal := cannot_be_ordered(lines, found):
+        raise refusal
     return found
+
+
+def cannot_be_ordered(lines: Iterable[Line], products: Products) -> NotForSale | MixedCurrencies | None:
+    """Return why these products can't be an order whatever there is of them, None where they can."""
+    chosen = {line.sku: products[line.sku] for line in lines}
+    if inactive := [sku for sku, product in chosen.items() if not product.active]:
+        return NotForSale(inactive)
+    currencies = {sku: product.currency for sku, product in chosen.items()}
+    return MixedCurrencies(currencies) if len(set(currencies.values())) > 1 else None
 
 
 def _found(products: QuerySet[Product], skus: Iterable[str]) -> dict[str, Product]:

@@ -8,14 +8,19 @@ from decimal import Decimal
 from django.db import transaction
 from django.db.models import F
 
+from inventory.locations import NotThere, change_level, lock_levels, refuse_beyond_rest
 from inventory.low_stock import notice_low_stock
-from inventory.models import Product, StockMovement
+from inventory.models import Product, StockLocation, StockMovement
 from inventory.segments import fold
 from inventory.strategies import STRATEGIES
 
 Kind = StockMovement.Kind
 
-_WRITTEN_BY = {Kind.SOLD: "orders.services.checkout", Kind.SHIPPED: "orders.fulfillment.ship"}
+_WRITTEN_BY = {
+    Kind.SOLD: "orders.services.checkout",
+    Kind.SHIPPED: "orders.fulfillment.ship",
+    Kind.MOVED: "inventory.locations.move_stock",
+}
 
 
 @transaction.atomic
@@ -41,7 +46,13 @@ def create_product(
 
 @transaction.atomic
 def change_stock(
-    product: Product, kind: StockMovement.Kind, quantity: int, cause: str, *, shipped: int = 0
+    product: Product,
+    kind: StockMovement.Kind,
+    quantity: int,
+    cause: str,
+    *,
+    shipped: int = 0,
+    location: StockLocation | None = None,
 ) -> StockMovement:
     """Add `quantity` (negative: take) to the stock of `product`, once for each `cause`.
 
@@ -52,10 +63,11 @@ def change_stock(
         quantity: units, signed.
         cause: what brought it about; the same cause twice is refused, so nothing is restocked twice.
         shipped: units that left the building with it; of restocked units that came back, minus their number.
+        location: where units come to or leave from.
 
     Raises:
         IntegrityError: the cause was used before, or a guarded stock would fall below zero.
-        ValueError: `kind` is sold or shipped.
+        NotThere: the location has too few. ValueError: `kind` is sold, shipped or moved.
     """
     if kind in _WRITTEN_BY:
         raise ValueError(
@@ -64,7 +76,9 @@ def change_stock(
     if quantity < 0:
         fold([product])  # what lies in segments can be taken, too
     Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") + quantity, version=F("version") + 1)
-    movement = _write(product, kind, quantity, cause, shipped)
+    if kind in (Kind.RECEIVED, Kind.ADJUSTED) or shipped:
+        change_level(product, location, quantity)
+    movement = _write(product, kind, quantity, cause, shipped, location)
     product.refresh_from_db(fields=["on_hand", "version"])
     # Robust: the delivery is in the database, whether Redis answers or not; `reload_stock` does the same.
     transaction.on_commit(lambda: forget_copies([product]), robust=True)
@@ -81,18 +95,31 @@ def forget_copies(products: Iterable[Product]) -> None:
             strategy().forget(changed)
 
 
-def record_shipment(product: Product, quantity: int, cause: str) -> StockMovement:
+def record_shipment(
+    product: Product, quantity: int, cause: str, location: StockLocation | None = None
+) -> StockMovement:
     """Write into the ledger that `quantity` sold units left the building; what is for sale stays as it is.
 
     Raises:
-        IntegrityError: the cause was used before.
+        IntegrityError: the cause was used before. NotThere: the location has too few.
     """
-    return _write(product, Kind.SHIPPED, 0, cause, quantity)
+    if levels := lock_levels(product):
+        if location is None:
+            refuse_beyond_rest(product, quantity, sum(levels.values()))
+        change_level(product, location, -quantity)
+    elif location is not None:
+        raise NotThere(product.sku, location.code, quantity, 0)
+    return _write(product, Kind.SHIPPED, 0, cause, quantity, location)
 
 
 def _write(
-    product: Product, kind: StockMovement.Kind, quantity: int, cause: str, shipped: int = 0
+    product: Product,
+    kind: StockMovement.Kind,
+    quantity: int,
+    cause: str,
+    shipped: int = 0,
+    location: StockLocation | None = None,
 ) -> StockMovement:
     return StockMovement.objects.create(
-        product=product, kind=kind, quantity=quantity, shipped=shipped, cause=cause
+        product=product, kind=kind, quantity=quantity, shipped=shipped, cause=cause, location=location
     )

@@ -14,7 +14,8 @@ from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, When
 from django.db.models.functions import Coalesce
 
 from inventory.checkpoints import checkpoint
-from inventory.models import Product, StockMovement, Stocktake
+from inventory.locations import lock_levels
+from inventory.models import Product, StockLocation, StockMovement, Stocktake
 from inventory.segments import fold
 from inventory.services import change_stock
 
@@ -54,7 +55,13 @@ def with_count(products: QuerySet[Product]) -> QuerySet[Any]:
 
 @transaction.atomic
 def take_stock(
-    product: Product, counted: int, *, reason: str, reference: str, staff: Any = None
+    product: Product,
+    counted: int,
+    *,
+    reason: str,
+    reference: str,
+    location: StockLocation | None = None,
+    staff: Any = None,
 ) -> Stocktake:
     """Enter a count, and correct the stock by what it differs from the shop's own.
 
@@ -64,6 +71,7 @@ def take_stock(
         reason: why it was counted; kept with it.
         reference: names this count, 1 to 60 letters, digits, '.', '_' or '-'. The same one again changes
             nothing, so a form that is sent twice counts once.
+        location: where it was counted; None: everything that is at no location, in a shop without them all.
         staff: the user who counted, if one did.
 
     Returns:
@@ -76,19 +84,24 @@ def take_stock(
     _check(counted, reason, reference)
     fold([product])  # locks the product's row: of two counts the second sees the first
     checkpoint("locked", sku=product.sku)
-    if made := Stocktake.objects.filter(product=product, reference=reference).first():
+    if made := Stocktake.objects.filter(product=product, location=location, reference=reference).first():
         return made
     row = with_count(Product.objects.filter(pk=product.pk)).get()
-    difference = counted - row.in_building
+    levels = lock_levels(product)
+    expected = row.in_building - sum(levels.values()) if location is None else levels.get(location.pk, 0)
+    difference = counted - expected
     if difference < 0 and row.available + difference < 0:
-        raise CountTooLow(row.sku, counted, row.in_building - row.available)
+        raise CountTooLow(row.sku, counted, expected - row.available)
     checkpoint("decided", sku=product.sku)
     if difference:
-        change_stock(product, Kind.ADJUSTED, difference, f"stocktake:{reference}:{row.sku}")
+        where = f":{location.code}" if location else ""
+        cause = f"stocktake:{reference}:{row.sku}{where}"
+        change_stock(product, Kind.ADJUSTED, difference, cause, location=location)
     return Stocktake.objects.create(
         product=product,
         counted=counted,
-        expected=row.in_building,
+        expected=expected,
+        location=location,
         reason=reason,
         reference=reference,
         staff=staff,

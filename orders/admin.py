@@ -21,7 +21,7 @@ class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg] 
     """What was bought."""
 
     model = OrderItem
-    fields = ("product", "quantity", "shipped", "returned", "unit_price", "line_total")
+    fields = ("product", "name", "location", "quantity", "shipped", "returned", "unit_price", "line_total")
     readonly_fields = ("line_total",)
     extra = 0
 
@@ -35,7 +35,18 @@ class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg] 
 class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Orders with their number of units."""
 
-    list_display = ("id", "created_at", "how", "customer", "units", "lines", "total", "pay_by", "strategy")
+    list_display = (
+        "id",
+        "created_at",
+        "how",
+        "customer",
+        "units",
+        "lines",
+        "total",
+        "currency",
+        "pay_by",
+        "strategy",
+    )
     list_filter = ("state", "strategy", "created_at")
     search_fields = ("=id", "=items__product__sku", "=customer")
     search_help_text = _("Order number, SKU or customer")
@@ -121,8 +132,8 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
 class ShipmentAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """What has left the building, when, and who sent it."""
 
-    list_display = ("created_at", "order", "product", "quantity", "reference", "staff")
-    list_select_related = ("item__product", "staff")
+    list_display = ("created_at", "order", "product", "quantity", "location", "reference", "staff")
+    list_select_related = ("item__product", "location", "staff")
     search_fields = ("=item__order__id", "=item__product__sku", "=reference")
     search_help_text = _("Order number, SKU or reference")
     date_hierarchy = "created_at"

@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from inventory.admin_parts import Row, ask, is_confirmed, number, reason, too_many
 from inventory.domain import Line
+from inventory.locations import NotThere
 from orders.fulfillment import TooMany, TooManyReturned, TooManyShipped, ship, take_back
 from orders.lifecycle import AlreadyShipped, OrderUnknown, PaymentTooLate, TransitionRefused, pay
 from orders.models import Order, OrderItem
@@ -102,7 +103,8 @@ def carry_out(
 def _heads(step: Step) -> tuple[Any, ...]:
     if step.units is None:
         return (_("order"), _("state"), _("customer"), _("total"))
-    return (_("order"), _("state"), _("product"), _("bought"), _("shipped"), _("returned"), step.head)
+    known = (_("order"), _("state"), _("product"), _("location"), _("bought"), _("shipped"), _("returned"))
+    return (*known, step.head)
 
 
 def _table(orders: Iterable[Order], step: Step, request: HttpRequest) -> Iterable[Row]:
@@ -114,12 +116,13 @@ def _table(orders: Iterable[Order], step: Step, request: HttpRequest) -> Iterabl
         for item in _items(order):
             most = step.units(item)
             value = request.POST.get(_field(item), most if step.all_of_them else 0)
-            cells = (order.pk, state, item.product, item.quantity, item.shipped, item.returned)
+            where = item.location or "–"
+            cells = (order.pk, state, item.product, where, item.quantity, item.shipped, item.returned)
             yield Row(cells, _field(item), value, most)
 
 
 def _items(order: Order) -> QuerySet[OrderItem]:
-    return order.items.select_related("product")
+    return order.items.select_related("product", "location")
 
 
 def _field(item: OrderItem) -> str:
@@ -151,6 +154,10 @@ _TEXTS: dict[type[Exception], Any] = {
     AlreadyShipped: _("%(order)s is %(state)s: its units can be returned, not cancelled."),
     TransitionRefused: _("%(order)s is %(state)s, so this can't be done; nothing was changed."),
     TooManyShipped: _("%(sku)s of %(order)s: %(wanted)s can't leave, only %(open)s are still here."),
+    NotThere: _(
+        "%(sku)s of %(order)s: %(wanted)s can't leave from there, only %(there)s are there. Move or count "
+        "stock first; nothing was changed."
+    ),
     TooManyReturned: _("%(sku)s of %(order)s: %(wanted)s can't come back, only %(open)s are out."),
 }
 

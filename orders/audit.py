@@ -73,6 +73,17 @@ LAWS: Final[dict[str, str]] = {
         SELECT i.order_id::text || ':' || i.product_id, i.shipped, coalesce(sum(s.quantity), 0)
           FROM orders_orderitem i LEFT JOIN orders_shipment s ON s.item_id = i.id
          GROUP BY i.id HAVING i.shipped <> coalesce(sum(s.quantity), 0)""",
+    "levels_are_the_sum_of_movements": """
+        SELECT p.sku || ' at ' || w.code, coalesce(sum(m.units), 0), coalesce(l.units, 0)
+          FROM (SELECT product_id, location_id,
+                       sum(CASE WHEN kind IN ('received', 'adjusted') THEN quantity ELSE 0 END
+                           - shipped) AS units
+                  FROM inventory_stockmovement WHERE location_id IS NOT NULL GROUP BY 1, 2) AS m
+          FULL JOIN inventory_stocklevel l ON l.product_id = m.product_id AND l.location_id = m.location_id
+          JOIN inventory_product p ON p.id = coalesce(m.product_id, l.product_id)
+          JOIN inventory_stocklocation w ON w.id = coalesce(m.location_id, l.location_id)
+         WHERE p.sku NOT LIKE 'lab-%%' GROUP BY p.sku, w.code, l.units
+        HAVING coalesce(sum(m.units), 0) <> coalesce(l.units, 0)""",
     "stocktakes_are_in_the_ledger": _levels("missed", "fixed"),
     "reserved_is_the_sum_of_live_reservations": _levels("promised", "reserved"),
     "stock_is_not_negative": f"SELECT sku, 0, on_hand FROM ({_LEVEL}) AS level WHERE on_hand < 0",  # noqa: S608

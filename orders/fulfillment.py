@@ -15,7 +15,7 @@ from django.db.models import F
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import InvalidCart, Line, merge_lines
-from inventory.models import StockMovement
+from inventory.models import StockLocation, StockMovement
 from inventory.services import record_shipment
 from orders.events import publish
 from orders.lifecycle import OrderUnknown, TransitionRefused, items_of, move, restock
@@ -60,7 +60,14 @@ class TooManyReturned(TooMany):
     verb = "returned"
 
 
-def ship(order_id: UUID, lines: Iterable[Line] | None, reference: str, *, staff: Any = None) -> Order:
+def ship(
+    order_id: UUID,
+    lines: Iterable[Line] | None,
+    reference: str,
+    *,
+    location: StockLocation | None = None,
+    staff: Any = None,
+) -> Order:
     """Note that units of a paid order left the building.
 
     Args:
@@ -68,6 +75,7 @@ def ship(order_id: UUID, lines: Iterable[Line] | None, reference: str, *, staff:
         lines: what left; duplicates are merged. None: everything that hasn't left yet.
         reference: names the parcel, 1 to 60 letters, digits, '.', '_' or '-'. The same one again changes
             nothing, so a form that is sent twice ships once.
+        location: where all of it leaves from; None: where each item was to leave from.
         staff: the user who shipped it, if one did.
 
     Returns:
@@ -78,6 +86,7 @@ def ship(order_id: UUID, lines: Iterable[Line] | None, reference: str, *, staff:
         OrderUnknown: there is no such order.
         TransitionRefused: it isn't paid, has ended, or has left as a whole.
         TooManyShipped: more than was bought and is still here.
+        NotThere: the location has too few.
     """
     cart = None if lines is None else merge_lines(lines)
     _check(reference)
@@ -89,7 +98,7 @@ def ship(order_id: UUID, lines: Iterable[Line] | None, reference: str, *, staff:
             raise TransitionRefused(order_id, order.state, State.SHIPPED)
         items = items_of(order)
         chosen = _everything(items) if cart is None else _choose(items, cart, _allocated, TooManyShipped)
-        _send(order, chosen, reference, staff)
+        _send(order, chosen, reference, location, staff)
         _publish(order, OrderEvent.Kind.SHIPPED, chosen, reference)
         order.state = State.SHIPPED if not any(item.allocated for item in items) else State.PARTLY_SHIPPED
         move(order_id, order.state)
@@ -178,12 +187,13 @@ def _choose(
     return chosen
 
 
-def _send(order: Order, chosen: Chosen, reference: str, staff: Any) -> None:
+def _send(order: Order, chosen: Chosen, reference: str, location: StockLocation | None, staff: Any) -> None:
     for item, units in chosen:
         item.shipped += units
+        source = location or item.location
         OrderItem.objects.filter(pk=item.pk).update(shipped=F("shipped") + units)
-        Shipment.objects.create(item=item, quantity=units, reference=reference, staff=staff)
-        record_shipment(item.product, units, f"shipped:{order.pk}:{reference}:{item.product.sku}")
+        Shipment.objects.create(item=item, quantity=units, reference=reference, location=source, staff=staff)
+        record_shipment(item.product, units, f"shipped:{order.pk}:{reference}:{item.product.sku}", source)
 
 
 def _publish(order: Order, kind: OrderEvent.Kind, chosen: Chosen, reference: str) -> None:

@@ -20,6 +20,7 @@ from inventory.checkpoints import checkpoint
 from inventory.limits import uncount_units
 from inventory.models import StockMovement
 from inventory.services import change_stock
+from orders.allocation import assign_locations
 from orders.events import publish
 from orders.models import Order, OrderEvent, OrderItem
 
@@ -108,6 +109,7 @@ def mark_paid(order_id: UUID) -> bool:
     """Mark the order as paid in the current transaction; False: it is not placed, or its window has ended."""
     paid = move(order_id, State.PAID, _IN_TIME)
     if paid:
+        assign_locations(_find(order_id))
         publish(order_id, OrderEvent.Kind.PAID)
     return paid
 
@@ -169,7 +171,9 @@ def _end(order_id: UUID, to: State, *conditions: Q) -> bool:
 
 def items_of(order: Order) -> list[OrderItem]:
     """Return the order's items with their products, in the order of the products' keys."""
-    return list(OrderItem.objects.filter(order=order).select_related("product").order_by("product_id"))
+    return list(
+        OrderItem.objects.filter(order=order).select_related("product", "location").order_by("product_id")
+    )
 
 
 def restock(order: Order, units: Sequence[tuple[OrderItem, int]], cause: str, *, shipped: bool) -> None:
@@ -183,7 +187,12 @@ def restock(order: Order, units: Sequence[tuple[OrderItem, int]], cause: str, *,
     for item, quantity in units:
         left = -quantity if shipped else 0
         change_stock(
-            item.product, StockMovement.Kind.RESTOCKED, quantity, cause + item.product.sku, shipped=left
+            item.product,
+            StockMovement.Kind.RESTOCKED,
+            quantity,
+            cause + item.product.sku,
+            shipped=left,
+            location=item.location if shipped else None,
         )
         released = 0 if shipped else quantity
         OrderItem.objects.filter(pk=item.pk).update(

@@ -10,7 +10,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from inventory.models import Product
+from inventory.models import Product, StockLocation, shop_currency
 
 
 class Order(models.Model):
@@ -43,6 +43,7 @@ class Order(models.Model):
     )
     # Wide enough for the largest order: MAX_LINES lines of MAX_QUANTITY units at the highest price.
     total = models.DecimalField(_("total"), max_digits=18, decimal_places=2)
+    currency = models.CharField(_("currency"), max_length=3, default=shop_currency, db_default="EUR")
     strategy = models.CharField(_("strategy"), max_length=40, help_text=_("How the stock was taken."))
     created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False, db_index=True)
 
@@ -90,6 +91,23 @@ class OrderItem(models.Model):
     product = models.ForeignKey(
         Product, on_delete=models.PROTECT, related_name="order_items", verbose_name=_("product")
     )
+    location = models.ForeignKey(
+        StockLocation,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="order_items",
+        db_index=False,  # it is chosen after the sale, which mustn't pay for an index
+        verbose_name=_("location"),
+        help_text=_("Where it leaves from; chosen when the order is paid."),
+    )
+    name = models.CharField(
+        _("name"),
+        max_length=200,
+        default="",
+        db_default="",
+        help_text=_("Of the product when it was ordered."),
+    )
     quantity = models.PositiveIntegerField(_("quantity"))
     returned = models.PositiveIntegerField(
         _("returned"), default=0, db_default=0, help_text=_("Units that went back into the stock.")
@@ -109,6 +127,11 @@ class OrderItem(models.Model):
         ordering = ("pk",)
         verbose_name = _("item")
         verbose_name_plural = _("items")
+        indexes = (
+            models.Index(
+                fields=("location", "product"), condition=Q(location__isnull=False), name="item_of_location"
+            ),
+        )
         constraints = (
             models.UniqueConstraint(name="item_product_once_an_order", fields=("order", "product")),
             models.CheckConstraint(name="item_quantity_positive", condition=Q(quantity__gt=0)),
@@ -144,6 +167,14 @@ class Shipment(models.Model):
         OrderItem, on_delete=models.PROTECT, related_name="shipments", verbose_name=_("item")
     )
     quantity = models.PositiveIntegerField(_("quantity"))
+    location = models.ForeignKey(
+        StockLocation,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="shipments",
+        verbose_name=_("location"),
+    )
     reference = models.CharField(
         _("reference"), max_length=60, help_text=_("Of the parcel; nothing leaves twice.")
     )

@@ -35,13 +35,13 @@ _MOMENT = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'
 _WANTED = """
 wanted AS (
     SELECT *, created_at + pay_within * interval '1 second' AS pay_by
-      FROM json_to_recordset(%s) AS t(id uuid, total numeric, strategy text, customer text,
-                                      scope text, pay_within double precision),
+      FROM json_to_recordset(%s) AS t(id uuid, total numeric, currency text, strategy text,
+                                      customer text, scope text, pay_within double precision),
            statement_timestamp() AS created_at),
 given AS (
     SELECT * FROM json_to_recordset(%s) AS t(id uuid, scope text, key text, fingerprint text, body jsonb)),
 wish AS (
-    SELECT * FROM json_to_recordset(%s) AS t(id uuid, product_id bigint, sku text, quantity int,
+    SELECT * FROM json_to_recordset(%s) AS t(id uuid, product_id bigint, sku text, name text, quantity int,
                                              unit_price numeric))"""
 
 _WRITTEN = f"""
@@ -55,15 +55,15 @@ kept AS (
 fresh AS (
     SELECT * FROM wanted WHERE id NOT IN (SELECT id FROM given) OR id IN (SELECT order_id FROM kept)),
 placed AS (
-    INSERT INTO orders_order (id, state, total, strategy, customer, scope, pay_by, created_at)
-    SELECT id, 'placed', total, strategy, customer, scope, pay_by, created_at FROM fresh),
+    INSERT INTO orders_order (id, state, total, currency, strategy, customer, scope, pay_by, created_at)
+    SELECT id, 'placed', total, currency, strategy, customer, scope, pay_by, created_at FROM fresh),
 event AS (
     INSERT INTO orders_orderevent (order_id, kind, data, created_at, due_at)
     SELECT id, 'placed', '{{}}', created_at, created_at FROM fresh),
 line AS (SELECT wish.*, created_at FROM wish JOIN fresh USING (id)),
 item AS (
-    INSERT INTO orders_orderitem (order_id, product_id, quantity, unit_price)
-    SELECT id, product_id, quantity, unit_price FROM line),
+    INSERT INTO orders_orderitem (order_id, product_id, name, quantity, unit_price)
+    SELECT id, product_id, name, quantity, unit_price FROM line),
 moved AS (
     INSERT INTO inventory_stockmovement (product_id, kind, quantity, cause, created_at)
     SELECT product_id, 'sold', -quantity, 'order:' || id || ':' || sku, created_at FROM line)"""  # noqa: S608
@@ -71,8 +71,9 @@ moved AS (
 _ORDERS = f"WITH {_WANTED}, {_WRITTEN} SELECT id, created_at FROM fresh"  # noqa: S608
 
 # Rows are locked in primary-key order before one is changed. `lock_timeout` ends with this statement: it is
-# a transaction of its own. If a product has too little by now, costs something else, or has got a limit, the
-# guard divides by zero: an error is the only way for a statement to undo what it has written.
+# a transaction of its own. If a product has too little by now, costs something else, has got a limit, or is
+# not for sale any more, the guard divides by zero: an error is the only way for a statement to undo what it
+# has written.
 _SALE = f"""
 WITH {_WANTED}, {_WRITTEN},
 taken AS (SELECT product_id, sum(quantity)::int AS units, min(unit_price) AS price FROM wish GROUP BY 1),
@@ -84,7 +85,7 @@ stock AS (
     UPDATE inventory_product AS product SET on_hand = on_hand - units, version = version + 1
       FROM taken JOIN locked ON locked.id = product_id
      WHERE product.id = locked.id AND on_hand - reserved >= units AND product.price = taken.price
-       AND customer_limit IS NULL
+       AND customer_limit IS NULL AND active
     RETURNING product.id),
 bought AS (
     INSERT INTO inventory_customerpurchase AS had (customer, product_id, units)
@@ -144,6 +145,7 @@ class Receipt:
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     created_at: datetime | None = None
     total: Decimal | None = None
+    currency: str = ""
     body: dict[str, Any] = field(default_factory=dict)
     watched: tuple[int, ...] = ()
     progress: SaleProgress = field(default_factory=SaleProgress)
@@ -152,6 +154,7 @@ class Receipt:
         """Compute what the order costs, and the answer to its client, but for its dates."""
         bought = [products[line.sku] for line in self.cart]
         self.watched = tuple(p.pk for p in bought if p.low_stock_threshold is not None)
+        self.currency = bought[0].currency
         self.total = sum((products[line.sku].price * line.quantity for line in self.cart), Decimal(0))
         self.body = {
             "id": str(self.id),
@@ -188,6 +191,7 @@ class Receipt:
         order = Order(
             id=self.id,
             total=self.total,
+            currency=self.currency,
             strategy=self.strategy,
             customer=self.customer,
             scope=self.scope,
@@ -298,6 +302,7 @@ def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[
         {
             "id": r.id,
             "total": r.total,
+            "currency": r.currency,
             "strategy": r.strategy,
             "customer": r.customer,
             "scope": r.scope,
@@ -310,6 +315,7 @@ def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[
             "id": r.id,
             "product_id": products[line.sku].pk,
             "sku": line.sku,
+            "name": products[line.sku].name,
             "quantity": line.quantity,
             "unit_price": products[line.sku].price,
         }

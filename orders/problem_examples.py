@@ -34,6 +34,11 @@ _EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "One customer may have 2 of ticket; nothing was ordered.",
         {"sku": "ticket", "limit": 2, "bought": 1, "requested": 2},
     ),
+    "not-for-sale": ("lamp can't be ordered; nothing was ordered.", {"skus": ["lamp"]}),
+    "mixed-currencies": (
+        "Prices are in EUR, USD; nothing was ordered.",
+        {"currencies": {"mug": "EUR", "poster": "USD"}},
+    ),
     "reservation-gone": ("The reservation is expired.", {"state": "expired"}),
     "payment-too-late": ("The order is expired; nothing was sold.", {"state": "expired"}),
     "order-state": ("The order is cancelled.", {"state": "cancelled"}),

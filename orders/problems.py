@@ -19,7 +19,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_noop
 from django.views.decorators.csrf import csrf_exempt
 
-from inventory.domain import Busy, InvalidCart, LimitReached, SoldOut
+from inventory.domain import Busy, InvalidCart, LimitReached, MixedCurrencies, NotForSale, SoldOut
 from inventory.progress import DatabaseUnavailable, OutcomeUnknown, failures, refused_by_server
 from inventory.reservations import ReservationGone
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
@@ -69,6 +69,23 @@ LIMIT = ProblemType(
     gettext_noop(
         "A final answer: nothing was ordered. The members sku, limit, bought and requested say why. Where "
         "customer is missing, send who buys."
+    ),
+)
+NOT_FOR_SALE = ProblemType(
+    "not-for-sale",
+    HTTPStatus.CONFLICT,
+    gettext_noop("Not for sale"),
+    gettext_noop(
+        "The member skus names products that can't be ordered at present. Take them out of the order."
+    ),
+)
+MIXED_CURRENCIES = ProblemType(
+    "mixed-currencies",
+    HTTPStatus.CONFLICT,
+    gettext_noop("Prices in several currencies"),
+    gettext_noop(
+        "An order has one total, in one currency. The member currencies has each product's: order those "
+        "of each currency apart."
     ),
 )
 RESERVATION_GONE = ProblemType(
@@ -197,6 +214,8 @@ PROBLEM_TYPES = (
     METHOD,
     SOLD_OUT,
     LIMIT,
+    NOT_FOR_SALE,
+    MIXED_CURRENCIES,
     RESERVATION_GONE,
     TOO_LATE,
     ORDER_STATE,
@@ -284,6 +303,20 @@ def _(error: LimitReached) -> Problem:
     members = {name: getattr(error, name) for name in ("sku", "limit", "bought", "requested")}
     return Problem(
         LIMIT, f"One customer may have {error.limit} of {error.sku}; nothing was ordered.", **members
+    )
+
+
+@problem_of.register
+def _(error: NotForSale) -> Problem:
+    skus = ", ".join(error.skus)
+    return Problem(NOT_FOR_SALE, f"{skus} can't be ordered; nothing was ordered.", skus=list(error.skus))
+
+
+@problem_of.register
+def _(error: MixedCurrencies) -> Problem:
+    named = ", ".join(sorted(set(error.currencies.values())))
+    return Problem(
+        MIXED_CURRENCIES, f"Prices are in {named}; nothing was ordered.", currencies=error.currencies
     )
 
 

@@ -33,7 +33,7 @@ def products_for_sale(after: str = "") -> QuerySet[Any]:
         after: the last SKU of the page before; empty for the first page.
     """
     # Filtered by SKU rather than cut by offset: a page stays the same while products come and go before it.
-    products = Product.objects.filter(sku__gt=after).exclude(sku__startswith=LAB_PREFIX)
+    products = Product.objects.filter(sku__gt=after, active=True).exclude(sku__startswith=LAB_PREFIX)
     return in_all(products).order_by("sku")[:PAGE]
 
 

@@ -24,7 +24,16 @@ def page_of(product: Product) -> str:
 def form(**changes: object) -> dict[str, object]:
     """Return what the browser sends."""
     inline = {f"movements-{name}": 0 for name in ("TOTAL_FORMS", "INITIAL_FORMS")}
-    return {"name": "Mug", "price": "2.50", "change_by": "", "cause": "", **inline, **changes}
+    return {
+        "name": "Mug",
+        "price": "2.50",
+        "currency": "EUR",
+        "active": "on",
+        "change_by": "",
+        "cause": "",
+        **inline,
+        **changes,
+    }
 
 
 def test_the_list_shows_stock_sales_and_value(admin_client):
@@ -65,7 +74,7 @@ def test_the_list_asks_the_same_number_of_queries_for_any_number_of_products(
 
 def test_a_new_product_comes_with_its_movement(admin_client):
     """The first stock typed into the form is received, not just written down."""
-    answer = admin_client.post(ADD, {"sku": "mug", "name": "Mug", "price": "2.50", "change_by": "12"})
+    answer = admin_client.post(ADD, form(sku="mug", change_by="12"))
     assert answer.status_code == 302
     assert books("mug").balanced
     assert books("mug").left == 12

@@ -104,7 +104,14 @@ def test_a_product_has_its_rules(admin_client, order):
     """Threshold, limit and strategy are set on its page; a strategy that oversells is refused."""
     product = Product.objects.get()
     address = reverse("admin:inventory_product_change", args=[product.pk])
-    sent = {"name": "Mug", "price": "2.50", "low_stock_threshold": "9", "customer_limit": "3"}
+    sent = {
+        "name": "Mug",
+        "price": "2.50",
+        "currency": "EUR",
+        "active": "on",
+        "low_stock_threshold": "9",
+        "customer_limit": "3",
+    }
     sent |= {"movements-TOTAL_FORMS": "0", "movements-INITIAL_FORMS": "0"}
     assert "row_lock" in admin_client.post(address, {**sent, "strategy": "lost_update"}).content.decode()
     assert admin_client.post(address, {**sent, "strategy": "row_lock"}).status_code == 302

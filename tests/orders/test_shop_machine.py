@@ -159,6 +159,7 @@ class Shop(RuleBasedStateMachine):
         elif key in self.keys:
             with pytest.raises(RepeatedKey):
                 checkout(lines, strategy=way, key=named)
+            self.fold(way)  # what was refused may have been reserved, and is spread over rows
         else:
             self.keys.add(key)
             self.note(lines, checkout(lines, strategy=way, key=named))
@@ -174,6 +175,7 @@ class Shop(RuleBasedStateMachine):
             try:
                 order = checkout(lines, strategy=way)
             except (Crash, SoldOut):
+                self.fold(way)
                 return
         self.note(lines, order)  # it never came to that step
         self.fold(way)
@@ -350,9 +352,8 @@ class Shop(RuleBasedStateMachine):
     def die(self, order, cart, product):
         """Killed before its commit, no step of an order, a reservation or a count has done anything."""
         state, row = self.states[order], Product.objects.get(sku=self.skus[product])
-        steps: list[tuple[str, Callable[[], object]]] = [
-            ("decided", partial(take_stock, row, 99, reason="x", reference=f"die-{next(self.causes)}"))
-        ]
+        count_it = partial(take_stock, row, 99, reason="x", reference=f"die-{next(self.causes)}")
+        steps: list[tuple[str, Callable[[], object]]] = [("decided", count_it)]
         if state == "placed" and order not in self.unpaid:
             steps.append(("written", partial(lifecycle.pay, order)))
         if state in ("placed", "paid"):
@@ -370,6 +371,7 @@ class Shop(RuleBasedStateMachine):
         """A buyer that is killed between its two transactions leaves a claim: the reconciler returns it."""
         lines = self.lines(cart)
         if self.is_refused(lines, way):
+            self.refused(lines, lambda: checkout(lines, strategy=way))
             return
         with patch("inventory.pending_claims.give_back"), crash_at("recorded"), pytest.raises(Crash):
             checkout(lines, strategy=way)
@@ -409,7 +411,8 @@ class Shop(RuleBasedStateMachine):
     def is_refused(self, lines, way):
         """Return whether a sale is refused; before it is, what has run out is freed."""
         if STRATEGIES[way].keeps_stock:
-            self.sweep()  # it refuses by a copy that only the sweep brings up to date
+            self.sweep()  # it refuses by a copy that only the sweep brings up to date …
+            self.fold(way)  # … and that other ways of selling don't tell
         if self.shortages(lines):
             self.free_late({line.sku for line in lines})
         return bool(self.shortages(lines))

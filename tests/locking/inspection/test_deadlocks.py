@@ -23,7 +23,7 @@ from locking import (
 from locking.backends.base import Busy
 from locking.backends.memory import STORES
 from locking.core.handler import locks
-from locking.core.waits import WAITS
+from locking.core.waits import PUBLISH_AFTER, WAITS
 from locking.exceptions import LockLost
 from locking.inspection import audit, deadlocks, heartbeat
 from locking.inspection.held import waiters
@@ -672,4 +672,4 @@ def test_further_looks_come_every_three_seconds(monkeypatch):
     for watch._looks in range(4):
         times.append(watch._due())
     assert times == pytest.approx([1.25, 4.25, 7.25, 10.25])
-    assert deadlocks.PUBLISH_AFTER < times[0] < FOUND_WITHIN
+    assert PUBLISH_AFTER < times[0] < FOUND_WITHIN

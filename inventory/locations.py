@@ -1,0 +1,138 @@
+"""Several warehouses: how many units are where, and which one a line leaves from.
+
+Locations are about what is in the building, not about what is for sale: a sale knows none of them, and stays
+one statement. A level is changed together with its movement. Units of no location are the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, Sum
+from django.utils.module_loading import import_string
+
+from inventory.models import Product, StockLevel, StockLocation, StockMovement
+
+
+class NotThere(ValueError):
+    """A location has fewer units than are to leave it.
+
+    Args:
+        sku: the product. location: its code; empty for units of no location. wanted: units that are to leave.
+        there: units that are there.
+    """
+
+    def __init__(self, sku: str, location: str, wanted: int, there: int) -> None:
+        self.sku, self.location, self.wanted, self.there = sku, location, wanted, there
+        where = f"at {location}" if location else "without a location"
+        super().__init__(
+            f"{sku}: {wanted} are to leave, and only {there} are {where}; name another location, or move or "
+            "count stock first"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with all four."""
+        return type(self), (self.sku, self.location, self.wanted, self.there)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A location that could serve a line: `units` of the product are there and promised to no other line."""
+
+    location: StockLocation
+    units: int
+
+
+Rule = Callable[[Product, int, Sequence[Offer]], StockLocation | None]
+
+
+def first_with_enough(product: Product, quantity: int, offers: Sequence[Offer]) -> StockLocation | None:
+    """Return the first location, by priority, that has the whole line; failing that, the fullest.
+
+    Args:
+        product: what is to leave. quantity: units of the line.
+        offers: the active locations with some of it, in the order of their priorities.
+    """
+    for offer in offers:
+        if offer.units >= quantity:
+            return offer.location
+    return max(offers, key=lambda offer: offer.units).location if offers else None
+
+
+def rule() -> Rule:
+    """Return what chooses a line's location: the setting STOCK_LOCATION_RULE names it."""
+    chosen: Rule = import_string(settings.STOCK_LOCATION_RULE)
+    return chosen
+
+
+def change_level(product: Product, location: StockLocation | None, units: int) -> None:
+    """Add `units` (negative: take) at a location, in the transaction that writes their movement.
+
+    Raises:
+        NotThere: fewer are there.
+    """
+    if location is None or not units:
+        return
+    level, _ = StockLevel.objects.get_or_create(product=product, location=location)
+    enough = StockLevel.objects.filter(pk=level.pk, units__gte=-units)
+    if not enough.update(units=F("units") + units):
+        level.refresh_from_db()
+        raise NotThere(product.sku, location.code, -units, level.units)
+
+
+def lock_levels(product: Product) -> dict[int, int]:
+    """Lock the levels of a product until the transaction ends; return their units by location."""
+    levels = StockLevel.objects.select_for_update().filter(product=product).order_by("pk")
+    return {level.location_id: level.units for level in levels}
+
+
+def located(product: Product) -> int:
+    """Return the units of a product that are at a location."""
+    return int(StockLevel.objects.filter(product=product).aggregate(total=Sum("units", default=0))["total"])
+
+
+@transaction.atomic
+def move_stock(
+    product: Product,
+    units: int,
+    source: StockLocation | None,
+    target: StockLocation | None,
+    reference: str,
+) -> None:
+    """Carry `units` from one location to another; None stands for units of no location.
+
+    Args:
+        product: what is carried. units: more than none. source, target: two different ones.
+        reference: names the transfer; nothing is carried twice.
+
+    Raises:
+        ValueError: units or locations can't be. NotThere: the source has fewer.
+        IntegrityError: the reference was used before.
+    """
+    if units < 1 or source == target:
+        raise ValueError(f"{units} units from {source} to {target}: carry at least 1, between two locations")
+    levels = lock_levels(product)
+    if source is None:
+        refuse_beyond_rest(product, units, sum(levels.values()))
+    for location, left, way in ((source, units, "from"), (target, -units, "to")):
+        change_level(product, location, -left)
+        StockMovement.objects.create(
+            product=product,
+            kind=StockMovement.Kind.MOVED,
+            quantity=0,
+            shipped=left,
+            location=location,
+            cause=f"moved:{reference}:{way}:{product.sku}",
+        )
+
+
+def refuse_beyond_rest(product: Product, units: int, located_units: int) -> None:
+    """Raise NotThere unless so many units of no location are in the building; the levels are locked."""
+    from inventory.stocktake import with_count  # it changes stock, which changes levels
+
+    rest = with_count(Product.objects.filter(pk=product.pk)).get().in_building - located_units
+    if rest < units:
+        raise NotThere(product.sku, "", units, rest)

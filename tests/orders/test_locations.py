@@ -1,0 +1,199 @@
+"""Several warehouses: a line is given one when its order is paid, and leaves from there."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.db import IntegrityError
+
+from inventory.domain import Line
+from inventory.locations import NotThere, Offer, first_with_enough, move_stock
+from inventory.models import Product, StockLevel, StockLocation, StockMovement
+from inventory.services import change_stock
+from inventory.stocktake import take_stock, with_count
+from orders.audit import audit
+from orders.fulfillment import ship, take_back
+from orders.lifecycle import cancel, pay
+from orders.models import Order, Shipment
+from orders.services import checkout
+from tests.factories import ProductFactory
+from tests.inventory.interleaving import buyers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def mug():
+    """Nine mugs: four in the north, five in the south, which comes second."""
+    product = ProductFactory.create(sku="mug", on_hand=0)
+    for code, priority, units in (("north", 1, 4), ("south", 2, 5)):
+        location = StockLocation.objects.create(code=code, priority=priority)
+        change_stock(product, StockMovement.Kind.RECEIVED, units, f"note:{code}", location=location)
+    return product
+
+
+def at(code: str) -> StockLocation:
+    """Return a location."""
+    return StockLocation.objects.get(code=code)
+
+
+def there() -> dict[str, int]:
+    """Return the mugs at each location."""
+    return dict(StockLevel.objects.values_list("location__code", "units"))
+
+
+def bought(quantity: int) -> Order:
+    """Return a paid order of mugs."""
+    return pay(checkout([Line("mug", quantity)], "row_lock").pk)
+
+
+def source(order: Order) -> str | None:
+    """Return the code of the location that the order's item leaves from."""
+    location = order.items.get().location
+    return location.code if location else None
+
+
+def test_a_line_leaves_from_the_first_location_that_has_it_whole(mug):
+    """Three from the north; five don't fit there any more, nor in what is left: they come from the south."""
+    first, second = bought(3), bought(4)
+    assert (source(first), source(second)) == ("north", "south")
+    for number, order in enumerate((first, second)):
+        ship(order.pk, None, f"parcel-{number}")
+    assert there() == {"north": 1, "south": 1}
+    sources = Shipment.objects.order_by("pk").values_list("location__code", flat=True)
+    assert list(sources) == ["north", "south"]
+    assert audit() == []
+
+
+def test_what_is_promised_to_a_line_is_not_offered_to_the_next(mug):
+    """Both want four: the north has them, but for one of the orders only."""
+    assert [source(bought(4)), source(bought(4))] == ["north", "south"]
+
+
+def test_two_payments_at_once_do_not_promise_the_same_units(mug):
+    """B waits for A's payment, and sees what that was given."""
+    orders = [checkout([Line("mug", 4)], "row_lock") for _ in range(2)]
+    with buyers() as start:
+        a = start("A", partial(pay, orders[0].pk), "written").reaches("written")
+        b = start("B", partial(pay, orders[1].pk))
+        assert b.ends_or_waits() == "waits"
+        a.ends()
+        assert b.ends().error is None
+    assert [source(order) for order in orders] == ["north", "south"]
+
+
+def test_a_cancelled_order_gives_its_promise_back(mug):
+    """Units that never left can be promised to the next line."""
+    cancel(bought(4).pk)
+    assert source(bought(4)) == "north"
+    assert audit() == []
+
+
+def test_a_sale_asks_no_location(mug, django_assert_num_queries):
+    """As many statements as in a shop without any: it is decided when the order is paid."""
+    with django_assert_num_queries(6):
+        checkout([Line("mug", 1)], "row_lock")
+
+
+def test_a_return_comes_back_to_where_it_left_from(mug):
+    """Four of the south, one of which is there again."""
+    bought(4)
+    order = bought(4)
+    ship(order.pk, None, "out")
+    take_back(order.pk, [Line("mug", 1)], "back")
+    assert there() == {"north": 4, "south": 2}
+    assert audit() == []
+
+
+def test_a_location_that_lacks_the_units_ships_nothing(mug):
+    """Moved away meanwhile: what is there, what is wanted and the way out are said; nothing has left."""
+    order = bought(3)
+    move_stock(mug, 2, at("north"), at("south"), "van-1")
+    with pytest.raises(NotThere, match="3 are to leave, and only 2 are at north") as refused:
+        ship(order.pk, None, "parcel")
+    assert str(copy.copy(refused.value)) == str(refused.value)
+    assert (Order.objects.get().state, there()) == ("paid", {"north": 2, "south": 7})
+    ship(order.pk, None, "parcel", location=at("south"))
+    assert (there(), audit()) == ({"north": 2, "south": 4}, [])
+
+
+def test_an_inactive_location_is_given_no_line(mug):
+    """What is promised already may still leave from it."""
+    first = bought(1)
+    StockLocation.objects.filter(code="north").update(active=False)
+    assert source(bought(1)) == "south"
+    assert ship(first.pk, None, "parcel").state == "shipped"
+
+
+def test_another_rule_can_be_set(mug, settings):
+    """STOCK_LOCATION_RULE names it; here it is the last one."""
+    settings.STOCK_LOCATION_RULE = "tests.orders.test_locations.the_last"
+    assert source(bought(1)) == "south"
+
+
+def the_last(product, quantity, offers):
+    """Choose the last location."""
+    return offers[-1].location
+
+
+def test_a_rule_that_cannot_be_imported_is_an_error_of_the_check(settings):
+    """The name is said before an order is paid."""
+    settings.STOCK_LOCATION_RULE = "shop.no_such_rule"
+    with pytest.raises(SystemCheckError, match=r"shop\.no_such_rule"):
+        call_command("check")
+
+
+def test_the_rule_takes_the_fullest_where_none_has_enough():
+    """Three, five: a line of nine leaves from the five, and the rest from wherever it is sent."""
+    few, many = StockLocation(code="few"), StockLocation(code="many")
+    offers = [Offer(few, 3), Offer(many, 5)]
+    assert first_with_enough(Product(), 4, offers) is many
+    assert first_with_enough(Product(), 3, offers) is few
+    assert first_with_enough(Product(), 9, offers) is many
+    assert first_with_enough(Product(), 1, []) is None
+
+
+def test_a_shop_without_locations_needs_none():
+    """Lines have no location, and leave all the same."""
+    ProductFactory.create(sku="mug")
+    order = bought(2)
+    assert source(order) is None
+    assert ship(order.pk, None, "parcel").state == "shipped"
+
+
+def test_units_of_no_location_are_the_rest(mug):
+    """Two came without one: they are counted apart, carried to the north, and no third leaves from there."""
+    change_stock(mug, StockMovement.Kind.RECEIVED, 2, "note:rest")
+    with pytest.raises(NotThere, match="only 2 are without a location"):
+        move_stock(mug, 3, None, at("north"), "van-1")
+    move_stock(mug, 2, None, at("north"), "van-1")
+    with pytest.raises(IntegrityError):
+        move_stock(mug, 1, at("north"), None, "van-1")
+    assert there() == {"north": 6, "south": 5}
+    assert with_count(Product.objects.all()).get().in_building == 11
+    assert audit() == []
+
+
+@pytest.mark.parametrize(("units", "target"), [(0, "south"), (1, "north")])
+def test_a_transfer_that_cannot_be(mug, units, target):
+    """None, or from a location to itself."""
+    with pytest.raises(ValueError, match="carry at least 1"):
+        move_stock(mug, units, at("north"), at(target), "van-1")
+
+
+def test_each_location_is_counted_apart(mug):
+    """Three are in the north where four must be; the south is as it was."""
+    made = take_stock(mug, 3, reason="yearly", reference="n", location=at("north"))
+    assert (made.expected, there()) == (4, {"north": 3, "south": 5})
+    assert take_stock(mug, 0, reason="yearly", reference="rest").expected == 0
+    assert (Product.objects.get().on_hand, audit()) == (8, [])
+
+
+def test_a_delivery_to_the_wrong_level_is_found(mug):
+    """The audit compares each level with its movements."""
+    StockLevel.objects.filter(location__code="north").update(units=9)
+    assert [(row.law, row.what) for row in audit()] == [("levels_are_the_sum_of_movements", "mug at north")]
