@@ -19,7 +19,9 @@ from django.utils.module_loading import import_string
 from config.server import HOST
 
 MANIFEST = ManifestFilesMixin.manifest_name
-KEEP_CONNECTIONS = "600"  # seconds
+SERVED = {"CONN_MAX_AGE": "600", "SOLD_OUT_MEMORY": "0.25"}
+"""Settings, in seconds, for processes that serve for long; the environment may name others."""
+
 THREADS = 16
 WORKERS = 2
 
@@ -113,7 +115,7 @@ def main(arguments: list[str]) -> None:
     collect_static()
     share_metrics()
     print(greeting(port, debug=settings.DEBUG), flush=True)
-    os.environ.setdefault("CONN_MAX_AGE", KEEP_CONNECTIONS)
+    os.environ.update(SERVED | os.environ)
     os.execv(sys.executable, server(port))  # noqa: S606  Ctrl-C and signals must reach the server itself
 
 

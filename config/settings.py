@@ -162,7 +162,9 @@ CHECKOUT_RATE_PER_ADDRESS = env.int(
     "CHECKOUT_RATE_PER_ADDRESS", default=10 * CHECKOUT_RATE
 )  # by all customers
 CHECKOUT_RATE_STORAGE = env.str("CHECKOUT_RATE_STORAGE", default=as_rate_storage(REDIS_URL, REDIS_CLUSTER))
-SOLD_OUT_KEPT = env.float("SOLD_OUT_KEPT", default=0.0)  # seconds for which a refusal is given again unasked
+SOLD_OUT_MEMORY = env.float(
+    "SOLD_OUT_MEMORY", default=0.0
+)  # seconds; see `inventory.sold_out_memory`; 0 = off
 IDEMPOTENCY_KEY_REQUIRED = env.bool("IDEMPOTENCY_KEY_REQUIRED", default=False)  # by `POST /checkout/`
 IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for which a key is known
 

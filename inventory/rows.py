@@ -68,11 +68,20 @@ def busy_when_locked_out() -> Iterator[None]:
         raise Busy(f"the stock's rows stayed locked: {str(error).splitlines()[0]}") from error
 
 
+def check_connection() -> None:
+    """Find out whether the connection still works, before a lock is held on which others wait meanwhile."""
+    connection.close_if_health_check_failed()
+
+
 def limit_row_waits(wait: float) -> None:
     """Let no statement of this transaction wait for a row lock longer than `wait` seconds."""
     # LOCAL: it ends with the transaction and can't leak into the next user of a pooled connection.
     with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{max(1, round(wait * 1000))}ms"])
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [_milliseconds(wait)])
+
+
+def _milliseconds(wait: float) -> str:
+    return f"{max(1, round(wait * 1000))}ms"
 
 
 def _refuse_silent_rollback() -> None:
@@ -93,13 +102,17 @@ def find_products(lines: Sequence[Line]) -> dict[str, Product]:
     return _by_sku(Product.objects.all(), lines)
 
 
-def read_products(lines: Sequence[Line]) -> dict[str, Product]:
+def read_products(lines: Sequence[Line], wait: float | None = None) -> dict[str, Product]:
     """Read the stock of a sale: the products of `lines` by SKU, as they are now and unlocked.
+
+    Args:
+        lines: the cart.
+        wait: seconds; no statement of this transaction waits for a row lock longer. Said in the same request.
 
     Raises:
         UnknownProduct: naming every SKU that there isn't.
     """
-    products = find_products(lines)
+    products = _required(lines, _look([line.sku for line in lines], wait))
     _tell_read(products)
     return products
 
@@ -136,7 +149,10 @@ def _tell_read(products: Products) -> None:
 
 
 def _by_sku(products: QuerySet[Product], lines: Sequence[Line]) -> dict[str, Product]:
-    found = _found(products, (line.sku for line in lines))
+    return _required(lines, _found(products, (line.sku for line in lines)))
+
+
+def _required(lines: Sequence[Line], found: dict[str, Product]) -> dict[str, Product]:
     missing = [line.sku for line in lines if line.sku not in found]
     if missing:
         raise UnknownProduct(missing)
@@ -186,16 +202,25 @@ FROM unnest(%s::bigint[], %s::integer[]) AS taken (id, units) WHERE product.id =
 # This is all that a refusal costs, and the ORM takes longer to write it than the server to answer.
 _COLUMNS = [field.attname for field in Product._meta.concrete_fields]
 _READ = f"SELECT {', '.join(_COLUMNS)} FROM inventory_product WHERE sku = ANY(%s)"  # noqa: S608
+_READ_AND_LIMIT = _READ.replace(" FROM", ", set_config('lock_timeout', %s, true) FROM")
 
 
 def read_those_there_are(skus: Iterable[str]) -> dict[str, Product]:
     """Return the products of `skus` that there are, as they are now and unlocked."""
-    with prepared_cursor() as cursor:
-        cursor.execute(_READ, [list(skus)])
-        found = [Product.from_db(connection.alias, _COLUMNS, row) for row in cursor.fetchall()]
-    products = {product.sku: product for product in found}
+    products = _look(skus)
     _tell_read(products)
     return products
+
+
+def _look(skus: Iterable[str], wait: float | None = None) -> dict[str, Product]:
+    with prepared_cursor() as cursor:
+        if wait is None:
+            cursor.execute(_READ, [list(skus)])
+        else:
+            cursor.execute(_READ_AND_LIMIT, [_milliseconds(wait), list(skus)])
+        rows = [row[: len(_COLUMNS)] for row in cursor.fetchall()]
+    found = [Product.from_db(connection.alias, _COLUMNS, row) for row in rows]
+    return {product.sku: product for product in found}
 
 
 def lock_those_there_are(skus: Iterable[str]) -> dict[str, Product]:
@@ -233,10 +258,17 @@ def save_all(lines: Sequence[Line], products: Products) -> None:
     checkpoint("written")
 
 
+_SUBTRACT = """
+UPDATE inventory_product SET on_hand = on_hand - %s, version = version + 1
+ WHERE id = %s AND on_hand >= reserved + %s
+"""
+
+
 def subtract(product: Product, quantity: int) -> bool:
     """Take `quantity` units in one conditional UPDATE; False, and nothing changed, when there are fewer."""
-    enough = Product.objects.filter(pk=product.pk, on_hand__gte=F("reserved") + quantity)
-    return enough.update(on_hand=F("on_hand") - quantity, version=F("version") + 1) == 1
+    with prepared_cursor() as cursor:
+        cursor.execute(_SUBTRACT, [quantity, product.pk, quantity])
+        return bool(cursor.rowcount == 1)
 
 
 def subtract_all(lines: Sequence[Line], products: Products) -> None:

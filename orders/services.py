@@ -18,10 +18,10 @@ from inventory.low_stock import notice_low_stock
 from inventory.models import Product
 from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, OutcomeUnknown
 from inventory.rows import refuse
+from inventory.sold_out_memory import sold_out_memory
 from inventory.strategies import Sale, Strategy, get_strategy
 from orders.models import Order
 from orders.order_writer import ClientKey, Receipt, sell_many, write_many
-from orders.refusal_cache import remembered
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def place(
     basket = merge_in_order(lines)
     cart = tuple(sorted(basket))
     receipt = Receipt(cart, "", customer, _payment_window(), key, scope)
-    with remembered(cart), _outcome_of(receipt):
+    with _remembering(cart), _outcome_of(receipt):
         seller = get_strategy(_strategy_of(cart) if strategy is None else strategy)
         receipt.strategy = seller.name
         sale = _sale(receipt, basket)
@@ -87,6 +87,18 @@ def place(
         _despite_overdue(cart, partial(_sell, seller, sale), refusals)
     tell_low_stock(receipt)
     return receipt
+
+
+@contextmanager
+def _remembering(cart: tuple[Line, ...]) -> Iterator[None]:
+    """Refuse a cart that is known to be sold out, and have a refusal of the block remembered."""
+    if known := sold_out_memory.shortages(cart):
+        raise SoldOut(known, promised=False)
+    try:
+        yield
+    except SoldOut as refused:
+        sold_out_memory.watch(shortage.sku for shortage in refused.shortages)
+        raise
 
 
 @contextmanager

@@ -14,7 +14,8 @@ KEPT = {
     "django_content_type",
     "auth_permission",
 }  # what migrations wrote, and post_migrate would write anew
-GUARDED = "SELECT tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal"
+# Bit 8 of `tgtype`: the trigger fires on DELETE.
+GUARDED = "SELECT tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal AND tgtype & 8 <> 0"
 
 LOCK_ALL = """
 DO $$
@@ -46,7 +47,7 @@ def deletes(operations: DatabaseOperations, _: object, tables: Sequence[str], **
 
 @cache
 def _guarded(operations: DatabaseOperations) -> frozenset[str]:
-    """Tables with triggers of our own: they forbid to delete what must never change."""
+    """Tables with triggers of our own on DELETE: they forbid to delete what must never change."""
     with operations.connection.cursor() as cursor:
         cursor.execute(GUARDED)
         return frozenset(table for (table,) in cursor.fetchall())

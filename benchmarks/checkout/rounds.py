@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,7 @@ from tests.load.servers import Servers
 
 BUYERS = 32
 HOT, MANY, SOLD_OUT = "one product", "100 products", "sold out"
-KEPT = "sold out, refusals kept"
 CASES = {HOT: (1, 1_000_000), MANY: (100, 1_000_000), SOLD_OUT: (1, 0)}
-KEPT_CASES = {KEPT: CASES[SOLD_OUT]}
-KEPT_SECONDS = "0.05"
 LIGHT = (EMPTY, SELECT)
 SHAPES = ((2, 16), (4, 4))
 
@@ -47,16 +44,11 @@ def measure(
     statements: dict[str, float] = {}
     for shape in effort.shapes:
         with open_room(servers, *shape) as room:
-            for record in _rounds(room, subjects, CASES, effort, progress):
+            for record in _rounds(room, subjects, effort, progress):
                 records.append(record | {"shape": name_of(shape)})
             if not statements:
                 progress("statements of a checkout")
                 statements = {subject.name: room.statements(subject) for subject in subjects}
-        with open_room(servers, *shape, SOLD_OUT_KEPT=KEPT_SECONDS) as room:
-            # By the shop's own setting, so the views by hand know nothing of it.
-            shops = [s for s in subjects if s.name == EMPTY or s not in VIEWS]
-            for record in _rounds(room, shops, KEPT_CASES, effort, progress):
-                records.append(record | {"shape": name_of(shape)})
     return {"records": records, "statements": statements}
 
 
@@ -70,32 +62,30 @@ def _warm_up(room: Room, subjects: Sequence[Subject], progress: Callable[[str], 
 def _rounds(
     room: Room,
     subjects: Sequence[Subject],
-    cases: Mapping[str, tuple[int, int]],
     effort: Effort,
     progress: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
     _warm_up(room, subjects, progress)
     for number in range(effort.rounds):
-        for record in _round(room, subjects, cases, effort.seconds, progress):
+        for record in _round(room, subjects, effort.seconds, progress):
             yield record | {"round": number}
 
 
 def _round(
     room: Room,
     subjects: Sequence[Subject],
-    cases: Mapping[str, tuple[int, int]],
     seconds: float,
     progress: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
     for subject in random.sample(subjects, len(subjects)):
         light = subject.name in LIGHT
-        for case in list(cases)[:1] if light else cases:
+        for case in list(CASES)[:1] if light else CASES:
             progress(f"{subject.name}, {case}")
-            products, stock = cases[case]
+            products, stock = CASES[case]
             figures = room.run(subject, buyers=BUYERS, seconds=seconds, products=products, stock=stock)
             record = figures | {"peer": subject.name, "exact": subject.exact}
             # What a light view does doesn't depend on the stock: it is the base of every case of its round.
-            yield from (record | {"case": each} for each in (cases if light else [case]))
+            yield from (record | {"case": each} for each in (CASES if light else [case]))
 
 
-__all__ = ["FOR_UPDATE", "FULL", "HOT", "KEPT", "MANY", "SOLD_OUT", "measure", "name_of"]
+__all__ = ["FOR_UPDATE", "FULL", "HOT", "MANY", "SOLD_OUT", "measure", "name_of"]

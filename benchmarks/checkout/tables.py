@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from benchmarks.checkout.growth import SIZES
-from benchmarks.checkout.rounds import HOT, KEPT, MANY, SOLD_OUT
+from benchmarks.checkout.rounds import HOT, MANY, SOLD_OUT
 from benchmarks.checkout.subjects import EMPTY, FOR_UPDATE
 from benchmarks.figures import Table
 from benchmarks.stats import Spread
@@ -59,7 +59,6 @@ def _speeds(records: list[dict[str, Any]], shape: str) -> RichTable:
         "× select_for_update [quartiles]",
         "× empty view [quartiles]",
         "sold out × empty view",
-        "kept 50 ms",
         "one product /s",
         "100 products /s",
         "sold out /s",
@@ -73,7 +72,7 @@ def _speeds(records: list[dict[str, Any]], shape: str) -> RichTable:
             peer,
             _ratio(table.ratio(peer, HOT, "answers_per_second", FOR_UPDATE)),
             _ratio(table.ratio(peer, HOT, "answers_per_second", EMPTY)),
-            *(_text(table.ratio(peer, case, "answers_per_second", EMPTY)) for case in (SOLD_OUT, KEPT)),
+            _text(table.ratio(peer, SOLD_OUT, "answers_per_second", EMPTY)),
             *rates,
             _text(table.figure(peer, HOT, "p99_ms"), "{:.0f}"),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.checkout.rounds import HOT, KEPT, MANY, SOLD_OUT
+from benchmarks.checkout.rounds import HOT, MANY, SOLD_OUT
 from benchmarks.checkout.subjects import DECORATED, EMPTY, FOR_UPDATE, UNLOCKED, VIEWS
 from benchmarks.figures import Table
 from benchmarks.targets import Target
@@ -29,9 +29,8 @@ def _of_shape(shape: str, table: Table) -> Iterator[Target]:
         table, f"{shape}: best strategy ({best}) × select_for_update view", 6, best, HOT, FOR_UPDATE
     )
     yield _target(table, f"{shape}: best strategy ({best}) × empty view", 0.5, best, HOT, EMPTY)
-    for case in (SOLD_OUT, KEPT):
-        quickest = _best(table, case)
-        yield _target(table, f"{shape}: {case} ({quickest}) × empty view", 0.8, quickest, case, EMPTY)
+    quickest = _best(table, SOLD_OUT)
+    yield _target(table, f"{shape}: sold out ({quickest}) × empty view", 0.8, quickest, SOLD_OUT, EMPTY)
     yield _target(table, f"{shape}: {DECORATED} × select_for_update view", 0.8, DECORATED, HOT, FOR_UPDATE)
     yield _target(
         table, f"{shape}: {DECORATED} × unlocked view, 100 products", 0.9, DECORATED, MANY, UNLOCKED

@@ -8,7 +8,7 @@ from typing import ClassVar
 from django.db import transaction
 
 from inventory.checkpoints import checkpoint
-from inventory.rows import busy_when_locked_out, decide, read_products, subtract_all
+from inventory.rows import busy_when_locked_out, check_connection, decide, read_products, subtract_all
 from inventory.strategies.base import Sale, Strategy, lock_names
 from locking import distributed_lock
 
@@ -37,6 +37,7 @@ class FencedLock(Strategy):
 
     def sell(self, sale: Sale) -> None:
         """Lock, BEGIN, fence, read, decide, write, COMMIT, unlock."""
+        check_connection()
         checkpoint("waiting")
         with busy_when_locked_out():
             self._sell_fenced(sale)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from django.db import transaction
 
 from inventory.checkpoints import checkpoint
-from inventory.rows import busy_when_locked_out, decide, limit_row_waits, read_products, subtract_all
+from inventory.rows import busy_when_locked_out, check_connection, decide, read_products, subtract_all
 from inventory.strategies.base import Sale, Strategy, lock_names
 from locking import distributed_lock
 
@@ -38,6 +38,7 @@ class RedisLock(Strategy):
 
     def sell(self, sale: Sale) -> None:
         """Lock, BEGIN, read, decide, write, COMMIT, unlock."""
+        check_connection()
         checkpoint("waiting")
         with busy_when_locked_out():
             self._sell_locked(sale)
@@ -47,8 +48,7 @@ class RedisLock(Strategy):
     def _sell_locked(self, sale: Sale) -> None:
         checkpoint("locked")
         transaction.on_commit(partial(checkpoint, "committed"))
-        limit_row_waits(self.wait)
-        products = read_products(sale.lines)
+        products = read_products(sale.lines, self.wait)
         decide(sale.lines, products)
         subtract_all(sale.lines, products)
         sale.record(products)

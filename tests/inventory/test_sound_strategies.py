@@ -640,11 +640,11 @@ QUERIES = {
     "row_lock": 6,  # and lock_timeout
     "version_cas": 6,
     "conditional_update": 6,
-    "redis_lock": 6,
-    "zookeeper_lock": 6,
-    "etcd_lock": 6,
-    "redlock": 6,
-    "database_lock": 6,
+    "redis_lock": 5,
+    "zookeeper_lock": 5,
+    "etcd_lock": 5,
+    "redlock": 5,
+    "database_lock": 5,
     "lock_after_read": 5,
     "expired_lease": 5,
     "fenced_lock": 7,  # the limits of waiting, and the fence

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from config.serve import KEEP_CONNECTIONS, server
+from config.serve import SERVED, server
 from orders.race.process_guard import guarded
 from tests import ROOT
 from tests.load.wire import Address, Wire
@@ -77,7 +77,7 @@ def serving(
     process = subprocess.Popen(
         command(address.port, workers, threads),
         cwd=ROOT,
-        env=os.environ | PRODUCTION | {"CONN_MAX_AGE": KEEP_CONNECTIONS} | dict(environment),
+        env=os.environ | PRODUCTION | SERVED | dict(environment),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

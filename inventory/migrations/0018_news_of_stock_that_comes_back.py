@@ -1,0 +1,28 @@
+"""The database itself announces stock that comes back, whoever brings it: the ORM, an admin's SQL, a sweep."""
+
+from django.db import migrations
+
+CREATE = """
+CREATE FUNCTION inventory_stock_came_back() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('inventory_stock', NEW.sku);
+    RETURN NULL;
+END $$;
+
+-- Sales only lower what is available: they announce nothing, and pay for a comparison.
+CREATE TRIGGER inventory_stock_came_back
+    AFTER UPDATE OF on_hand, reserved ON inventory_product
+    FOR EACH ROW WHEN (NEW.on_hand - NEW.reserved > OLD.on_hand - OLD.reserved)
+    EXECUTE FUNCTION inventory_stock_came_back();
+"""
+
+DROP = """
+DROP TRIGGER inventory_stock_came_back ON inventory_product;
+DROP FUNCTION inventory_stock_came_back();
+"""
+
+
+class Migration(migrations.Migration):
+    dependencies = [("inventory", "0017_currencies_and_locations")]
+
+    operations = [migrations.RunSQL(CREATE, DROP)]
