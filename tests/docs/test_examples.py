@@ -40,7 +40,7 @@ def test_the_examples_of_a_page_run_with_the_other_library(page):
     text = page.read_text()
     for library in IMPORT.findall("".join(FOREIGN.findall(text))):
         pytest.importorskip(library)
-    names = {"__name__": f"examples of {name_of(page)}", "client": cache.client.get_client()}
+    names = {"__name__": f"examples of {name_of(page)}", "client": cache.client.get_client()}  # type: ignore[attr-defined]
     for block in EITHER.findall(text):
         exec(compile(block, name_of(page), "exec"), names)  # noqa: S102 - our own pages
 
