@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,10 +18,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.conf import settings
-from psycopg import sql
 
 from tests.private_redis import PrivateRedis, private_redis
+from tests.support.scratch import gunicorn, parameters, scratch_database
 from tests.wheels import install
 
 pytestmark = pytest.mark.slow
@@ -76,12 +74,6 @@ class Scratch:
         )
 
 
-def parameters(database: dict[str, Any]) -> dict[str, Any]:
-    """How psycopg calls what Django's settings say."""
-    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
-    return {names[name]: value for name, value in database.items() if name in names and value}
-
-
 @pytest.fixture(scope="module")
 def scratch(
     tmp_path_factory: pytest.TempPathFactory, wheel_environment: Path, django_db_setup: None
@@ -91,49 +83,18 @@ def scratch(
     shutil.copytree(Path(__file__).parent / "project", folder, dirs_exist_ok=True)
     shutil.copytree(wheel_environment, folder / "venv", symlinks=True)
     install(folder / "venv", "gunicorn", "psycopg[binary]")
-    kept = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
-    server = {name: settings.DATABASES["default"].get(name, "") for name in kept}
-    database = server | {"NAME": f"scratch_{os.getpid()}"}
-    administer(server, "CREATE DATABASE {}", database["NAME"])
-    try:
-        with private_redis() as redis:
-            made = Scratch(folder, redis, database)
-            migrated = made.run("-m", "django", "migrate", "--run-syncdb", "--verbosity", "0")
-            assert migrated.returncode == 0, migrated.stderr
-            yield made
-    finally:
-        administer(server, "DROP DATABASE {} WITH (FORCE)", database["NAME"])
-
-
-def administer(server: dict[str, Any], statement: str, database: str) -> None:
-    """Run a statement about a database, from another one."""
-    with psycopg.connect(**parameters(server), autocommit=True) as open_connection:
-        open_connection.execute(sql.SQL(statement).format(sql.Identifier(database)))
+    with scratch_database("scratch") as database, private_redis() as redis:
+        made = Scratch(folder, redis, database)
+        migrated = made.run("-m", "django", "migrate", "--run-syncdb", "--verbosity", "0")
+        assert migrated.returncode == 0, migrated.stderr
+        yield made
 
 
 @pytest.fixture(scope="module")
 def address(scratch: Scratch) -> Iterator[str]:
     """The shop, served by gunicorn in four processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        where = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [str(scratch.python), "-m", "gunicorn", "--workers", "4", "--bind", where]
-    command += ["django.core.wsgi:get_wsgi_application()"]
-    process = subprocess.Popen(
-        command, cwd=scratch.folder, env=scratch.environment, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    try:
-        booted = 0
-        for line in iter(process.stderr.readline, ""):
-            booted += "Booting worker" in line
-            if booted == 4:
-                break
-        assert booted == 4, "gunicorn did not start its four processes"
-        yield f"http://{where}"
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
+    with gunicorn(scratch.python, scratch.folder, scratch.environment, 4) as where:
+        yield where
 
 
 def buy(address: str) -> int:

@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error
+from django.db import Error as DriverError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
@@ -203,7 +204,7 @@ class MySQLLockBackend(BaseLockBackend):
             _set_idle_timeout(connection, ttl)
             if _ask(connection, KEEP, lease.node) == 1:
                 return True
-        except Error:
+        except DriverError:
             pass
         self._drop(lease)
         return False
@@ -224,7 +225,7 @@ class MySQLLockBackend(BaseLockBackend):
                 return False
             try:
                 released = bool(_ask(connection, RELEASE, lease.node))
-            except Error as error:
+            except DriverError as error:
                 self._drop(lease)
                 return alive and reply_was_lost(error)
             lease.connection = None
@@ -264,6 +265,17 @@ class MySQLLockBackend(BaseLockBackend):
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         """See the base class."""
         return MySQLLockWaiter(self, key, owner, ttl)
+
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class; live, it looks whether a proxy stands between."""
+        if not live:
+            return []
+        try:
+            self._pool.run(lambda cursor, _: _fetched(cursor, NUMBER))
+        except LockNotSupported as error:
+            hint = "Connect to the server itself, or pool sessions instead of statements."
+            return [Error(str(error), hint=hint, id="locking.E111")]
+        return []
 
     def close(self) -> None:
         """See the base class; what is held stays held."""

@@ -1,4 +1,4 @@
-"""One way to read a reply within a time limit, for every redis-py from 5.2 on."""
+"""What differs between versions of redis-py: one way to read a reply within a time limit, from 5.2 on."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def require_supported_client(version: str = redis.__version__) -> None:
             f"redis-py {version} is installed, and locks need {needed} or newer:"
             f" pip install 'redis>={needed}'"
         )
+
+
+def is_open(connection: AbstractConnection) -> bool:
+    """Return whether this side has the connection open; asks nobody.
+
+    redis-py has `is_connected` only since 8.
+    """
+    return getattr(connection, "_sock", None) is not None
 
 
 def read_within(

@@ -22,7 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
-from locking.backends.redis.compat import read_within
+from locking.backends.redis.compat import is_open, read_within
 from locking.backends.redis.fast_socket import fast_socket, talk
 from locking.backends.redis.protocol import (
     Calls,
@@ -190,7 +190,7 @@ class Subscription:
     @property
     def is_closed(self) -> bool:
         """Whether this side has closed it."""
-        return not self._connection.is_connected
+        return not is_open(self._connection)
 
 
 class SubscriptionPool:

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.test.utils import override_settings
 
-from locking import LockLost, LockNotAcquired, LockNotSupported, get_lock
+from locking import BackendUnavailable, LockLost, LockNotAcquired, LockNotSupported, get_lock
 from locking.backends.base import Busy, Grant
 from locking.backends.database import mysql_locks
 from locking.core.handler import locks
@@ -211,8 +211,31 @@ def test_a_proxy_is_refused(backend):
     with mock.patch.object(type(raw), "thread_id", return_value=10**6):
         with pytest.raises(LockNotSupported, match="a proxy stands between"):
             get_lock("proxied").try_acquire()
+        assert [message.id for message in backend.check(live=True)] == ["locking.E111"]
         with mock.patch.object(backend, "_session_pooling", True), get_lock("proxied"):
             pass
+
+
+def test_the_doctor_asks_the_server(backend):
+    """A live check of a reachable server finds nothing; of another one it says so."""
+    assert backend.check(live=True) == []
+    gone = mock.patch.object(backend._pool, "run", side_effect=BackendUnavailable("gone"))
+    with gone, pytest.raises(BackendUnavailable):
+        backend.check(live=True)
+
+
+def test_an_end_that_forgets_the_session_is_found_out(backend, monkeypatch):
+    """The mutant, whose hold keeps its session after the release, would end the next one's lock."""
+    key, owner = backend.key("kept"), new_owner()
+    backend.try_acquire(key, owner, 60.0)
+    (lease,) = backend._sessions.values()
+    connection = lease.connection
+    assert backend.release(key, owner)
+    lease.connection = connection
+    backend.try_acquire(key, other := new_owner(), 60.0)
+    assert backend._finish(lease)
+    assert backend.holder(key) is None
+    backend.release(key, other)
 
 
 def test_get_lock_is_mysqls(sqlite_locks):

@@ -9,7 +9,10 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from locking import get_lock
 from locking.backends.redis import compat
+from locking.core.handler import locks
+from locking.testing.contract.base import begin, until
 
 
 @pytest.mark.parametrize("version", ["4.6.0", "5.2.0", "5.0.1rc1"])
@@ -57,6 +60,27 @@ def test_silence_is_a_time_out(connection: Any, disconnects: bool) -> None:
     with pytest.raises(RedisTimeoutError):
         compat.read_within(connection, 0.01, disconnect_on_error=disconnects)
     assert (connection._sock is None) is disconnects
+
+
+def test_an_open_connection_is_told_from_a_closed_one(connection: Any) -> None:
+    """Without `is_connected`, which redis-py has only since 8."""
+    assert compat.is_open(connection)
+    connection.disconnect()
+    assert not compat.is_open(connection)
+
+
+def test_a_subscription_is_given_back_without_is_connected(
+    connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that has waited returns its subscription to the pool on every redis-py."""
+    for client in type(connection).__mro__:
+        if "is_connected" in vars(client):
+            monkeypatch.delattr(client, "is_connected")
+    holder = get_lock("waited-for", ttl=60).acquire()
+    waiter = begin(get_lock("waited-for", ttl=60, wait=30).acquire)
+    until(lambda: locks["default"].held(prefix=locks["default"].key("waited-for"))[0].waiters, 30)
+    holder.release()
+    waiter.result(30).release()
 
 
 def test_a_closed_connection_is_not_opened_anew(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
