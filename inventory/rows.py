@@ -233,7 +233,9 @@ def save_all(lines: Sequence[Line], products: Products) -> None:
 
 def subtract(product: Product, quantity: int) -> bool:
     """Take `quantity` units in one conditional UPDATE; False, and nothing changed, when there are fewer."""
-    enough = Product.objects.filter(pk=product.pk, on_hand__gte=F("reserved") + quantity)
+    enough = Product.objects.filter(
+        pk=product.pk, on_hand__gte=F("reserved") - F("backorder_limit") + quantity
+    )
     return enough.update(on_hand=F("on_hand") - quantity, version=F("version") + 1) == 1
 
 
