@@ -109,10 +109,19 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
             "price",
             "currency",
             "active",
+            "backorder_limit",
             "low_stock_threshold",
             "customer_limit",
             "strategy",
         )
+
+    def clean_backorder_limit(self) -> int:
+        """Refuse a limit below what was sold and reserved beyond the stock already."""
+        limit = int(self.cleaned_data["backorder_limit"])
+        sold = self.instance.reserved - self.instance.on_hand if self.instance.pk else 0
+        if limit < sold:
+            raise forms.ValidationError(_("%(sold)s were sold beyond the stock already.") % {"sold": sold})
+        return limit
 
     def clean_strategy(self) -> str:
         """Refuse a strategy that isn't there or oversells."""
@@ -179,7 +188,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
     """Products with what is on hand, what was sold, and what the shelf is worth."""
 
     KNOWN = ("sku", "stock", "reserved", "availability", "counted", "sold", "value", "version", "guarded")
-    RULES = ("currency", "active", "low_stock_threshold", "customer_limit", "strategy")
+    RULES = ("currency", "active", "backorder_limit", "low_stock_threshold", "customer_limit", "strategy")
 
     form = ProductForm
     list_display = (

@@ -130,7 +130,7 @@ def move_stock(
 
 
 def refuse_beyond_rest(product: Product, units: int, located_units: int) -> None:
-    """Raise NotThere unless so many units of no location are in the building; the levels are locked."""
+    """Raise NotThere unless so many units are in the building beside those at locations; they are locked."""
     from inventory.stocktake import with_count  # it changes stock, which changes levels
 
     rest = with_count(Product.objects.filter(pk=product.pk)).get().in_building - located_units

@@ -73,6 +73,12 @@ class Product(models.Model):
     reserved = models.PositiveIntegerField(
         _("reserved"), default=0, editable=False, help_text=_("Units of those on hand that are promised.")
     )
+    backorder_limit = models.PositiveIntegerField(
+        _("backorder limit"),
+        default=0,
+        db_default=0,
+        help_text=_("Units that may be sold beyond those that are there, to be shipped once they come in."),
+    )
     low_stock_threshold = models.PositiveIntegerField(
         _("low-stock threshold"),
         null=True,
@@ -109,11 +115,14 @@ class Product(models.Model):
         permissions = (("count_product", "Can enter a stocktake"),)
         constraints = (
             models.CheckConstraint(
-                name="product_on_hand_not_negative", condition=Q(on_hand__gte=0) | Q(guarded=False)
+                name="product_on_hand_not_negative",
+                condition=Q(on_hand__gte=-F("backorder_limit")) | Q(guarded=False),
             ),
             models.CheckConstraint(
                 name="product_reserved_is_on_hand",
-                condition=Q(reserved=0) | Q(reserved__lte=F("on_hand")) | Q(guarded=False),
+                condition=Q(reserved=0)
+                | Q(reserved__lte=F("on_hand") + F("backorder_limit"))
+                | Q(guarded=False),
             ),
             # Without this a slip could take the guard off real stock.
             models.CheckConstraint(
@@ -132,8 +141,8 @@ class Product(models.Model):
 
     @property
     def available(self) -> int:
-        """Units that can be sold or reserved."""
-        return self.on_hand - self.reserved
+        """Units that can be sold or reserved, those that may be sold before they come in among them."""
+        return self.on_hand - self.reserved + self.backorder_limit
 
 
 class StockLocation(models.Model):

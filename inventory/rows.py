@@ -260,7 +260,7 @@ def save_all(lines: Sequence[Line], products: Products) -> None:
 
 _SUBTRACT = """
 UPDATE inventory_product SET on_hand = on_hand - %s, version = version + 1
- WHERE id = %s AND on_hand >= reserved + %s
+ WHERE id = %s AND on_hand >= reserved - backorder_limit + %s
 """
 
 

@@ -45,7 +45,7 @@ def in_all(products: QuerySet[Product]) -> QuerySet[Any]:
     """Annotate `on_hand_in_all` and `available_in_all`: the product's row, its segments and its unit rows."""
     return products.annotate(
         on_hand_in_all=F("on_hand") + _UNITS_INSIDE,
-        available_in_all=F("on_hand") - F("reserved") + _UNITS_INSIDE,
+        available_in_all=F("on_hand") - F("reserved") + F("backorder_limit") + _UNITS_INSIDE,
     )
 
 

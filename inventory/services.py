@@ -11,6 +11,7 @@ from django.db.models import F
 from inventory.locations import NotThere, change_level, lock_levels, refuse_beyond_rest
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockLocation, StockMovement
+from inventory.rows import lock_rows
 from inventory.segments import fold
 from inventory.strategies import STRATEGIES
 
@@ -101,8 +102,12 @@ def record_shipment(
     """Write into the ledger that `quantity` sold units left the building; what is for sale stays as it is.
 
     Raises:
-        IntegrityError: the cause was used before. NotThere: the location has too few.
+        IntegrityError: the cause was used before. NotThere: the location has too few, or units that were sold
+            before they came in haven't come yet.
     """
+    if product.backorder_limit:
+        lock_rows([product.pk])  # of two shipments of the last unit that is there the second sees the first
+        refuse_beyond_rest(product, quantity, 0)
     if levels := lock_levels(product):
         if location is None:
             refuse_beyond_rest(product, quantity, sum(levels.values()))

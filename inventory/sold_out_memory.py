@@ -45,8 +45,9 @@ LOOKS: Final = 3
 
 # A reservation that has run out is as good as available: whoever asks the database ends it.
 _LOOK = """
-SELECT sku, on_hand - reserved
+SELECT sku, on_hand - reserved + backorder_limit
             + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0)
+            + (SELECT count(*) FROM inventory_stockunit WHERE product_id = product.id)
             + coalesce(sum(quantity) FILTER (WHERE expires_at <= now()), 0),
        extract(epoch FROM min(expires_at) FILTER (WHERE expires_at > now()) - now())
   FROM inventory_product AS product

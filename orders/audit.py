@@ -14,7 +14,7 @@ from typing import Final
 from django.db import connection, transaction
 
 _LEVEL = """
-SELECT p.id, p.sku, p.on_hand, p.reserved,
+SELECT p.id, p.sku, p.on_hand, p.reserved, -p.backorder_limit AS least,
        p.on_hand + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = p.id), 0)
                  + coalesce((SELECT sum(quantity) FROM inventory_stockclaim WHERE product_id = p.id), 0)
                  + (SELECT count(*) FROM inventory_stockunit WHERE product_id = p.id)
@@ -86,7 +86,7 @@ LAWS: Final[dict[str, str]] = {
         HAVING coalesce(sum(m.units), 0) <> coalesce(l.units, 0)""",
     "stocktakes_are_in_the_ledger": _levels("missed", "fixed"),
     "reserved_is_the_sum_of_live_reservations": _levels("promised", "reserved"),
-    "stock_is_not_negative": f"SELECT sku, 0, on_hand FROM ({_LEVEL}) AS level WHERE on_hand < 0",  # noqa: S608
+    "stock_is_not_negative": f"SELECT sku, least, on_hand FROM ({_LEVEL}) AS level WHERE on_hand < least",  # noqa: S608
     "purchases_are_order_items": f"""
         SELECT customer || ':' || sku, bought, counted FROM ({_COUNTED}) AS c WHERE bought <> counted""",  # noqa: S608
     "customers_reserved_is_the_sum_of_live_reservations": f"""

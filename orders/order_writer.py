@@ -84,7 +84,8 @@ locked AS MATERIALIZED (
 stock AS (
     UPDATE inventory_product AS product SET on_hand = on_hand - units, version = version + 1
       FROM taken JOIN locked ON locked.id = product_id
-     WHERE product.id = locked.id AND on_hand - reserved >= units AND product.price = taken.price
+     WHERE product.id = locked.id AND on_hand - reserved + backorder_limit >= units
+       AND product.price = taken.price
        AND customer_limit IS NULL AND active
     RETURNING product.id),
 bought AS (

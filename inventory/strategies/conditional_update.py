@@ -40,7 +40,9 @@ class ConditionalUpdate(Strategy):
             checkpoint("decided")  # nothing is decided here: the next statement decides
             pairs = in_key_order(sale.lines, products)
             for number, (product, quantity) in enumerate(pairs):
-                enough = Product.objects.filter(pk=product.pk, on_hand__gte=F("reserved") + quantity)
+                enough = Product.objects.filter(
+                    pk=product.pk, on_hand__gte=F("reserved") - F("backorder_limit") + quantity
+                )
                 if not enough.update(on_hand=F("on_hand") - quantity, version=F("version") + 1):
                     refuse(sale.lines, taken=pairs[:number])
             checkpoint("written")

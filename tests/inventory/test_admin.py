@@ -29,6 +29,7 @@ def form(**changes: object) -> dict[str, object]:
         "price": "2.50",
         "currency": "EUR",
         "active": "on",
+        "backorder_limit": "0",
         "change_by": "",
         "cause": "",
         **inline,

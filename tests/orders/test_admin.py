@@ -109,6 +109,7 @@ def test_a_product_has_its_rules(admin_client, order):
         "price": "2.50",
         "currency": "EUR",
         "active": "on",
+        "backorder_limit": "0",
         "low_stock_threshold": "9",
         "customer_limit": "3",
     }

@@ -409,19 +409,22 @@ class Shop(RuleBasedStateMachine):
         }
 
     def is_refused(self, lines, way):
-        """Return whether a sale is refused; before it is, what has run out is freed."""
+        """Return whether a sale is refused; one that isn't may free what has run out."""
         if STRATEGIES[way].keeps_stock:
             self.sweep()  # it refuses by a copy that only the sweep brings up to date …
             self.fold(way)  # … and that other ways of selling don't tell
+        if self.shortages(lines, late_ones_count=False):
+            return True
         if self.shortages(lines):
             self.free_late({line.sku for line in lines})
-        return bool(self.shortages(lines))
+        return False
 
     def refused(self, lines, act):
         """Do what must be refused with the shortages that the shopkeeper sees."""
         with pytest.raises(SoldOut) as refused:
             act()
         assert set(refused.value.shortages) == self.shortages(lines, late_ones_count=False)
+        self.sweep()  # it depends on the way of selling whether the refusal has done so
 
     def free_late(self, skus):
         """Cross out late promises of these products."""

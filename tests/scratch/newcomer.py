@@ -1,4 +1,4 @@
-"""A newcomer: an empty folder, the wheel, a new project, and the code of `docs/how-to/entry-points.md`."""
+"""A newcomer: an empty folder, the wheel, a new project, the code of `docs/library/how-to/entry-points.md`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.locked_tests import WRAPPERS, Cost, cpu_of_children, prepare
 from tests import ROOT
 from tests.support.scratch import gunicorn, parameters, uvicorn
 
-PAGE = ROOT / "docs" / "how-to" / "entry-points.md"
+PAGE = ROOT / "docs" / "library" / "how-to" / "entry-points.md"
 BLOCK = re.compile(r"^```\{code-block\} python\n:caption: (\S+)\n\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 STOCK, BUYERS = 2, 4

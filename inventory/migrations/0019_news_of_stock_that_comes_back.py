@@ -11,8 +11,9 @@ END $$;
 
 -- Sales only lower what is available: they announce nothing, and pay for a comparison.
 CREATE TRIGGER inventory_stock_came_back
-    AFTER UPDATE OF on_hand, reserved ON inventory_product
-    FOR EACH ROW WHEN (NEW.on_hand - NEW.reserved > OLD.on_hand - OLD.reserved)
+    AFTER UPDATE OF on_hand, reserved, backorder_limit ON inventory_product
+    FOR EACH ROW WHEN (
+        NEW.on_hand - NEW.reserved + NEW.backorder_limit > OLD.on_hand - OLD.reserved + OLD.backorder_limit)
     EXECUTE FUNCTION inventory_stock_came_back();
 """
 
@@ -23,6 +24,6 @@ DROP FUNCTION inventory_stock_came_back();
 
 
 class Migration(migrations.Migration):
-    dependencies = [("inventory", "0017_currencies_and_locations")]
+    dependencies = [("inventory", "0018_backorders")]
 
     operations = [migrations.RunSQL(CREATE, DROP)]
