@@ -78,6 +78,7 @@ ASGI_APPLICATION = "config.asgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "config" / "templates"],  # the admin in the shop's colors
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -160,6 +161,8 @@ CHECKOUT_RATE_PER_ADDRESS = env.int(
 SOLD_OUT_KEPT = env.float("SOLD_OUT_KEPT", default=0.0)  # seconds for which a refusal is given again unasked
 IDEMPOTENCY_KEY_REQUIRED = env.bool("IDEMPOTENCY_KEY_REQUIRED", default=False)  # by `POST /checkout/`
 IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for which a key is known
+# Refusals cost a client nothing, and each leaves a row: theirs go sooner.
+IDEMPOTENCY_REFUSALS_KEPT = env.int("IDEMPOTENCY_REFUSALS_KEPT", default=600)
 
 CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=as_broker(REDIS_URL))
 CELERY_TASK_ACKS_LATE = True  # a task of a killed worker is run again; the tasks here may be run twice
@@ -172,7 +175,7 @@ CELERY_BEAT_SCHEDULE: dict[str, Any] = {
     "tell low stock": {"task": "inventory.tasks.tell_low_stock", "schedule": 300},
     "reconcile strategies": {"task": "inventory.tasks.reconcile", "schedule": 60},
     "audit stock": {"task": "orders.tasks.audit_stock", "schedule": 3600},
-    "forget keys": {"task": "orders.tasks.forget_keys", "schedule": 3600},
+    "forget keys": {"task": "orders.tasks.forget_keys", "schedule": 600},
 }
 RECONCILE_OLDER_THAN = env.int("RECONCILE_OLDER_THAN", default=60)  # seconds; younger sales may be at work
 

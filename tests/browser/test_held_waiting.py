@@ -12,6 +12,7 @@ from locking.core.lock import force_release
 from locking.core.waits import WAITS
 from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.inspection.held import holds_of
+from locking.models import LockEvent
 from tests.browser.looks import at_each_width, violations
 
 LIST = "/admin/locking/heldlock/"
@@ -19,6 +20,7 @@ WAITING = f"{LIST}waiting/"
 LANGUAGES = ("en", "zh-hans")
 LONG = "catalogue:" + "x" * 900
 TURNED = "order:\u202e24"
+CIRCLE = "deadlock: " + "; ".join(["web-1:812:Thread-3 holds 'order:42' and waits for 'stock:mug'"] * 3)
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -40,7 +42,7 @@ def contended(monkeypatch):
     while len(WAITS) < len(pairs):
         threading.Event().wait(0.01)
     reporter.beat()
-    yield
+    yield reporter
     (holder,) = holds_of("order:42")
     assert force_release("order:42", owner=holder.owner)
     for thread in threads:
@@ -147,6 +149,20 @@ def test_who_waits_for_whom(open_admin, contended):
     expect(third).to_contain_text("order:42")
 
 
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_the_audits_reason_is_on_the_screen(open_admin, transactional_db, width):
+    """However long it is: it wraps."""
+    LockEvent.objects.create(
+        action="deadlock", actor="deadlock detection", name="order:42", holder="f" * 41, reason=CIRCLE
+    )
+    page = open_admin("/admin/locking/lockevent/", width=width)
+    reason = page.locator("#result_list td.field-reason")
+    expect(reason).to_contain_text("waits for 'stock:mug'")
+    box = reason.bounding_box()
+    right = page.locator("#changelist-filter").bounding_box()["x"]
+    assert box["x"] + box["width"] <= right
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_violations(open_admin, contended, language, scheme):
@@ -156,7 +172,8 @@ def test_no_violations(open_admin, contended, language, scheme):
     found = {}
 
     def look(name):
-        page.wait_for_load_state()
+        contended.beat()  # a process that falls silent waits no more
+        page.reload()
         for width in (1280, 360):
             page.set_viewport_size({"width": width, "height": 900})
             found[name, width] = violations(page)
@@ -170,6 +187,9 @@ def test_no_violations(open_admin, contended, language, scheme):
     look("detail")
     page.locator("a.held-danger").click()
     look("release")
+    LockEvent.objects.create(
+        action="deadlock", actor="deadlock detection", name="order:42", holder="f" * 41, reason=CIRCLE
+    )
     page.goto("/admin/locking/lockevent/")
     look("audit")
     assert [(where, one) for where, each in found.items() for one in each] == []
