@@ -80,6 +80,7 @@ ASGI_APPLICATION = "config.asgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "config" / "templates"],  # the admin in the shop's colors
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -167,6 +168,8 @@ SOLD_OUT_MEMORY = env.float(
 )  # seconds; see `inventory.sold_out_memory`; 0 = off
 IDEMPOTENCY_KEY_REQUIRED = env.bool("IDEMPOTENCY_KEY_REQUIRED", default=False)  # by `POST /checkout/`
 IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for which a key is known
+# Refusals cost a client nothing, and each leaves a row: theirs go sooner.
+IDEMPOTENCY_REFUSALS_KEPT = env.int("IDEMPOTENCY_REFUSALS_KEPT", default=600)
 
 EVENTS_KEPT = env.int("EVENTS_KEPT", default=7 * 24 * 3600)  # seconds for which a delivered event is kept
 
@@ -189,7 +192,7 @@ CELERY_BEAT_SCHEDULE: dict[str, Any] = {
     "reconcile strategies": {"task": "inventory.tasks.reconcile", "schedule": 60},
     "audit stock": {"task": "orders.tasks.audit_stock", "schedule": 3600},
     "forget events": {"task": "orders.tasks.forget_events", "schedule": 3600},
-    "forget keys": {"task": "orders.tasks.forget_keys", "schedule": 3600},
+    "forget keys": {"task": "orders.tasks.forget_keys", "schedule": 600},
 }
 RECONCILE_OLDER_THAN = env.int("RECONCILE_OLDER_THAN", default=60)  # seconds; younger sales may be at work
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.http.request import HttpHeaders
@@ -186,6 +187,10 @@ def _kept(key: ClientKey, error: Exception) -> HttpResponse:
 
 
 def forget_old_keys() -> int:
-    """Delete the keys that no client may repeat any more; returns how many."""
-    kept = timedelta(seconds=settings.IDEMPOTENCY_KEPT)
-    return IdempotencyKey.objects.filter(created_at__lt=Now() - kept).delete()[0]
+    """Delete the keys that no client may repeat any more, those of refusals sooner; returns how many."""
+    kept, refused = (
+        timedelta(seconds=seconds)
+        for seconds in (settings.IDEMPOTENCY_KEPT, settings.IDEMPOTENCY_REFUSALS_KEPT)
+    )
+    old = Q(created_at__lt=Now() - kept) | Q(created_at__lt=Now() - refused, order=None)
+    return IdempotencyKey.objects.filter(old).delete()[0]

@@ -33,6 +33,7 @@ class UnsortedRedisLocks(Strategy):
     name: ClassVar[str] = "unsorted_redis_locks"
     sound: ClassVar[bool] = False
     race_products: ClassVar[int] = 2
+    wait: ClassVar[float] = 3.0
 
     def sell(self, sale: Sale) -> None:
         """Lock, read and decide line by line as they come, then save."""

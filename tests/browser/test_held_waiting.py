@@ -11,6 +11,7 @@ from locking import LockLost, get_lock
 from locking.core.waits import WAITS
 from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.inspection.held import holds_of
+from locking.models import LockEvent
 from tests.browser.looks import at_each_width, violations
 from tests.locking.support.helpers import take_from
 
@@ -19,6 +20,7 @@ WAITING = f"{LIST}waiting/"
 LANGUAGES = ("en", "zh-hans")
 LONG = "catalogue:" + "x" * 900
 TURNED = "order:\u202e24"
+CIRCLE = "deadlock: " + "; ".join(["web-1:812:Thread-3 holds 'order:42' and waits for 'stock:mug'"] * 3)
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -40,7 +42,7 @@ def contended(monkeypatch):
     while len(WAITS) < len(pairs):
         threading.Event().wait(0.01)
     reporter.beat()
-    yield
+    yield reporter
     (holder,) = holds_of("order:42")
     assert take_from("order:42", owner=holder.owner)
     for thread in threads:
@@ -147,6 +149,23 @@ def test_who_waits_for_whom(open_admin, contended):
     expect(third).to_contain_text("order:42")
 
 
+def write_deadlock():
+    """Write a row to the audit, with a long reason."""
+    told = {"backend": "default", "kind": "lock", "key": "order:42", "name": "order:42", "holder": "f" * 41}
+    LockEvent.objects.create(action="deadlock", actor="deadlock detection", reason=CIRCLE, **told)
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_the_audits_reason_is_on_the_screen(open_admin, transactional_db, width):
+    """However long it is: it wraps."""
+    write_deadlock()
+    page = open_admin("/admin/locking/lockevent/", width=width)
+    reason = page.locator("#result_list td.field-reason")
+    expect(reason).to_contain_text("waits for 'stock:mug'")
+    box = reason.bounding_box()
+    assert box["x"] + box["width"] <= width
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_violations(open_admin, contended, language, scheme):
@@ -156,7 +175,8 @@ def test_no_violations(open_admin, contended, language, scheme):
     found = {}
 
     def look(name):
-        page.wait_for_load_state()
+        contended.beat()  # a process that falls silent waits no more
+        page.reload()
         for width in (1280, 360):
             page.set_viewport_size({"width": width, "height": 900})
             found[name, width] = violations(page)
@@ -170,6 +190,8 @@ def test_no_violations(open_admin, contended, language, scheme):
     look("detail")
     page.locator("a.held-danger").click()
     look("release")
+    write_deadlock()
     page.goto("/admin/locking/lockevent/")
     look("audit")
-    assert [(where, one) for where, each in found.items() for one in each] == []
+    wrong = [(where, one) for where, each in found.items() for one in each]
+    assert wrong == [], wrong

@@ -121,3 +121,11 @@ def test_a_product_has_its_rules(admin_client, order):
     assert (
         'state-warn">▲ 8' in admin_client.get(reverse("admin:inventory_product_changelist")).content.decode()
     )
+
+
+def test_the_admin_carries_the_shops_name_and_colors(client):
+    """Its title and its head say Holdfast, in the shop's colors."""
+    page = client.get("/admin/login/").content.decode()
+    assert "| Holdfast</title>" in page
+    assert "orders/admin.css" in page
+    assert "Django administration" not in page

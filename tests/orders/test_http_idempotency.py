@@ -219,6 +219,15 @@ def test_old_keys_are_forgotten(settings):
     assert Order.objects.count() == 1
 
 
+def test_the_keys_of_refusals_are_forgotten_sooner(settings):
+    """A refusal costs a client nothing, so its row goes after minutes; an order's key is known for a day."""
+    settings.IDEMPOTENCY_REFUSALS_KEPT = 0
+    buy(key="sold")
+    assert buy(quantity=1_000, key="refused").status_code == 409
+    assert forget_old_keys() == 1
+    assert [row.key for row in IdempotencyKey.objects.all()] == ["sold"]
+
+
 # Reservations and states over HTTP --------------------------------------------------------------------------
 
 

@@ -159,7 +159,7 @@ def test_an_old_claim_is_given_back(mug, off):
 @pytest.mark.parametrize("wrong", ["writer", "sweeper"])
 def test_keys_are_kept_for_their_time(mug, settings, off, wrong):
     """Neither an order's key nor a refusal's is forgotten early, whichever of the two has the wrong clock."""
-    settings.IDEMPOTENCY_KEPT = 1800
+    settings.IDEMPOTENCY_KEPT = settings.IDEMPOTENCY_REFUSALS_KEPT = 1800
     with wall_clock_off(off if wrong == "writer" else 0):
         buy(**{"Idempotency-Key": "sold"})
         Product.objects.update(on_hand=0)

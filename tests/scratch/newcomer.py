@@ -1,4 +1,4 @@
-"""A newcomer: an empty folder, the wheel, a new project, the code of `docs/library/how-to/entry-points.md`."""
+"""A newcomer: an empty folder, the wheel, a project and the code of `docs/library/how-to/entry-points.md`."""
 
 from __future__ import annotations
 

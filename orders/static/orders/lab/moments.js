@@ -11,7 +11,7 @@ const sold = (race) => race.buyers.filter((buyer) => buyer.answer === "sold");
 
 /** The moments of `race` that are worth a flag, earliest first. */
 export function moments(race) {
-  const found = [sameReading(race), secondHolder(race), stop(race), first(race, "unavailable", gettext("Redis stops answering")), first(race, "overtaken", gettext("buyer %(number)s is overtaken and must read again")), first(race, "deadlocked", gettext("the database ends buyer %(number)s: a circle of waiting")), oneTooMany(race), jump(race)];
+  const found = [sameReading(race), secondHolder(race), stop(race), first(race, "unavailable", gettext("Redis stops answering")), first(race, "overtaken", gettext("buyer %(number)s is overtaken and must read again")), first(race, "deadlocked", gettext("buyer %(number)s gives up: a deadlock")), oneTooMany(race), jump(race)];
   return found.filter(Boolean).slice(0, MOST).sort((a, b) => a.ms - b.ms);
 }
 
