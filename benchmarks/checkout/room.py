@@ -61,6 +61,7 @@ class Room:
     crowd: Crowd
     database: psycopg.Connection
     _runs: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _spent: dict[int, float] = field(default_factory=dict)
     _name: str = field(default_factory=lambda: f"bench-{secrets.token_hex(3)}")
 
     def run(
@@ -112,10 +113,15 @@ class Room:
         ]
 
     def _meter(self) -> Meter:
+        return Meter(self.shop.cpu_seconds(), self._postgres_seconds(), self._redis_work())
+
+    def _postgres_seconds(self) -> float:
+        """Return what PostgreSQL's processes have used, those included that have ended since."""
         postmaster = self.servers.postgres.process()
         assert postmaster is not None
-        backends = [postmaster, *postmaster.children()]
-        return Meter(self.shop.cpu_seconds(), sum(map(cpu_seconds, backends)), self._redis_work())
+        for process in (postmaster, *postmaster.children()):
+            self._spent[process.pid] = max(self._spent.get(process.pid, 0.0), cpu_seconds(process))
+        return sum(self._spent.values())
 
     def _redis_work(self) -> Work:
         with self.servers.redis.client() as client:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.checkout import growth, quick, subjects
+from benchmarks.checkout import growth, quick, subjects, web_servers
 from benchmarks.checkout.__main__ import _faults
 from benchmarks.checkout.clients import Burst, Crowd
 from benchmarks.checkout.room import Meter, _figures
@@ -237,3 +237,26 @@ def test_quick_says_each_run_when_it_is_over():
     list(quick._shop(rooms, 2, said.append))
     assert len(said) == 2 * len(quick.STEPS)
     assert all("load" in line and "7/s" in line and "web 0.90 ms" in line for line in said)
+
+
+def test_web_servers_are_compared_round_by_round():
+    """The summary has a row for each server: medians of ratios to gunicorn's threads, and its costs."""
+    rates = {"granian": 200.0, "gunicorn gthread": 100.0}
+    records = [
+        {"round": number, "peer": peer, "case": subject.name, "answers_per_second": rate * (number + 1)}
+        | {"web_cpu_us": 450.0, "p99_ms": 70.0}
+        for number in range(3)
+        for peer, rate in rates.items()
+        for subject in web_servers.SUBJECTS
+    ]
+    rows = list(web_servers.summary(records))
+    ratio = "2.00 [2.00–2.00]"
+    assert f"| granian | {ratio} | {ratio} | 0.45 | 0.45 | 70 |" in rows
+
+
+def test_each_web_server_is_started_by_its_own_command():
+    """Port, processes and threads are in the command of each."""
+    for name, command in web_servers.COMMANDS.items():
+        words = " ".join(command(8123, 2, 16))
+        assert "8123" in words, name
+        assert "config" in words, name
