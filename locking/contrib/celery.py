@@ -91,8 +91,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
 
     Attributes:
         unique_key: a template over the task's arguments (see `locking.keys.template`), or a callable that
-        gets them
-            and returns a name. None: the function's dotted path and its arguments.
+            gets them and returns a name. None: the function's dotted path and its arguments.
         unique_for: seconds for which a queued task keeps its place at most, should the broker lose it.
         unique_conflict: `raise` LockNotAcquired from `apply_async`, or `skip`: return None.
         unique_backend: alias in `LOCKING`.

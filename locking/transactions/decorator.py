@@ -123,8 +123,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
 
     Args:
         key: a template such as `"'order:'+<order_id>"` (see `locking.keys.template`), or a callable that gets
-        the
-            call's arguments and returns a name or several. Omitted: the function's dotted path and its
+            the call's arguments and returns a name or several. Omitted: the function's dotted path and its
             arguments.
         keys: several templates: all or none, in one order.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
