@@ -3,6 +3,8 @@
 import html
 import re
 import sys
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +77,26 @@ def split_errors(app: Sphinx, what: str, name: str, obj: object, options: Any, l
             lines[number : number + 1] = [parts[0], *(indent + part for part in parts[1:])]
 
 
+def show_types(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+    """Give the options of the decorator types and defaults: its signature has only `**options`."""
+    if name != "locking.distributed_lock":
+        return
+    decorator = import_module("locking.transactions.decorator")
+    for field in fields(decorator.Options):
+        kind = str(field.type).replace(" | Unset", "")
+        default = "of the alias" if field.default is decorator.UNSET else repr(field.default)
+        for number, line in enumerate(lines):
+            if line.startswith(f"    {field.name}: "):
+                lines[number] = line.replace(": ", f" ({kind}, default {default}): ", 1)
+
+
 def hide_unset(app: Sphinx, doctree: nodes.document) -> None:
     """Take `Unset` out of shown types: leaving an argument out is what it means."""
     for shown in [node for node in doctree.findall(nodes.Text) if node.endswith("Unset")]:
         kind = shown.parent if isinstance(shown.parent.parent, nodes.paragraph) else shown.parent.parent
-        paragraph, at = kind.parent, kind.parent.index(kind)
-        del paragraph[at - 1 : at + 1]  # with the bar before it
+        if isinstance(kind.parent, nodes.paragraph):
+            at = kind.parent.index(kind)
+            del kind.parent[at - 1 : at + 1]  # with the bar before it
 
 
 def put_in(app: Sphinx, doctree: nodes.document, page: str) -> None:
@@ -123,6 +139,7 @@ def setup(app: Sphinx) -> None:
     """Have the docstrings shown as a reader needs them."""
     app.connect("autodoc-process-signature", show_defaults)
     app.connect("autodoc-process-docstring", split_errors, priority=400)
+    app.connect("autodoc-process-docstring", show_types, priority=400)
     app.connect("doctree-read", hide_unset)
     app.connect("doctree-resolved", put_in)
     app.connect("build-finished", repair)

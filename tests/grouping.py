@@ -16,7 +16,7 @@ GROUPS = [
     r"/redisson/",
     r"/browser/|/test_http_rush",
     r"/contrib/worker/",
-    r"/scratch/|/test_wheel",
+    r"/scratch/|/test_wheel|/test_walkthrough",
     r"\[.*redis-cluster|/test_cluster",
     r"\[.*redis-sentinel|/test_sentinel",
     r"/test_deaths",

@@ -134,8 +134,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         kind: `lock`, `read` or `write` (the sides of a read-write lock), `semaphore` or `fair`.
         permits: how many may hold a semaphore at a time.
         key: a template such as `"'order:'+<order_id>"` (see `locking.keys.template`), or a callable that gets
-        the
-            call's arguments and returns a name or several. Omitted: the function's dotted path and its
+            the call's arguments and returns a name or several. Omitted: the function's dotted path and its
             arguments.
         keys: several templates: all or none, in one order. Or a callable that gets the call's arguments and
             returns the names. It is called again once the locks are held; where it returns a name that is

@@ -49,7 +49,7 @@ def test_nothing_is_wider_than_a_phone(site: Path, browser: Browser) -> None:
     with browser.new_context(viewport=PHONE) as context:
         page = context.new_page()
         wide = []
-        for path in sorted(site.rglob("*.html")):
+        for path in sorted(path for path in site.rglob("*.html") if path.parent.name != "adr"):
             page.goto(path.as_uri())
             if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 wide.append(str(path.relative_to(site)))

@@ -10,13 +10,14 @@ from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from django.core.management import call_command
 from django.test import Client
 
 from inventory.services import create_product
-from locking import LockDeadlock, get_lock
+from locking import LockDeadlock, checks, get_lock
 from locking.exceptions import BlockedWaiter
 from tests.docs.pages import Block, all_blocks
 from tests.docs.walkthrough import Step, steps_of
@@ -59,8 +60,11 @@ def printed_by(*arguments: str) -> str:
     return out.getvalue()
 
 
-def test_the_doctor() -> None:
+def test_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """`locks doctor` prints its findings, one per line, and a verdict."""
+    monkeypatch.setattr(
+        checks, "DECORATED", WeakSet()
+    )  # what other tests have decorated is none of its business
     (step,) = steps(COMMAND, "$ manage.py locks doctor")
     assert step.shown(printed := printed_by("locks", "doctor", "--backend", "default")), printed
 

@@ -37,7 +37,7 @@ from tests.docs.test_blocks import options_of, parser_of, verbs_of
 
 REFERENCE = LIBRARY / "reference"
 API = sorted((REFERENCE / "api").glob("*.md"))
-DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|exception|data):: (\S+)$", re.MULTILINE)
+DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|exception|data):: ([\w.]+)", re.MULTILINE)
 TEXT = {page: page.read_text() for page in PAGES}
 
 
@@ -154,6 +154,17 @@ def exists(path: str) -> bool:
     return False
 
 
+def test_a_path_that_is_not_there_is_noticed() -> None:
+    """A module, a class and an attribute that don't exist are told from those that do."""
+    paths = (
+        "locking.signals.lock_lost",
+        "locking.core.lease.State.HELD",
+        "locking.nothing",
+        "locking.get_lok",
+    )
+    assert [exists(path) for path in paths] == [True, True, False, False]
+
+
 # --- arguments, errors, events ------------------------------------------------------------------------------
 
 
@@ -164,7 +175,16 @@ def test_the_options_of_the_decorator() -> None:
     explained = set(re.findall(r"^    (\w+): ", inspect.getdoc(locking.distributed_lock) or "", re.MULTILINE))
     options = {field.name for field in fields(Options)}
     assert listed == options
-    assert options <= explained | {"keys"}
+    assert options <= explained
+
+
+def test_the_defaults_of_the_decorator() -> None:
+    """Where the overview's table shows a value as default, it is the option's."""
+    defaults = {field.name: repr(field.default).replace("'", '"') for field in fields(Options)}
+    for row in rows(section(REFERENCE / "overview.md", "`@distributed_lock`")):
+        names, values = coded(row[0]), coded(row[1])
+        if row[1].replace(" ", "") == ",".join(f"`{value}`" for value in values):
+            assert [defaults[name] for name in names] == values, names
 
 
 @pytest.mark.parametrize("function", [get_lock, locked_transaction], ids=lambda function: function.__name__)
