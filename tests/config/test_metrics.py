@@ -93,8 +93,13 @@ def two_workers(folder: Path, port: int) -> Iterator[None]:
         process = subprocess.Popen(command, cwd=ROOT, env=os.environ | wanted, stderr=log)
     try:
         assert answer(f"http://127.0.0.1:{port}/livez") == 200
-        workers: set[bytes] = set()
-        until(lambda: workers.add(whoever(port)) or len(workers) == 2, PATIENCE)
+        answered: set[bytes] = set()
+
+        def both_answer() -> bool:
+            answered.add(whoever(port))
+            return len(answered) == 2
+
+        until(both_answer, PATIENCE)
         yield
     finally:
         process.terminate()

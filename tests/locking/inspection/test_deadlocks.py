@@ -22,7 +22,7 @@ from locking import (
 from locking.backends.memory import STORES
 from locking.core.handler import locks
 from locking.core.lock import force_release
-from locking.core.waits import WAITS
+from locking.core.waits import PUBLISH_AFTER, WAITS
 from locking.exceptions import LockLost
 from locking.inspection import deadlocks, heartbeat
 from locking.testing.contract.processes import child
@@ -594,4 +594,4 @@ def test_a_waiter_that_holds_something_asks_less_than_once_a_second(monkeypatch)
     for watch._looks in range(5):
         times.append(watch._due())
     assert times == pytest.approx([1.0, 1.8, 4.8, 7.8, 10.8])
-    assert deadlocks.PUBLISH_AFTER < times[0] < times[1] < FOUND_WITHIN
+    assert PUBLISH_AFTER < times[0] < times[1] < FOUND_WITHIN
