@@ -95,11 +95,11 @@ def two_workers(folder: Path, port: int) -> Iterator[None]:
         assert answer(f"http://127.0.0.1:{port}/livez") == 200
         answered: set[bytes] = set()
 
-        def both_answered() -> bool:
+        def both_answer() -> bool:
             answered.add(whoever(port))
             return len(answered) == 2
 
-        until(both_answered, PATIENCE)
+        until(both_answer, PATIENCE)
         yield
     finally:
         process.terminate()

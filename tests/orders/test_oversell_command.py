@@ -109,6 +109,7 @@ class Run:
     """A real `manage.py oversell` in a process of its own, in the middle of its race."""
 
     def __init__(self, strategy):
+        self.sessions_before = sessions()
         self.process = subprocess.Popen(
             [sys.executable, "manage.py", "oversell", "--strategy", strategy, *SMALL, "--gap", "10s"],
             cwd=Path(settings.BASE_DIR),
@@ -136,6 +137,10 @@ class Run:
         with redis.Redis.from_url(settings.REDIS_URL) as client:
             return any(client.get(key) == b"0" for key in client.keys("{stock}:*"))
 
+    def has_left_the_database(self):
+        """Whether PostgreSQL has ended its sessions, and with them its locks and transactions."""
+        return sessions() <= self.sessions_before
+
     def end(self):
         """Make sure that nothing of it outlives the test."""
         for worker in self.workers:
@@ -143,6 +148,13 @@ class Run:
                 worker.kill()
         self.process.kill()
         self.process.communicate()
+
+
+def sessions():
+    """Return the sessions of this database, by PostgreSQL's process numbers."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
+        return {pid for (pid,) in cursor.fetchall()}
 
 
 def hear_the_terminal():
@@ -203,6 +215,7 @@ def test_a_killed_race_takes_its_workers_along_and_is_swept_by_the_next(running)
     running.process.wait()
     _, alive = psutil.wait_procs(running.workers, timeout=20)
     assert alive == []
+    until(running.has_left_the_database)
     assert Product.objects.filter(sku__startswith="lab-").exists()
     assert lab_products.sweep() == 1
     assert not Product.objects.exists()

@@ -15,6 +15,8 @@ from tests.locking.support.fence_model import (
     explore,
 )
 
+pytestmark = pytest.mark.timeout(1200)  # nothing but computing: a busy machine makes it slow
+
 LEVELS = [READ_COMMITTED, REPEATABLE_READ]
 
 AHEAD = World(fence=(5, -1))
