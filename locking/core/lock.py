@@ -46,13 +46,13 @@ from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_names, che
 from locking.signals import (
     LONG_WAIT,
     LockEvent,
-    announce,
-    heard,
+    has_listeners,
     lock_acquired,
     lock_deadlocked,
     lock_force_released,
     lock_refused,
-    tell,
+    notify,
+    publish,
     waiting,
 )
 from locking.utils import logs
@@ -438,7 +438,7 @@ class SingleLock(Lock):
             event = LockEvent(
                 outcome="force_released", name=self.name, key=self.key, backend=alias, owner=owner
             )
-            tell(lock_force_released, lambda: event)
+            notify(lock_force_released, lambda: event)
         return broken
 
     def act_as(self, owner: str) -> None:
@@ -631,7 +631,7 @@ class SingleLock(Lock):
             if deadlock:
                 events.SAMPLES.append((self._backend.settings.alias, "deadlock", waited))
             signal = lock_deadlocked if deadlock else lock_refused
-            tell(signal, lambda: self._refusal(error, owner, waited))
+            notify(signal, lambda: self._refusal(error, owner, waited))
 
     @contextmanager
     def _released_if_interrupted(self, owner: str) -> Iterator[None]:
@@ -696,8 +696,8 @@ class SingleLock(Lock):
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
         waited = now() - begun
-        if heard(lock_acquired) or waited >= LONG_WAIT:
-            announce(lock_acquired, lease.event("acquired", waited=waited))
+        if has_listeners(lock_acquired) or waited >= LONG_WAIT:
+            publish(lock_acquired, lease.event("acquired", waited=waited))
         return lease
 
 
