@@ -90,6 +90,8 @@ def test_mutant_without_a_claim_two_takers_hold_one_lock(engine: Any, monkeypatc
     second = elsewhere(lambda: adopt(ticket))
     assert (first.remaining() > 0, second.remaining() > 0) == (True, True)
     first.release()
+    with pytest.raises(LockLost):
+        second.release()
 
 
 def test_another_process_takes_it(redis_room: Any) -> None:
