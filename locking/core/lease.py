@@ -340,6 +340,11 @@ class SingleLease(Lease):
         return self._generation != PROCESS.generation
 
     @property
+    def is_others(self) -> bool:
+        """Whether its end is another process's: it is inherited, or was handed over."""
+        return self.inherited or self.handed_over
+
+    @property
     def open(self) -> bool:
         """Neither released nor found lost so far: its end is still to be reported."""
         return self._state in (State.HELD, State.UNKNOWN) and not self.inherited
@@ -549,6 +554,8 @@ class SingleLease(Lease):
             publish(lock_released, self.event(outcome))
 
     def leave_to_expire(self) -> None:
+        if self.handed_over:
+            return
         self.renewed = False
         if self.depth > 1:
             self.depth -= 1
@@ -621,11 +628,6 @@ class MultiLease(Lease):
     def leave_to_expire(self) -> None:
         for lease in self._leases:
             lease.leave_to_expire()
-
-
-def is_handed_over(lease: Lease) -> bool:
-    """Whether another process may have adopted the hold, so that it is not this one's to end."""
-    return lease.leases[0].handed_over
 
 
 def _error_of(step: Callable[[], None]) -> Exception | None:
