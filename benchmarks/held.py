@@ -193,15 +193,15 @@ class _Nowhere:
 @contextmanager
 def _bare() -> Iterator[None]:
     lock: Any = import_module("locking.core.lock")
-    lease: Any = import_module("locking.core.lease")
-    kept = lock.site_of_caller, lock.NOTES, lease.NOTES
-    lock.site_of_caller = lambda: None
-    lock.NOTES = lease.NOTES = _Nowhere()
+    events: Any = import_module("locking.core.events")
+    before = lock.caller_site, events.SAMPLES
+    lock.caller_site = lambda: None
+    events.SAMPLES = _Nowhere()
     try:
         with _without_index():
             yield
     finally:
-        lock.site_of_caller, lock.NOTES, lease.NOTES = kept
+        lock.caller_site, events.SAMPLES = before
 
 
 # what it costs to read the list

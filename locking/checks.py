@@ -277,6 +277,31 @@ def _check_admin(view: Callable[..., Any]) -> Iterator[CheckMessage]:
             )
 
 
+@register("locking")
+def check_dispatch(**_: Any) -> list[CheckMessage]:
+    """Find locked methods of views whose own `dispatch` runs before the lock, and may have read by then."""
+    if not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    views = _views(get_resolver().url_patterns)
+    classes = {getattr(view, "view_class", None) or getattr(view, "cls", None) for view in views}
+    return sorted(
+        (message for kind in classes if kind for message in _check_dispatch(kind)), key=lambda m: m.msg
+    )
+
+
+def _check_dispatch(kind: Any) -> Iterator[CheckMessage]:
+    dispatch = kind.dispatch
+    if hasattr(dispatch, "lock_options") or dispatch.__module__.startswith(("django.", "rest_framework.")):
+        return
+    for function in locked_functions(kind):
+        yield Warning(
+            f"{dotted_path(function)} is locked, but {dotted_path(dispatch)} runs before the lock.",
+            hint="If dispatch reads what the lock protects, put @method_decorator(distributed_lock(…),"
+            " name='dispatch') on the class; else silence this check.",
+            id="locking.W005",
+        )
+
+
 def _ends_early(function: Any) -> bool:
     options: Options | None = getattr(function, "lock_options", None)
     if options is None:

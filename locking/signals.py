@@ -152,11 +152,11 @@ class LockEvent(Fields):
     ) -> LockEvent:
         """Make the event of this moment in this thread."""
         at, thread = time.time(), threading.current_thread().name  # noqa: TID251 shown
-        told = (
+        fields = (
             outcome, name, key, backend, owner, token, ttl, waited, held, holder, at, thread, template,
             reason,
         )  # fmt: skip
-        return tuple.__new__(cls, told)
+        return tuple.__new__(cls, fields)
 
 
 # --- who hears at once ------------------------------------------------------------------------------------
@@ -194,19 +194,19 @@ def stop_observing(observer: Observer) -> None:
         OBSERVERS.remove(observer)
 
 
-def tell(signal: Signal, describe: Callable[[], LockEvent]) -> None:
+def notify(signal: Signal, describe: Callable[[], LockEvent]) -> None:
     """Announce the event that `describe` makes; it is made only where somebody listens."""
-    if heard(signal):
-        announce(signal, describe())
+    if has_listeners(signal):
+        publish(signal, describe())
 
 
-def announce(signal: Signal, event: LockEvent) -> None:
+def publish(signal: Signal, event: LockEvent) -> None:
     """Tell observers, the log and the receivers of `signal` of an event."""
     for observer in OBSERVERS:
         try:
             observer.happened(event)
         except Exception:
-            _complain(observer)
+            _log_failure(observer)
     if events_logger.isEnabledFor(level := level_of(signal, event)):
         _log(level, event)
     for each in _sent_with(signal):
@@ -219,33 +219,33 @@ def _sent_with(signal: Signal) -> tuple[Signal, ...]:
     return (signal, lock_refused) if signal is lock_deadlocked else (signal,)
 
 
-def _complain(observer: Observer) -> None:
+def _log_failure(observer: Observer) -> None:
     logger.exception("the observer %r of locks failed", observer)
 
 
-def heard(signal: Signal) -> bool:
-    """Whether anybody would hear: for those to whom even `tell` is too dear."""
+def has_listeners(signal: Signal) -> bool:
+    """Whether anybody would hear: for those to whom even `notify` is too dear."""
     receivers = signal.receivers or (signal is lock_deadlocked and lock_refused.receivers)
     return bool(OBSERVERS or receivers or events_logger.isEnabledFor(LEVELS[signal]))
 
 
-def inform(step: Callable[[Observer], None]) -> None:
+def notify_observers(step: Callable[[Observer], None]) -> None:
     """Do `step` with each observer; what one raises is logged."""
     for observer in OBSERVERS:
         try:
             step(observer)
         except Exception:
-            _complain(observer)
+            _log_failure(observer)
 
 
 @contextmanager
 def waiting(name: str, template: str | None, backend: str) -> Iterator[None]:
     """Tell observers that a caller waits for as long as the block runs."""
-    inform(lambda observer: observer.waiting(name, template, backend, 1))
+    notify_observers(lambda observer: observer.waiting(name, template, backend, 1))
     try:
         yield
     finally:
-        inform(lambda observer: observer.waiting(name, template, backend, -1))
+        notify_observers(lambda observer: observer.waiting(name, template, backend, -1))
 
 
 # --- the log ----------------------------------------------------------------------------------------------

@@ -299,18 +299,18 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
 def _figures(request: HttpRequest) -> list[tuple[Any, Any, str]]:
     """Return the last hour's figures of the chosen backend, the default one else; none when it can't tell."""
     try:
-        told = figures(locks[request.GET.get("backend") or "default"])
+        stats = figures(locks[request.GET.get("backend") or "default"])
     except (BackendError, KeyError, ValueError, locks.exception_class):
         return []
-    if told is None:
+    if stats is None:
         return []
     return [
-        (_("acquired"), told.acquired, ""),
-        (_("refused"), told.refused, ""),
-        (_("deadlocks"), told.deadlocks, "held-alarm" if told.deadlocks else ""),
-        (_("lost"), told.lost, "held-alarm" if told.lost else ""),
-        (_("p95 wait"), duration(told.wait_p95), ""),
-        (_("p95 hold"), duration(told.hold_p95), ""),
+        (_("acquired"), stats.acquired, ""),
+        (_("refused"), stats.refused, ""),
+        (_("deadlocks"), stats.deadlocks, "held-alarm" if stats.deadlocks else ""),
+        (_("lost"), stats.lost, "held-alarm" if stats.lost else ""),
+        (_("p95 wait"), duration(stats.wait_p95), ""),
+        (_("p95 hold"), duration(stats.hold_p95), ""),
     ]
 
 

@@ -256,7 +256,7 @@ class RedlockBackend(BaseLockBackend):
         return len(self._quorum_listing.held(prefix))
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        self._quorum_listing.tell(records, forget)
+        self._quorum_listing.publish(records, forget)
 
     def processes(self) -> dict[str, Heartbeat]:
         return self._quorum_listing.read_all()

@@ -38,7 +38,7 @@ from locking.core.liveness import (
     server_of,
 )
 from locking.exceptions import LockError
-from locking.signals import LockEvent, lock_orphaned, tell
+from locking.signals import LockEvent, lock_orphaned, notify
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
 from locking.utils.ownership import is_fenced, outlasts_process
@@ -190,7 +190,7 @@ def _report(backend: BaseLockBackend, hold: Held, record: Record) -> None:
         token=hold.token,
         holder=holder,
     )
-    tell(lock_orphaned, lambda: event)
+    notify(lock_orphaned, lambda: event)
     _audit(event, hold.kind)
 
 

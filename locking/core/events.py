@@ -52,9 +52,10 @@ after_fork(_USUAL.clear)
 def held(alias: str, template: str | None, seconds: float) -> None:
     """Note that a lock was held for so long: from its grant until others could have it."""
     group = (alias, template)
-    if group not in _USUAL and len(_USUAL) >= MOST_GROUPS:
-        group = (alias, None)
-    before = _USUAL.get(group, seconds)
+    before = _USUAL.get(group)
+    if before is None:
+        group = group if len(_USUAL) < MOST_GROUPS else (alias, None)
+        before = _USUAL.get(group, seconds)
     _USUAL[group] = before + WEIGHT * (seconds - before)
 
 

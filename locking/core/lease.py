@@ -24,7 +24,7 @@ from locking.core import events
 from locking.core.liveness import registration
 from locking.exceptions import BackendError, LockLost, LockNotOwned
 from locking.keys.names import check_ttl
-from locking.signals import LockEvent, Outcome, announce, heard, lock_lost, lock_released, tell
+from locking.signals import LockEvent, Outcome, has_listeners, lock_lost, lock_released, notify, publish
 from locking.utils.background import after_fork, run_once
 from locking.utils.call_site import CallSite
 from locking.utils.clock import now
@@ -342,6 +342,11 @@ class SingleLease(Lease):
         return self._generation != PROCESS.generation
 
     @property
+    def is_others(self) -> bool:
+        """Whether its end is another process's: it is inherited, or was handed over."""
+        return self.inherited or self.handed_over
+
+    @property
     def open(self) -> bool:
         """Neither released nor found lost so far: its end is still to be reported."""
         return self._state in (State.HELD, State.UNKNOWN) and not self.inherited
@@ -486,11 +491,11 @@ class SingleLease(Lease):
                 return
             self._state = State.LOST
         events.SAMPLES.append((self.backend.settings.alias, "lost", 0.0))
-        tell(lock_lost, lambda: self.event("lost"))
-        if self._on_lost is not None and not run_once("locking-on-lost", self._tell_lost):
-            self._tell_lost()  # a late renewal of others is better than a holder that is not told
+        notify(lock_lost, lambda: self.event("lost"))
+        if self._on_lost is not None and not run_once("locking-on-lost", self._call_on_lost):
+            self._call_on_lost()  # a late renewal of others is better than a holder that is not told
 
-    def _tell_lost(self) -> None:
+    def _call_on_lost(self) -> None:
         """Run the caller's hook in a thread of its own: a slow one must not hold up renewals."""
         assert self._on_lost is not None
         try:
@@ -557,10 +562,12 @@ class SingleLease(Lease):
         alias, seconds = self.backend.settings.alias, now() - self.taken_at
         events.SAMPLES.append((alias, "ended", seconds))
         events.held(alias, self.template, seconds + left)
-        if heard(lock_released) or seconds > self.ttl:
-            announce(lock_released, self.event(outcome))
+        if has_listeners(lock_released) or seconds > self.ttl:
+            publish(lock_released, self.event(outcome))
 
     def leave_to_expire(self) -> None:
+        if self.handed_over:
+            return
         self.renewed = False
         if self.depth > 1:
             self.depth -= 1
@@ -633,11 +640,6 @@ class MultiLease(Lease):
     def leave_to_expire(self) -> None:
         for lease in self._leases:
             lease.leave_to_expire()
-
-
-def is_handed_over(lease: Lease) -> bool:
-    """Whether another process may have adopted the hold, so that it is not this one's to end."""
-    return lease.leases[0].handed_over
 
 
 def _error_of(step: Callable[[], None]) -> Exception | None:

@@ -23,7 +23,6 @@ from locking.core.lease import (
     SingleLease,
     State,
     held_by,
-    is_handed_over,
     latest_of,
 )
 from locking.core.liveness import registration
@@ -46,13 +45,13 @@ from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_names, che
 from locking.signals import (
     LONG_WAIT,
     LockEvent,
-    announce,
-    heard,
+    has_listeners,
     lock_acquired,
     lock_deadlocked,
     lock_force_released,
     lock_refused,
-    tell,
+    notify,
+    publish,
     waiting,
 )
 from locking.utils import logs
@@ -319,8 +318,6 @@ def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
 
 def _give_back(lease: Lease, body_error: BaseException | None) -> None:
     """Release `lease` at the end of a block that raised `body_error`, or nothing."""
-    if is_handed_over(lease):
-        return
     try:
         lease.release()
     except LockError as failure:
@@ -330,8 +327,6 @@ def _give_back(lease: Lease, body_error: BaseException | None) -> None:
 
 async def _agive_back(lease: Lease, body_error: BaseException | None) -> None:
     """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
-    if is_handed_over(lease):
-        return
     try:
         await asyncio.shield(lease.arelease())
     except LockError as failure:
@@ -351,8 +346,8 @@ def _settled(lease: Lease, failure: LockError, body_error: BaseException | None)
         if lease.state is State.LOST and body_error is None:
             lease.ensure_held()
         return True
-    if isinstance(failure, LockNotOwned) and all(single.inherited for single in lease.leases):
-        return True  # a forked child leaves its parent's block: the lock is the parent's
+    if isinstance(failure, LockNotOwned) and all(single.is_others for single in lease.leases):
+        return True  # a forked child leaves its parent's block, or another process has adopted the lease
     return isinstance(failure, LockLost) and body_error is not None  # the loss was logged when it was found
 
 
@@ -438,7 +433,7 @@ class SingleLock(Lock):
             event = LockEvent(
                 outcome="force_released", name=self.name, key=self.key, backend=alias, owner=owner
             )
-            tell(lock_force_released, lambda: event)
+            notify(lock_force_released, lambda: event)
         return broken
 
     def act_as(self, owner: str) -> None:
@@ -630,7 +625,7 @@ class SingleLock(Lock):
             if deadlock:
                 events.SAMPLES.append((self._backend.settings.alias, "deadlock", waited))
             signal = lock_deadlocked if deadlock else lock_refused
-            tell(signal, lambda: self._refusal(error, owner, waited))
+            notify(signal, lambda: self._refusal(error, owner, waited))
 
     @contextmanager
     def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
@@ -691,16 +686,17 @@ class SingleLock(Lock):
             template=options.template,
             site=self.site or caller_site(),
         )
-        events.acquired(self._backend.settings.alias, now() - begun)
-        logs.available(logger, self._backend.settings.alias)
+        alias, waited = self._backend.settings.alias, now() - begun
+        events.acquired(alias, waited)
+        if logs.TROUBLES:
+            logs.available(logger, alias)
         if grant.resent and self._may_undo(None):
             lease.after_release = _release_again
         if self.renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
-        waited = now() - begun
-        if heard(lock_acquired) or waited >= LONG_WAIT:
-            announce(lock_acquired, lease.event("acquired", waited=waited))
+        if has_listeners(lock_acquired) or waited >= LONG_WAIT:
+            publish(lock_acquired, lease.event("acquired", waited=waited))
         return lease
 
 

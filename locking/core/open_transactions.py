@@ -21,7 +21,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic
 
-from locking.core.lease import Lease, is_handed_over
+from locking.core.lease import Lease
 from locking.core.pending_release import release_retrier, report_unreleased
 from locking.exceptions import BackendError, LockError, LockTransactionError
 from locking.keys.names import OnOpenTransaction, check_on_open_transaction
@@ -151,8 +151,6 @@ def shown(names: Sequence[str]) -> str:
 
 def let_go(lease: Lease, *, release: bool = True) -> None:
     """Release a lock after its transaction has ended; a failure is not the transaction's error."""
-    if is_handed_over(lease):
-        return
     try:
         lease.release() if release else lease.leave_to_expire()
     except BackendError as error:

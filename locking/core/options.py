@@ -50,6 +50,10 @@ class LockOptions(SemaphoreOptions, total=False):
     fenced: bool
 
 
+OF_SEMAPHORES: Final = frozenset(SemaphoreOptions.__annotations__)
+OF_LOCKS: Final = frozenset(LockOptions.__annotations__)
+
+
 @dataclass(kw_only=True, eq=False)
 class CheckedOptions:
     """The options of one lock, checked; what is not given is decided by the alias's settings."""
@@ -66,7 +70,7 @@ class CheckedOptions:
     permits: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ttl, Unset | None):
+        if not isinstance(self.ttl, Unset) and self.ttl is not None:
             self.ttl = check_ttl(self.ttl)
         if not isinstance(self.wait, Unset):
             self.wait = check_wait(self.wait)
@@ -136,7 +140,7 @@ def options_of(
         TypeError: one that it does not take; the message says what to write instead.
         ValueError: a value that an option cannot have.
     """
-    if given:
-        known = SemaphoreOptions if kind == "semaphore" else LockOptions
-        refuse_unknown(caller, given, known.__annotations__)
+    known = OF_SEMAPHORES if kind == "semaphore" else OF_LOCKS
+    if not given.keys() <= known:
+        refuse_unknown(caller, given, known)
     return CheckedOptions(kind=kind, permits=permits, **given)

@@ -17,7 +17,7 @@ from typing import Final
 from locking.backends.base import BaseLockBackend
 from locking.core.lease import HOLDS, Extension, SingleLease, State
 from locking.exceptions import LockError
-from locking.signals import Renewal, inform
+from locking.signals import Renewal, notify_observers
 from locking.utils import logs
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
@@ -93,7 +93,7 @@ def renew(leases: list[SingleLease]) -> None:
     if True in answers:
         logs.available(logger, backend.settings.alias)
     for outcome, answer in OUTCOMES.items():
-        _tell(backend, outcome, answers.count(answer))
+        _report(backend, outcome, answers.count(answer))
 
 
 OUTCOMES: Final[dict[Renewal, bool | None]] = {"renewed": True, "lost": False, "failed": None}
@@ -122,9 +122,9 @@ def _answers(
     return [None] * len(leases)
 
 
-def _tell(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
+def _report(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
     if leases:
-        inform(lambda observer: observer.renewed(backend.alias, outcome, leases))
+        notify_observers(lambda observer: observer.renewed(backend.alias, outcome, leases))
 
 
 def _doubt(lease: SingleLease, extension: Extension) -> None:

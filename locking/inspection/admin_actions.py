@@ -18,8 +18,8 @@ from locking.core.handler import locks
 from locking.inspection.held import HeldLock
 from locking.keys.names import check_ttl
 from locking.models import LockEvent
-from locking.signals import LockEvent as Told
-from locking.signals import lock_force_released, tell
+from locking.signals import LockEvent as SignalEvent
+from locking.signals import lock_force_released, notify
 from locking.transactions.fence import forbid
 from locking.utils.databases import VENDORS, limit_waits, restore_waits, was_locked_out
 
@@ -71,7 +71,7 @@ def force_release(
     for database in databases:  # until it was taken away, the holder may have been given a higher token
         _advance_fence(hold, database)
     if result.done:
-        tell(lock_force_released, lambda: _signal(hold))
+        notify(lock_force_released, lambda: _signal(hold))
     return result
 
 
@@ -142,8 +142,8 @@ def _user() -> str:
     return f"os:{getpass.getuser()}"
 
 
-def _signal(hold: HeldLock) -> Told:
-    return Told(
+def _signal(hold: HeldLock) -> SignalEvent:
+    return SignalEvent(
         outcome="force_released",
         name=hold.name,
         key=hold.key,

@@ -80,19 +80,19 @@ class Blocked:
         return self.kind == "semaphore"
 
 
-def read_waits(told: dict[str, Any]) -> list[Blocked]:
+def read_waits(record: dict[str, Any]) -> list[Blocked]:
     """Return the waits in a process's record; what another version wrote and can't be read is left out."""
     waits: list[Blocked] = []
-    for wait_id, entry in told.get("waits", {}).items():
+    for wait_id, entry in record.get("waits", {}).items():
         try:
-            waits.append(_blocked(wait_id, entry, told))
+            waits.append(_blocked(wait_id, entry, record))
         except (AttributeError, KeyError, TypeError, ValueError):
             logger.debug("the wait %r can't be read: %r", wait_id, entry)
     return waits
 
 
-def _blocked(wait_id: str, entry: dict[str, Any], told: dict[str, Any]) -> Blocked:
-    who = ":".join(str(part) for part in (told.get("host"), told.get("pid"), entry.get("thread")) if part)
+def _blocked(wait_id: str, entry: dict[str, Any], record: dict[str, Any]) -> Blocked:
+    who = ":".join(str(part) for part in (record.get("host"), record.get("pid"), entry.get("thread")) if part)
     return Blocked(
         id=wait_id,
         alias=entry["alias"],
@@ -169,8 +169,8 @@ def _published(hold: Hold) -> list[Blocked]:
     presence = _engine(alias).heartbeats([client]).get(client)
     if presence is None or (presence.silent or 0.0) > FRESH:
         return []
-    told = json.loads(presence.text)
-    return read_waits(told) if isinstance(told, dict) else []
+    record = json.loads(presence.text)
+    return read_waits(record) if isinstance(record, dict) else []
 
 
 def holders_of(wait: Blocked) -> Collection[str]:

@@ -66,7 +66,7 @@ class HeartbeatPublisher:
 
     def reset(self) -> None:
         """Start from nothing, as a forked child must."""
-        self._told: Records = {}
+        self._published: Records = {}
         self._publishing = threading.Lock()
         self._beat_at = now() + BEAT
         self._tidy_at = now() + TIDY_EVERY
@@ -102,7 +102,7 @@ class HeartbeatPublisher:
         watcher.look()
         self._add_counters()
         with self._publishing:
-            self._tell(self._records())
+            self._publish(self._records())
         if now() >= self._tidy_at:
             self._tidy_at = now() + TIDY_EVERY
             registration.refresh()
@@ -112,7 +112,7 @@ class HeartbeatPublisher:
     def publish(self) -> None:
         """Tell what has changed since the last time, and nothing else."""
         with self._publishing:
-            self._tell(self._records(), repeat=False)
+            self._publish(self._records(), repeat=False)
 
     def _records(self) -> Records:
         return records_of(_long_holds(), _long_waits())
@@ -121,15 +121,15 @@ class HeartbeatPublisher:
         """Say at the end of the process that it holds nothing; a backend in trouble isn't waited for."""
         if self.running and not self._trouble:
             self._add_counters()
-            self._tell({})
+            self._publish({})
 
     def _add_counters(self) -> None:
         minute = int(time.time() // 60)  # noqa: TID251 shown
         for alias, sums in stats.take_counters().items():
             self._try(lambda alias=alias, sums=sums: locks[alias].add_counters(minute, sums))
 
-    def _tell(self, records: Records, *, repeat: bool = True) -> None:
-        before, self._told = self._told, records
+    def _publish(self, records: Records, *, repeat: bool = True) -> None:
+        before, self._published = self._published, records
         for alias in {**before, **records}:
             old, new = before.get(alias, {}), records.get(alias, {})
             changed = {client: None if old.get(client) == text else text for client, text in new.items()}
@@ -149,7 +149,7 @@ class HeartbeatPublisher:
             step()
         except LockError as error:
             self._trouble = True
-            self._told = {}  # nobody knows what has arrived: tell everything anew
+            self._published = {}  # nobody knows what has arrived: tell everything anew
             logger.debug("publishing the heartbeat of this process failed: %s", error)
 
 
@@ -194,8 +194,8 @@ def records_of(leases: Iterable[SingleLease], waits: Iterable[Wait] = ()) -> Rec
             parts[which]["waits"][wait.id] = wait.as_record(holds)
     process, records = process_facts(), defaultdict[str, dict[str, str]](dict)
     for (alias, client), theirs in parts.items():
-        told = {name: value for name, value in theirs.items() if value or name == "holds"}
-        records[alias][client] = json.dumps({**process, **told})
+        stated = {name: value for name, value in theirs.items() if value or name == "holds"}
+        records[alias][client] = json.dumps({**process, **stated})
     return records
 
 

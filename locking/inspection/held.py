@@ -176,7 +176,7 @@ class HeldLock:
 
     @property
     def holder(self) -> str:
-        """Host, pid and thread, joined by colons, where the process has told them, else the owner."""
+        """`host:pid:thread` where the process has published them, else the owner."""
         if self.host is None:
             return self.owner
         return ":".join(str(part) for part in (self.host, self.pid, self.thread) if part is not None)
@@ -242,10 +242,10 @@ class Filter:
     def matches(self, hold: HeldLock) -> bool:
         """Whether the list shows this hold."""
         wanted = ((self.state, hold.state), (self.kind, hold.kind), (self.host, hold.host or ""))
-        told = (hold.name, hold.owner, hold.holder, hold.doing or "", hold.site or "")
+        texts = (hold.name, hold.owner, hold.holder, hold.doing or "", hold.site or "")
         if self.is_too_young(hold) or not all(value in ("", fact) for value, fact in wanted):
             return False
-        return not self.search or any(self.search in text for text in told)
+        return not self.search or any(self.search in text for text in texts)
 
 
 def held_locks(
@@ -432,8 +432,8 @@ def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLoc
 def _joined(backend: BaseLockBackend, holds: Sequence[Held]) -> list[HeldLock]:
     clients = list(dict.fromkeys(_client(hold.owner) for hold in holds))
     known = backend.heartbeats(clients) if clients else {}
-    told = {client: (presence, _read(presence)) for client, presence in known.items()}
-    return [_row(backend, hold, *told.get(_client(hold.owner), (None, {}))) for hold in holds]
+    records = {client: (presence, _read(presence)) for client, presence in known.items()}
+    return [_row(backend, hold, *records.get(_client(hold.owner), (None, {}))) for hold in holds]
 
 
 # who waits
@@ -479,8 +479,8 @@ def waiters_in(known: Mapping[str, Heartbeat]) -> list[Waiter]:
     return list(found.values())
 
 
-def _waiters_of(told: dict[str, Any], silent: float) -> Iterator[Waiter]:
-    for wait_id, entry in told.get("waits", {}).items():
+def _waiters_of(record: dict[str, Any], silent: float) -> Iterator[Waiter]:
+    for wait_id, entry in record.get("waits", {}).items():
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # another version's record
             yield Waiter(
                 id=wait_id,
@@ -489,8 +489,8 @@ def _waiters_of(told: dict[str, Any], silent: float) -> Iterator[Waiter]:
                 key=entry["key"],
                 name=entry["name"],
                 waited=entry["waited"] + silent,
-                host=told.get("host"),
-                pid=told.get("pid"),
+                host=record.get("host"),
+                pid=record.get("pid"),
                 thread=entry.get("thread"),
                 doing=entry.get("doing"),
                 site=entry.get("site"),
@@ -553,12 +553,14 @@ def _client(owner: str) -> str:
 
 
 def _read(presence: Heartbeat) -> dict[str, Any]:
-    told = json.loads(presence.text)
-    return told if isinstance(told, dict) else {}
+    record = json.loads(presence.text)
+    return record if isinstance(record, dict) else {}
 
 
-def _row(backend: BaseLockBackend, hold: Held, presence: Heartbeat | None, told: dict[str, Any]) -> HeldLock:
-    details = told.get("holds", {}).get(hold.owner, {})
+def _row(
+    backend: BaseLockBackend, hold: Held, presence: Heartbeat | None, record: dict[str, Any]
+) -> HeldLock:
+    details = record.get("holds", {}).get(hold.owner, {})
     since = hold.since if backend.lists_by_age else details.get("since", hold.since)
     held_for = None if since is None else max(0.0, time.time() - since)  # noqa: TID251 shown
     return HeldLock(
@@ -574,10 +576,10 @@ def _row(backend: BaseLockBackend, hold: Held, presence: Heartbeat | None, told:
         since=since,
         held_for=held_for,
         silent=None if presence is None else presence.silent,
-        host=told.get("host"),
-        pid=told.get("pid"),
-        program=told.get("program"),
-        started=told.get("started"),
+        host=record.get("host"),
+        pid=record.get("pid"),
+        program=record.get("program"),
+        started=record.get("started"),
         ttl=details.get("ttl"),
         renewals=details.get("renewals"),
         thread=details.get("thread"),

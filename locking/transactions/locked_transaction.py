@@ -164,12 +164,12 @@ class LockedAtomic(Atomic):
         try:
             super().__exit__(kind, error, trace)
         except Error as trouble:
-            self._tell_idleness(trouble)
+            self._raise_if_idle(trouble)
             if kind is not None or not self._was_committed_after_all(trouble):
                 raise
             self._run(hooks)
         if error is not None:
-            self._tell_idleness(error)
+            self._raise_if_idle(error)
 
     def _run(self, hooks: list[Any]) -> None:
         """Run the hooks of a transaction that was committed: they went down with its connection."""
@@ -177,7 +177,7 @@ class LockedAtomic(Atomic):
         connection.run_on_commit = hooks
         connection.run_and_clear_commit_hooks()
 
-    def _tell_idleness(self, error: BaseException) -> None:
+    def _raise_if_idle(self, error: BaseException) -> None:
         if self.marker is not None and not self.answered and stood_idle(error):
             raise LockLost(
                 f"the database {self.alias!r} ended the transaction, because its holder did nothing in it for"
@@ -228,12 +228,12 @@ def transaction_under(
         return
     refuse_open_transactions(names)
     if lock.transaction_on is not None:
-        with _told(committed), _inside_transaction(lock, names, aliases, scope, committed) as lease:
+        with _noting_commits(committed), _inside_transaction(lock, names, aliases, scope, committed) as lease:
             yield lease
         return
     if fenced:
         fence.require_fence(aliases)
-    with holding(lock, release=release) as lease, _told(committed):
+    with holding(lock, release=release) as lease, _noting_commits(committed):
         section = LockedTransaction(frozenset(names), frozenset(aliases), scope, lease, fenced, committed)
         with _begin_fenced(aliases, section) if fenced else _begin(aliases, section):
             yield lease
@@ -265,7 +265,7 @@ def _released_before(lock: Lock, aliases: Sequence[str], *, release: bool) -> It
 
 
 @contextmanager
-def _told(committed: Sequence[str]) -> Iterator[None]:
+def _noting_commits(committed: Sequence[str]) -> Iterator[None]:
     """Have an error say which databases had committed before it was raised."""
     try:
         yield

@@ -25,7 +25,8 @@ class _Trouble:
     left_out: int = 0
 
 
-_TROUBLES: Final[dict[Hashable, _Trouble]] = {}
+TROUBLES: Final[dict[Hashable, _Trouble]] = {}
+"""What is wrong at the moment; nearly always nothing, and then a caller needs no `log_end`."""
 _mutex = threading.Lock()
 
 
@@ -33,7 +34,7 @@ def reset() -> None:
     """Forget every trouble; a forked child logs its own."""
     global _mutex
     _mutex = threading.Lock()
-    _TROUBLES.clear()
+    TROUBLES.clear()
 
 
 after_fork(reset)
@@ -52,10 +53,10 @@ def log_rarely(
         fields: attributes of the record, beside `lock_repeated`: how many records were left out before.
     """
     with _mutex:
-        if len(_TROUBLES) >= MOST:
-            _TROUBLES.clear()
+        if len(TROUBLES) >= MOST:
+            TROUBLES.clear()
         moment = now()
-        known = _TROUBLES.setdefault(trouble, _Trouble(moment, moment - PERIOD))
+        known = TROUBLES.setdefault(trouble, _Trouble(moment, moment - PERIOD))
         if moment < known.logged + PERIOD:
             known.left_out += 1
             return
@@ -66,10 +67,10 @@ def log_rarely(
 
 def log_end(logger: logging.Logger, level: int, trouble: Hashable, message: str, *values: object) -> None:
     """Log that a trouble is over, if there was one; `message` gets its seconds behind `values`."""
-    if trouble not in _TROUBLES:  # nearly always: costs no lock
+    if trouble not in TROUBLES:  # nearly always: costs no lock
         return
     with _mutex:
-        ended = _TROUBLES.pop(trouble, None)
+        ended = TROUBLES.pop(trouble, None)
     if ended is not None:
         logger.log(level, message, *values, now() - ended.since)
 

@@ -126,7 +126,7 @@ def test_troubles_fill_no_memory(caplog: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(logs, "MOST", 3)
     for number in range(10):
         logs.log_rarely(logging.getLogger("locking"), logging.INFO, number, "trouble %d", number)
-    assert len(logs._TROUBLES) <= 3
+    assert len(logs.TROUBLES) <= 3
 
 
 @override_locks()

@@ -71,6 +71,23 @@ class Held(View):
         return HttpResponse()
 
 
+class ChecksStock:
+    def dispatch(self, request: HttpRequest) -> Any:
+        return super().dispatch(request)  # type: ignore[misc]
+
+
+class Checked(ChecksStock, View):
+    @method_decorator(distributed_lock(key="'a'", on_open_transaction="hold"))
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@method_decorator(lock, name="dispatch")
+class CheckedUnderTheLock(ChecksStock, View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
 api = NinjaAPI(urls_namespace="reach")
 
 
@@ -124,6 +141,8 @@ urlpatterns = [
     path("exempt/", exempt),
     path("helped/", Helped.as_view()),
     path("held/", Held.as_view()),
+    path("checked/", Checked.as_view()),
+    path("under/", CheckedUnderTheLock.as_view()),
     path("api/", api.urls),
     path("admin/", site.urls),
 ]
@@ -174,3 +193,11 @@ def test_each_of_them_is_refused_indeed(atomic_requests: None, client: Any, admi
     for address in ("/above/", "/exempt/", "/held/"):
         assert client.post(address).status_code == 200
     assert admin_client.get("/admin/auth/group/report/").status_code == 200
+
+
+@pytest.mark.urls(__name__)
+def test_a_dispatch_that_runs_before_the_lock_is_told() -> None:
+    """A mixin's check is outside of a locked method, and inside of a locked `dispatch`."""
+    (message,) = checks.check_dispatch()
+    assert (message.id, told([message])) == ("locking.W005", ["Checked.post"])
+    assert "ChecksStock.dispatch runs before the lock" in message.msg

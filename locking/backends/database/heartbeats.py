@@ -7,7 +7,7 @@ from typing import Any
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat
 from locking.backends.database.connection_pool import ConnectionPool
-from locking.backends.database.sql import BY_VENDOR, Telling
+from locking.backends.database.sql import BY_VENDOR, ProcessStatements
 from locking.utils.databases import fence_name
 
 
@@ -18,13 +18,13 @@ class HeartbeatStore:
         self._pool, self._prefix = pool, key_prefix
 
     @property
-    def _sql(self) -> Telling:
+    def _sql(self) -> ProcessStatements:
         return BY_VENDOR[self._pool.vendor].presence
 
     def _id(self, client: str) -> str:
         return fence_name(self._prefix + client, self._pool.vendor)
 
-    def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
+    def publish(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
         """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
 
         def step(cursor: Any, _: int) -> None:

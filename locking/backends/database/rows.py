@@ -238,7 +238,7 @@ class DatabaseBackend(BaseLockBackend):
     # heartbeats
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        self._heartbeats.tell(records, forget)
+        self._heartbeats.publish(records, forget)
 
     def processes(self) -> dict[str, Heartbeat]:
         return self._heartbeats.read_all()

@@ -74,7 +74,7 @@ ON DUPLICATE KEY UPDATE text = VALUES(text), seen = VALUES(seen)
 """
 
 
-class Telling(NamedTuple):
+class ProcessStatements(NamedTuple):
     """What is sent about the processes that hold locks.
 
     Attributes:
@@ -94,8 +94,8 @@ class Telling(NamedTuple):
     tidy: str
 
 
-def _told(tell: str, now: str) -> Telling:
-    return Telling(
+def _process_statements(tell: str, now: str) -> ProcessStatements:
+    return ProcessStatements(
         tell=tell.format(now=now),
         same=f"UPDATE locking_process SET seen = {now} WHERE id = %(id)s",  # noqa: S608 - a constant
         read=f"SELECT id, text, {now} - seen FROM locking_process WHERE id IN (CLIENTS)",  # noqa: S608
@@ -127,7 +127,7 @@ class Statements(NamedTuple):
     held: str
     counted: str
     sweep: str
-    presence: Telling
+    presence: ProcessStatements
     telling: bool = False
 
 
@@ -146,7 +146,7 @@ def _statements(
         "sweep": sweep.replace("FORGOTTEN", FORGOTTEN),
     }  # fmt: skip
     ready: dict[str, str | None] = {name: written(text) for name, text in texts.items()}
-    return Statements(**{**ready, **parts}, presence=_told(tell, now))  # type: ignore[arg-type]
+    return Statements(**{**ready, **parts}, presence=_process_statements(tell, now))  # type: ignore[arg-type]
 
 
 def _telling(statement: str, now: str) -> str:

@@ -340,7 +340,7 @@ class EtcdBackend(QueueBackend):
     # heartbeats
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        self._heartbeats.tell(records, forget)
+        self._heartbeats.publish(records, forget)
 
     def processes(self) -> dict[str, Heartbeat]:
         return self._heartbeats.read_all()

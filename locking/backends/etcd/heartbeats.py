@@ -33,7 +33,7 @@ class HeartbeatStore:
     def _lease(self, client: str) -> int:
         return lease_of(self._folder, self._prefix + client)
 
-    def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
+    def publish(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
         """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
         for client, text in records.items():
             if text is None:

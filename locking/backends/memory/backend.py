@@ -61,7 +61,7 @@ class Store:
         self.told: dict[str, tuple[str, float]] = {}
         self.figures: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
-    def tell(self, client: str, text: str | None) -> None:
+    def publish(self, client: str, text: str | None) -> None:
         """Store a heartbeat of `client`."""
         before = self.told.get(client, ("{}", 0.0))[0]
         self.told[client] = (before if text is None else text, now())
@@ -231,7 +231,7 @@ class MemoryBackend(BaseLockBackend):
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         for client, text in records.items():
-            self.store.tell(client, text)
+            self.store.publish(client, text)
         for client in forget:
             self.store.told.pop(client, None)
 

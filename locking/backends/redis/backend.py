@@ -133,7 +133,7 @@ class RedisBackend(RedisVerbs):
         return self._listing.find(key, owner, kind)
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        self._heartbeat_store.tell(records, forget)
+        self._heartbeat_store.publish(records, forget)
 
     def processes(self) -> dict[str, Heartbeat]:
         return self._heartbeat_store.read_all()

@@ -24,7 +24,7 @@ class HeartbeatStore:
     def _key(self, what: str, name: str | int) -> bytes:
         return f"holdfast_{what}:{self._prefix}{name}".encode()
 
-    def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
+    def publish(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
         """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
         requests: list[Request | Command] = []
         for client, text in records.items():

@@ -48,9 +48,9 @@ class QuorumListing:
         """Sweep every list; see `Listing.tidy`."""
         self._from_each(self._listings, Listing.tidy)
 
-    def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
+    def publish(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
         """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
-        self._from_each(self._books, lambda book: book.tell(records, forget))
+        self._from_each(self._books, lambda store: store.publish(records, forget))
 
     def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         """Return the latest that is known of these clients."""

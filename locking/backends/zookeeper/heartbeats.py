@@ -37,7 +37,7 @@ class HeartbeatStore:
     def _node(self, client: str) -> str:
         return f"{self._folder}/{encode(self._prefix + client)}"
 
-    def tell(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
+    def publish(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
         """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
         for client, text in records.items():
             before, known = self._told.get(client, (0, None))

@@ -132,10 +132,10 @@ class Command(BaseCommand):
             self.stdout.write(output.dumps(listing.page_as_dict(page)))
         else:
             output.print_table(self._out, output.cells_of(page.rows))
-            self._tell_rest(page)
+            self._print_rest(page)
         return _status_of(page)
 
-    def _tell_rest(self, page: Page) -> None:
+    def _print_rest(self, page: Page) -> None:
         """What the table doesn't show goes to stderr: a pipe gets rows only."""
         about = "" if page.complete else "at least "
         self.stderr.write(f"{len(page.rows)} of {about}{page.total} held", self.style.NOTICE)
@@ -181,7 +181,7 @@ class Command(BaseCommand):
             raise ValueError("--owner belongs to one lock: name it")
         page = listing.one_page(_filters(options))
         output.print_table(self._out if options["dry_run"] else self._err, output.cells_of(page.rows))
-        self._tell_rest(page)
+        self._print_rest(page)
         if options["dry_run"] or not page.rows:
             return _status_of(page) or (0 if page.rows else NO)
         if not options["yes"] and not self._is_confirmed(f"Break these {len(page.rows)} holds?"):
@@ -227,8 +227,8 @@ class Command(BaseCommand):
 
     def _released(self, result: Result, hold: HeldLock, *, as_json: bool) -> int:
         if as_json:
-            told = {"done": result.done, "name": hold.name, "owner": hold.owner}
-            self.stdout.write(output.dumps({**told, "details": result.event.details}))
+            fields = {"done": result.done, "name": hold.name, "owner": hold.owner}
+            self.stdout.write(output.dumps({**fields, "details": result.event.details}))
         elif result.done:
             self.stdout.write(f"{hold.name} broken; {result.event.details}")
         else:
@@ -262,8 +262,8 @@ class Command(BaseCommand):
                 self._print_section(section)
         worst = doctor.worst(sections)
         if options["json"]:
-            told = {"verdict": worst, "sections": [section.as_dict() for section in sections]}
-            self.stdout.write(output.dumps(told))
+            fields = {"verdict": worst, "sections": [section.as_dict() for section in sections]}
+            self.stdout.write(output.dumps(fields))
         else:
             self.stdout.write(f"verdict: {worst}")
         return NO if worst == "error" else 0

@@ -143,14 +143,14 @@ def lines_of_hold(hold: HeldLock) -> Iterator[str]:
     yield f"owner     {hold.owner}"
     left, length = seconds(hold.remaining, missing="no end"), seconds(hold.ttl)
     yield f"time      held for {seconds(hold.held_for)}, {left} left of {length}"
-    told = {
+    fields = {
         "renewed": None if hold.renewals is None else f"{hold.renewals} times",
         "waiters": hold.waiters,
         "token": hold.token or None,
         "doing": hold.doing,
         "taken at": hold.site,
     }
-    for what, value in told.items():
+    for what, value in fields.items():
         if value is not None:
             yield f"{what:<9} {value}"
 

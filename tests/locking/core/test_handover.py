@@ -13,6 +13,7 @@ from locking import (
     LockNotOwned,
     LockNotSupported,
     adopt,
+    current_lease,
     distributed_lock,
     get_lock,
     get_semaphore,
@@ -90,6 +91,8 @@ def test_mutant_without_a_claim_two_takers_hold_one_lock(engine: Any, monkeypatc
     second = elsewhere(lambda: adopt(ticket))
     assert (first.remaining() > 0, second.remaining() > 0) == (True, True)
     first.release()
+    with pytest.raises(LockLost):
+        second.release()
 
 
 def test_another_process_takes_it(redis_room: Any) -> None:
@@ -211,3 +214,15 @@ class TestInMemory:
         """It is signed with SECRET_KEY."""
         with pytest.raises(LockKeyError, match="is not a ticket"):
             adopt(ticket)
+
+    def test_a_lock_that_is_left_to_its_ttl_may_be_handed_over(self) -> None:
+        """The end of the decorated function changes nothing of what its body gave away."""
+        tickets: list[str] = []
+
+        @distributed_lock(key="'a'", release=False, ttl=5, atomic=False)
+        def work() -> None:
+            tickets.append(hand_over(current_lease(), ttl=60))
+
+        work()
+        adopt(tickets[0]).release()
+        assert is_free()

@@ -4,8 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.test import RequestFactory, override_settings
 
 from locking import LockNotAcquired, TooManyWaiters, distributed_lock, get_lock
 from locking.core import waits
@@ -21,8 +22,8 @@ MOST = 2
 @pytest.fixture(autouse=True)
 def _capped(settings: Any) -> Any:
     """Locks in memory, for which at most two callers of this process wait."""
+    settings.LOCKING = {"default": {**settings.LOCKING["default"], "MAX_WAITERS": MOST}}
     with override_locks():
-        settings.LOCKING = {"default": {**settings.LOCKING["default"], "MAX_WAITERS": MOST}}
         yield
 
 
@@ -110,8 +111,9 @@ def test_a_view_answers_503() -> None:
 
 
 @pytest.mark.parametrize("most", [0, -1, True, "5", 1.5])
-def test_a_cap_that_cannot_be_is_refused(settings: Any, most: Any) -> None:
+def test_a_cap_that_cannot_be_is_refused(most: Any) -> None:
     """When the setting is read."""
-    settings.LOCKING = {"default": {"BACKEND": "locking.backends.memory.MemoryBackend", "MAX_WAITERS": most}}
-    with pytest.raises(Exception, match="MAX_WAITERS must be a whole number above 0"):
+    entry = {"BACKEND": "locking.backends.memory.MemoryBackend", "MAX_WAITERS": most}
+    refusal = pytest.raises(ImproperlyConfigured, match="MAX_WAITERS must be a whole number above 0")
+    with override_settings(LOCKING={"default": entry}), refusal:
         get_lock("a")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.test import RequestFactory, override_settings
 
 from locking import (
     BackendUnavailable,
@@ -17,7 +17,7 @@ from locking import (
     get_lock,
 )
 from locking.core import events
-from locking.testing import override_locks, simulate_contention
+from locking.testing import simulate_contention
 from tests.locking.support.helpers import elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -79,8 +79,8 @@ def test_any_error_of_a_lock_has_an_answer(refusal: Any, status: int) -> None:
 
 def test_the_setting_decides_before_the_estimate(settings: Any) -> None:
     """`RETRY_AFTER` of the alias is what a refusal says."""
-    with override_locks():
-        settings.LOCKING = {"default": {**settings.LOCKING["default"], "RETRY_AFTER": 2}}
+    entry = {**settings.LOCKING["default"], "RETRY_AFTER": 2}
+    with override_settings(LOCKING={"default": entry}):
         answer = conflict_response(RequestFactory().get("/"), error(retry_after=29.0, estimate=11.0))
     assert answer["Retry-After"] == "2"
 
