@@ -12,6 +12,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import escape
+from django.utils.translation import gettext as _
 from import_export.admin import ImportMixin
 from import_export.formats.base_formats import CSV, XLSX
 from import_export.resources import ModelResource
@@ -117,7 +118,7 @@ class DeliveryImport(ImportMixin):  # type: ignore[misc]
         errors = [error.error for error in result.base_errors]
         errors += [f"{number}: {error.error}" for number, row in result.row_errors() for error in row]
         for error in errors:
-            messages.error(request, f"Nothing was booked. {error}")
+            messages.error(request, _("Nothing was booked. %(error)s") % {"error": error})
         return HttpResponseRedirect(reverse("admin:inventory_stockmovement_import"))
 
 

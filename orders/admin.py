@@ -186,7 +186,7 @@ class DeliveryFilter(admin.SimpleListFilter):
 class OrderEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The outbox: what was delivered, what waits, and what fails."""
 
-    list_display = ("id", "created_at", "order", "kind", "how", "attempts", "delivered_at")
+    list_display = ("id", "kind", "how", "order", "created_at", "attempts", "delivered_at")
     list_filter = (DeliveryFilter, "kind", "created_at")
     list_select_related = ("order",)
     search_fields = ("=order__id",)
@@ -219,7 +219,7 @@ class OrderEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # 
 class PaymentEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The inbox: what the payment provider sent, and what it did."""
 
-    list_display = ("received_at", "event_id", "kind", "reference", "order", "how")
+    list_display = ("received_at", "how", "kind", "event_id", "reference", "order")
     list_filter = ("outcome", "kind", "received_at")
     list_select_related = ("order",)
     search_fields = ("=event_id", "=reference", "=order__id")

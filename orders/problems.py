@@ -439,10 +439,10 @@ def _unknown(detail: str) -> Problem:
 def json_api(*methods: str) -> Callable[[_View], _View]:
     """Make a view of JSON: it answers `methods` only, and its errors become problems.
 
-    It is exempt from the CSRF token because it reads no cookie: it acts for nobody, so a foreign page has
-    nobody's rights to borrow. The view that writes insists on `application/json` besides, which no form can
-    send and for which a browser asks first (CORS); that question is never answered. So the shop page,
-    `curl` and a load generator all call the same address in the same way.
+    It is exempt from the CSRF token because by itself it reads no cookie: a foreign page has nobody's rights
+    to borrow. A view that writes insists on `application/json` besides, or on DELETE, which no form can send
+    and for which a browser asks first (CORS); that question is never answered. So the shop page, `curl` and a
+    load generator all call the same address in the same way, and a `CALLER` may read a session.
     """
 
     def decorate(view: _View) -> _View:

@@ -12,7 +12,7 @@ from django.urls import reverse
 from inventory.domain import Line
 from inventory.models import Product, StockReservation
 from inventory.reservations import reserve
-from orders.models import Order
+from orders.models import Order, PaymentEvent
 from orders.order_writer import ClientKey
 from orders.services import checkout
 from tests.factories import ProductFactory
@@ -86,11 +86,14 @@ def test_who_may_only_look_is_offered_no_action(client, django_user_model, order
         "inventory_stockmovement",
         "orders_order",
         "orders_idempotencykey",
+        "orders_orderevent",
+        "orders_paymentevent",
     ],
 )
 def test_what_happened_can_only_be_read(admin_client, order, model):
     """There is a list, a search, and neither adding nor changing."""
     reserve([Line("mug", 1)], timedelta(minutes=1))
+    PaymentEvent.objects.create(event_id="evt_1", kind="charge.refunded", outcome="ignored", order=order)
     address = reverse(f"admin:{model}_changelist")
     assert admin_client.get(f"{address}?q=ann").status_code == 200
     assert admin_client.get(reverse(f"admin:{model}_add")).status_code == 403

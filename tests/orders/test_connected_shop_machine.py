@@ -20,6 +20,7 @@ from orders.payments import Payment
 from orders.signals import SIGNALS
 from tests.orders.test_shop_machine import TEN_MINUTES, Shop
 
+# 10,000 steps: HOLDFAST_MACHINE_EXAMPLES=200 HOLDFAST_MACHINE_STEPS=50.
 EXAMPLES = int(os.environ.get("HOLDFAST_MACHINE_EXAMPLES", "12"))
 STEPS = int(os.environ.get("HOLDFAST_MACHINE_STEPS", "15"))
 
