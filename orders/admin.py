@@ -232,5 +232,11 @@ class PaymentEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  
     @admin.display(description=_("outcome"), ordering="outcome")
     def how(self, event: PaymentEvent) -> str:
         """Return the outcome with its shape."""
-        tones = {"paid": "good", "too_late": "warn", "wrong_amount": "warn", "paid_twice": "warn"}
+        tones = {
+            "paid": "good",
+            "too_late": "warn",
+            "wrong_amount": "warn",
+            "wrong_currency": "warn",
+            "paid_twice": "warn",
+        }
         return badge(tones.get(event.outcome, "ended"), event.get_outcome_display())

@@ -72,6 +72,7 @@ class PaymentEvent(models.Model):
         ALREADY_PAID = "already_paid", _("already paid")
         TOO_LATE = "too_late", _("too late")
         WRONG_AMOUNT = "wrong_amount", _("wrong amount")
+        WRONG_CURRENCY = "wrong_currency", _("wrong currency")
         PAID_TWICE = "paid_twice", _("paid twice")
         IGNORED = "ignored", _("ignored")
 

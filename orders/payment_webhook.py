@@ -49,6 +49,7 @@ class PaymentObject(FromProvider):
     payment_status: str | None = None
     amount_received: int | None = None
     amount_total: int | None = None
+    currency: Annotated[str, Field(pattern="^[A-Za-z]{3}$")] | None = None
 
 
 class PaymentEnvelope(FromProvider):
@@ -146,7 +147,8 @@ def _received(notice: PaymentNotice) -> tuple[PaymentEvent, bool]:
             kind=notice.type,
             order_id=_order_id(paid),
             reference=paid.payment_intent or paid.id,
-            amount=_amount(paid, _AMOUNTS[notice.type]),
+            amount=_given(paid, _AMOUNTS[notice.type]),
+            currency=_given(paid, "currency"),
         )
     )
 
@@ -164,8 +166,8 @@ def _order_id(paid: PaymentObject) -> UUID:
         ) from None
 
 
-def _amount(paid: PaymentObject, member: Literal["amount_received", "amount_total"]) -> int:
-    amount: int | None = getattr(paid, member)
-    if amount is None:
+def _given(paid: PaymentObject, member: str) -> Any:
+    value = getattr(paid, member)
+    if value is None:
         raise InvalidRequest(Fault(f"/data/object/{member}", "is missing"))
-    return amount
+    return value

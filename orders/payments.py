@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from django.db import transaction
@@ -18,8 +19,32 @@ logger = logging.getLogger(__name__)
 Outcome = PaymentEvent.Outcome
 State = Order.State
 
-_REFUSED = (Outcome.TOO_LATE, Outcome.WRONG_AMOUNT, Outcome.PAID_TWICE)
+_REFUSED = (Outcome.TOO_LATE, Outcome.WRONG_CURRENCY, Outcome.WRONG_AMOUNT, Outcome.PAID_TWICE)
 """Outcomes after which the shop has money that it must give back."""
+
+
+WHOLE_UNITS: Final = frozenset(
+    [
+        "BIF",
+        "CLP",
+        "DJF",
+        "GNF",
+        "JPY",
+        "KMF",
+        "KRW",
+        "MGA",
+        "PYG",
+        "RWF",
+        "UGX",
+        "VND",
+        "VUV",
+        "XAF",
+        "XOF",
+        "XPF",
+    ]
+)
+"""Currencies that are counted in whole units, not in hundredths: Stripe's list of zero-decimal currencies,
+https://docs.stripe.com/currencies#zero-decimal"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +54,8 @@ class Payment:
     Args:
         event_id: the provider's id of the event. kind: its type.
         order_id: which order is paid. reference: the provider's id of the payment.
-        amount: in hundredths.
+        amount: in hundredths, or in units of a currency of `WHOLE_UNITS`.
+        currency: three letters of ISO 4217, in any case.
     """
 
     event_id: str
@@ -37,6 +63,7 @@ class Payment:
     order_id: UUID
     reference: str
     amount: int
+    currency: str
 
 
 def receive(payment: Payment) -> tuple[PaymentEvent, bool]:
@@ -75,7 +102,9 @@ def _outcome(order: Order, payment: Payment) -> PaymentEvent.Outcome:
     paid = PaymentEvent.objects.filter(order=order, outcome=Outcome.PAID).first()
     if paid is not None and paid.reference == payment.reference:
         return Outcome.ALREADY_PAID  # a provider sends several events about one payment
-    if payment.amount != order.total * 100:
+    if payment.currency.upper() != order.currency:
+        return Outcome.WRONG_CURRENCY
+    if payment.amount != order.total * (1 if order.currency in WHOLE_UNITS else 100):
         return Outcome.WRONG_AMOUNT
     if lifecycle.mark_paid(order.pk):
         return Outcome.PAID
@@ -93,6 +122,7 @@ def _record(payment: Payment, outcome: PaymentEvent.Outcome) -> PaymentEvent:
             reason=outcome,
             payment=payment.reference,
             amount=payment.amount,
+            currency=payment.currency.upper(),
         )
     return PaymentEvent.objects.create(
         event_id=payment.event_id,

@@ -122,6 +122,7 @@ class Migration(migrations.Migration):
                             ("already_paid", "already paid"),
                             ("too_late", "too late"),
                             ("wrong_amount", "wrong amount"),
+                            ("wrong_currency", "wrong currency"),
                             ("paid_twice", "paid twice"),
                             ("ignored", "ignored"),
                         ],

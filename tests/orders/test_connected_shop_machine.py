@@ -57,7 +57,9 @@ class ConnectedShop(Shop):
             known = event_id in self.received
             if not known:
                 self.received[event_id] = self.outcome(order, wrong)
-            notice = Payment(event_id, "payment_intent.succeeded", order, f"pi_{order}_{wrong}", amount)
+            notice = Payment(
+                event_id, "payment_intent.succeeded", order, f"pi_{order}_{wrong}", amount, "eur"
+            )
             event, repeated = payments.receive(notice)
             assert (event.outcome, repeated) == (self.received[event_id], known)
 

@@ -54,7 +54,7 @@ def signed(body: bytes, at: int, secret: str = NEW) -> str:
 
 def notice(order_id: object, **members: Any) -> dict[str, Any]:
     """Return the event of a payment of 5.00."""
-    paid = {"id": "pi_1", "amount_received": 500, "metadata": {"order_id": str(order_id)}}
+    paid = {"id": "pi_1", "amount_received": 500, "currency": "eur", "metadata": {"order_id": str(order_id)}}
     event = {"id": "evt_1", "type": "payment_intent.succeeded", "data": {"object": paid}}
     paid.update({name: value for name, value in members.items() if name not in event})
     event.update({name: value for name, value in members.items() if name in event})
@@ -182,7 +182,7 @@ def test_a_second_payment_is_told_of(order):
     body = notice(order.pk, id="evt_2")
     body["data"]["object"]["id"] = "pi_2"
     assert send(body).json()["outcome"] == "paid_twice"
-    assert refusal() == {"reason": "paid_twice", "payment": "pi_2", "amount": 500}
+    assert refusal() == {"reason": "paid_twice", "payment": "pi_2", "amount": 500, "currency": "EUR"}
 
 
 def refusal() -> Any:
@@ -196,6 +196,21 @@ def test_another_amount_does_not_pay(order, amount):
     assert send(notice(order.pk, amount_received=amount)).json()["outcome"] == "wrong_amount"
     assert Order.objects.get().state == "placed"
     assert refusal()["amount"] == amount
+
+
+def test_another_currency_does_not_pay(order):
+    """Five yen aren't five euros: the order stays as it is, and the money is told of."""
+    assert send(notice(order.pk, currency="jpy")).json()["outcome"] == "wrong_currency"
+    assert Order.objects.get().state == "placed"
+    assert refusal()["currency"] == "JPY"
+
+
+def test_a_currency_without_cents_is_paid_in_units():
+    """500 yen are the number 500, where five euros are the number 500."""
+    mug = ProductFactory.create(sku="mug", price=250)
+    Product.objects.filter(pk=mug.pk).update(currency="JPY")
+    order = checkout([Line("mug", 2)], "conditional_update")
+    assert send(notice(order.pk, currency="jpy")).json()["outcome"] == "paid"
 
 
 @pytest.mark.parametrize("end", ["cancelled", "window"])
@@ -250,6 +265,8 @@ def test_an_unknown_order_is_not_found_and_not_kept():
         (notice(None, metadata={}), "/data/object/metadata/order_id"),
         (notice(uuid4(), amount_received=None), "/data/object/amount_received"),
         (notice(uuid4(), amount_received="5"), "/data/object/amount_received"),
+        (notice(uuid4(), currency=None), "/data/object/currency"),
+        (notice(uuid4(), currency="euro"), "/data/object/currency"),
         (notice(uuid4(), id="e" * 256), "/id"),
         ([], ""),
     ],
