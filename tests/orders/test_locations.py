@@ -9,6 +9,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import IntegrityError
+from django.urls import reverse
 
 from inventory.domain import Line
 from inventory.locations import NotThere, Offer, first_with_enough, move_stock
@@ -197,3 +198,24 @@ def test_a_delivery_to_the_wrong_level_is_found(mug):
     """The audit compares each level with its movements."""
     StockLevel.objects.filter(location__code="north").update(units=9)
     assert [(row.law, row.what) for row in audit()] == [("levels_are_the_sum_of_movements", "mug at north")]
+
+
+# In the admin ----------------------------------------------------------------------------------------------
+
+
+def test_a_delivery_and_a_count_at_a_location(mug, admin_client):
+    """The product's page takes a location and refuses to take more than is there; it is counted apart."""
+    page = reverse("admin:inventory_product_change", args=[mug.pk])
+    sent = {"name": "Mug", "price": "2.50", "currency": "EUR", "active": "on", "backorder_limit": "0"}
+    sent |= {"movements-TOTAL_FORMS": "0", "movements-INITIAL_FORMS": "0", "cause": "van"}
+    sent["location"] = str(at("north").pk)
+    assert admin_client.post(page, sent | {"change_by": "2"}).status_code == 302
+    assert "There are only 6." in admin_client.post(page, sent | {"change_by": "-7"}).content.decode()
+    chosen = {"action": "count_products", "_selected_action": [str(mug.pk)]}
+    products = reverse("admin:inventory_product_changelist")
+    asked = admin_client.post(products, chosen).content.decode()
+    field = f"counted-{mug.pk}-{at('north').pk}"
+    assert f'name="{field}"' in asked
+    confirmed = {"confirmed": "yes", "reference": "2026", "reason": "yearly", field: "5"}
+    admin_client.post(products, chosen | confirmed)
+    assert (there(), audit()) == ({"north": 5, "south": 5}, [])
