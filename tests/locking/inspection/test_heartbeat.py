@@ -68,7 +68,7 @@ def test_a_holder_tells_who_it_is(reporter):
     assert row.pid
     assert row.holder == f"{row.host}:{row.pid}:MainThread"
     assert (row.ttl, row.renewals) == (20, 0)
-    assert row.site.startswith("locking/test_heartbeat.py:")
+    assert row.site.startswith("inspection/test_heartbeat.py:")
     assert row.site.endswith(" in test_a_holder_tells_who_it_is")
     assert row.silent is None or row.silent < 60  # ZooKeeper's sessions live, or take all with them
     assert row.started == PROCESS.started
@@ -145,7 +145,7 @@ def test_a_sign_of_life_needs_no_new_record(reporter, each_backend):
                 "some silence",
             )
         records = records_of(HOLDS.values())
-        assert records == reporter._told
+        assert records == reporter._published
         reporter.beat()
         after = each_backend.heartbeats([PROCESS.client_id])[PROCESS.client_id]
     assert after.text == before.text
