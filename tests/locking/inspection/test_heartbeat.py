@@ -145,7 +145,7 @@ def test_a_sign_of_life_needs_no_new_record(reporter, each_backend):
                 "some silence",
             )
         records = records_of(HOLDS.values())
-        assert records == reporter._told
+        assert records == reporter._published
         reporter.beat()
         after = each_backend.heartbeats([PROCESS.client_id])[PROCESS.client_id]
     assert after.text == before.text
