@@ -2,7 +2,7 @@
 
 Each cell installs the built wheel with the versions of one row, and runs `tests/matrix` there: the shipped
 contract over Redis and memory, and what stands on Django, Celery and the database driver. A row whose Python
-isn't on this machine is skipped.
+isn't on this machine is skipped. What follows `--` is pytest's: `nox -- -k hammer` is a quick look.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ def cell(session: nox.Session, row: str) -> None:
     """Try the wheel on one row's versions."""
     _, *versions = ROWS[row]
     packages = [f"{name}=={version}" for name, version in zip(VERSIONED, versions, strict=False)]
-    install = (str(wheel(session)), *packages, *versions[len(VERSIONED) :])
-    session.install(*PYTEST, *install)  # pip refuses what the wheel doesn't allow
+    built = str(wheel(session))
+    # pip refuses what the wheel doesn't allow
+    session.install(*PYTEST, built, *packages, *versions[len(VERSIONED) :])
+    # and passes over a wheel whose version a reused environment has already, whatever is in it
+    session.install("--force-reinstall", "--no-deps", built)
     session.run("python", "-m", "pip", "check")
     services = {"MATRIX_DATABASE": json.dumps(embedded.database()), "MATRIX_REDIS": embedded.redis_url()}
     session.chdir(ROOT / "tests" / "matrix")

@@ -29,7 +29,7 @@ HERE = sys.executable != PYTHON or all(map(importlib.util.find_spec, ("oscar", "
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not HERE, reason="needs django-oscar: pip install django-oscar gunicorn"),
 ]
 
