@@ -1,8 +1,8 @@
-"""System checks: a shop must not run on a strategy that is here to be seen failing."""
+"""System checks: a shop must not run on a strategy that is here to be seen failing, nor refuse for long."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
@@ -40,6 +40,21 @@ def check_location_rule(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
             Error(f"STOCK_LOCATION_RULE is {name!r}: it can't be imported.", hint=hint, id="inventory.E004")
         ]
     return []
+
+
+LONGEST_MEMORY: Final = 60.0
+"""Seconds; stock that came back must not be refused for longer, should its announcement be lost."""
+
+
+@register
+def check_sold_out_memory(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Refuse a SOLD_OUT_MEMORY that is no number of seconds, or so many that stock would lie unsold."""
+    seconds = getattr(settings, "SOLD_OUT_MEMORY", 0.0)
+    if isinstance(seconds, int | float) and 0 <= seconds <= LONGEST_MEMORY:
+        return []
+    what = f"SOLD_OUT_MEMORY is {seconds!r}: must be a number of seconds from 0 to {LONGEST_MEMORY:g}."
+    hint = "Use 0.25, or 0 to have every buyer ask the database."
+    return [Error(what, hint=hint, id="inventory.E005")]
 
 
 def _message(number: str, what: str, hint: str, kind: type[Error | Warning] = Error) -> CheckMessage:

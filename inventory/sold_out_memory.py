@@ -96,7 +96,7 @@ class SoldOutMemory:
     def watch(self, skus: Iterable[str]) -> None:
         """Remember from now on what is available of products for which a buyer has just been refused."""
         now = monotonic()
-        if not settings.SOLD_OUT_MEMORY or now < self._starts_at:
+        if not settings.SOLD_OUT_MEMORY > 0 or now < self._starts_at:
             return
         for sku in skus:
             if not sku.startswith(LAB_PREFIX) and (sku in self._watched or len(self._watched) < MOST):

@@ -23,26 +23,9 @@ _REFUSED = (Outcome.TOO_LATE, Outcome.WRONG_CURRENCY, Outcome.WRONG_AMOUNT, Outc
 """Outcomes after which the shop has money that it must give back."""
 
 
-WHOLE_UNITS: Final = frozenset(
-    [
-        "BIF",
-        "CLP",
-        "DJF",
-        "GNF",
-        "JPY",
-        "KMF",
-        "KRW",
-        "MGA",
-        "PYG",
-        "RWF",
-        "UGX",
-        "VND",
-        "VUV",
-        "XAF",
-        "XOF",
-        "XPF",
-    ]
-)
+WHOLE_UNITS: Final = frozenset([
+    "BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF"
+])  # fmt: skip
 """Currencies that are counted in whole units, not in hundredths: Stripe's list of zero-decimal currencies,
 https://docs.stripe.com/currencies#zero-decimal"""
 

@@ -1,10 +1,10 @@
-"""The system check of CHECKOUT_STRATEGY."""
+"""The system checks of CHECKOUT_STRATEGY and SOLD_OUT_MEMORY."""
 
 from __future__ import annotations
 
 import pytest
 
-from inventory.checks import check_checkout_strategy
+from inventory.checks import check_checkout_strategy, check_sold_out_memory
 from inventory.strategies import STRATEGIES
 
 
@@ -56,3 +56,18 @@ def test_one_process_alone_is_warned_of(settings):
 def test_a_sound_strategy_passes(settings, strategy):
     """Nothing is said about a strategy that holds."""
     assert found(settings, strategy, debug=False) == []
+
+
+@pytest.mark.parametrize("seconds", [-1, 61, float("nan"), float("inf"), "0.25", None])
+def test_a_memory_that_is_no_time_is_refused(settings, seconds):
+    """The message names the value and what would do."""
+    settings.SOLD_OUT_MEMORY = seconds
+    (message,) = check_sold_out_memory(None)
+    assert (message.id, repr(seconds) in str(message.msg)) == ("inventory.E005", True)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.25, 60])
+def test_a_memory_of_some_seconds_is_accepted(settings, seconds):
+    """So is none."""
+    settings.SOLD_OUT_MEMORY = seconds
+    assert check_sold_out_memory(None) == []

@@ -142,7 +142,7 @@ def _hear(journal: Journal, key: str, reply: Reply, doubt: bool) -> int:
 def _data(reply: Reply) -> dict[str, Any]:
     try:
         data = reply.json()
-    except ValueError:  # gunicorn's own words, when a worker dies with the request in hand
+    except ValueError:  # the web server's own words, when a worker dies with the request in hand
         return {}
     return data if isinstance(data, dict) else {}
 

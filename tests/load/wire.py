@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-IDLE_SECONDS = 1.0  # gunicorn hangs up after 2 s; a request sent into that gap would have an unknown outcome
+IDLE_SECONDS = 1.0  # a server hangs up (gunicorn after 2 s); a request sent into that has an unknown outcome
 
 
 class Address(NamedTuple):
