@@ -116,6 +116,7 @@ REPAIRS = (
     ('<aside class="sidebar-drawer">', '<aside class="sidebar-drawer" aria-label="All pages">'),
     ('<aside class="toc-drawer', '<aside aria-label="This page" class="toc-drawer'),
     ('<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">'),
+    ('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'),
     ('<th class="head"></th>', '<td class="head"></td>'),
     ('<th class="head"><p></p></th>', '<td class="head"></td>'),
     ('<div id="search-results"></div>', '<h1>Search</h1><div id="search-results"></div>'),
