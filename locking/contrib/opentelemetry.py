@@ -114,7 +114,7 @@ def attributes(event: LockEvent) -> dict[str, AttributeValue]:
         "locking.fencing_token": event.token or None,
         "locking.ttl": event.ttl,
         "locking.waited": event.waited,
-        "locking.inspection.held": event.held,
+        "locking.held": event.held,
     }
     return {name: value for name, value in values.items() if value is not None}
 

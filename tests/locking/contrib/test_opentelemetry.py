@@ -51,6 +51,7 @@ def test_a_hold_is_two_spans_in_the_current_trace(tracer, spans):
             "locking.ttl": 9.0,
         }.items()
     )
+    assert 0 <= hold.attributes["locking.held"] < 9
 
 
 async def test_a_hold_of_a_task_is_in_its_trace(tracer, spans):
