@@ -66,6 +66,15 @@ def load_shop() -> None:
     _ = get_resolver().url_patterns, locks["default"]
 
 
+_forked_by = 0
+
+
+def note_fork() -> None:
+    """Note who forks, right before it does, for the child to compare with."""
+    global _forked_by
+    _forked_by = os.getpid()
+
+
 def become_worker() -> None:
     """Prepare a worker right after its fork: a signal that comes while it starts ends it.
 
@@ -76,12 +85,14 @@ def become_worker() -> None:
         signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != _forked_by:  # killed before the kernel was told: no signal will come
+            os._exit(1)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Serve `config.wsgi` until a signal says otherwise."""
     port, workers, threads = map(int, arguments)
-    os.register_at_fork(after_in_child=become_worker)
+    os.register_at_fork(before=note_fork, after_in_child=become_worker)
     server = Server(
         "config.wsgi:application",
         address=HOST,

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from config import serve
+from config import server as server_module
 from config.server import HOST, STOP_SECONDS
 from locking.testing.contract.base import until
 from tests import ROOT
@@ -130,6 +131,21 @@ def test_a_new_worker_does_not_load_the_shop_again(tmp_path, monkeypatch):
         until(lambda: len(workers_of(process)) == 2, 30)
         assert answer(f"http://{HOST}:{port}/livez") == 200
         assert (tmp_path / "loads").read_text() == f"{process.pid}\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
+@pytest.mark.parametrize(("forked_by", "code"), [("its parent", 0), ("a server that is dead", 1)])
+def test_a_worker_whose_server_died_right_behind_the_fork_ends(monkeypatch, forked_by, code):
+    """The kernel was told too late: the worker sees that its parent is another process by now."""
+    server_module.note_fork()
+    if forked_by != "its parent":
+        monkeypatch.setattr(server_module, "_forked_by", -1)
+    child = os.fork()
+    if not child:
+        server_module.become_worker()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == code
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
