@@ -161,12 +161,19 @@ class Receipt:
             "id": str(self.id),
             "state": Order.State.PLACED.value,
             "total": str(self.total),
+            "currency": self.currency,
             "strategy": self.strategy,
             "customer": self.customer,
             "created_at": None,
             "pay_by": None,
             "lines": [
-                {"sku": line.sku, "quantity": line.quantity, "unit_price": str(products[line.sku].price)}
+                {
+                    "sku": line.sku,
+                    "name": products[line.sku].name,
+                    "quantity": line.quantity,
+                    "unit_price": str(products[line.sku].price),
+                    "shipped": 0,
+                }
                 for line in self.cart
             ],
         }

@@ -24,7 +24,8 @@ _REFUSED = (Outcome.TOO_LATE, Outcome.WRONG_CURRENCY, Outcome.WRONG_AMOUNT, Outc
 
 
 WHOLE_UNITS: Final = frozenset([
-    "BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF"
+    "BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF",
+    "XPF",
 ])  # fmt: skip
 """Currencies that are counted in whole units, not in hundredths: Stripe's list of zero-decimal currencies,
 https://docs.stripe.com/currencies#zero-decimal"""

@@ -139,6 +139,7 @@ def _refuse(reason: str) -> None:
 _CLOSED: Final = ConfigDict(extra="forbid")
 
 Money = Annotated[str, Field(pattern=r"^\d+\.\d{2}$", description="a string: a float cannot be trusted")]
+Currency = Annotated[str, Field(pattern="^[A-Z]{3}$", description="ISO 4217, of the prices beside it")]
 Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 OrderState = Annotated[str, Field(json_schema_extra={"enum": list(Order.State.values)})]
@@ -155,11 +156,13 @@ class LineData(TypedDict):
 
 @with_config(_CLOSED)
 class ItemData(TypedDict):
-    """A line of an order, with the price of that moment."""
+    """A line of an order, with the product's name and price of that moment."""
 
     sku: str
+    name: str
     quantity: int
     unit_price: Money
+    shipped: int
 
 
 @with_config(_CLOSED)
@@ -169,6 +172,7 @@ class OrderData(TypedDict):
     id: Id
     state: OrderState
     total: Money
+    currency: Currency
     strategy: str
     customer: str
     created_at: Moment
@@ -201,6 +205,7 @@ class ProductData(TypedDict):
     sku: Sku
     name: str
     price: Money
+    currency: Currency
     on_hand: int
     available: int
 

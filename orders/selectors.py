@@ -91,6 +91,7 @@ def product_data(product: Any) -> ProductData:
         "sku": product.sku,
         "name": product.name,
         "price": str(product.price),
+        "currency": product.currency,
         "on_hand": product.on_hand_in_all,
         "available": product.available_in_all,
     }
@@ -114,11 +115,17 @@ def order_data(order: Order) -> OrderData:
 def orders_data(orders: Sequence[Order]) -> list[OrderData]:
     """Return orders and their lines as JSON data, in one query for all lines."""
     lines: dict[UUID, list[ItemData]] = {order.pk: [] for order in orders}
-    items = OrderItem.objects.filter(order__in=lines).order_by("product__sku")
-    for order_id, sku, quantity, price in items.values_list(
-        "order_id", "product__sku", "quantity", "unit_price"
-    ):
-        lines[order_id].append({"sku": sku, "quantity": quantity, "unit_price": str(price)})
+    items = OrderItem.objects.filter(order__in=lines).order_by("product__sku").select_related("product")
+    for item in items:
+        lines[item.order_id].append(
+            {
+                "sku": item.product.sku,
+                "name": item.name,
+                "quantity": item.quantity,
+                "unit_price": str(item.unit_price),
+                "shipped": item.shipped,
+            }
+        )
     return [_order_data(order, lines[order.pk]) for order in orders]
 
 
@@ -127,6 +134,7 @@ def _order_data(order: Order, lines: list[ItemData]) -> OrderData:
         "id": str(order.pk),
         "state": order.state,
         "total": str(order.total),
+        "currency": order.currency,
         "strategy": order.strategy,
         "customer": order.customer,
         "created_at": moment(order.created_at),

@@ -284,14 +284,14 @@ class Lock(ABC):
         await self._lease().aextend(ttl)
 
     def remaining(self) -> float:
-        """Return the seconds left of what this thread or task has acquired by this object; 0.0 without a lease.
+        """Return the seconds left of what this thread or task acquired by this object; 0.0 without a lease.
 
         `current_lease(name)` finds the lease that another object, or the decorator, has acquired.
         """
         return self._lease().remaining() if id(current_context()) in self._entered else 0.0
 
     def owned(self) -> bool:
-        """Return whether this thread or task holds the lock by this object, by the local clock; see `remaining`."""
+        """Return whether this thread or task holds the lock by this object; see `remaining`."""
         return self.remaining() > 0.0
 
     # `with` and `async with`

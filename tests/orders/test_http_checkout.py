@@ -61,8 +61,8 @@ def test_an_order_is_created_and_found_at_its_address(client, mug, pen):
     assert body["total"] == "19.80"
     assert body["strategy"] == "redis_lock"
     assert body["lines"] == [
-        {"sku": "mug", "quantity": 2, "unit_price": "7.50"},
-        {"sku": "pen", "quantity": 2, "unit_price": "2.40"},
+        {"sku": "mug", "name": "Mug", "quantity": 2, "unit_price": "7.50", "shipped": 0},
+        {"sku": "pen", "name": "Pen", "quantity": 2, "unit_price": "2.40", "shipped": 0},
     ]
     assert client.get(created.headers["Location"]).json() == body
     assert dict(Product.objects.values_list("sku", "on_hand")) == {"mug": 8, "pen": 1}
@@ -249,8 +249,8 @@ def test_products_are_listed_without_the_labs(client, mug, pen):
     LabProductFactory()
     assert client.get("/products/").json() == {
         "products": [
-            {"sku": "mug", "name": "Mug", "price": "7.50", "on_hand": 10, "available": 10},
-            {"sku": "pen", "name": "Pen", "price": "2.40", "on_hand": 3, "available": 3},
+            {"sku": "mug", "name": "Mug", "price": "7.50", "currency": "EUR", "on_hand": 10, "available": 10},
+            {"sku": "pen", "name": "Pen", "price": "2.40", "currency": "EUR", "on_hand": 3, "available": 3},
         ],
         "next": None,
     }
