@@ -155,7 +155,8 @@ CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
 
 # Whether a product's own `strategy` counts: it costs a query a checkout.
 PRODUCT_STRATEGIES = env.bool("PRODUCT_STRATEGIES", default=False)
-STOCK_LOCATION_RULE = "inventory.locations.first_with_enough"  # which warehouse a line leaves from
+# Which warehouse a line leaves from.
+STOCK_LOCATION_RULE = env.str("STOCK_LOCATION_RULE", default="inventory.locations.first_with_enough")
 CURRENCY = env.str("CURRENCY", default="EUR")  # of new products, by ISO 4217
 PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
 CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests a minute by one customer; 0 = no limit

@@ -2,8 +2,8 @@
 
     LockError
       LockNotAcquired (also TimeoutError)   contended: the wait ran out
-        LockDeadlock                        waiting was in vain: the locks wait for each other in a circle
         TooManyWaiters                      this process has as many waiters as MAX_WAITERS allows
+        LockDeadlock                        waiting was in vain: the locks wait for each other in a circle
       LockLost                              it was ours and no longer is, or that can't be known
       StaleFencingToken                     the database refused an old holder
       LockNotOwned                          released or extended what isn't ours

@@ -95,7 +95,7 @@ def adopt(
         on_lost: called with the lease, in a thread of its own, when it is found lost.
 
     Returns:
-        The lease, of the running thread; `with adopt(ticket):` releases it at the end of the block.
+        The lease, of the running thread. In a `with` statement it is released at the end of the block.
 
     Raises:
         LockNotOwned: the ticket was adopted already. LockLost: its time was over, or the lock was broken.

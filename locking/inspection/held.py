@@ -176,7 +176,7 @@ class HeldLock:
 
     @property
     def holder(self) -> str:
-        """`host:pid:thread` where the process has published them, else the owner."""
+        """Host, pid and thread, joined by colons, where the process has published them; else the owner."""
         if self.host is None:
             return self.owner
         return ":".join(str(part) for part in (self.host, self.pid, self.thread) if part is not None)

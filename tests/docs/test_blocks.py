@@ -74,13 +74,23 @@ UNCHECKED = {
 
 AT_MOST = 14
 
+BY_LANGUAGE = {
+    "python": "run: test_examples",
+    "py": "run where the other library is installed: test_examples",
+    "{toctree}": "built: make docs",
+    "{eval-rst}": "built: make docs",
+    "{mermaid}": "built: make docs",
+    "json": "parsed",
+    "toml": "parsed",
+}
+
 
 def kind_of(block: Block) -> str:
     """Return by what a block is checked, or an empty text."""
-    if block.language == "python":
-        return "run: test_examples"
-    if block.language in ("{toctree}", "{eval-rst}", "{mermaid}"):
-        return "built: make docs"
+    if block.language in BY_LANGUAGE:
+        return BY_LANGUAGE[block.language]
+    if block.page.endswith("how-to/entry-points.md") and block.text.startswith(":caption: "):
+        return "run: tests.scratch"
     if block.page.startswith("docs/library/tutorial/"):
         return "followed: test_walkthrough"
     if (block.page, block.first_line) in COMPARED:
@@ -89,8 +99,6 @@ def kind_of(block: Block) -> str:
         each.text for each in blocks_of(ROOT / "README.md")
     }:
         return "the same as in README.md"
-    if block.language in ("json", "toml"):
-        return "parsed"
     if block.page.endswith("how-to/acl.md"):
         return "used: test_acl"
     if block.lines and all(TYPED.match(line) for line in block.lines):

@@ -532,7 +532,7 @@ ACQUISITIONS = int(os.environ.get("HOLDFAST_ACQUISITIONS", "1000"))
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
-def test_contention_without_a_circle_raises_nothing(engine, monkeypatch, acquisitions=ACQUISITIONS):
+def test_contention_without_a_circle_raises_nothing(engine, monkeypatch):
     """Eight threads nest locks in sorted order, and look at them every few milliseconds."""
     monkeypatch.setattr(deadlocks, "FIRST_LOOK", 0.002)
     monkeypatch.setattr(deadlocks, "LOOK_EVERY", 0.004)
@@ -543,11 +543,11 @@ def test_contention_without_a_circle_raises_nothing(engine, monkeypatch, acquisi
     monkeypatch.setattr(deadlocks, "find_circle", looks)
     contended = Counts()
     with ThreadPoolExecutor(8) as pool:
-        runs = [pool.submit(nests, seed, contended, acquisitions) for seed in range(8)]
+        runs = [pool.submit(nests, seed, contended, ACQUISITIONS) for seed in range(8)]
         for run in runs:
             run.result(240)
-    assert contended.count >= acquisitions
-    assert looks.calls > acquisitions / 100
+    assert contended.count >= ACQUISITIONS
+    assert looks.calls > ACQUISITIONS / 100
 
 
 class Counts:
