@@ -31,6 +31,8 @@ from locking.core.lease import State
 from locking.inspection.held import KINDS, STATES
 from locking.testing import pytest_plugin
 from locking.transactions.decorator import Options
+from orders import openapi
+from orders.problems import PROBLEM_TYPES
 from tests import ROOT
 from tests.docs.pages import LIBRARY, PAGES, SHOP, SPOKEN, coded, name_of, prose_of, rows, section
 from tests.docs.test_blocks import options_of, parser_of, verbs_of
@@ -325,6 +327,24 @@ def test_the_environment_of_the_shop() -> None:
     """Each variable that the demo reads is on its page of settings, and no other."""
     named = {name for row in rows(TEXT[SHOP / "reference" / "settings.md"]) for name in coded(row[0])}
     assert named == environment_variables()
+
+
+def test_the_requests_of_the_shop() -> None:
+    """The HTTP reference has each request of the OpenAPI document, and no other but the document itself."""
+    page = SHOP / "reference" / "http.md"
+    shown = {name for row in rows(TEXT[page].partition("\n## ")[0]) for name in coded(row[0])[:1]}
+    described = {
+        f"{method.upper()} {re.sub('{.*?}', '<id>', path)}"
+        for path, operations in openapi.description()["paths"].items()
+        for method in operations
+    }
+    assert shown == described | {"GET /openapi.json"}
+
+
+def test_the_problems_of_the_shop() -> None:
+    """The HTTP reference has each type of problem, and no other."""
+    table = rows(section(SHOP / "reference" / "http.md", "Problems"))
+    assert {slug for row in table for slug in coded(row[1])} == {kind.slug for kind in PROBLEM_TYPES}
 
 
 def test_the_values_of_the_pytest_plugin() -> None:
