@@ -31,9 +31,12 @@ from locking.core.lease import State
 from locking.inspection.held import KINDS, STATES
 from locking.testing import pytest_plugin
 from locking.transactions.decorator import Options
+from orders import openapi
+from orders.problems import PROBLEM_TYPES
 from tests import ROOT
 from tests.docs.pages import LIBRARY, PAGES, SHOP, SPOKEN, coded, name_of, prose_of, rows, section
 from tests.docs.test_blocks import options_of, parser_of, verbs_of
+from tests.locking.test_public_names import PUBLIC as EXPORTED
 
 REFERENCE = LIBRARY / "reference"
 API = sorted((REFERENCE / "api").glob("*.md"))
@@ -48,22 +51,8 @@ def documented() -> list[str]:
 
 # --- the API ----------------------------------------------------------------------------------------------
 
-INTERNAL = {
-    "locking.signals": {"Dispatcher", "Fields", "Signal", "announce", "heard", "inform", "tell", "waiting"},
-    "locking.contrib.celery": {"QueueSlot", "act_for", "countdown", "retry", "running_task"},
-    "locking.contrib.prometheus": {"Meter", "Series"},
-    "locking.contrib.opentelemetry": {"Spans", "attributes"},
-    "locking.contrib.health": {"Attempt", "Probe", "Probes", "ask_backend", "ask_database"},
-    "locking.contrib.redisson": set(),
-    "locking.testing": set(),
-    "locking.testing.contract": set(),
-    "locking.testing.pytest_plugin": {"pytest_addoption", "pytest_configure"},
-    "locking.exceptions": set(),
-    "locking": set(),
-}  # fmt: skip
-"""Of the public modules, what other modules of `locking` use and projects don't."""
-
-PUBLIC = [import_module(name) for name in INTERNAL]
+PUBLIC = [import_module(name) for name in (*EXPORTED, exceptions.__name__, pytest_plugin.__name__)]
+"""The modules of the overview's table, and the two without a row of their own."""
 
 
 def public_names(module: ModuleType) -> set[str]:
@@ -82,8 +71,9 @@ def public_names(module: ModuleType) -> set[str]:
 @pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
 def test_what_is_public_is_in_the_reference(module: ModuleType) -> None:
     """Each public name of a public module has an entry, by this path or by that of the package."""
-    known = {path.rpartition(".")[2] for path in documented()}
-    assert public_names(module) - INTERNAL[module.__name__] - known == set()
+    known = [id(import_string(path)) for path in documented()]
+    names = {name for name in public_names(module) if not name.startswith("pytest_")}  # but pytest's hooks
+    assert {name for name in names if id(getattr(module, name)) not in known} == set()
 
 
 @pytest.mark.parametrize("path", documented())
@@ -325,6 +315,24 @@ def test_the_environment_of_the_shop() -> None:
     """Each variable that the demo reads is on its page of settings, and no other."""
     named = {name for row in rows(TEXT[SHOP / "reference" / "settings.md"]) for name in coded(row[0])}
     assert named == environment_variables()
+
+
+def test_the_requests_of_the_shop() -> None:
+    """The HTTP reference has each request of the OpenAPI document, and no other but the document itself."""
+    page = SHOP / "reference" / "http.md"
+    shown = {name for row in rows(TEXT[page].partition("\n## ")[0]) for name in coded(row[0])[:1]}
+    described = {
+        f"{method.upper()} {re.sub('{.*?}', '<id>', path)}"
+        for path, operations in openapi.description()["paths"].items()
+        for method in operations
+    }
+    assert shown == described | {"GET /openapi.json"}
+
+
+def test_the_problems_of_the_shop() -> None:
+    """The HTTP reference has each type of problem, and no other."""
+    table = rows(section(SHOP / "reference" / "http.md", "Problems"))
+    assert {slug for row in table for slug in coded(row[1])} == {kind.slug for kind in PROBLEM_TYPES}
 
 
 def test_the_values_of_the_pytest_plugin() -> None:
