@@ -11,7 +11,7 @@ from locking.models import LockEvent
 from locking.signals import LockEvent as Told
 from locking.signals import lock_deadlocked
 
-logger = logging.getLogger("locking")
+logger = logging.getLogger(__name__)
 
 
 def write_deadlock(sender: Any, event: Told, **kwargs: Any) -> None:

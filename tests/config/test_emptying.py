@@ -95,7 +95,10 @@ def wait_until_somebody_is_blocked():
     deadline = time.monotonic() + 20
     with connection.cursor() as cursor:
         while time.monotonic() < deadline:
-            cursor.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND relation IS NOT NULL")
+            cursor.execute(
+                "SELECT 1 FROM pg_locks JOIN pg_database d ON d.oid = database "
+                "WHERE NOT granted AND relation IS NOT NULL AND d.datname = current_database()"
+            )
             if cursor.fetchone():
                 return
     raise AssertionError("nobody waited")
