@@ -509,7 +509,7 @@ def test_processes_share_the_permits(on, tmp_path):
 
     with child(visit) as one, child(visit) as two, child(visit) as three, child(visit) as four:
         crowds = [each.report(60) for each in (one, two, three, four)]
-    assert max(crowds) == 2
+    assert max(crowds) <= 2
 
 
 @pytest.mark.parametrize("on", ["redis"], indirect=True)
