@@ -201,6 +201,11 @@ class ModelConnection:
 
     # ours
 
+    @property
+    def _sock(self) -> ModelConnection | None:
+        """What redis-py has while it is connected; see `compat.is_open`."""
+        return self if self.is_connected else None
+
     def open(self) -> None:
         """Connect."""
         self.is_connected, self.ended, self.unread = True, False, 0
