@@ -18,7 +18,12 @@ def server(django_db_setup: None) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "DEBUG": "true"}
+    # Tests delete products and make others of the same name, faster than anything is announced.
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DEBUG": "true",
+        "SOLD_OUT_MEMORY": "0",
+    }
     command = [sys.executable, "-m", "config.serve", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -340,7 +340,7 @@ def test_a_listener_that_is_cut_off_knows_nothing(remembered):
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE pid <> pg_backend_pid() AND query LIKE '%AS promise%'"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%AS promise%'"
         )
         assert cursor.rowcount == 1
     eventually(lambda: not sold_out_memory._levels, "the loss is noticed")

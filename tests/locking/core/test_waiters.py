@@ -1,6 +1,7 @@
 """A cap on the waiters of a process: `MAX_WAITERS`."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory, override_settings
 
-from locking import LockNotAcquired, TooManyWaiters, distributed_lock, get_lock
+import locking
+from locking import LockNotAcquired, TooManyWaiters, distributed_lock
 from locking.core import waits
 from locking.core.handler import locks
 from locking.testing import override_locks
@@ -17,18 +19,22 @@ from tests.locking.backends.redis.topologies.servers import until
 from tests.locking.support.helpers import elsewhere
 
 MOST = 2
+CAPPED = "capped"
+
+get_lock = partial(locking.get_lock, backend=CAPPED)
 
 
 @pytest.fixture(autouse=True)
 def _capped(settings: Any) -> Any:
-    """Locks in memory, for which at most two callers of this process wait."""
-    settings.LOCKING = {"default": {**settings.LOCKING["default"], "MAX_WAITERS": MOST}}
+    """Locks in memory, for which at most two callers of this process wait; nobody else uses this alias."""
+    default = settings.LOCKING["default"]
+    settings.LOCKING = {"default": default, CAPPED: {**default, "MAX_WAITERS": MOST}}
     with override_locks():
         yield
 
 
 def waiting() -> int:
-    return waits.waiters._waiting["default"]
+    return waits.waiters._waiting[CAPPED]
 
 
 def test_one_waiter_too_many_is_refused_at_once() -> None:
@@ -58,20 +64,20 @@ def test_who_was_refused_has_left_the_queue() -> None:
             elsewhere(lambda: get_lock("a", wait=60).acquire())
     for each in first:
         each.result(timeout=20)
-    assert locks["default"].holder(locks["default"].key("a")) is None
+    assert locks[CAPPED].holder(locks[CAPPED].key("a")) is None
 
 
 def test_a_free_lock_and_a_caller_that_does_not_wait_are_not_counted() -> None:
     """The cap is on waiting only."""
-    waits.waiters.enter("default", None)
-    waits.waiters.enter("default", None)
+    waits.waiters.enter(CAPPED, None)
+    waits.waiters.enter(CAPPED, None)
     try:
         with get_lock("a"):
             assert elsewhere(get_lock("a").try_acquire) is None
         get_lock("b").acquire().release()
     finally:
-        waits.waiters.leave("default")
-        waits.waiters.leave("default")
+        waits.waiters.leave(CAPPED)
+        waits.waiters.leave(CAPPED)
 
 
 async def test_tasks_are_counted_as_well() -> None:
@@ -94,18 +100,18 @@ async def take() -> None:
 def test_a_view_answers_503() -> None:
     """Not the visitor's conflict but the site's overload: 503, and when to come back."""
 
-    @distributed_lock(key="'a'", wait=60)
+    @distributed_lock(key="'a'", wait=60, backend=CAPPED)
     def view(request: HttpRequest) -> HttpResponse:
         return HttpResponse("done")
 
-    waits.waiters.enter("default", None)
-    waits.waiters.enter("default", None)
+    waits.waiters.enter(CAPPED, None)
+    waits.waiters.enter(CAPPED, None)
     try:
         with get_lock("a"):
             response = elsewhere(lambda: view(RequestFactory().get("/")))
     finally:
-        waits.waiters.leave("default")
-        waits.waiters.leave("default")
+        waits.waiters.leave(CAPPED)
+        waits.waiters.leave(CAPPED)
     assert response.status_code == 503
     assert int(response["Retry-After"]) >= 1
 
@@ -116,4 +122,4 @@ def test_a_cap_that_cannot_be_is_refused(most: Any) -> None:
     entry = {"BACKEND": "locking.backends.memory.MemoryBackend", "MAX_WAITERS": most}
     refusal = pytest.raises(ImproperlyConfigured, match="MAX_WAITERS must be a whole number above 0")
     with override_settings(LOCKING={"default": entry}), refusal:
-        get_lock("a")
+        locking.get_lock("a")
