@@ -36,10 +36,11 @@ class Wait:
         begun: `clock.now()` at which it began.
         blocks: it holds something itself, so others may wait for it.
         published: other processes may have read of it.
+        asked: requests that its looks for a circle have made.
     """
 
     __slots__ = (
-        "alias", "begun", "blocks", "context", "id", "key", "kind", "name", "published", "site",
+        "alias", "asked", "begun", "blocks", "context", "id", "key", "kind", "name", "published", "site",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +58,7 @@ class Wait:
         self.key, self.name, self.begun, self.site = key, name, begun, site
         self.context = weakref.ref(context)
         self.published = False
+        self.asked = 0
         self.blocks = bool(self.holds())
 
     @property

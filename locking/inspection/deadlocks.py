@@ -118,6 +118,7 @@ class Search:
 
     def __init__(self, mine: Blocked, holder: str | None = None) -> None:
         self._mine = mine
+        self.asked = 0
         self._holders: dict[str, Collection[str]] = {}
         self._waits: dict[Hold, Blocked | None] = {}
         if holder is not None and mine.kind in ("lock", "fair"):
@@ -153,11 +154,13 @@ class Search:
     def _waiter_with(self, hold: Hold) -> Blocked | None:
         """Return the wait of the thread or task that has this hold."""
         if hold not in self._waits:
+            self.asked += 1
             self._waits[hold] = next((each for each in _published(hold) if hold in each.holds), None)
         return self._waits[hold]
 
     def _holders_of(self, wait: Blocked) -> Collection[str]:
         if wait.id not in self._holders:
+            self.asked += 1
             self._holders[wait.id] = holders_of(wait)
         return self._holders[wait.id]
 
@@ -250,7 +253,10 @@ class Watch(waits.WaitWatch):
         return max(0.0, self._due() - now()) if self.active else inf
 
     def _due(self) -> float:
-        return self._wait.begun + FIRST_LOOK + self._looks * LOOK_EVERY
+        # Each further look asks for the lock, too. A long chain is looked at less often: whatever its length,
+        # a wait asks no more than once a second.
+        longest = max(self._looks * LOOK_EVERY, self._looks + self._wait.asked)
+        return self._wait.begun + FIRST_LOOK + longest
 
     def _look(self, busy: Busy) -> None:
         self._looks += 1
@@ -311,7 +317,11 @@ def publishes(backend: BaseLockBackend) -> bool:
 def find_circle(wait: Wait, holder: str | None = None) -> tuple[Blocked, ...] | None:
     """Return a circle through this wait that was read twice, or None."""
     mine = _as_blocked(wait)
-    first = Search(mine, holder).circle()
+    search = Search(mine, holder)
+    try:
+        first = search.circle()
+    finally:
+        wait.asked += search.asked
     return first if first is not None and is_confirmed(first, mine) else None
 
 

@@ -6,7 +6,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -666,12 +668,25 @@ def test_a_look_without_a_question_leaves_the_end_of_the_lease_where_it_is():
     assert deadlocks._later(Busy(), 1.25).retry_after is None
 
 
+def test_a_long_chain_is_looked_at_less_often(monkeypatch):
+    """Each waiter of it costs two requests; the next look comes that many seconds later."""
+    chain = [replace(blocked(n, 1.0), holds={("default", f"o:{n}"): "x"}) for n in range(5)]
+    monkeypatch.setattr(deadlocks, "holders_of", lambda wait: [f"o:{int(wait.id[2:]) + 1}"])
+    monkeypatch.setattr(deadlocks, "_published", lambda hold: [wait for wait in chain if hold in wait.holds])
+    search = deadlocks.Search(chain[0])
+    assert search.circle() is None
+    assert search.asked == 2 * len(chain)
+    watch: Any = object.__new__(deadlocks.Watch)
+    watch._looks, watch._wait = 1, SimpleNamespace(begun=0.0, asked=search.asked)
+    assert watch._due() == deadlocks.FIRST_LOOK + search.asked + 1
+
+
 def test_further_looks_come_every_three_seconds(monkeypatch):
     """The first look is one read; each further one asks for the lock, too: less than once a second."""
     times = []
     watch: Any = object.__new__(deadlocks.Watch)
-    watch._wait = type("Wait", (), {"begun": 0.0})
     for watch._looks in range(4):
+        watch._wait = SimpleNamespace(begun=0.0, asked=watch._looks)
         times.append(watch._due())
     assert times == pytest.approx([1.25, 4.25, 7.25, 10.25])
     assert PUBLISH_AFTER < times[0] < FOUND_WITHIN
