@@ -9,14 +9,10 @@ from django.db import connection
 from django.dispatch import Signal
 
 from inventory.models import Product
+from inventory.segments import UNITS_INSIDE
 from inventory.signals import back_in_stock, low_stock
 
-# Units in segments and unit rows are on hand, too.
-_AVAILABLE = """
-(on_hand - reserved +
- coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0) +
- (SELECT count(*) FROM inventory_stockunit WHERE product_id = product.id))
-"""
+_AVAILABLE = f"(on_hand - reserved + {UNITS_INSIDE})"
 # Who changes a mark sends the signal; of two who notice together the second finds it changed. Rows are locked
 # in the order of their keys, as carts lock them.
 _ROWS = """

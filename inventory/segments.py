@@ -11,7 +11,7 @@ keeps the lock when it has not. Anyone who then waits for the other rows may wai
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from django.db import connection, transaction
 from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Sum
@@ -33,6 +33,12 @@ SELECT %s, number, 0 FROM generate_series(0, %s - 1) AS number ON CONFLICT DO NO
 """
 _SPREAD = "UPDATE inventory_stocksegment SET units = %s + (number < %s)::int WHERE product_id = %s"
 
+
+UNITS_INSIDE: Final = """
+(coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0)
+ + (SELECT count(*) FROM inventory_stockunit WHERE product_id = product.id))
+"""
+"""SQL: units of `product` that are in its segments and in rows of their own, so no longer in its own row."""
 
 _INSIDE = StockSegment.objects.filter(product=OuterRef("pk")).order_by().values("product")
 _IN_UNITS = StockUnit.objects.filter(product=OuterRef("pk")).order_by().values("product")

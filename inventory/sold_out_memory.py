@@ -25,6 +25,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from inventory.domain import Line, Shortage
 from inventory.models import LAB_PREFIX
+from inventory.segments import UNITS_INSIDE
 
 logger = logging.getLogger(__name__)
 
@@ -44,17 +45,16 @@ LOOKS: Final = 3
 """Looks within the time for which one counts: one that is late is made up for by the next."""
 
 # A reservation that has run out is as good as available: whoever asks the database ends it.
-_LOOK = """
+_LOOK = f"""
 SELECT sku, on_hand - reserved + backorder_limit
-            + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = product.id), 0)
-            + (SELECT count(*) FROM inventory_stockunit WHERE product_id = product.id)
+            + {UNITS_INSIDE}
             + coalesce(sum(quantity) FILTER (WHERE expires_at <= now()), 0),
        extract(epoch FROM min(expires_at) FILTER (WHERE expires_at > now()) - now())
   FROM inventory_product AS product
   LEFT JOIN inventory_stockreservation AS promise
     ON promise.product_id = product.id AND promise.state = 'live'
  WHERE sku = ANY(%s) GROUP BY product.id
-"""
+"""  # noqa: S608
 
 
 class Level(NamedTuple):

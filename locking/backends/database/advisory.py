@@ -23,6 +23,7 @@ from locking.backends.database.connection_pool import (
     require_alias,
 )
 from locking.backends.database.rows import DEFAULT_TIMEOUT
+from locking.backends.database.server_queue import ServerQueueWaiter
 from locking.backends.database.sessions import (
     EXCLUSIVE,
     KEEP,
@@ -199,7 +200,7 @@ class AdvisoryLockBackend(BaseLockBackend):
         return math.inf if held is not None and held.is_alive() else -math.inf
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        return AdvisoryWaiter(self, key, owner, ttl)
+        return ServerQueueWaiter(self, key, owner, ttl)
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class; live, it looks whether a pooler stands between."""
@@ -253,19 +254,3 @@ def _fetched(cursor: Any, statement: str, asked: dict[str, Any]) -> list[Any]:
 def _holders(connection: BaseDatabaseWrapper, key: str) -> list[Any]:
     with connection.cursor() as cursor:
         return _fetched(cursor, HOLDERS, _halves(key))
-
-
-class AdvisoryWaiter(Waiter):
-    """A thread that waits in the server's own queue."""
-
-    def __init__(self, backend: AdvisoryLockBackend, key: str, owner: str, ttl: float) -> None:
-        self._backend, self._asked = backend, (key, owner, ttl)
-
-    def try_acquire(self, *, queue: bool) -> Outcome:
-        return self._backend.try_acquire(*self._asked)
-
-    def wait(self, timeout: float) -> Outcome:
-        return self._backend.wait_for(*self._asked, timeout)
-
-    def leave(self) -> None:
-        """A wait that ended has left the queue already."""

@@ -33,6 +33,7 @@ from locking.backends.database.connection_pool import (
     require_alias,
 )
 from locking.backends.database.rows import DEFAULT_TIMEOUT
+from locking.backends.database.server_queue import ServerQueueWaiter
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.options import own_options
 from locking.conf import AliasSettings
@@ -264,7 +265,7 @@ class MySQLLockBackend(BaseLockBackend):
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         """See the base class."""
-        return MySQLLockWaiter(self, key, owner, ttl)
+        return ServerQueueWaiter(self, key, owner, ttl)
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class; live, it looks whether a proxy stands between."""
@@ -322,21 +323,3 @@ def _is_alive(lease: SessionLease) -> bool:
         return not select.select([fileno], [], [], 0)[0]
     except (OSError, ValueError):
         return False
-
-
-class MySQLLockWaiter(Waiter):
-    """A thread that waits in the server's own queue."""
-
-    def __init__(self, backend: MySQLLockBackend, key: str, owner: str, ttl: float) -> None:
-        self._backend, self._asked = backend, (key, owner, ttl)
-
-    def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class."""
-        return self._backend.try_acquire(*self._asked)
-
-    def wait(self, timeout: float) -> Outcome:
-        """See the base class."""
-        return self._backend.wait_for(*self._asked, timeout)
-
-    def leave(self) -> None:
-        """A wait that ended has left the queue already."""

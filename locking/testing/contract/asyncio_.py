@@ -261,7 +261,7 @@ class AsyncContract(ContractBase):
         self.run(scenario)
 
     def test_hammer_of_tasks(self, name: str) -> None:
-        """Tasks that read, nap and write under the lock lose no count."""
+        """Tasks that read, sleep and write under the lock lose no count."""
 
         async def scenario() -> None:
             count = 0

@@ -170,7 +170,7 @@ class ProcessContract(ContractBase):
             assert holder.owner == lease.leases[0].owner
 
     def test_hammer_of_processes(self, backend: BaseLockBackend, name: str, tmp_path: Path) -> None:
-        """Processes that read a counter, nap, and write it back under the lock lose no count."""
+        """Processes that read a counter, sleep, and write it back under the lock lose no count."""
         if not backend.shared_between_processes:
             pytest.skip("this backend's locks live in one process")
         counter = tmp_path / "counter"

@@ -123,7 +123,7 @@ class WaitingContract(ContractBase):
             waiter.result(timeout=self.patience).release()
 
     def test_hammer_of_threads(self, name: str) -> None:
-        """Threads that read, nap and write under the lock lose no count."""
+        """Threads that read, sleep and write under the lock lose no count."""
         count = 0
 
         def bump() -> None:
