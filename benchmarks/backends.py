@@ -1,6 +1,6 @@
 """`python -m benchmarks.backends --json out.json`: the engines behind one API, side by side.
 
-For each: what an uncontended lock costs, how long a hand-over between two processes takes, how many sections
+For each: what an uncontended lock costs, how long a handoff between two processes takes, how many sections
 a second 2 processes of 16 threads get through, and how long others wait when a holder or a server dies.
 """
 
@@ -32,7 +32,7 @@ from benchmarks.stats import jain
 SPAWN: Final = multiprocessing.get_context("spawn")
 THREADS: Final = 16
 SECTION: Final = 0.001
-HAND_OVERS: Final = 15
+HANDOFFS: Final = 15
 DEAD_TTL: Final = 3.0
 """Seconds of the lease of the holder that is killed."""
 
@@ -94,7 +94,7 @@ def measure(engine: Engine, seconds: float) -> Record:
 def _measured(running: Running, seconds: float, *, shared: bool) -> Record:
     record: Record = {"pair_us": _uncontended(seconds)}
     if shared:
-        record["hand_over_ms"] = _hand_over(running)
+        record["handoff_ms"] = _hand_off(running)
         record |= _throughput(running, seconds)
         record["dead_holder_s"] = _dead_holder(running)
         record["dead_server_s"] = _dead_server(running)
@@ -238,14 +238,14 @@ def _keep(pipe: Connection, name: str, ttl: float) -> None:
     lease.release()
 
 
-def _hand_over(running: Running) -> float:
+def _hand_off(running: Running) -> float:
     """Return the milliseconds from a release to the moment at which a waiter elsewhere has the lock."""
     from locking import get_lock
     from locking.utils.clock import now
 
     delays = []
     with Other(running) as other:
-        for _ in range(HAND_OVERS):
+        for _ in range(HANDOFFS):
             with get_lock("baton", ttl=30, wait=PATIENCE):
                 other.ask("take", "baton")
                 time.sleep(SETTLED)
@@ -334,7 +334,7 @@ def _dead_server(running: Running) -> float | None:
 COLUMNS: Final = {
     "engine": "engine",
     "pair_us": "uncontended, µs",
-    "hand_over_ms": "hand-over, ms",
+    "handoff_ms": "handoff, ms",
     "sections_per_second": "2×16, sections/s",
     "jain": "Jain",
     "dead_holder_s": f"holder killed (ttl {DEAD_TTL:g} s), s",
@@ -369,7 +369,7 @@ def _shown(column: str, record: Record) -> str:
     figure = record.get(column)
     if figure is None:
         return "until it is back" if column in record else "–"
-    digits = {"pair_us": 0, "sections_per_second": 0, "hand_over_ms": 2, "jain": 2}.get(column, 1)
+    digits = {"pair_us": 0, "sections_per_second": 0, "handoff_ms": 2, "jain": 2}.get(column, 1)
     return figure if isinstance(figure, str) else f"{figure:.{digits}f}"
 
 

@@ -186,7 +186,7 @@ def bare_socket(url: str, ttl: float) -> Section:
 
 
 def baton(url: str, ttl: float) -> Section:
-    """One token in a list, handed from worker to worker by Redis itself: no lock, the physical hand-over."""
+    """One token in a list, handed from worker to worker by Redis itself: no lock, the physical handoff."""
     client = patient_client(url)
 
     def section(name: str, body: Body) -> None:

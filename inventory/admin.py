@@ -281,7 +281,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
                 staff=request.user,
             )
         except CountTooLow as low:
-            self.message_user(request, _told(low), messages.ERROR)
+            self.message_user(request, _refusal(low), messages.ERROR)
         except ValueError as error:
             self.message_user(request, f"{place.product}: {error}", messages.ERROR)
         else:
@@ -357,7 +357,7 @@ def _places(products: QuerySet[Any]) -> Iterator[_Place]:
         yield _Place(product, None, product.in_building - sum(level.units for level in levels))
 
 
-def _told(low: CountTooLow) -> str:
+def _refusal(low: CountTooLow) -> str:
     return _(
         "%(sku)s: %(counted)s counted, but %(needed)s are reserved or sold and not shipped. Count again, or "
         "cancel orders or release reservations first; nothing was changed."

@@ -39,7 +39,7 @@ class ReadOnly:
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The books refer to it."""
+        """The ledger refers to it."""
         return False
 
 

@@ -1,6 +1,7 @@
 """Importing deliveries in the admin: upload a CSV or XLSX file, see what it would do, confirm.
 
-django-import-export has the pages and the formats; `stock_import` says what a line means, and books it.
+django-import-export has the pages and the formats; `stock_import` says what a line means, and
+writes it to the ledger.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class PlainError(Error):  # type: ignore[misc]  # the library has no types
 
 
 class DeliveryResource(ModelResource):  # type: ignore[misc]
-    """Books each row by `stock_import`; an error in any row undoes all."""
+    """Writes each row to the ledger by `stock_import`; an error in any row undoes all."""
 
     class Meta:
         model = StockMovement

@@ -126,7 +126,7 @@ class GroupCommit:
                 return False
             self._queue.remove(ticket)
         if ticket.leads:
-            self._hand_over()
+            self._hand_off()
         return True
 
     def _lead(self, ticket: Ticket) -> None:
@@ -140,7 +140,7 @@ class GroupCommit:
             _answer(batch or [self._withdrawn(ticket)], error)
         finally:
             self._learn(len(batch), monotonic() - begun)
-            self._hand_over()
+            self._hand_off()
             for served in batch:
                 served.wake.release()
 
@@ -167,7 +167,7 @@ class GroupCommit:
             self._expected, self._ended = size + len(self._queue), monotonic()
             self._commit_seconds += (seconds - self._commit_seconds) / SMOOTHING
 
-    def _hand_over(self) -> None:
+    def _hand_off(self) -> None:
         with self._mutex:
             self._led = bool(self._queue)
             if self._led:

@@ -44,7 +44,7 @@ RETRY_SECONDS: Final = 1.0
 LOOKS: Final = 3
 """Looks within the time for which one counts: one that is late is made up for by the next."""
 
-# A reservation that has run out is as good as available: whoever asks the database ends it.
+# A reservation that has run out is as good as available: the next question to the database ends it.
 _LOOK = f"""
 SELECT sku, on_hand - reserved + backorder_limit
             + {UNITS_INSIDE}

@@ -1,8 +1,8 @@
-"""Conservation laws, asked by SQL of its own: no code of the shop is trusted to count.
+"""Invariants of the stock, asked by SQL of its own: no code of the shop is trusted to count.
 
-Every law is a query that returns the rows that break it, as (what, expected, found). All of them look at one
-snapshot, so an audit may run while the shop sells. The oversell lab's products are left out: they are there
-to break.
+Every invariant is a query that returns the rows that break it, as (what, expected, found). All of them look
+at one snapshot, so an audit may run while the shop sells. The oversell lab's products are left out: they are
+there to break.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def _levels(expected: str, found: str) -> str:
     return f"SELECT sku, {expected}, {found} FROM ({_LEVEL}) AS level WHERE {expected} <> {found}"  # noqa: S608
 
 
-LAWS: Final[dict[str, str]] = {
+INVARIANTS: Final[dict[str, str]] = {
     # What came in, less what was sold, give or take corrections, is what is there.
     "stock_is_the_sum_of_movements": _levels("moved", "units"),
     "sold_movements_are_order_items": _levels("bought", "sold"),
     "restocked_movements_are_returned_items": _levels("returned", "restocked"),
-    # What left the building, less what came back. With the laws above, a physical count finds what is for
-    # sale and what is sold and not shipped.
+    # What left the building, less what came back. With the invariants above, a physical count finds
+    # what is for sale and what is sold and not shipped.
     "shipped_movements_are_shipped_items": _levels("sent", "outside"),
     "shipments_are_shipped_items": """
         SELECT i.order_id::text || ':' || i.product_id, i.shipped, coalesce(sum(s.quantity), 0)
@@ -125,7 +125,7 @@ LAWS: Final[dict[str, str]] = {
          GROUP BY o.id HAVING bool_or(e.kind = 'placed')
             AND NOT bool_or(e.kind = CASE o.state WHEN 'partly_shipped' THEN 'shipped' ELSE o.state END)""",
 }
-"""By name: a query of the rows that break the law."""
+"""By name: a query of the rows that break the invariant."""
 
 REPAIRABLE: Final = (
     "stock_is_the_sum_of_movements",
@@ -155,24 +155,27 @@ _REPAIRS = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that breaks a law: `what` it is, what was `expected`, what was `found`."""
+    """A row that breaks an invariant: `what` it is, what was `expected`, what was `found`."""
 
-    law: str
+    invariant: str
     what: str
     expected: str
     found: str
 
 
 def audit() -> list[Difference]:
-    """Return every row that breaks a law, as of one moment; an empty list when the books are in order."""
+    """Return every row that breaks an invariant, as of one moment; an empty list when all hold."""
     with transaction.atomic(durable=True), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         return _differences()
 
 
 def counts(differences: Sequence[Difference]) -> dict[str, int]:
-    """Return the number of broken rows of each law."""
-    return {law: sum(difference.law == law for difference in differences) for law in LAWS}
+    """Return the number of broken rows of each invariant."""
+    return {
+        invariant: sum(difference.invariant == invariant for difference in differences)
+        for invariant in INVARIANTS
+    }
 
 
 def repair() -> int:
@@ -194,7 +197,7 @@ def repair() -> int:
 def _differences() -> list[Difference]:
     found: list[Difference] = []
     with connection.cursor() as cursor:
-        for law, query in LAWS.items():
+        for invariant, query in INVARIANTS.items():
             cursor.execute(query, [])
-            found += [Difference(law, *map(str, row)) for row in cursor.fetchall()]
+            found += [Difference(invariant, *map(str, row)) for row in cursor.fetchall()]
     return found

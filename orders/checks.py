@@ -34,7 +34,7 @@ def check_open_demo(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     if not settings.OPEN_DEMO or settings.CALLER != "orders.callers.anonymous":
         return []
     what = (
-        "OPEN_DEMO is on: whoever knows an order's id may mark it as paid, and anybody may list all orders."
+        "OPEN_DEMO is on: anyone who knows an order's id may mark it as paid, and anyone may list all orders."
     )
     return [Warning(what, hint="Set OPEN_DEMO to false, or name your own CALLER.", id="orders.W001")]
 

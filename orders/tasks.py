@@ -47,8 +47,8 @@ def forget_keys() -> int:
 
 @shared_task
 def audit_stock() -> dict[str, int]:
-    """Ask every conservation law, and log an error when one is broken; returns the broken rows of each."""
+    """Ask every invariant, and log an error when one is broken; returns the broken rows of each."""
     found = audit()
     for difference in found:
-        logger.error("the books don't agree: %s", difference)
+        logger.error("an invariant of the stock is broken: %s", difference)
     return counts(found)

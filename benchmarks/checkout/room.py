@@ -1,4 +1,4 @@
-"""Where the benchmark runs: private servers, the served shop, the crowd, and the books of each run."""
+"""Where the benchmark runs: private servers, the served shop, the crowd, and the totals of each run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.load.wire import Wire, pack
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "benchmarks.checkout.settings"}
 COUNTED = 20  # requests whose SQL statements are counted
 
-_BOOKS = """
+_TOTALS = """
 SELECT coalesce(sum(p.on_hand), 0)
        + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = ANY(array_agg(p.id))), 0)
        + (SELECT count(*) FROM inventory_stockunit WHERE product_id = ANY(array_agg(p.id))),
@@ -35,7 +35,7 @@ SELECT coalesce(sum(p.on_hand), 0)
 """
 
 
-class Books(NamedTuple):
+class Totals(NamedTuple):
     """What the database says of the products of one run: units left, the lowest stock, units sold, orders."""
 
     left: int
@@ -67,7 +67,7 @@ class Room:
     def run(
         self, subject: Subject, *, buyers: int, seconds: float, products: int = 1, stock: int = 1_000_000
     ) -> dict[str, Any]:
-        """Let buyers rush at fresh products; return the figures, and how far the books are from exact."""
+        """Let buyers rush at fresh products; return the figures, and how far the totals are from exact."""
         skus = self._stock_up(products, stock)
         meters: list[Meter] = []
         requests = self._requests(subject, skus)
@@ -132,11 +132,11 @@ class Room:
     def _faults(self, subject: Subject, burst: Burst, skus: list[str], stocked: int) -> dict[str, Any]:
         if not subject.sells:
             return {"oversold": 0, "unaccounted": 0, "lost": 0, "failed": burst.total[500]}
-        books = Books(*map(int, self.database.execute(_BOOKS, [skus]).fetchone() or ()))
+        totals = Totals(*map(int, self.database.execute(_TOTALS, [skus]).fetchone() or ()))
         return {
-            "oversold": max(0, books.sold - stocked) + max(0, -books.lowest),
-            "unaccounted": abs(stocked - books.sold - books.left),
-            "lost": abs(burst.total[201] - books.orders),
+            "oversold": max(0, totals.sold - stocked) + max(0, -totals.lowest),
+            "unaccounted": abs(stocked - totals.sold - totals.left),
+            "lost": abs(burst.total[201] - totals.orders),
             "failed": burst.total[500],
         }
 

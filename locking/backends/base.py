@@ -174,7 +174,7 @@ class Waiter(ABC):
 
     @abstractmethod
     def wait(self, timeout: float) -> Outcome:
-        """Sleep until woken, at most `timeout` seconds, and return what came of it: a hand-over, or a new
+        """Sleep until woken, at most `timeout` seconds, and return what came of it: a handoff, or a new
         try.
         """
 

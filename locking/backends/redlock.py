@@ -43,10 +43,10 @@ from locking.backends.redis.quorum_listing import QuorumListing
 from locking.backends.redis.scripts import (
     acquire_request,
     extend_request,
+    get_holder_request,
     raise_token_request,
     reissue_token_request,
     release_request,
-    seen_request,
 )
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
@@ -104,7 +104,7 @@ class RedlockBackend(BaseLockBackend):
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         sent, patience = now(), min(self._timeout, ttl / 3)
-        request = acquire_request(key, owner, padded(ttl), keep=fenced, place=b"", index=self._index)
+        request = acquire_request(key, owner, padded(ttl), keep=fenced, entry=b"", index=self._index)
         replies = ask_all(self.nodes, request, patience)
         tokens = [reply for reply in replies if isinstance(reply, int)]
         if len(tokens) >= self.quorum:
@@ -224,7 +224,7 @@ class RedlockBackend(BaseLockBackend):
 
     def holder(self, key: str) -> Holder | None:
         """See the base class: whom a majority names."""
-        replies = ask_all(self.nodes, seen_request(key), self._timeout)
+        replies = ask_all(self.nodes, get_holder_request(key), self._timeout)
         self._require_quorum(replies)
         seen = [
             (reply[0].decode(), reply[1]) for reply in replies if not isinstance(reply, Silence) and reply

@@ -4,7 +4,8 @@ A thread or task cannot acquire anything while it waits. So a circle closes when
 begins to wait, and a waiter that holds nothing is never part of one: it pays nothing. One that holds
 something publishes its wait after half a second and looks after a second and a quarter: it reads what the
 holder's process tells of itself, and follows the circle from holder to holder. Its first look asks for
-nothing else: whoever closes the circle was refused by a holder that waits already, and holds it still.
+nothing else: the waiter that closes the circle was refused by a holder that waits already and
+still holds.
 
 What was found is read a second time before anybody gives up. The owner of a hold and the id of a wait are
 never used twice, and a wait withdraws what it has published before its lock is granted. So a circle that was

@@ -13,7 +13,7 @@ from django.db import connection
 
 from orders.race.messages import Outcome
 
-_BOOKS = """
+_TOTALS = """
 SELECT p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0)
        + (SELECT count(*) FROM inventory_stockunit u WHERE u.product_id = p.id),
        p.price,
@@ -39,7 +39,7 @@ SAMPLE_EVERY = 0.01
 
 
 @dataclass(frozen=True)
-class Books:
+class Totals:
     """One product's rows, summed up.
 
     Args:
@@ -67,15 +67,15 @@ class Sample:
     sold: int
 
 
-def read_books(sku: str) -> Books:
+def read_totals(sku: str) -> Totals:
     """Sum up the rows of one product, all in one statement, so in one snapshot."""
     with connection.cursor() as cursor:
-        cursor.execute(_BOOKS, [sku])
+        cursor.execute(_TOTALS, [sku])
         left, price, sold, moved, takings, orders = cursor.fetchone()
-    return Books(int(left), price, int(sold), int(moved), takings, frozenset(orders))
+    return Totals(int(left), price, int(sold), int(moved), takings, frozenset(orders))
 
 
-def disagreements(books: Books, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def disagreements(totals: Totals, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     """Compare the rows with one another and with what the buyers were told.
 
     Returns:
@@ -83,13 +83,13 @@ def disagreements(books: Books, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     """
     told = {outcome.order for outcome in outcomes if outcome.order}
     checks = (
-        (books.moved == books.sold, f"the ledger has {books.moved} sold, the order items {books.sold}"),
+        (totals.moved == totals.sold, f"the ledger has {totals.moved} sold, the order items {totals.sold}"),
         (
-            books.takings == books.sold * books.price,
-            f"the orders' totals are {books.takings} for {books.sold} pieces",
+            totals.takings == totals.sold * totals.price,
+            f"the orders' totals are {totals.takings} for {totals.sold} pieces",
         ),
-        (told <= books.orders, f"{len(told - books.orders)} acknowledged orders aren't there"),
-        (books.orders <= told, f"{len(books.orders - told)} orders are there that no buyer was told of"),
+        (told <= totals.orders, f"{len(told - totals.orders)} acknowledged orders aren't there"),
+        (totals.orders <= told, f"{len(totals.orders - told)} orders are there that no buyer was told of"),
     )
     return tuple(sentence for holds, sentence in checks if not holds)
 

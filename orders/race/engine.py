@@ -89,13 +89,13 @@ class _Track:
                 self._rounds(variant, product, others),
                 lambda answered: self.watcher.answered(variant, answered),
             )
-        books = audit.read_books(product.sku)
+        totals = audit.read_totals(product.sku)
         explain = evidence.explain_order if variant.sound else evidence.explain_fault
         for each in (product, *others):
             lab_products.forget(each)
         claim(product.sku).unlink(missing_ok=True)
         return judge(
-            self.plan, variant, books, outcomes, tries=attempt, evidence=explain(outcomes), samples=samples
+            self.plan, variant, totals, outcomes, tries=attempt, evidence=explain(outcomes), samples=samples
         )
 
     def _rounds(self, variant: Variant, product: Product, others: Sequence[Product]) -> list[Round]:

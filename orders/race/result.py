@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from orders.race.audit import Books, Sample, disagreements
+from orders.race.audit import Sample, Totals, disagreements
 from orders.race.messages import Outcome
 from orders.race.plan import Plan, Variant
 
@@ -126,7 +126,7 @@ class Result:
 def judge(
     plan: Plan,
     variant: Variant,
-    books: Books,
+    totals: Totals,
     outcomes: Sequence[Outcome],
     *,
     tries: int,
@@ -143,12 +143,12 @@ def judge(
         processes=variant.processes,
         initial=plan.stock,
         due=plan.due,
-        sold=books.sold,
-        left=books.left,
+        sold=totals.sold,
+        left=totals.left,
         refused=_count(outcomes, "refused"),
         errors=_count(outcomes, "error"),
         problems=_by_frequency([outcome.problem for outcome in outcomes if outcome.answer == "error"]),
-        disagreements=disagreements(books, outcomes),
+        disagreements=disagreements(totals, outcomes),
         retries=sum(outcome.retries for outcome in outcomes),
         queries=int(percentile(sorted(outcome.queries for outcome in sold), 50)),
         tries=tries,

@@ -197,7 +197,7 @@ def test_histories_of_a_broken_lock_are_rejected(own_redis, locks_on, tmp_path, 
         patched.setattr(scripts, "_read", lambda name: read(name).replace(old, new))
         mutants = {name: scripts.Script(*getattr(scripts, name)._files) for name in ("ACQUIRE", "RELEASE")}
     assert mutants["ACQUIRE"]._by_source != scripts.ACQUIRE._by_source
-    for name, mutant in mutants.items():  # most grants are hand-overs, which the release mints
+    for name, mutant in mutants.items():  # most grants are handoffs, which the release mints
         monkeypatch.setattr(scripts, name, mutant)
     locks_on(own_redis.url)
     holds = run_workers(tmp_path, 1.0, lambda crowd, hire: time.sleep(0.05))

@@ -89,7 +89,7 @@ def test_a_release_shows_the_hold_and_asks(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_audit_lists_the_laws() -> None:
-    """`audit_stock` prints a line for each law."""
+    """`audit_stock` prints a line for each invariant."""
     create_product("mug", on_hand=3)
     (step,) = steps(AUDIT, "$ python manage.py audit_stock")
     assert step.shown(printed_by("audit_stock"))

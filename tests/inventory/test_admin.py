@@ -9,7 +9,7 @@ from inventory.domain import Line
 from inventory.models import Product, StockMovement
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
-from tests.inventory.books import books
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LIST = reverse("admin:inventory_product_changelist")
@@ -77,8 +77,8 @@ def test_a_new_product_comes_with_its_movement(admin_client):
     """The first stock typed into the form is received, not just written down."""
     answer = admin_client.post(ADD, form(sku="mug", change_by="12"))
     assert answer.status_code == 302
-    assert books("mug").balanced
-    assert books("mug").left == 12
+    assert totals_of("mug").balanced
+    assert totals_of("mug").left == 12
 
 
 def test_stock_is_changed_by_a_movement_with_its_cause(admin_client):
@@ -86,7 +86,7 @@ def test_stock_is_changed_by_a_movement_with_its_cause(admin_client):
     product = ProductFactory.create(on_hand=5)
     admin_client.post(page_of(product), form(change_by="4", cause="Delivery 7"))
     admin_client.post(page_of(product), form(change_by="-2", cause="Broken"))
-    kept = books(product.sku)
+    kept = totals_of(product.sku)
     assert kept.left == 7
     assert kept.balanced
     newest = list(StockMovement.objects.values_list("kind", "quantity")[:2])
@@ -107,7 +107,7 @@ def test_a_change_that_cannot_be_is_explained(admin_client, changes, reason):
     """The form says what is wrong, and nothing is written."""
     product = ProductFactory.create(on_hand=5)
     assert reason in admin_client.post(page_of(product), form(**changes)).content.decode()
-    assert books(product.sku).left == 5
+    assert totals_of(product.sku).left == 5
 
 
 def test_stock_and_sku_cannot_be_written_over(admin_client):

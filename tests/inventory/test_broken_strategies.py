@@ -15,9 +15,9 @@ from inventory.strategies.setnx_getset import SetnxGetset
 from locking import LockDeadlock
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
-from tests.inventory.books import books
 from tests.inventory.interleaving import buyers, eventually
 from tests.inventory.processes import process_buyers
+from tests.inventory.totals import totals_of
 from tests.locking.support.helpers import publishing
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,7 +40,7 @@ def test_a_lost_update_leaves_a_stock_that_looks_healthy():
         a = start("A", buying(sku, "lost_update"), "read").reaches("read")
         assert start("B", buying(sku, "lost_update")).ends().error is None
         assert a.ends().error is None
-    kept = books(sku)
+    kept = totals_of(sku)
     assert (kept.sold, kept.left, kept.unaccounted) == (2, 9, -1)
     assert kept.moved == kept.sold, "the ledger is honest, which is how the loss shows"
 
@@ -52,8 +52,8 @@ def test_a_lost_update_sells_the_last_unit_twice():
         a = start("A", buying(sku, "lost_update"), "read").reaches("read")
         start("B", buying(sku, "lost_update")).ends()
         a.ends()
-    assert books(sku).oversold == 1
-    assert books(sku).left == 0
+    assert totals_of(sku).oversold == 1
+    assert totals_of(sku).left == 0
 
 
 def test_a_lost_update_is_not_stopped_by_the_guard():
@@ -63,7 +63,7 @@ def test_a_lost_update_is_not_stopped_by_the_guard():
         a = start("A", buying(sku, "lost_update"), "read").reaches("read")
         start("B", buying(sku, "lost_update")).ends()
         a.ends()
-    assert books(sku).oversold == 1
+    assert totals_of(sku).oversold == 1
 
 
 def test_a_negative_stock_shows():
@@ -73,7 +73,7 @@ def test_a_negative_stock_shows():
         a = start("A", buying(sku, "negative_stock"), "read").reaches("read")
         assert start("B", buying(sku, "negative_stock")).ends().error is None
         assert a.ends().error is None
-    kept = books(sku)
+    kept = totals_of(sku)
     assert (kept.oversold, kept.left, kept.unaccounted) == (1, -1, 0)
 
 
@@ -86,8 +86,8 @@ def test_a_negative_stock_is_refused_by_the_guard():
         refused = a.ends().error
     assert isinstance(refused, SoldOut)
     assert refused.shortages[0].available == 0
-    assert books(sku).balanced
-    assert books(sku).sold == 1
+    assert totals_of(sku).balanced
+    assert totals_of(sku).sold == 1
 
 
 def test_an_early_release_lets_the_next_holder_read_what_was_there_before():
@@ -102,7 +102,7 @@ def test_an_early_release_lets_the_next_holder_read_what_was_there_before():
         assert [event.name for event in b.journal if event.buyer == "B"][-1] == "decided"
         assert a.ends().error is None
         assert b.ends().error is None
-    assert books(sku).oversold == 1
+    assert totals_of(sku).oversold == 1
 
 
 def crossed_baskets(strategy):
@@ -139,7 +139,7 @@ def test_unsorted_redis_locks_wait_in_a_circle():
     (busy,) = filter(None, ends)
     assert isinstance(busy.__cause__, LockDeadlock)
     assert [event.name for event in a.journal if event.name == "deadlocked"] == ["deadlocked"]
-    assert (books(pen).sold, books(mug).sold) == (1, 1)
+    assert (totals_of(pen).sold, totals_of(mug).sold) == (1, 1)
 
 
 def test_ordered_locks_wait_in_line():
@@ -155,8 +155,8 @@ def test_a_lock_after_the_read_protects_what_is_old():
         b = start("B", buying(sku, "lock_after_read"), "read").reaches("read")
         assert start("A", buying(sku, "lock_after_read")).ends().error is None
         assert b.ends().error is None
-    assert books(sku).oversold == 1
-    assert books(sku).left == 0
+    assert totals_of(sku).oversold == 1
+    assert totals_of(sku).left == 0
 
 
 @pytest.mark.parametrize("strategy", ["setnx_expire_del", "setnx_getset", "expired_lease"])
@@ -167,7 +167,7 @@ def test_a_holder_that_outlasts_its_lock_is_overtaken(strategy):
         a = start("A", buying(sku, strategy), "read").reaches("read")
         assert start("B", buying(sku, strategy)).ends().error is None
         assert a.ends().error is None
-    assert books(sku).oversold == 1
+    assert totals_of(sku).oversold == 1
 
 
 def test_a_crash_between_setnx_and_expire_holds_for_ever(monkeypatch):
@@ -178,7 +178,7 @@ def test_a_crash_between_setnx_and_expire_holds_for_ever(monkeypatch):
         start("A", buying(sku, "setnx_expire_del"), "locked").reaches("locked").dies()
         assert redis().ttl(f"lock:{sku}") == -1, "no expiry"
         assert isinstance(start("B", buying(sku, "setnx_expire_del")).ends().error, Busy)
-    assert books(sku).left == 1
+    assert totals_of(sku).left == 1
 
 
 def test_a_late_holder_deletes_anothers_lock(monkeypatch):
@@ -196,7 +196,7 @@ def test_a_late_holder_deletes_anothers_lock(monkeypatch):
         c = start("C", buying(sku, "setnx_expire_del")).ends()
         assert c.error is None
         b.ends()
-    kept = books(sku)
+    kept = totals_of(sku)
     assert (kept.sold, kept.unaccounted) == (3, 5 - 3 - kept.left)
     assert kept.unaccounted < 0
 
@@ -210,7 +210,7 @@ def test_a_fast_clock_takes_a_lock_that_has_not_ended(monkeypatch):
         monkeypatch.setattr(SetnxGetset, "clock", lambda self: time.time() + 120)
         assert start("B", buying(sku, "setnx_getset")).ends().error is None
         assert a.ends().error is None
-    assert books(sku).oversold == 1
+    assert totals_of(sku).oversold == 1
 
 
 def test_a_loser_overwrites_the_winners_stamp(monkeypatch):
@@ -235,7 +235,7 @@ def test_a_local_lock_is_two_locks_in_two_processes():
         a = start("local_lock", sku).reaches("read")
         b = start("local_lock", sku).reaches("read")
         assert (a.ends(), b.ends()) == ("sold", "sold")
-    assert (books(sku).oversold, books(sku).left) == (1, -1)
+    assert (totals_of(sku).oversold, totals_of(sku).left) == (1, -1)
 
 
 def test_every_broken_strategy_is_shown_broken_here():
@@ -262,5 +262,5 @@ def test_one_buyer_alone_never_notices():
             checkout([Line(sku, 1)], name)
         with pytest.raises(SoldOut):
             checkout([Line(sku, 1)], name)
-        assert books(sku).balanced
-        assert books(sku).left == 0
+        assert totals_of(sku).balanced
+        assert totals_of(sku).left == 0

@@ -23,8 +23,8 @@ from orders.models import Order
 from orders.order_writer import ClientKey, RepeatedKey
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
-from tests.inventory.books import books
 from tests.inventory.interleaving import Killed, buyers, eventually
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -84,8 +84,8 @@ def test_who_waits_is_sold_to_in_one_commit(batches):
         a, others = line_up(start, *([Line(sku, 1)],) * 5)
         assert all(buyer.ends().error is None for buyer in (a, *others))
     assert batches == [1, 5]
-    assert (books(sku).sold, books(sku).left, books(sku).orders) == (5, 5, 5)
-    assert books(sku).balanced
+    assert (totals_of(sku).sold, totals_of(sku).left, totals_of(sku).orders) == (5, 5, 5)
+    assert totals_of(sku).balanced
 
 
 def test_each_has_its_own_verdict(way):
@@ -105,9 +105,9 @@ def test_each_has_its_own_verdict(way):
     assert [type(error) for error in errors] == [type(None), SoldOut, UnknownProduct, type(None), type(None)]
     assert [(s.sku, s.requested, s.available) for s in errors[1].shortages] == [(pen, 2, 1)]
     assert errors[2].skus == ("missing",)
-    assert [books(sku).left for sku in (pen, mug)] == [0, 0]
-    assert books(pen).balanced
-    assert books(mug).balanced
+    assert [totals_of(sku).left for sku in (pen, mug)] == [0, 0]
+    assert totals_of(pen).balanced
+    assert totals_of(mug).balanced
 
 
 @pytest.mark.parametrize("way", ["carefully"], indirect=True)
@@ -118,7 +118,7 @@ def test_a_member_whose_rows_are_refused_does_not_fail_its_neighbours(way, monke
 
     def refuse_the_poisoned(taken):
         taken = list(taken)
-        if len(taken) > 1 or books(poisoned).left - taken[0][1] == 7:
+        if len(taken) > 1 or totals_of(poisoned).left - taken[0][1] == 7:
             raise IntegrityError("some constraint")
         write(taken)
 
@@ -128,7 +128,7 @@ def test_a_member_whose_rows_are_refused_does_not_fail_its_neighbours(way, monke
         a.ends()
         errors = [type(buyer.ends().error) for buyer in others]
     assert errors == [type(None), IntegrityError, type(None)]
-    assert (books(sku).sold, books(poisoned).sold) == (2, 0)
+    assert (totals_of(sku).sold, totals_of(poisoned).sold) == (2, 0)
 
 
 def test_a_leader_that_is_stopped_before_its_commit_makes_the_others_busy(way):
@@ -144,7 +144,7 @@ def test_a_leader_that_is_stopped_before_its_commit_makes_the_others_busy(way):
         assert isinstance(b.dies().error, Killed)
         assert isinstance(c.ends().error, Busy)
         assert d.ends().error is None
-    assert (books(sku).sold, books(sku).orders) == (1, 1)
+    assert (totals_of(sku).sold, totals_of(sku).orders) == (1, 1)
 
 
 def test_a_leader_that_is_stopped_after_its_commit_has_sold_for_the_others(way):
@@ -156,7 +156,7 @@ def test_a_leader_that_is_stopped_after_its_commit_has_sold_for_the_others(way):
         a.ends()
         assert isinstance(b.reaches("committed").dies().error, Killed)
         assert Order.objects.filter(pk=c.ends().result.pk).exists()
-    assert books(sku).sold == 2
+    assert totals_of(sku).sold == 2
 
 
 def stopped_once(step):
@@ -182,7 +182,7 @@ def test_a_leader_that_is_stopped_right_behind_its_commit_has_sold_for_the_other
         monkeypatch.setattr(module, "_settle", stopped_once(module._settle))
         assert isinstance(b.ends().error, Killed)
         assert Order.objects.filter(pk=c.ends().result.pk).exists()
-    assert books(sku).sold == 2
+    assert totals_of(sku).sold == 2
 
 
 def test_a_leader_that_is_stopped_in_its_commit_leaves_the_outcome_unknown(monkeypatch):
@@ -196,7 +196,7 @@ def test_a_leader_that_is_stopped_in_its_commit_leaves_the_outcome_unknown(monke
         monkeypatch.setattr(SaleProgress, "commit", stopped_once(SaleProgress.commit))
         assert isinstance(b.ends().error, Killed)
         assert isinstance(c.ends().error, OutcomeUnknown)
-    assert books(sku).sold == 2
+    assert totals_of(sku).sold == 2
 
 
 CHANGES = {
@@ -259,7 +259,7 @@ def test_a_key_that_was_used_sells_to_the_neighbours_only(batches):
         assert isinstance(b.ends().error, RepeatedKey)
         assert c.ends().error is None
     assert batches == [1, 1, 2]
-    assert books(sku).sold == 2
+    assert totals_of(sku).sold == 2
 
 
 def test_a_row_that_stays_locked_is_busy(monkeypatch):
@@ -274,7 +274,7 @@ def test_a_row_that_stays_locked_is_busy(monkeypatch):
             cursor.execute("SHOW lock_timeout")
             assert cursor.fetchone() == ("0",)
         a.ends()
-    assert books(sku).sold == 1
+    assert totals_of(sku).sold == 1
 
 
 def test_a_lost_connection_is_everybodys_answer(monkeypatch):
@@ -301,7 +301,7 @@ def test_who_waits_too_long_is_busy_and_not_sold_to(monkeypatch):
             checkout([Line(sku, 1)], "combined")
         assert waiting() == 0
         a.ends()
-    assert books(sku).sold == 0
+    assert totals_of(sku).sold == 0
 
 
 def test_who_is_stopped_while_waiting_is_not_sold_to():
@@ -315,7 +315,7 @@ def test_who_is_stopped_while_waiting_is_not_sold_to():
         assert isinstance(b.dies().error, Killed)
         a.ends()
         assert c.ends().error is None
-    assert books(sku).orders == 1
+    assert totals_of(sku).orders == 1
 
 
 def test_a_batch_has_a_bound_and_the_lead_is_handed_on():

@@ -13,7 +13,7 @@ from inventory.models import Product
 from inventory.stock_store import client
 from orders.services import checkout
 from tests.factories import ProductFactory
-from tests.inventory.books import books
+from tests.inventory.totals import totals_of
 
 
 def run(*args: str) -> str:
@@ -30,8 +30,8 @@ def test_seeding_twice_changes_nothing(settings):
     assert "5 products created" in run("seed_demo")
     checkout([Line("mug", 3)], "conditional_update")
     assert "0 products created, 5 were there" in run("seed_demo")
-    assert books("mug").left == 97
-    assert all(books(sku).balanced for sku in Product.objects.values_list("sku", flat=True))
+    assert totals_of("mug").left == 97
+    assert all(totals_of(sku).balanced for sku in Product.objects.values_list("sku", flat=True))
     assert authenticate(username="admin", password="admin")
 
 

@@ -14,10 +14,10 @@ from inventory.models import StockClaim
 from inventory.strategies import STRATEGIES, get_strategy
 from orders.services import checkout
 from tests.factories import LabProductFactory
-from tests.inventory.books import books
 from tests.inventory.interleaving import eventually
 from tests.inventory.mortal import Mortals, mortals
 from tests.inventory.steps import STEPS
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,18 +62,18 @@ def test_a_death_costs_nothing_but_its_own_order(warm, strategy):
         assert set(get_strategy(strategy).drift([product]).values()) <= {0}, "copy and ledger lose no unit"
         get_strategy(strategy).reconcile(older_than=0)
         assert not StockClaim.objects.exists()
-        assert books(product.sku).balanced
-        assert books(product.sku).sold == int(is_committed(strategy, stop, nth)), (stop, nth)
+        assert totals_of(product.sku).balanced
+        assert totals_of(product.sku).sold == int(is_committed(strategy, stop, nth)), (stop, nth)
         buy_the_rest(strategy, product.sku)
 
 
 def buy_the_rest(strategy: str, sku: str) -> None:
     """Buy what is left, be refused after that, and find the books right."""
-    checkout([Line(sku, books(sku).left)], strategy)
+    checkout([Line(sku, totals_of(sku).left)], strategy)
     with pytest.raises(SoldOut):
         checkout([Line(sku, 1)], strategy)
-    assert (books(sku).sold, books(sku).left) == (STOCK, 0)
-    assert books(sku).balanced
+    assert (totals_of(sku).sold, totals_of(sku).left) == (STOCK, 0)
+    assert totals_of(sku).balanced
 
 
 def is_committed(strategy: str, stop: str, nth: int) -> bool:

@@ -25,8 +25,8 @@ from inventory.strategies.redis_gate import RedisGate
 from inventory.strategies.segmented import Segmented
 from orders.services import checkout
 from tests.factories import ProductFactory
-from tests.inventory.books import books
 from tests.inventory.interleaving import Killed, buyers
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -155,10 +155,10 @@ def test_the_rule_holds(strategy, scene):
     sku = ProductFactory.create(on_hand=STOCK).sku
     assert scene(strategy, sku) == 0
     get_strategy(strategy).reconcile(older_than=0)
-    checkout([Line(sku, books(sku).left)], strategy)
+    checkout([Line(sku, totals_of(sku).left)], strategy)
     with pytest.raises(SoldOut):
         checkout([Line(sku, 1)], strategy)
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 # Mutants: each takes one rule away, and a scene must notice.
@@ -297,7 +297,7 @@ def test_without_redis_the_database_sells_alone(strategy, settings, caplog):
     assert refused.value.shortages[0].available == 1
     assert drift(strategy, sku) == 0
     checkout([Line(sku, 1)], strategy)
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 @pytest.mark.parametrize("made", [True, False])
@@ -357,4 +357,4 @@ def test_two_carts_that_each_hold_a_part_do_not_both_go_without(monkeypatch):
         b.reaches("in shard")
         errors = [type(a.ends().error), type(b.ends().error)]
     assert sorted(error.__name__ for error in errors) == ["NoneType", "SoldOut"]
-    assert (books(sku).sold, drift("segmented", sku)) == (3, 0)
+    assert (totals_of(sku).sold, drift("segmented", sku)) == (3, 0)

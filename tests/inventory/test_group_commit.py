@@ -214,7 +214,7 @@ class KeepsTheLead(GroupCommit):
     """A leader that is stopped stays in the queue, at its head."""
 
     def _withdrawn(self, ticket):
-        self._hand_over = lambda: None  # type: ignore[method-assign]
+        self._hand_off = lambda: None  # type: ignore[method-assign]
         return ticket
 
 

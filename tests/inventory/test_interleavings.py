@@ -17,9 +17,9 @@ from inventory.domain import Line
 from inventory.strategies import get_strategy
 from orders.services import checkout
 from tests.factories import LabProductFactory
-from tests.inventory.books import Books, books
 from tests.inventory.interleaving import buyers
 from tests.inventory.steps import STEPS
+from tests.inventory.totals import Totals, totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,11 +31,11 @@ BROKEN = {
 }
 """The broken ones that need no clock to break, with their checkpoints."""
 
-Run = tuple[tuple[int, int], list[str], Books]
+Run = tuple[tuple[int, int], list[str], Totals]
 
 
 def schedules(strategy: str, steps: list[str]) -> Iterator[Run]:
-    """Run every schedule on a new product with one unit; yield it, how both ended, and the books."""
+    """Run every schedule on a new product with one unit; yield it, how both ended, and the totals."""
     for i in range(1, len(steps) + 1):
         for j in range(1, len(steps) + 1):
             where, ends, kept = run(strategy, steps[:i], steps[:j])
@@ -44,7 +44,7 @@ def schedules(strategy: str, steps: list[str]) -> Iterator[Run]:
                 break
 
 
-def run(strategy: str, of_a: list[str], of_b: list[str]) -> tuple[str, list[str], Books]:
+def run(strategy: str, of_a: list[str], of_b: list[str]) -> tuple[str, list[str], Totals]:
     """Run one schedule; return also where B was when A went on: `stops`, `waits` or `ended`."""
     sku = LabProductFactory.create().sku
     work = partial(checkout, [Line(sku, 1)], strategy)
@@ -55,12 +55,12 @@ def run(strategy: str, of_a: list[str], of_b: list[str]) -> tuple[str, list[str]
         a.runs_on().ends_or_waits()  # for B, if B has the lock by now
         ends = sorted(type(each.ends().error).__name__ for each in (b, a))
     get_strategy(strategy).reconcile(older_than=0)
-    return where, ends, books(sku)
+    return where, ends, totals_of(sku)
 
 
 @pytest.mark.parametrize("strategy", STEPS)
 def test_every_interleaving_of_a_sound_strategy_sells_the_last_unit_once(strategy):
-    """In each schedule one buyer is served, the other is told that it is sold out, and the books balance."""
+    """In each schedule one buyer is served, the other is told that it is sold out, and the totals balance."""
     for schedule, ends, kept in schedules(strategy, STEPS[strategy].split()):
         assert ends == ["NoneType", "SoldOut"], schedule
         assert (kept.sold, kept.left, kept.orders, kept.balanced) == (1, 0, 1, True), schedule

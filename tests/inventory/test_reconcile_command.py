@@ -15,7 +15,7 @@ from inventory.rows import subtract
 from inventory.strategies.redis_gate import RedisGate
 from orders.services import checkout
 from tests.factories import ProductFactory
-from tests.inventory.books import books
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,7 +38,7 @@ def test_it_settles_every_ledger():
     said = reconcile("--older-than", "0")
     assert "redis_gate: 0 settled, 1 voided" in said
     assert "async_reserve: 0 settled, 1 voided" in said
-    assert books(product.sku).left == 5
+    assert totals_of(product.sku).left == 5
 
 
 def test_a_server_that_is_down_is_named_and_the_others_are_done(settings):
@@ -49,7 +49,7 @@ def test_a_server_that_is_down_is_named_and_the_others_are_done(settings):
     settings.REDIS_URL = "redis://127.0.0.1:1/0"  # nothing listens there
     with pytest.raises(CommandError, match="redis_gate, segmented"):
         reconcile("--older-than", "0")
-    assert books(product.sku).left == 5
+    assert totals_of(product.sku).left == 5
 
 
 def test_an_age_below_zero_is_refused():

@@ -20,8 +20,8 @@ from inventory.strategies import STRATEGIES
 from orders.models import Order
 from orders.services import checkout, checkout_reserved
 from tests.factories import ProductFactory
-from tests.inventory.books import books
 from tests.inventory.interleaving import buyers
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,7 +50,7 @@ def stock(sku: str = "mug") -> tuple[int, int]:
     product = Product.objects.get(sku=sku)
     live = StockReservation.objects.filter(product=product, state="live").values_list("quantity", flat=True)
     assert product.reserved == sum(live)
-    return books(sku).left, product.reserved
+    return totals_of(sku).left, product.reserved
 
 
 @pytest.mark.parametrize("strategy", SOUND)
@@ -92,7 +92,7 @@ def test_a_reservation_becomes_an_order_once(mug):
         checkout_reserved(basket)
     with pytest.raises(ReservationGone, match="used"):
         release(basket)
-    assert books("mug").balanced
+    assert totals_of("mug").balanced
 
 
 def test_a_released_reservation_is_gone(mug):
@@ -232,8 +232,8 @@ def test_a_delivery_beside_a_sale_is_not_lost(mug, strategy):
         b.ends_or_waits()
         assert a.ends().error is None
         assert b.ends().error is None
-    assert books("mug").left == 14
-    assert books("mug").balanced
+    assert totals_of("mug").left == 14
+    assert totals_of("mug").balanced
 
 
 # What one customer may have.

@@ -20,8 +20,8 @@ from inventory.services import change_stock
 from inventory.strategies import get_strategy
 from orders.services import checkout, checkout_reserved
 from tests.factories import ProductFactory
-from tests.inventory.books import books
 from tests.inventory.interleaving import Buyer, buyers, eventually
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,7 +46,7 @@ def test_a_line_of_three_over_single_units_is_served(strategy):
     with pytest.raises(SoldOut) as refused:
         checkout([Line(sku, 1)], strategy)
     assert refused.value.shortages[0].available == 0
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 def test_a_locked_row_is_skipped():
@@ -60,7 +60,7 @@ def test_a_locked_row_is_skipped():
         assert b.ends_or_waits() == "ended"
         assert b.outcome.error is None
         a.ends()
-    assert (books(sku).sold, books(sku).left) == (3, 14)
+    assert (totals_of(sku).sold, totals_of(sku).left) == (3, 14)
 
 
 # Waiting, and never in a circle.
@@ -138,7 +138,7 @@ def test_a_row_that_was_emptied_meanwhile_is_let_go(monkeypatch):
         assert isinstance(g.ends().error, SoldOut)
         assert n.ends().error is None
         assert "deadlocked" not in {event.name for event in n.journal}
-    assert (books(sku).sold, books(sku).left) == (4, 0)
+    assert (totals_of(sku).sold, totals_of(sku).left) == (4, 0)
 
 
 @pytest.mark.parametrize("strategy", IN_ROWS)
@@ -153,7 +153,7 @@ def test_the_first_buyers_stand_in_line(strategy):
         assert [other.ends_or_waits() for other in others] == ["waits"] * 3
         assert [buyer.ends().error for buyer in (a, *others)] == [None] * 4
         assert "deadlocked" not in {event.name for event in a.journal}
-    assert (books(product.sku).sold, books(product.sku).left) == (3, 0)
+    assert (totals_of(product.sku).sold, totals_of(product.sku).left) == (3, 0)
 
 
 @pytest.mark.parametrize("strategy", IN_ROWS)
@@ -228,8 +228,8 @@ def test_units_in_segments_can_be_reserved():
     assert refused.value.shortages[0].available == 1
     checkout([Line(product.sku, 1)], "segmented_rows")
     checkout_reserved(basket)
-    assert books(product.sku).balanced
-    assert books(product.sku).left == 0
+    assert totals_of(product.sku).balanced
+    assert totals_of(product.sku).left == 0
 
 
 def test_a_reservation_that_is_refused_leaves_the_segments_alone():
@@ -254,7 +254,7 @@ def test_a_reservation_beside_a_sale_from_segments(strategy):
         assert a.ends().error is None
         assert b.ends().error is None
         assert isinstance(start("C", partial(checkout, [Line(sku, 1)], strategy)).ends().error, SoldOut)
-    assert (books(sku).sold, books(sku).left) == (3, 14)
+    assert (totals_of(sku).sold, totals_of(sku).left) == (3, 14)
 
 
 def test_a_customers_sale_and_an_overdue_reservation_are_no_circle():
@@ -280,5 +280,5 @@ def test_a_stocktaking_finds_units_in_segments():
     change_stock(product, StockMovement.Kind.ADJUSTED, -2, "count:1")
     with pytest.raises(IntegrityError):
         change_stock(product, StockMovement.Kind.ADJUSTED, -2, "count:2")
-    assert books(product.sku).balanced
-    assert books(product.sku).left == 1
+    assert totals_of(product.sku).balanced
+    assert totals_of(product.sku).left == 1

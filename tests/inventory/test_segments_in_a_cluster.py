@@ -18,7 +18,7 @@ from inventory.strategies.redis_gate import RedisGate
 from inventory.strategies.segmented import Segmented
 from orders.services import checkout
 from tests.factories import ProductFactory
-from tests.inventory.books import books
+from tests.inventory.totals import totals_of
 from tests.locking.backends.redis.topologies.servers import Cluster, needs_redis_server, servers
 
 pytestmark = [pytest.mark.django_db(transaction=True), needs_redis_server]
@@ -60,7 +60,7 @@ def test_a_cart_of_several_lines_is_sold_and_refused(strategy):
     with pytest.raises(SoldOut) as refused:
         checkout([Line(pen, 1), Line(mug, 1)], strategy)
     assert [(s.sku, s.available) for s in refused.value.shortages] == [(pen, 0)]
-    assert (books(pen).left, books(mug).left) == (0, 2)
+    assert (totals_of(pen).left, totals_of(mug).left) == (0, 2)
     assert set(get_strategy(strategy).drift(Product.objects.all()).values()) == {0}
 
 
@@ -83,7 +83,7 @@ def test_twelve_buyers_of_ten_units(strategy):
 
     with ThreadPoolExecutor(12) as pool:
         assert sum(pool.map(buy, range(12))) == 10
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
     assert set(get_strategy(strategy).drift(Product.objects.all()).values()) == {0}
 
 
@@ -96,4 +96,4 @@ def test_a_server_that_lost_its_memory_is_read_again(nodes):
     checkout([Line(sku, 8)], "segmented")
     with pytest.raises(SoldOut):
         checkout([Line(sku, 1)], "segmented")
-    assert books(sku).balanced
+    assert totals_of(sku).balanced

@@ -34,10 +34,10 @@ from locking import (
 from orders.models import Order
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
-from tests.inventory.books import books
 from tests.inventory.interleaving import Killed, buyers, eventually
 from tests.inventory.processes import process_buyers
 from tests.inventory.steps import STEPS
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -97,7 +97,7 @@ def test_two_buyers_of_the_last_unit(strategy, stop):
         "Order",
         "SoldOut",
     ]
-    kept = books(sku)
+    kept = totals_of(sku)
     assert (kept.sold, kept.left, kept.orders) == (1, 0, 1)
     assert kept.balanced
     assert "second_line" not in {event.name for event in a.journal}, (
@@ -117,7 +117,7 @@ def test_a_lock_keeps_the_second_buyer_out_until_the_commit(strategy):
         assert b.ends().error is None
     (read,) = [event.facts["on_hand"] for event in a.journal if (event.buyer, event.name) == ("B", "read")]
     assert read == {sku: 1}, "B read what A committed, not what was there before"
-    assert books(sku).sold == 2
+    assert totals_of(sku).sold == 2
 
 
 @pytest.mark.parametrize("strategy", SOUND)
@@ -138,8 +138,8 @@ def test_a_buyer_that_fails_gives_its_units_to_the_next(strategy):
         b.ends_or_waits()
         assert isinstance(a.dies().error, Killed)
         assert b.ends().error is None
-    assert books(sku).balanced
-    assert books(sku).orders == 1
+    assert totals_of(sku).balanced
+    assert totals_of(sku).orders == 1
 
 
 @pytest.mark.parametrize("strategy", SOUND)
@@ -149,12 +149,12 @@ def test_a_cart_is_sold_whole_or_not_at_all(strategy):
     with pytest.raises(SoldOut) as refused:
         checkout([Line(full, 2), Line(short, 2)], strategy)
     assert [(s.sku, s.requested, s.available) for s in refused.value.shortages] == [(short, 2, 1)]
-    assert (books(full).left, books(short).left) == (5, 1)
+    assert (totals_of(full).left, totals_of(short).left) == (5, 1)
     order = checkout([Line(full, 5), Line(short, 1)], strategy)
     assert order.items.count() == 2
-    assert (books(full).left, books(short).left) == (0, 0)
-    assert books(full).balanced
-    assert books(short).balanced
+    assert (totals_of(full).left, totals_of(short).left) == (0, 0)
+    assert totals_of(full).balanced
+    assert totals_of(short).balanced
 
 
 @pytest.mark.parametrize("strategy", SOUND)
@@ -168,7 +168,7 @@ def test_crossed_carts_do_not_deadlock(strategy):
         b.ends_or_waits()
         assert a.ends().error is None
         assert b.ends().error is None
-    assert (books(pen).left, books(mug).left) == (0, 0)
+    assert (totals_of(pen).left, totals_of(mug).left) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_rows_are_locked_in_primary_key_order(strategy):
         assert Product.objects.select_for_update(nowait=True).get(pk=second.pk)
         transaction.set_rollback(True)
     assert b.outcome.error is None
-    assert (books("zebra").sold, books("ant").sold) == (1, 1)
+    assert (totals_of("zebra").sold, totals_of("ant").sold) == (1, 1)
 
 
 def test_a_locked_row_does_not_hold_up_what_only_refers_to_it():
@@ -230,7 +230,7 @@ def test_an_unknown_product_is_named(strategy):
     with pytest.raises(UnknownProduct) as unknown:
         checkout([Line("missing", 1), Line(sku, 1), Line("phantom", 1)], strategy)
     assert unknown.value.skus == ("missing", "phantom")
-    assert books(sku).left == 3
+    assert totals_of(sku).left == 3
     checkout([Line(sku, 3)], strategy)
 
 
@@ -240,7 +240,7 @@ def test_inside_an_open_transaction_it_is_refused(strategy):
     sku = ProductFactory.create(on_hand=3).sku
     with transaction.atomic(), pytest.raises((RuntimeError, LockTransactionError)):
         checkout([Line(sku, 1)], strategy)
-    assert books(sku).left == 3
+    assert totals_of(sku).left == 3
     assert checkout([Line(sku, 3)], strategy), "what was refused has held nothing back"
 
 
@@ -254,7 +254,7 @@ def test_the_database_has_the_last_word(strategy):
         checkout([Line(sku, 2)], strategy)
     assert refused.value.shortages[0].available == 1
     checkout([Line(sku, 1)], strategy)
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 # Waiting has an end, and its end is Busy.
@@ -269,7 +269,7 @@ def test_row_lock_is_busy_when_the_row_stays_locked(monkeypatch):
         with pytest.raises(Busy):
             checkout([Line(sku, 1)], "row_lock")
         a.ends()
-    assert books(sku).sold == 1
+    assert totals_of(sku).sold == 1
 
 
 @pytest.mark.parametrize("strategy", ["conditional_update", "version_cas", *IN_REDIS])
@@ -297,7 +297,7 @@ def test_redis_lock_is_busy_with_the_holders_remaining_time(monkeypatch):
         with pytest.raises(Busy) as busy:
             checkout([Line(sku, 1)], "redis_lock")
     assert 10 < busy.value.retry_after <= 20
-    assert books(sku).sold == 0
+    assert totals_of(sku).sold == 0
 
 
 def test_redis_lock_is_busy_when_its_lease_was_lost(monkeypatch):
@@ -344,7 +344,7 @@ def test_version_cas_is_busy_when_its_tries_run_out(monkeypatch):
         error = a.ends().error
     assert isinstance(error, Busy)
     assert "3 times" in str(error)
-    assert books(sku).left == 7
+    assert totals_of(sku).left == 7
 
 
 def test_version_cas_tries_again_when_it_was_overtaken():
@@ -355,7 +355,7 @@ def test_version_cas_tries_again_when_it_was_overtaken():
         checkout([Line(sku, 1)], "conditional_update")
         assert a.ends().error is None
     assert [event.name for event in a.journal].count("overtaken") == 1
-    assert (books(sku).sold, books(sku).orders) == (2, 2)
+    assert (totals_of(sku).sold, totals_of(sku).orders) == (2, 2)
 
 
 @pytest.mark.parametrize("strategy", ["row_lock", "ordered_locks", "local_lock", "conditional_update"])
@@ -367,7 +367,7 @@ def test_version_cas_notices_a_sale_of_another_strategy(strategy):
         checkout([Line(sku, 2)], strategy)
         assert isinstance(a.ends().error, SoldOut)
     assert [event.name for event in a.journal].count("overtaken") == 1
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 # The spin lock, and what stands behind it.
@@ -383,7 +383,7 @@ def test_an_expired_spin_lock_is_saved_by_the_second_line():
         assert start("B", buying("redis_spin_lock", Line(sku, 1))).ends().error is None
         assert isinstance(a.ends().error, SoldOut)
     assert ("A", "second_line") in {(event.buyer, event.name) for event in a.journal}
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 def test_a_late_holder_leaves_anothers_spin_lock_alone():
@@ -399,7 +399,7 @@ def test_a_late_holder_leaves_anothers_spin_lock_alone():
         assert stock_store.client().get(key) == token, "B still holds its lock"
         b.ends()
     assert not stock_store.client().exists(key)
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 def test_a_killed_holders_spin_lock_ends_by_itself():
@@ -429,7 +429,7 @@ def test_a_fenced_holder_whose_lock_was_lost_keeps_the_next_one_waiting(first_li
         assert b.ends_or_waits() == "waits"
         assert a.ends().error is None
         assert isinstance(b.ends().error, SoldOut)
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 def test_a_fenced_holder_that_was_overtaken_may_try_again(first_line_only, redis_room, monkeypatch):
@@ -445,7 +445,7 @@ def test_a_fenced_holder_that_was_overtaken_may_try_again(first_line_only, redis
         overtaken = a.ends().error
     assert isinstance(overtaken, Busy)
     assert isinstance(overtaken.__cause__, StaleFencingToken)
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
     with pytest.raises(SoldOut):
         checkout([Line(sku, 1)], "fenced_lock")
 
@@ -461,7 +461,7 @@ def test_the_same_pause_without_the_fence_sells_twice(first_line_only, redis_roo
         redis_room.flushdb()
         assert start("B", buying("fenced_lock", Line(sku, 1))).ends().error is None
         assert a.ends().error is None
-    assert books(sku).oversold == 1
+    assert totals_of(sku).oversold == 1
 
 
 def test_an_expired_lease_says_nothing_to_its_holder():
@@ -472,7 +472,7 @@ def test_an_expired_lease_says_nothing_to_its_holder():
         b = start("B", buying("expired_lease", Line(sku, 1))).ends()
         outcome = a.ends()
     assert (outcome.error, b.error) == (None, None)
-    assert books(sku).unaccounted == -1
+    assert totals_of(sku).unaccounted == -1
 
 
 # Stock in Redis.
@@ -494,12 +494,12 @@ def test_a_crash_after_the_script_costs_units_until_the_reload(strategy):
     with process_buyers() as start:
         start(strategy, sku, 2, stop="recorded").reaches("recorded").is_killed()
     eventually(lambda: nobody_works_on_stock(), "PostgreSQL rolls the dead buyer back")
-    assert books(sku).left == 3
+    assert totals_of(sku).left == 3
     with pytest.raises(SoldOut):
         checkout([Line(sku, 3)], strategy)
     get_strategy(strategy).prepare(Product.objects.filter(sku=sku))
     checkout([Line(sku, 3)], strategy)
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 def nobody_works_on_stock() -> bool:
@@ -521,7 +521,7 @@ def test_a_flushed_redis_is_loaded_again(strategy, redis_room):
     checkout([Line(sku, 2)], strategy)
     with pytest.raises(SoldOut):
         checkout([Line(sku, 1)], strategy)
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 @pytest.mark.parametrize("strategy", IN_REDIS)
@@ -533,7 +533,7 @@ def test_units_given_back_after_a_flush_do_not_pass_for_the_whole_stock(strategy
         redis_room.flushdb()
         a.dies()
     checkout([Line(sku, 5)], strategy)
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -554,7 +554,7 @@ def test_a_delivery_can_be_sold_at_once(strategy):
     checkout([Line(product.sku, 1)], strategy)
     change_stock(product, StockMovement.Kind.RECEIVED, 2, "delivery:1")
     checkout([Line(product.sku, 2)], strategy)
-    assert books(product.sku).balanced
+    assert totals_of(product.sku).balanced
 
 
 def test_a_delivery_does_not_need_redis(settings):
@@ -562,7 +562,7 @@ def test_a_delivery_does_not_need_redis(settings):
     product = ProductFactory.create(on_hand=1)
     settings.REDIS_URL = "redis://127.0.0.1:1/0"  # nothing listens there
     change_stock(product, StockMovement.Kind.RECEIVED, 2, "delivery:1")
-    assert books(product.sku).left == 3
+    assert totals_of(product.sku).left == 3
 
 
 def segment_units(sku: str) -> list[int]:
@@ -586,7 +586,7 @@ def test_drained_segments_are_skipped(first, monkeypatch):
     get_strategy("segmented").prepare([product])
     checkout([Line(product.sku, 1)], "segmented")
     assert segment_units(product.sku) == [0] * 5
-    assert books(product.sku).balanced
+    assert totals_of(product.sku).balanced
 
 
 def test_a_line_may_span_segments():
@@ -608,7 +608,7 @@ def test_a_hundred_single_buyers_drain_every_segment():
         checkout([Line(product.sku, 1)], "segmented")
     with pytest.raises(SoldOut):
         checkout([Line(product.sku, 1)], "segmented")
-    assert books(product.sku).sold == 100
+    assert totals_of(product.sku).sold == 100
     assert segment_units(product.sku) == [0] * 5
 
 

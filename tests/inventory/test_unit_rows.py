@@ -18,8 +18,8 @@ from inventory.strategies.unit_rows import UnitRows
 from orders.audit import audit
 from orders.services import checkout, checkout_reserved
 from tests.factories import ProductFactory
-from tests.inventory.books import books
 from tests.inventory.interleaving import buyers
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,7 +62,7 @@ def test_buyers_of_one_product_do_not_wait_for_each_other():
         assert b.ends_or_waits() == "ended"
         assert b.outcome.error is None
         a.ends()
-    assert (books(sku).sold, books(sku).left) == (2, 4)
+    assert (totals_of(sku).sold, totals_of(sku).left) == (2, 4)
 
 
 def test_a_unit_that_another_gives_up_is_not_sold_out():
@@ -74,7 +74,7 @@ def test_a_unit_that_another_gives_up_is_not_sold_out():
         assert b.ends_or_waits() == "waits"
         a.ends()
         assert b.ends().error is None
-    assert books(sku).left == 0
+    assert totals_of(sku).left == 0
 
 
 def test_a_refusal_without_the_line_is_found(monkeypatch):
@@ -87,7 +87,7 @@ def test_a_refusal_without_the_line_is_found(monkeypatch):
     sku = ProductFactory.create(on_hand=1).sku
     with pytest.raises(SoldOut):
         buying(sku)()
-    assert books(sku).left == 1
+    assert totals_of(sku).left == 1
 
 
 def test_no_more_rows_than_the_pool_are_made(monkeypatch):
@@ -97,11 +97,11 @@ def test_no_more_rows_than_the_pool_are_made(monkeypatch):
     buying(sku)()
     assert (StockUnit.objects.count(), Product.objects.get().on_hand) == (3, 16)
     buying(sku, 9)()
-    assert books(sku).left == 10
+    assert totals_of(sku).left == 10
     buying(sku, 10)()
     with pytest.raises(SoldOut):
         buying(sku)()
-    assert books(sku).balanced
+    assert totals_of(sku).balanced
 
 
 def test_the_claim_ends_with_the_order():
@@ -114,7 +114,7 @@ def test_the_claim_ends_with_the_order():
         assert audit() == []
         a.ends()
     assert not StockClaim.objects.exists()
-    assert (books(sku).sold, books(sku).left) == (3, 1)
+    assert (totals_of(sku).sold, totals_of(sku).left) == (3, 1)
 
 
 def test_a_cart_takes_all_of_its_units_or_none():
@@ -123,7 +123,7 @@ def test_a_cart_takes_all_of_its_units_or_none():
     with pytest.raises(SoldOut) as refused:
         checkout([Line(mug, 2), Line(pen, 3)], "unit_rows")
     assert [(s.sku, s.available) for s in refused.value.shortages] == [(pen, 2)]
-    assert (books(mug).left, books(pen).left) == (2, 2)
+    assert (totals_of(mug).left, totals_of(pen).left) == (2, 2)
 
 
 def test_unit_rows_are_found_by_all_others():
@@ -139,7 +139,7 @@ def test_unit_rows_are_found_by_all_others():
     checkout_reserved(basket)
     get_strategy("unit_rows").forget([product])
     checkout([Line(sku, 1)], "row_lock")
-    assert (books(sku).left, books(sku).balanced, audit()) == (0, True, [])
+    assert (totals_of(sku).left, totals_of(sku).balanced, audit()) == (0, True, [])
 
 
 def test_units_that_were_reserved_are_not_refilled():

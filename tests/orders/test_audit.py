@@ -1,4 +1,4 @@
-"""Each law is broken by hand and found; a repair mends what can be mended; a sound shop is all zeros."""
+"""Each invariant is broken by hand and found; a repair mends what can be; a sound shop is all zeros."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from inventory.models import Product, StockMovement
 from inventory.reservations import reserve
 from inventory.stocktake import take_stock
 from inventory.strategies import STRATEGIES
-from orders.audit import LAWS, REPAIRABLE, audit, counts
+from orders.audit import INVARIANTS, REPAIRABLE, audit, counts
 from orders.fulfillment import ship, take_back
 from orders.lifecycle import cancel, pay
 from orders.models import IdempotencyKey, Order
@@ -98,25 +98,25 @@ def break_by(sql: str) -> None:
 
 
 def test_a_sound_shop_is_all_zeros(shop):
-    """Exit 0, every law 0, and no drift in what is kept outside the database."""
+    """Exit 0, every invariant 0, and no drift in what is kept outside the database."""
     code, said = run("--json")
     document = json.loads(said)
     assert code == 0
-    assert document["broken"] == dict.fromkeys(LAWS, 0)
+    assert document["broken"] == dict.fromkeys(INVARIANTS, 0)
     assert document["rows"] == []
     assert set(document["drift"].values()) == {0}
 
 
-@pytest.mark.parametrize("law", BREAKS)
-def test_a_broken_law_is_found_and_named(shop, law):
+@pytest.mark.parametrize("invariant", BREAKS)
+def test_a_broken_invariant_is_found_and_named(shop, invariant):
     """Exit 1, with the row; what can be mended is mended by --repair, what can't stays broken."""
-    break_by(BREAKS[law])
+    break_by(BREAKS[invariant])
     code, said = run("--json")
     document = json.loads(said)
     assert code == 1
-    assert [name for name, broken in document["broken"].items() if broken] == [law]
-    assert {row["law"] for row in document["rows"]} == {law}
-    assert run("--repair", "--yes")[0] == (0 if law in REPAIRABLE else 1)
+    assert [name for name, broken in document["broken"].items() if broken] == [invariant]
+    assert {row["invariant"] for row in document["rows"]} == {invariant}
+    assert run("--repair", "--yes")[0] == (0 if invariant in REPAIRABLE else 1)
 
 
 def test_negative_stock_is_found(shop):
@@ -152,7 +152,7 @@ def test_the_labs_products_are_left_out():
 
 
 def test_the_audit_may_run_while_the_shop_sells(shop):
-    """A sale between two of its statements isn't seen by the second: one snapshot for all laws."""
+    """A sale between two of its statements isn't seen by the second: one snapshot for all invariants."""
     with buyers() as start:
         a = start("A", partial(checkout, [Line("mug", 1)], "row_lock"), "recorded").reaches("recorded")
         assert audit() == []

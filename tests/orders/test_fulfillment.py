@@ -208,7 +208,7 @@ def test_a_shipment_that_the_ledger_misses_is_found(order, monkeypatch):
     """Mutant: the items say shipped and the ledger doesn't: the audit names the products."""
     monkeypatch.setattr("orders.fulfillment.record_shipment", lambda *_: None)
     ship(order.pk, None, "a")
-    assert {each.law for each in audit()} == {"shipped_movements_are_shipped_items"}
+    assert {each.invariant for each in audit()} == {"shipped_movements_are_shipped_items"}
 
 
 def test_a_return_that_is_booked_as_released_is_found(order, monkeypatch):

@@ -19,7 +19,7 @@ from orders.models import Order
 from orders.parsing import MAX_BODY_BYTES
 from orders.selectors import PAGE
 from tests.factories import LabProductFactory
-from tests.inventory.books import books
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -100,7 +100,7 @@ def test_every_strategy_sells_over_http(client, mug, strategy):
     assert sold.status_code == 201, sold.content
     assert sold.json()["strategy"] == strategy
     assert post(client, {**cart(("mug", 9)), "strategy": strategy}).status_code == 409
-    assert books("mug").left == 8
+    assert totals_of("mug").left == 8
 
 
 @override_settings(DEBUG=False)

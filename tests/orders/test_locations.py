@@ -197,7 +197,9 @@ def test_each_location_is_counted_apart(mug):
 def test_a_delivery_to_the_wrong_level_is_found(mug):
     """The audit compares each level with its movements."""
     StockLevel.objects.filter(location__code="north").update(units=9)
-    assert [(row.law, row.what) for row in audit()] == [("levels_are_the_sum_of_movements", "mug at north")]
+    assert [(row.invariant, row.what) for row in audit()] == [
+        ("levels_are_the_sum_of_movements", "mug at north")
+    ]
 
 
 # In the admin ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orders.race.audit import Books
+from orders.race.audit import Totals
 from orders.race.messages import Answer, Mark, Outcome
 from orders.race.plan import Plan, Variant
 from orders.race.result import judge, percentile
@@ -16,11 +16,11 @@ from orders.race.result import judge, percentile
 PLAN = Plan(buyers=4, stock=2, processes=1)
 
 
-def books(sold=2, left=0, moved=None, orders=None):
+def totals(sold=2, left=0, moved=None, orders=None):
     """Rows that agree unless told otherwise."""
     ids = frozenset(f"order-{n}" for n in range(1, sold + 1)) if orders is None else frozenset(orders)
     price = Decimal("2.50")
-    return Books(left, price, sold, sold if moved is None else moved, price * sold, ids)
+    return Totals(left, price, sold, sold if moved is None else moved, price * sold, ids)
 
 
 def outcomes(sold=2, refused=2, errors=0):
@@ -43,7 +43,7 @@ def outcomes(sold=2, refused=2, errors=0):
 def result(sound=True, rows=None, answers=None, **more):
     """One race judged."""
     variant = Variant("some", "some", sound, 1)
-    return judge(PLAN, variant, rows or books(), answers or outcomes(), tries=1, evidence="", **more)
+    return judge(PLAN, variant, rows or totals(), answers or outcomes(), tries=1, evidence="", **more)
 
 
 def test_a_race_without_fault_is_exact():
@@ -59,17 +59,17 @@ def test_a_race_without_fault_is_exact():
 @pytest.mark.parametrize(
     ("rows", "answers", "words"),
     [
-        (books(sold=3, left=-1), outcomes(3, 1), "1 oversold"),
-        (books(sold=1, left=1), outcomes(1, 3), "1 undersold"),
-        (books(sold=2, left=1), outcomes(), "-1 unaccounted for"),
-        (books(moved=1), outcomes(), "the ledger has 1 sold, the order items 2"),
-        (books(orders=["order-1"]), outcomes(), "1 acknowledged orders aren't there"),
+        (totals(sold=3, left=-1), outcomes(3, 1), "1 oversold"),
+        (totals(sold=1, left=1), outcomes(1, 3), "1 undersold"),
+        (totals(sold=2, left=1), outcomes(), "-1 unaccounted for"),
+        (totals(moved=1), outcomes(), "the ledger has 1 sold, the order items 2"),
+        (totals(orders=["order-1"]), outcomes(), "1 acknowledged orders aren't there"),
         (
-            books(orders=["order-1", "order-2", "order-3"]),
+            totals(orders=["order-1", "order-2", "order-3"]),
             outcomes(),
             "1 orders are there that no buyer was told of",
         ),
-        (books(), outcomes(2, 1, 1), "1 errors (Oops: why)"),
+        (totals(), outcomes(2, 1, 1), "1 errors (Oops: why)"),
     ],
 )
 def test_each_fault_keeps_a_sound_strategy_from_being_exact(rows, answers, words):
@@ -83,13 +83,13 @@ def test_each_fault_keeps_a_sound_strategy_from_being_exact(rows, answers, words
 
 def test_totals_that_do_not_fit_the_pieces_are_a_disagreement():
     """The money is checked as well as the pieces."""
-    rows = books()
-    wrong = Books(rows.left, rows.price, rows.sold, rows.moved, Decimal("1.00"), rows.orders)
+    rows = totals()
+    wrong = Totals(rows.left, rows.price, rows.sold, rows.moved, Decimal("1.00"), rows.orders)
     assert "the orders' totals are 1.00 for 2 pieces" in result(rows=wrong).verdict
 
 
 @pytest.mark.parametrize(
-    ("rows", "shown"), [(books(sold=4, left=1), True), (books(sold=2, left=1), True), (books(), False)]
+    ("rows", "shown"), [(totals(sold=4, left=1), True), (totals(sold=2, left=1), True), (totals(), False)]
 )
 def test_a_broken_strategy_is_shown_by_overselling_or_by_lost_pieces(rows, shown):
     """An exact race doesn't show a fault, and the verdict then admits it."""
@@ -100,18 +100,18 @@ def test_a_broken_strategy_is_shown_by_overselling_or_by_lost_pieces(rows, shown
 
 def test_errors_alone_do_not_show_a_fault_of_the_strategy():
     """A server that is down would else make every strategy look broken."""
-    assert not result(sound=False, rows=books(0, 2), answers=outcomes(0, 0, 4)).shown_broken
+    assert not result(sound=False, rows=totals(0, 2), answers=outcomes(0, 0, 4)).shown_broken
 
 
 def test_latency_and_throughput_are_those_of_the_buyers_who_got_one():
     """Quick refusals must not make a strategy look quick."""
-    some = result(rows=books(), answers=outcomes(sold=2, refused=2))
+    some = result(rows=totals(), answers=outcomes(sold=2, refused=2))
     assert (some.p50_ms, some.p95_ms, some.p99_ms) == (1000, 2000, 2000)
 
 
 def test_a_race_in_which_nobody_bought_has_figures_too():
     """No division by nothing."""
-    none = result(rows=books(0, 2), answers=outcomes(0, 0, 4))
+    none = result(rows=totals(0, 2), answers=outcomes(0, 0, 4))
     assert none.orders_per_second == none.p50_ms == 0
     assert none.verdict == "NOT EXACT: 2 undersold; 4 errors (Oops: why)"
 
@@ -138,7 +138,7 @@ def deadlocked(sound):
     """The verdict on a race in which everybody was served, one of them after a deadlock."""
     answers = outcomes()
     answers[0] = replace(answers[0], trace=(Mark("deadlocked", 1.5),))
-    return judge(PLAN, Variant("any", "any", sound, 1), books(), answers, tries=1, evidence="")
+    return judge(PLAN, Variant("any", "any", sound, 1), totals(), answers, tries=1, evidence="")
 
 
 def test_a_deadlock_shows_a_broken_strategy():

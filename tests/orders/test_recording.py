@@ -16,8 +16,8 @@ from orders.models import IdempotencyKey, Order, OrderItem
 from orders.order_writer import ClientKey, Receipt, RepeatedKey, write_many
 from orders.services import checkout
 from tests.factories import ProductFactory
-from tests.inventory.books import books
 from tests.inventory.interleaving import buyers
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SOUND = [name for name, one in STRATEGIES.items() if one.sound and not one.unconfigured()]
@@ -45,8 +45,8 @@ def test_a_customer_has_at_most_the_limit(mug, strategy):
     assert (refused.value.bought, refused.value.limit, refused.value.requested) == (2, 2, 1)
     checkout([Line("mug", 1)], strategy, customer="bob")
     assert (units("ann"), units("bob")) == (2, 1)
-    assert books("mug").balanced
-    assert books("mug").left == 7
+    assert totals_of("mug").balanced
+    assert totals_of("mug").left == 7
 
 
 def test_who_does_not_say_who_it_is_gets_nothing_limited(mug):
@@ -131,7 +131,7 @@ def test_a_repeated_key_sells_nothing(mug, strategy):
     with pytest.raises(RepeatedKey):
         checkout([Line("pen", 1)], strategy, key=key)
     checkout([Line("pen", 9)], strategy)
-    assert books("pen").left == 0
+    assert totals_of("pen").left == 0
     assert Order.objects.count() == 2
 
 

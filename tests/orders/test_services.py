@@ -14,7 +14,7 @@ from orders.models import Order, OrderItem
 from orders.selectors import order_data
 from orders.services import checkout, place
 from tests.factories import ProductFactory
-from tests.inventory.books import books
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,8 +30,8 @@ def test_an_order_has_its_items_prices_and_movements(strategy):
     assert set(items) == {(pen.sku, 1, Decimal("24.00")), (mug.sku, 3, Decimal("9.50"))}
     causes = StockMovement.objects.filter(kind="sold").values_list("cause", "quantity")
     assert set(causes) == {(f"order:{order.pk}:{pen.sku}", -1), (f"order:{order.pk}:{mug.sku}", -3)}
-    assert books(pen.sku).balanced
-    assert books(mug.sku).balanced
+    assert totals_of(pen.sku).balanced
+    assert totals_of(mug.sku).balanced
 
 
 def test_the_strategy_comes_from_the_settings(settings):

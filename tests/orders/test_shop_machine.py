@@ -468,7 +468,7 @@ class Shop(RuleBasedStateMachine):
 
     @invariant()
     def the_audit_finds_nothing(self):
-        """No law is broken after any step."""
+        """No invariant is broken after any step."""
         COUNTED["steps"] += 1
         assert audit() == []
 

@@ -141,7 +141,7 @@ def test_what_came_back_had_left(orders):
 
 
 def test_the_old_orders_go_on(orders):
-    """Ship, return, cancel and count them: the laws hold, and no unit moves twice."""
+    """Ship, return, cancel and count them: the invariants hold, and no unit moves twice."""
     ship(orders["paid"], None, "parcel-1")
     with pytest.raises(AlreadyShipped):
         cancel(orders["partly back"])

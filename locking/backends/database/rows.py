@@ -150,7 +150,7 @@ class DatabaseBackend(BaseLockBackend):
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
-        return self._pool.run(lambda cursor, _: self._told(cursor, self.sql.shorten, asked))
+        return self._pool.run(lambda cursor, _: self._changed(cursor, self.sql.shorten, asked))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class: one statement for all, then one for each lease that it did not extend.
@@ -186,11 +186,11 @@ class DatabaseBackend(BaseLockBackend):
 
         def step(cursor: Any, attempt: int) -> bool:
             # The first attempt, whose reply was lost, has most likely been carried out.
-            return self._told(cursor, self.sql.release, asked) or attempt > 1
+            return self._changed(cursor, self.sql.release, asked) or attempt > 1
 
         return self._pool.run(step)
 
-    def _told(self, cursor: Any, statement: str, asked: dict[str, Any]) -> bool:
+    def _changed(self, cursor: Any, statement: str, asked: dict[str, Any]) -> bool:
         if self.sql.telling:
             return bool(_rows(cursor, statement, asked))
         return _changed(cursor, statement, asked)

@@ -124,8 +124,12 @@ class Client:
         return _posted(member, path, body)
 
     def _log_in(self, member: Etcd3Client, user: str, password: str) -> None:
-        """Have a token from one member; the others know it too."""
-        token = _posted(member, "/auth/authenticate", {"name": user, "password": password})["token"]
+        """Have a token from one member; the others know it too.
+
+        The request carries no token: etcd refuses even a login whose header has one that it forgot.
+        """
+        login = {"name": user, "password": password}
+        token = _posted(member, "/auth/authenticate", login, headers={"Authorization": None})["token"]
         with self._mutex:
             self._token = token
             for each in self._members.values():
@@ -181,8 +185,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             yield from _causes(cause)
 
 
-def _posted(member: Etcd3Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = member.post(member.get_url(path), json=body)
+def _posted(member: Etcd3Client, path: str, body: dict[str, Any], **more: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = member.post(member.get_url(path), json=body, **more)
     return answer
 
 

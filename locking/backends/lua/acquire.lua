@@ -1,12 +1,12 @@
--- Takes the lock if it is free and nobody stands before the asker; otherwise, where a place is given, waits in the queue.
+-- Takes the lock if it is free and nobody stands before the asker; otherwise, where an entry is given, waits in the queue.
 --   KEYS[1] lock   KEYS[2] counter   KEYS[3] queue   KEYS[4] index
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = a database checks the token, see token.lua
---   ARGV[4] the asker's place, '' = don't wait in the queue
+--   ARGV[4] the asker's entry in the queue, '' = don't wait in the queue
 -- Returns the fencing token, or {ms left (-1: no end), holder, 1 = listen to the lock's channel too, server time µs}.
 -- Repeating it is safe: the owner that has the lock is granted it again, with the same token.
 local left = redis.call('PTTL', KEYS[1])
 if left == -2 then -- free, with a queue: a live waiter in it comes first
-    if not hand_over() then
+    if not hand_off() then
         local token = hold(ARGV[1], ARGV[2], ARGV[3])
         return token
     end
@@ -22,7 +22,7 @@ if ARGV[4] ~= '' then
     -- Waiters ask again at least every 30 s; a queue that nobody asks for any more has lost them all.
     redis.call('PEXPIRE', KEYS[3], 90000)
 end
-if is_foreign(holder) then
+if is_external(holder) then
     require_holder(holder)
     notice('L' .. KEYS[1])
     if ARGV[4] ~= '' and is_first_of_process(ARGV[4]) then listen = 1 end

@@ -13,7 +13,7 @@ if not owner or not is_holder(owner) then
 end
 local since = redis.call('ZSCORE', KEYS[4], ARGV[1]) or '0'
 local letter, token, waiters = string.sub(ARGV[1], 1, 1), since, redis.call('LLEN', KEYS[3])
-if not is_foreign(owner) then
+if not is_external(owner) then
     waiters = waiters + redis.call('PUBSUB', 'NUMSUB', ARGV[2])[2]
     return {owner, tonumber(count), left, token, waiters, since, letter}
 end

@@ -9,6 +9,6 @@ if left < 0 or not since then
     redis.call('ZREM', KEYS[4], ARGV[1])
     return false
 end
-local token = is_foreign(ARGV[3]) and '0' or since
+local token = is_external(ARGV[3]) and '0' or since
 local waiters = redis.call('PUBSUB', 'NUMSUB', ARGV[2])[2]
 return {ARGV[3], tonumber(redis.call('HGET', KEYS[1], ARGV[3])), left, token, waiters, since}

@@ -7,7 +7,7 @@ if since and redis.call('HGET', KEYS[1], 'mode') == 'write' then
     for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
         local owner, writes = string.gsub(field, ':write$', '')
         if writes == 1 then
-            local token = is_foreign(owner) and '0' or since
+            local token = is_external(owner) and '0' or since
             local waiters = redis.call('PUBSUB', 'NUMSUB', ARGV[2])[2]
             return {owner, tonumber(redis.call('HGET', KEYS[1], field)), redis.call('PTTL', KEYS[1]), token, waiters, since}
         end

@@ -1,4 +1,4 @@
--- Put before handover.lua in the script that releases: the common case, nobody waits in the queue.
+-- Put before handoff.lua in the script that releases: the common case, nobody waits in the queue.
 -- HDEL of the only field deletes the key. Redisson's clients are told in any case.
 local was_held = redis.call('HDEL', KEYS[1], ARGV[1]) == 1
 if was_held and redis.call('EXISTS', KEYS[3]) == 0 then

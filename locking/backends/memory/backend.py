@@ -97,7 +97,7 @@ class Store:
             hold = self._live(key)
             if hold is None or hold.owner != owner:
                 return False
-            self._hand_over(key)
+            self._hand_off(key)
             return True
 
     def reissue_token(self, key: str, owner: str, above: int) -> int:
@@ -149,7 +149,7 @@ class Store:
 
     def _drop_expired(self, key: str) -> None:
         if key in self._holds and self._live(key) is None:
-            self._hand_over(key)
+            self._hand_off(key)
 
     def _grant(self, key: str, owner: str, ttl: float, token: int | None = None) -> Grant:
         if token is None:
@@ -163,7 +163,7 @@ class Store:
         self._token = max(self._token + 1, time.time_ns() // 1000)
         return self._token
 
-    def _hand_over(self, key: str) -> None:
+    def _hand_off(self, key: str) -> None:
         self._holds.pop(key, None)
         queue = self._queues.get(key)
         if queue:

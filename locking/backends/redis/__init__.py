@@ -1,4 +1,4 @@
-"""Locks on Redis, in the layout of Redisson's reentrant lock, with hand-over in the release script.
+"""Locks on Redis, in the layout of Redisson's reentrant lock, with handoff in the release script.
 
 backend          the engine: the ordinary lock, what is held, checks
 verbs            the verbs of the contract, for every kind of lock

@@ -21,8 +21,8 @@ from locking.backends.redis.scripts import (
     Request,
     extend_request,
     force_release_request,
+    get_holder_request,
     reissue_token_request,
-    seen_request,
     shorten_request,
 )
 from locking.backends.redis.topology import servers_of
@@ -88,7 +88,7 @@ class RedisBackend(RedisVerbs):
                 yield indices[start : start + BATCH]
 
     def _holder(self, calls: Calls, key: str) -> Steps[Holder | None]:
-        return read_holder((yield from calls.call(seen_request(key))))
+        return read_holder((yield from calls.call(get_holder_request(key))))
 
     def force_release(self, key: str, expected: str) -> bool:
         return bool(self._client.call(force_release_request(key, expected, index=self._client.index)))
@@ -172,7 +172,7 @@ class RedisBackend(RedisVerbs):
 
 
 def read_holder(reply: Any) -> Holder | None:
-    """Return what seen.lua answered."""
+    """Return what get_holder.lua answered."""
     if not reply:
         return None
     owner, left, count = reply

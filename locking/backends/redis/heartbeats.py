@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat
-from locking.backends.redis.scripts import Command, Request, add_up_request, command
+from locking.backends.redis.scripts import Command, Request, command, incr_counters_request
 from locking.backends.redis.transport import Client
 
 
@@ -67,7 +67,7 @@ class HeartbeatStore:
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         """Add to a minute's sums."""
-        self._client.call(add_up_request(self._key("figures", minute), figures))
+        self._client.call(incr_counters_request(self._key("figures", minute), figures))
 
     def figures(self, minutes: Sequence[int]) -> dict[str, int]:
         """Return the sums of these minutes."""

@@ -2,7 +2,7 @@
 I/O.
 
 They are announced on a channel and granted to the first that asks (the fair lock: by the head of its own
-queue), as the Java side does it; the hand-over of `acquire.lua` is for the ordinary lock only.
+queue), as the Java side does it; the handoff of `acquire.lua` is for the ordinary lock only.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _call(script: Script, keys: list[bytes], *arguments: bytes) -> Request:
     return script.request(1 + len(keys) + len(arguments), packed, keys[0])
 
 
-ACQUIRE_READ: Final = Script("token", "foreign", "acquire_read")
-ACQUIRE_WRITE: Final = Script("token", "foreign", "acquire_write")
+ACQUIRE_READ: Final = Script("token", "is_external", "acquire_read")
+ACQUIRE_WRITE: Final = Script("token", "is_external", "acquire_write")
 RELEASE_READ: Final = Script("announce", "readers", "release_read")
 RELEASE_WRITE: Final = Script("announce", "release_write")
 EXTEND_READ: Final = Script("announce", "readers", "extend_read")
@@ -98,14 +98,14 @@ ACQUIRE_PERMIT: Final = Script("token", "announce", "permits", "acquire_permit")
 RELEASE_PERMIT: Final = Script("announce", "permits", "release_permit")
 EXTEND_PERMIT: Final = Script("announce", "permits", "extend_permit")
 HOLDER_PERMIT: Final = Script("permits", "holder_permit")
-ACQUIRE_FAIR: Final = Script("token", "stale", "foreign", "acquire_fair")
-RELEASE_FAIR: Final = Script("announce", "stale", "release_fair")
+ACQUIRE_FAIR: Final = Script("token", "prune_queue", "is_external", "acquire_fair")
+RELEASE_FAIR: Final = Script("announce", "prune_queue", "release_fair")
 EXTEND_FAIR: Final = Script("announce", "extend_fair")
-LIST_READ: Final = Script("foreign", "readers", "list_read")
-LIST_WRITE: Final = Script("foreign", "list_write")
+LIST_READ: Final = Script("is_external", "readers", "list_read")
+LIST_WRITE: Final = Script("is_external", "list_write")
 LIST_PERMIT: Final = Script("permits", "list_permit")
-ADOPT_PERMITS: Final = Script("foreign", "permits", "adopt_permits")
-HOLDER_FIELDS: Final = Script("readers", "foreign", "holder_fields")
+ADOPT_PERMITS: Final = Script("is_external", "permits", "adopt_permits")
+HOLDER_FIELDS: Final = Script("readers", "is_external", "holder_fields")
 
 
 def _read_write_channel(key: str) -> str:
@@ -271,7 +271,7 @@ class Ordinary(Kind):
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """See the base class; a place in the queue takes more, see `waiter.QueueWaitSteps`."""
-        return acquire_request(key, owner, ttl, keep=keep, place=b"", index=self.index)
+        return acquire_request(key, owner, ttl, keep=keep, entry=b"", index=self.index)
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
         """See the base class; it answers in a list."""

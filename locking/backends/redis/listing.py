@@ -17,9 +17,9 @@ from locking.backends.redis.kinds import Kind, adopt_permits_request, semaphores
 from locking.backends.redis.scripts import (
     Command,
     Request,
-    adopt_request,
     command,
-    find_request,
+    index_external_request,
+    index_scan_request,
     look_request,
 )
 from locking.backends.redis.transport import Client
@@ -102,7 +102,7 @@ class Listing:
         (index,), start = self._index.all(), 0
         looked_at = STRETCH
         while looked_at == STRETCH:
-            request = find_request(index, start, start + STRETCH - 1, prefix)
+            request = index_scan_request(index, start, start + STRETCH - 1, prefix)
             looked_at, found = self._client.call(request)
             yield from _entries(found)
             start += looked_at
@@ -168,7 +168,7 @@ class Listing:
         """Look on through the next `count` keys of each server for what Redisson's clients hold."""
         for place, wire in enumerate(self._client.servers()):
             found = self._look_on(place, wire, count, "hash", escaped(self._key_prefix) + "*")
-            self._client.call_many([adopt_request(key, index=self._index) for key in found])
+            self._client.call_many([index_external_request(key, index=self._index) for key in found])
             ends = self._look_on(place, wire, count, "zset", "*:timeout")
             self._client.call_many([request for key in ends for request in self._permits_of(key)])
 

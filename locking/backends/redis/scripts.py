@@ -161,21 +161,21 @@ def _read(name: str) -> bytes:
     return (files("locking.backends") / "lua" / f"{name}.lua").read_bytes()
 
 
-ACQUIRE: Final = Script("token", "hold", "acquire_free", "handover", "foreign", "acquire")
+ACQUIRE: Final = Script("token", "hold", "acquire_free", "handoff", "is_external", "acquire")
 FORCE_RELEASE: Final = Script(
-    "announce", "wake_fair", "release_free", "token", "hold", "handover", "foreign", "release"
+    "announce", "wake_fair", "release_free", "token", "hold", "handoff", "is_external", "release"
 )
-RELEASE: Final = Script("announce", "release_free", "token", "hold", "handover", "foreign", "release")
+RELEASE: Final = Script("announce", "release_free", "token", "hold", "handoff", "is_external", "release")
 EXTEND: Final = Script("extend")
-SHORTEN: Final = Script("token", "hold", "announce", "handover", "shorten")
+SHORTEN: Final = Script("token", "hold", "announce", "handoff", "shorten")
 
-LIST_LOCK: Final = Script("foreign", "list_lock")
-ADOPT: Final = Script("foreign", "adopt")
-FIND: Final = Script("find")
-ADD_UP: Final = Script("add_up")
+LIST_LOCK: Final = Script("is_external", "list_lock")
+INDEX_EXTERNAL: Final = Script("is_external", "index_external")
+INDEX_SCAN: Final = Script("index_scan")
+INCR_COUNTERS: Final = Script("incr_counters")
 RAISE_TOKEN: Final = Script("raise_token")
 REISSUE_TOKEN: Final = Script("reissue_token")
-SEEN: Final = Script("foreign", "seen")
+GET_HOLDER: Final = Script("is_external", "get_holder")
 
 KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
 
@@ -222,21 +222,21 @@ def milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def acquire_request(key: str, owner: str, ttl: float, *, keep: bool, place: bytes, index: Index) -> Request:
-    """Return the call of acquire.lua; an empty `place` means *don't wait in the queue*."""
+def acquire_request(key: str, owner: str, ttl: float, *, keep: bool, entry: bytes, index: Index) -> Request:
+    """Return the call of acquire.lua; an empty `entry` means *don't wait in the queue*."""
     keys, who = keys_of(key, index), owner.encode()
     # One format instead of five small ones: this runs at every acquisition.
     tail = b"%b$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n" % (
-        keys.packed, len(who), who, packed_ms(ttl), KEEP if keep else DONT_KEEP, len(place), place,
+        keys.packed, len(who), who, packed_ms(ttl), KEEP if keep else DONT_KEEP, len(entry), entry,
     )  # fmt: skip
     return ACQUIRE.request(9, tail, keys.lock)
 
 
-def release_request(key: str, owner: str, *, index: Index, place: bytes = b"") -> Request:
-    """Return the call of release.lua, which takes `place` out of the queue, too."""
+def release_request(key: str, owner: str, *, index: Index, entry: bytes = b"") -> Request:
+    """Return the call of release.lua, which takes `entry` out of the queue, too."""
     keys, who = keys_of(key, index), owner.encode()
     tail = b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
-        keys.packed, len(who), who, keys.channel, len(place), place,
+        keys.packed, len(who), who, keys.channel, len(entry), entry,
     )  # fmt: skip
     return RELEASE.request(8, tail, keys.lock)
 
@@ -269,20 +269,20 @@ def look_request(key: str, member: bytes, *, index: Index) -> Request:
     return LIST_LOCK.request(8, tail, keys.lock)
 
 
-def adopt_request(key: bytes, *, index: Index) -> Request:
-    """Return the call of adopt.lua."""
-    return ADOPT.request(5, pack(b"4", key, key, key, index.of(key)), key)
+def index_external_request(key: bytes, *, index: Index) -> Request:
+    """Return the call of index_external.lua."""
+    return INDEX_EXTERNAL.request(5, pack(b"4", key, key, key, index.of(key)), key)
 
 
-def find_request(index: bytes, first: int, last: int, prefix: bytes) -> Request:
-    """Return the call of find.lua."""
-    return FIND.request(5, pack(b"1", index, b"%d" % first, b"%d" % last, prefix), index)
+def index_scan_request(index: bytes, first: int, last: int, prefix: bytes) -> Request:
+    """Return the call of index_scan.lua."""
+    return INDEX_SCAN.request(5, pack(b"1", index, b"%d" % first, b"%d" % last, prefix), index)
 
 
-def add_up_request(key: bytes, figures: Mapping[str, int]) -> Request:
-    """Return the call of add_up.lua."""
+def incr_counters_request(key: bytes, figures: Mapping[str, int]) -> Request:
+    """Return the call of incr_counters.lua."""
     parts = [b"1", key, *(part for name, more in figures.items() for part in (name.encode(), b"%d" % more))]
-    return ADD_UP.request(len(parts), pack(*parts), key)
+    return INCR_COUNTERS.request(len(parts), pack(*parts), key)
 
 
 def raise_token_request(key: str, owner: str, token: int, *, keep: bool, index: Index) -> Request:
@@ -298,9 +298,9 @@ def reissue_token_request(key: str, owner: str, above: int, *, index: Index) -> 
     return REISSUE_TOKEN.request(7, keys.packed + bulk(owner.encode()) + bulk(b"%d" % above), keys.lock)
 
 
-def seen_request(key: str) -> Request:
-    """Return the call of seen.lua."""
-    return SEEN.request(2, pack(b"1", key.encode()), key.encode())
+def get_holder_request(key: str) -> Request:
+    """Return the call of get_holder.lua."""
+    return GET_HOLDER.request(2, pack(b"1", key.encode()), key.encode())
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:
@@ -325,11 +325,11 @@ def read_outcome(reply: Any, sent: float) -> tuple[Outcome, bool, Asked]:
 
 
 def read_wakeup(payload: bytes, owner: str, asked: Asked) -> Grant | bool:
-    """Return the hand-over that a wake-up carries, True for *try again*, False if it was meant for someone
+    """Return the handoff that a wake-up carries, True for *try again*, False if it was meant for someone
     else.
 
-    A waiter that was paused may read its hand-over long after it happened. How long is told by the server's
-    clock at the hand-over and at the waiter's last question: the lease began no earlier than the question
+    A waiter that was paused may read its handoff long after it happened. How long is told by the server's
+    clock at the handoff and at the waiter's last question: the lease began no earlier than the question
     plus that.
     """
     whose, *grant = payload.decode().split(" ")

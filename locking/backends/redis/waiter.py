@@ -81,7 +81,7 @@ class WaitSteps(ABC):
 
     @abstractmethod
     def _meaning(self, message: Message) -> Grant | bool:
-        """Return the hand-over that a message carries, True for *ask again*, False for nothing."""
+        """Return the handoff that a message carries, True for *ask again*, False for nothing."""
 
     @abstractmethod
     def _dequeue(self) -> Steps[bool]:
@@ -196,7 +196,7 @@ class WaitSteps(ABC):
         return (yield from self.try_acquire(queue=True)) if heard else None
 
     def _received(self, subscription: Subscription, deadline: float) -> Steps[Grant | bool]:
-        """Return the hand-over, True when a message says to ask, or False when the time is over."""
+        """Return the handoff, True when a message says to ask, or False when the time is over."""
         while (left := deadline - now()) > 0:
             message: Message | None = yield Receive(subscription, left)
             meaning = message is not None and self._meaning(message)
@@ -258,12 +258,12 @@ class QueueWaitSteps(WaitSteps):
     def _request(self, queue: bool) -> Request:
         if queue and self._subscription is None and (server := self._calls.server_of(self._key)):
             self._subscription = server.transport.subscriptions.idle(self._owner)
-        place = b"" if self._subscription is None else self._place()
+        entry = b"" if self._subscription is None else self._entry()
         return acquire_request(
-            self._key, self._owner, self._ttl, keep=self._fenced, place=place, index=self._calls.index
+            self._key, self._owner, self._ttl, keep=self._fenced, entry=entry, index=self._calls.index
         )
 
-    def _place(self) -> bytes:
+    def _entry(self) -> bytes:
         assert self._subscription is not None
         channel = self._subscription.channel
         return place_in_queue(self._owner, self._ttl, keep=self._fenced, channel=channel)
@@ -291,7 +291,7 @@ class QueueWaitSteps(WaitSteps):
 
     def _release_by(self, owner: str) -> Request:
         """Return the request that takes this waiter's place out of the queue, and ends a hold of `owner`."""
-        return release_request(self._key, owner, index=self._calls.index, place=self._place())
+        return release_request(self._key, owner, index=self._calls.index, entry=self._entry())
 
 
 class ChannelWaitSteps(WaitSteps):

@@ -175,7 +175,7 @@ class ZooKeeperBackend(QueueBackend):
         (found,) = self._session.ask(data(holders_of(line)[0].node))
         if not is_answer(found):
             return Busy(retry_after=0.001)
-        owner, left = _told(holders_of(line)[0].node, *found)
+        owner, left = _owner_and_ttl(holders_of(line)[0].node, *found)
         return Busy(holder=owner, retry_after=None if left is None else max(left, 0.05))
 
     def poll_interval(self, contender: Contender) -> float:
@@ -254,7 +254,7 @@ class ZooKeeperBackend(QueueBackend):
     def force_release(self, key: str, expected: str) -> bool:
         for contender in holders_of(self._line(key)):
             (found,) = self._session.patiently(lambda node=contender.node: self._session.ask(data(node)))  # type: ignore[misc]
-            if is_answer(found) and _told(contender.node, *found)[0] == expected:
+            if is_answer(found) and _owner_and_ttl(contender.node, *found)[0] == expected:
                 self._holds.pop(key, expected)
                 return self._delete(contender.node)
         return False
@@ -297,7 +297,7 @@ class ZooKeeperBackend(QueueBackend):
         lines = [line for _, line in self._lines(self.settings.key_prefix)]
         nodes = [waiter.node for line in lines for waiter in line[len(holders_of(line)) :]]
         for node, found in zip(nodes, self._ask_each(nodes, data), strict=True):
-            if is_answer(found) and owned(_told(node, *found)[0]):
+            if is_answer(found) and owned(_owner_and_ttl(node, *found)[0]):
                 self._delete(node)
 
     def _ask_each(self, paths: Sequence[str], request: Any) -> list[Any]:
@@ -307,7 +307,7 @@ class ZooKeeperBackend(QueueBackend):
         (found,) = self._session.patiently(lambda: self._session.ask(data(contender.node)))
         if not is_answer(found):
             return Held(key=key, owner=contender.node.rpartition("/")[2], kind=contender.kind)
-        owner, left = _told(contender.node, *found)
+        owner, left = _owner_and_ttl(contender.node, *found)
         return Held(
             key=key,
             owner=owner,
@@ -383,7 +383,7 @@ def _mine(line: Sequence[QueueEntry], owner: str) -> QueueEntry | None:
     return next((each for each in line if each.node.rpartition("/")[2].startswith(prefix)), None)
 
 
-def _told(node: str, content: bytes, figures: Any) -> tuple[str, float | None]:
+def _owner_and_ttl(node: str, content: bytes, figures: Any) -> tuple[str, float | None]:
     """Return the owner of a node, and a hint at what is left of its lease, by the servers' and this clock."""
     owner, ttl = read_data(node, content)
     if ttl is None:

@@ -32,7 +32,7 @@ class HeartbeatStore:
 
     def __init__(self, session: Session, root: str, key_prefix: str) -> None:
         self._session, self._folder, self._prefix = session, f"{root}/{FOLDER}", key_prefix
-        self._told: dict[str, tuple[int, str]] = {}
+        self._published: dict[str, tuple[int, str]] = {}
 
     def _node(self, client: str) -> str:
         return f"{self._folder}/{encode(self._prefix + client)}"
@@ -40,11 +40,11 @@ class HeartbeatStore:
     def publish(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
         """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
         for client, text in records.items():
-            before, known = self._told.get(client, (0, None))
+            before, known = self._published.get(client, (0, None))
             if text is not None or before != self._session.number:
                 self._write(client, text if text is not None else known)
         for client in forget:
-            before, _ = self._told.pop(client, (0, None))
+            before, _ = self._published.pop(client, (0, None))
             if before and before == self._session.number:  # with any other session it has ended already
                 self._session.ask(deleted(self._node(client)))
 
@@ -54,7 +54,7 @@ class HeartbeatStore:
         node, content = self._node(client), text.encode()
         self._session.ask(ensured(self._folder))
         self._session.ask(written(node, content), marked(node, content))
-        self._told[client] = (self._session.number, text)
+        self._published[client] = (self._session.number, text)
 
     def read_all(self) -> dict[str, Heartbeat]:
         """Return every record of this alias."""

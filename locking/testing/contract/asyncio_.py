@@ -178,7 +178,7 @@ class AsyncContract(ContractBase):
         self.run(scenario)
 
     @pytest.mark.parametrize("steps", range(12))
-    def test_a_cancellation_at_the_hand_over_leaves_nothing(
+    def test_a_cancellation_at_the_handoff_leaves_nothing(
         self, backend: BaseLockBackend, name: str, steps: int
     ) -> None:
         """A waiter that is cancelled while the lock is handed to it gives it back, or has it."""

@@ -16,9 +16,9 @@ from orders.audit import REPAIRABLE, Difference, audit, counts, repair
 
 
 class Command(BaseCommand):
-    """Exit 0 when every law holds, 1 when one doesn't."""
+    """Exit 0 when every invariant holds, 1 when one doesn't."""
 
-    help = "Check the conservation laws of the stock; exit 1 and show the rows when one is broken."
+    help = "Check the invariants of the stock; exit 1 and show the rows when one is broken."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the options."""
@@ -36,7 +36,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def _repaired(self, found: list[Difference], options: dict[str, Any]) -> list[Difference]:
-        mendable = [difference for difference in found if difference.law in REPAIRABLE]
+        mendable = [difference for difference in found if difference.invariant in REPAIRABLE]
         if not mendable or not (options["yes"] or self._agreed(mendable)):
             return found
         rows = repair()
@@ -51,8 +51,8 @@ class Command(BaseCommand):
     def _tell(self, found: list[Difference]) -> None:
         for difference in found:
             self.stdout.write(_line(difference))
-        for law, broken in counts(found).items():
-            self.stdout.write(f"{'BROKEN' if broken else 'ok':6} {law.replace('_', ' ')}")
+        for invariant, broken in counts(found).items():
+            self.stdout.write(f"{'BROKEN' if broken else 'ok':6} {invariant.replace('_', ' ')}")
         for strategy, drift in _drifts().items():
             self.stdout.write(f"drift  {strategy}: {drift}")
 
@@ -66,14 +66,14 @@ class Command(BaseCommand):
 
 
 def _line(difference: Difference) -> str:
-    law = difference.law.replace("_", " ")
-    return f"{difference.what}: {law}: expected {difference.expected}, found {difference.found}"
+    invariant = difference.invariant.replace("_", " ")
+    return f"{difference.what}: {invariant}: expected {difference.expected}, found {difference.found}"
 
 
 def _drifts() -> dict[str, int | str]:
     """Return by strategy how many units its copy outside the database is off; at rest 0.
 
-    A copy is no book: the database decides whatever it says, so drift breaks no law.
+    The database decides whatever a copy says, so its drift breaks no invariant.
     """
     products = list(Product.objects.exclude(sku__startswith=LAB_PREFIX))
     return {name: _drift(name, products) for name, strategy in STRATEGIES.items() if strategy.keeps_stock}

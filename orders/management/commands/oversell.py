@@ -100,7 +100,7 @@ def _step(options: dict[str, Any]) -> None:
             f"{', '.join(STRATEGIES)}",
             returncode=BAD_INPUT,
         )
-    with _told(), interruptible():
+    with _errors_reported(), interruptible():
         walk(name, make_console(no_color=options["no_color"], force_color=options["force_color"]), sys.stdin)
 
 
@@ -122,12 +122,12 @@ def _planned(options: dict[str, Any]) -> tuple[Plan, tuple[Variant, ...], dict[s
 
 
 def _raced(plan: Plan, variants: Sequence[Variant], bars: Bars, sample: bool) -> list[Result]:
-    with _told(), interruptible(), bars:
+    with _errors_reported(), interruptible(), bars:
         return race(plan, variants, bars, sample=sample)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_reported() -> Iterator[None]:
     """Say in one line why it could not be done, and which exit status tells so."""
     try:
         yield

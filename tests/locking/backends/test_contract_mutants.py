@@ -114,8 +114,8 @@ SCRIPT_MUTANTS = {
     ),
     "release that wakes nobody": (
         "RELEASE",
-        b"handed_over = hand_over()",
-        b"handed_over = false",
+        b"handed_off = hand_off()",
+        b"handed_off = false",
         "test_a_release_wakes_a_waiter",
     ),
     "no re-entry for a repeated request": (

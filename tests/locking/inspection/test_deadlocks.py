@@ -455,7 +455,7 @@ def loses_a():
         pass
 
 
-def check_a_wait_that_is_over(engine, start, monkeypatch):
+def check_a_wait_that_is_over(engine, start, monkeypatch, within=FOUND_WITHIN):
     """A wait that was published and has ended is no edge any more, whatever the last heartbeat said.
 
     One thread holds a, waits for b, gets it and releases it. Then b is taken again, by one who waits for a.
@@ -471,10 +471,12 @@ def check_a_wait_that_is_over(engine, start, monkeypatch):
     release_b.set()
     assert has_b.wait(PATIENCE)
     with get_lock("b", ttl=60, wait=PATIENCE):
-        threading.Timer(FOUND_WITHIN, release_a.set).start()
+        look = threading.Timer(within, release_a.set)
+        look.start()
         try:
             get_lock("a", ttl=60, wait=PATIENCE).acquire().release()
         finally:
+            look.cancel()
             release_a.set()
 
 
@@ -518,7 +520,7 @@ def test_without_withdrawing_there_are_false_alarms(engine, start, monkeypatch):
     """The mutant that leaves a wait published when it ends has another one give up for it."""
     monkeypatch.setattr(deadlocks.Watch, "end", lambda watch: WAITS.pop(watch._wait.id, None))
     with pytest.raises(LockDeadlock):
-        check_a_wait_that_is_over(engine, start, monkeypatch)
+        check_a_wait_that_is_over(engine, start, monkeypatch, within=PATIENCE)
 
 
 def test_without_a_look_nobody_gives_up(engine, monkeypatch):

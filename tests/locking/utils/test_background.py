@@ -118,8 +118,10 @@ def test_whatever_a_step_raises_disables_no_worker(error, monkeypatch):
     """After an exception the step is called again; a thread that was ended starts again when it is woken."""
     monkeypatch.setattr("locking.utils.background.RETRY_PAUSE", 0.01)
     calls: list[int] = []
+    threads: set[threading.Thread] = set()
 
     def step():
+        threads.add(threading.current_thread())
         calls.append(1)
         if len(calls) == 1:
             raise error
@@ -129,6 +131,8 @@ def test_whatever_a_step_raises_disables_no_worker(error, monkeypatch):
     until(lambda: not worker.running or len(calls) > 1, PATIENCE)
     worker.wake()
     until(lambda: len(calls) > 1, PATIENCE)
+    for thread in threads:  # what one raises at its end is this test's, not the next one's
+        thread.join(PATIENCE)
 
 
 def test_a_stopped_worker_starts_again(calls):

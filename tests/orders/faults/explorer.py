@@ -21,9 +21,9 @@ from inventory.reserving_strategy import ReservingStrategy
 from inventory.strategies import STRATEGIES, get_strategy
 from orders.models import Order
 from tests.factories import ProductFactory
-from tests.inventory.books import books
 from tests.inventory.interleaving import eventually
 from tests.inventory.steps import STEPS
+from tests.inventory.totals import totals_of
 from tests.orders.faults.transport import DATABASE, FAULTS, KILLS, REDIS, Step, Transport, close_all
 
 NOTHING_ORDERED = {"sold-out", "busy", "unavailable", "customer-limit", "key-in-progress"}
@@ -203,8 +203,8 @@ def _settled(point: Point, sku: str, key: str | None) -> str:
     if post(sku).kind != "sold-out":
         return "somebody else isn't refused, though nothing is left"
     drift = get_strategy(point.strategy).drift(Product.objects.filter(sku=sku)).get(sku, 0)
-    if drift or StockClaim.objects.exists() or not books(sku).balanced:
-        return f"the books don't agree: drift {drift}, {books(sku)}"
+    if drift or StockClaim.objects.exists() or not totals_of(sku).balanced:
+        return f"the books don't agree: drift {drift}, {totals_of(sku)}"
     return ""
 
 

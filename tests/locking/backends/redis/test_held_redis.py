@@ -89,7 +89,7 @@ def test_a_name_taken_again_has_one_entry(room):
     lost.leave_to_expire()
 
 
-def test_a_hand_over_is_listed_under_its_new_owner(room):
+def test_a_handoff_is_listed_under_its_new_owner(room):
     """The lock passes to a waiter inside the release: the list shows the waiter, with its own token."""
     backend, (first, second) = locks["default"], (new_owner(), new_owner())
     backend.try_acquire("a", first, 30.0)
@@ -346,7 +346,8 @@ signal.pause()
 
 def test_a_killed_holder_is_known_and_shown_as_gone(monkeypatch):
     """While it lives its host, process and place in the code are listed; killed, its row says so."""
-    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings"}
+    # Without a runtime directory nobody releases the lock for it.
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "LOCKING_RUNTIME_DIR": ""}
     command = [sys.executable, "-c", CRASH]
     process: Any = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:

@@ -407,5 +407,5 @@ def test_a_reader_in_its_last_millisecond_still_reads(server):
 
 def at_its_end(server, script, keys, *arguments):
     """Run a script that finds every hold in its last millisecond."""
-    parts = [scripts._read(part).decode() for part in ("announce", "readers", "foreign", script)]
+    parts = [scripts._read(part).decode() for part in ("announce", "readers", "is_external", script)]
     return server.eval("\n".join([LAST_MILLISECOND, *parts]), len(keys), *keys, *arguments)

@@ -36,11 +36,11 @@ def conversation() -> list[Any]:
     """Requests that go through every script of the verbs, in an order that makes each branch answer."""
     place = place_in_queue(TWO, 30, keep=False, channel="nobody-listens")
     steps: list[Any] = [
-        acquire_request("a", ONE, 30, keep=False, place=b"", index=INDEX),
-        acquire_request("a", TWO, 30, keep=False, place=place, index=INDEX),
-        acquire_request("a", ONE, 20, keep=True, place=b"", index=INDEX),
+        acquire_request("a", ONE, 30, keep=False, entry=b"", index=INDEX),
+        acquire_request("a", TWO, 30, keep=False, entry=place, index=INDEX),
+        acquire_request("a", ONE, 20, keep=True, entry=b"", index=INDEX),
         shorten_request("a", ONE, 10, index=INDEX),
-        release_request("a", TWO, index=INDEX, place=place),
+        release_request("a", TWO, index=INDEX, entry=place),
         release_request("a", ONE, index=INDEX),
         release_request("a", ONE, index=INDEX),
     ]
@@ -63,7 +63,7 @@ def tokens() -> list[Any]:
     """A counter that is kept, one that is only raised, and a last token that is ahead of the clock."""
     steps: list[Any] = [command("SET", "redisson_lock_token:{h}", 7)]
     for key, keep in (("g", True), ("g", False), ("h", False), ("i", False)):
-        steps += [acquire_request(key, ONE, 30, keep=keep, place=b"", index=INDEX)]
+        steps += [acquire_request(key, ONE, 30, keep=keep, entry=b"", index=INDEX)]
         steps += [command("GET", f"redisson_lock_token:{{{key}}}"), release_request(key, ONE, index=INDEX)]
     steps.append(command("ZADD", INDEX.of(b"g"), AHEAD, "~"))
     for name, key in KINDS:

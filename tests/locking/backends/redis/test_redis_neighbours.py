@@ -347,7 +347,7 @@ def test_the_listener_of_a_process_that_gives_up_is_replaced(server, java):
     _hold(server, java)
     crowd = Crowd(server)
     place = crowd.places["1a"]
-    request = release_request("a", place.split()[0], index=Index(), place=place.encode())
+    request = release_request("a", place.split()[0], index=Index(), entry=place.encode())
     assert server.execute_command(*parts_of(request)) == 0
     assert crowd.woken() == ["1b"]
 
@@ -356,7 +356,7 @@ def test_a_waiter_that_gives_up_on_a_free_lock_passes_it_on(server):
     """It may have been told that the lock is free, and it alone: the next in the queue has it."""
     crowd = Crowd(server)
     place = crowd.places["1a"]
-    request = release_request("a", place.split()[0], index=Index(), place=place.encode())
+    request = release_request("a", place.split()[0], index=Index(), entry=place.encode())
     assert server.execute_command(*parts_of(request)) == 0
     assert crowd.woken() == ["1b"]
     assert server.hkeys("a") == [crowd.places["1b"].split()[0].encode()]

@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -133,6 +133,16 @@ def test_etcd_s_token_is_replaced_when_a_member_forgets_it(etcd, etcd_options):
         etcd.mend()
         lease.extend(60)
         assert get_lock("b", ttl=5).acquire().release() is None
+
+
+@needs_etcd
+@needs_openssl
+def test_a_login_carries_no_token(etcd, etcd_options):
+    """etcd refuses a request with a token that it doesn't know, a login too."""
+    with lock_on(ETCD, etcd.location, **etcd_options), get_lock("a", ttl=60) as lease:
+        for member in cast(Any, locks["default"])._client._members.values():
+            member.session.headers["Authorization"] = "forgotten.1"
+        lease.extend(60)
 
 
 @needs_etcd

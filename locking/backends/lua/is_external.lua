@@ -1,7 +1,7 @@
 -- Put in front of the scripts that may meet a lock of another client of the protocol.
 
 -- Our owners are UUIDs of version 8; anything else is another client (Redisson: version 4).
-local function is_foreign(owner)
+local function is_external(owner)
     return string.sub(owner, 15, 15) ~= '8'
 end
 

@@ -4,7 +4,7 @@
 if redis.call('TYPE', KEYS[1]).ok ~= 'hash' or redis.call('HLEN', KEYS[1]) > 1000 then return 0 end
 local mode, found = redis.call('HGET', KEYS[1], 'mode'), 0
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-    if is_holder(field) and is_foreign(field) then
+    if is_holder(field) and is_external(field) then
         local owner = string.gsub(field, ':write$', '')
         local member = 'L' .. KEYS[1]
         if mode == 'read' then member = 'R' .. owner .. ' ' .. KEYS[1] end

@@ -1,11 +1,11 @@
 -- Shared by acquire.lua and release.lua, put in front of each. It expects
 --   KEYS[1] lock    a hash of one field: the owner, its value the hold count (Redisson's layout)
 --   KEYS[2] counter see token.lua
---   KEYS[3] queue   a list of places: "<owner> <ttl ms> <keep> <channel>", first come first
+--   KEYS[3] queue   a list of entries: "<owner> <ttl ms> <keep> <channel>", first come first
 --   KEYS[4] index   see index.py
 
-local function parts(place)
-    return string.match(place, '^(%S+) (%d+) (%d) (%S+)$')
+local function parts(entry)
+    return string.match(entry, '^(%S+) (%d+) (%d) (%S+)$')
 end
 
 -- Gives the free lock to the first waiter that still listens to its own channel, on this server. Nobody there means
@@ -13,11 +13,11 @@ end
 -- The listeners are counted before anything is said: PUBLISH also reaches replicas and the other nodes of a cluster,
 -- and a waiter who listens on a master of yesterday would take the message for a lock that it wasn't given. It is
 -- only told to ask again, and finds the right server by that.
-local function hand_over()
+local function hand_off()
     while true do
-        local place = redis.call('LPOP', KEYS[3])
-        if not place then return false end
-        local owner, ttl, keep, channel = parts(place)
+        local entry = redis.call('LPOP', KEYS[3])
+        if not entry then return false end
+        local owner, ttl, keep, channel = parts(entry)
         if redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
             local _, now, text = hold(owner, ttl, keep)
             redis.call('PUBLISH', channel, owner .. ' ' .. text .. ' ' .. string.format('%.0f', now))
@@ -30,9 +30,9 @@ end
 -- Asks the first waiter that still listens to try for itself; it keeps its place.
 local function wake_head()
     while true do
-        local place = redis.call('LINDEX', KEYS[3], 0)
-        if not place then return end
-        local owner, _, _, channel = parts(place)
+        local entry = redis.call('LINDEX', KEYS[3], 0)
+        if not entry then return end
+        local owner, _, _, channel = parts(entry)
         if redis.call('PUBLISH', channel, owner) > 0 then return end
         redis.call('LPOP', KEYS[3])
     end
@@ -41,15 +41,15 @@ end
 -- A holder of another client wakes only those who listen to the lock's own channel. Waiters die with their process, so
 -- the first waiter of each process listens: whichever processes die, one of those that are left hears the release.
 -- An owner is `<uuid of the process>:<number>`.
-local function process_of(place)
-    return string.match(place, '^[^:]+')
+local function process_of(entry)
+    return string.match(entry, '^[^:]+')
 end
 
 -- Whether no other waiter of its process stands before this one in the queue.
-local function is_first_of_process(place)
-    local process = process_of(place)
+local function is_first_of_process(entry)
+    local process = process_of(entry)
     for _, other in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
-        if other == place then return true end
+        if other == entry then return true end
         if process_of(other) == process then return false end
     end
 end
@@ -58,11 +58,11 @@ end
 -- whether they have to listen. Those whose process is gone are dropped.
 local function wake_processes(only)
     local woken = {}
-    for _, place in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
-        local process, owner, _, _, channel = process_of(place), parts(place)
+    for _, entry in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
+        local process, owner, _, _, channel = process_of(entry), parts(entry)
         if not woken[process] and (not only or process == only) then
             woken[process] = redis.call('PUBLISH', channel, owner) > 0
-            if not woken[process] then redis.call('LREM', KEYS[3], 1, place) end
+            if not woken[process] then redis.call('LREM', KEYS[3], 1, entry) end
         end
     end
 end

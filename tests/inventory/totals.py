@@ -22,7 +22,7 @@ SELECT product.on_hand + (SELECT coalesce(sum(units), 0) FROM inventory_stockseg
 
 
 @dataclass(frozen=True)
-class Books:
+class Totals:
     """One product's stock, ledger and orders."""
 
     left: int
@@ -47,8 +47,8 @@ class Books:
         return self.unaccounted == 0 and self.moved == self.sold and self.left >= 0
 
 
-def books(sku: str) -> Books:
-    """Return the books of `sku` as committed."""
+def totals_of(sku: str) -> Totals:
+    """Return the totals of `sku` as committed."""
     with connection.cursor() as cursor:
         cursor.execute(QUESTION, [sku])
-        return Books(*cursor.fetchone())
+        return Totals(*cursor.fetchone())
