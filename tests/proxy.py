@@ -51,11 +51,11 @@ class Proxy:
         """Take no more, and close all."""
         with suppress(OSError):
             self._door.shutdown(socket.SHUT_RDWR)
-        sockets = [self._door, *self._sockets]
+        self._threads[0].join()  # a connection that it has just accepted is closed, too
         self.cut()
         for thread in self._threads:
             thread.join()
-        for each in sockets:
+        for each in [self._door, *self._sockets]:
             each.close()
 
     def _accept(self) -> None:
