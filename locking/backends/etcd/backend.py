@@ -244,7 +244,7 @@ class EtcdBackend(QueueBackend):
         The key must be the very one that was granted; a living lease alone doesn't tell that. One request at
         a time per hold: bound to the old lease by one while the other revokes that, the key would be deleted.
         """
-        if hold.over or not self._leases.renew(hold.session):
+        if not self._leases.renew(hold.session):
             return False
         length = math.ceil(ttl)
         if length <= hold.length:
@@ -275,16 +275,13 @@ class EtcdBackend(QueueBackend):
     def detach(self, key: str, owner: str, ttl: float) -> None:
         """See the base class; a lease on etcd that would last longer than the ticket is replaced."""
         hold = self._holds.pop(key, owner)
-        if hold is None:
-            return
-        with hold.mutex:
-            if hold.length > math.ceil(ttl):
+        if hold is not None and hold.length > math.ceil(ttl):
+            with hold.mutex:
                 hold.length = 0
                 self._prolonged(hold, owner, ttl)
-            hold.over = True  # a renewal that is under way comes too late
 
     def adopt(self, key: str, owner: str, token: int, ttl: float) -> bool:
-        """See the base class; the hold gets a lease that the process from which it comes doesn't know."""
+        """See the base class; under a new lease, and the former is revoked: a late renewal finds it gone."""
         sent, node = now(), self._node(key, owner)
         mine = Queue(self._line(key)).of(node)
         if mine is None:
