@@ -1,7 +1,7 @@
 """Holdfast's `locking`: distributed locks for Django that are released only after the commit."""
 
 from locking.core.at_exit import exit_on_sigterm
-from locking.core.handover import adopt, hand_over
+from locking.core.handover import aadopt, adopt, ahand_over, hand_over
 from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
 from locking.core.lease import Lease, State
 from locking.core.lock import Lock, assert_locked, current_lease, get_lock
@@ -41,7 +41,9 @@ __all__ = [
     "StaleFencingToken",
     "State",
     "TooManyWaiters",
+    "aadopt",
     "adopt",
+    "ahand_over",
     "assert_locked",
     "conflict_response",
     "current_lease",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product, takewhile
 from typing import Any, Final
 
 from django.conf import settings
@@ -24,7 +25,7 @@ from locking.keys.names import check_ttl
 from locking.keys.template import dotted_path
 from locking.transactions.decorator import DECORATED, Options, check_policy
 from locking.utils.databases import VENDORS
-from locking.utils.reach import is_same, locked_functions
+from locking.utils.reach import is_same, locked_functions, may_read
 
 LIVE_TAG: Final = "locking_live"
 
@@ -279,7 +280,7 @@ def _check_admin(view: Callable[..., Any]) -> Iterator[CheckMessage]:
 
 @register("locking")
 def check_dispatch(**_: Any) -> list[CheckMessage]:
-    """Find locked methods of views whose own `dispatch` runs before the lock, and may have read by then."""
+    """Find locked methods of views with a `dispatch` that runs before the lock, and may have read by then."""
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     views = _views(get_resolver().url_patterns)
@@ -289,15 +290,17 @@ def check_dispatch(**_: Any) -> list[CheckMessage]:
     )
 
 
-def _check_dispatch(kind: Any) -> Iterator[CheckMessage]:
-    dispatch = kind.dispatch
-    if hasattr(dispatch, "lock_options") or dispatch.__module__.startswith(("django.", "rest_framework.")):
-        return
-    for function in locked_functions(kind):
+def _check_dispatch(kind: type) -> Iterator[CheckMessage]:
+    own = [dispatch for each in kind.__mro__ if (dispatch := vars(each).get("dispatch")) is not None]
+    outside = list(takewhile(lambda dispatch: not hasattr(dispatch, "lock_options"), own))
+    locked = own[len(outside) :][:1] or locked_functions(kind)
+    before = dict.fromkeys(dotted_path(dispatch) for dispatch in outside if may_read(dispatch))
+    for function, dispatch in product(locked, before):
         yield Warning(
-            f"{dotted_path(function)} is locked, but {dotted_path(dispatch)} runs before the lock.",
-            hint="If dispatch reads what the lock protects, put @method_decorator(distributed_lock(…),"
-            " name='dispatch') on the class; else silence this check.",
+            f"{dotted_path(function)} is locked, but {dispatch} runs before the lock.",
+            hint="If dispatch, or what it calls, reads what the lock protects, put"
+            " @method_decorator(distributed_lock(…), name='dispatch') on the class. If it only reads other"
+            " things, such as the user, ignore this: SILENCED_SYSTEM_CHECKS = ['locking.W005'].",
             id="locking.W005",
         )
 

@@ -167,9 +167,10 @@ class LeaseExpirer(Generic[Hold]):
             logger.exception("ending the lease of %r failed and is tried again", key)
             hold.deadline = now() + RETRY_PAUSE
         else:
-            self._forget(key, owner, hold)
+            self.discard(key, owner, hold)
 
-    def _forget(self, key: str, owner: str, hold: Hold) -> None:
+    def discard(self, key: str, owner: str, hold: Hold) -> None:
+        """Forget this very hold, and no newer one of the same owner."""
         with self._mutex:
             if self._holds.get((key, owner)) is hold:
                 del self._holds[key, owner]

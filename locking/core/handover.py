@@ -9,12 +9,13 @@ renewed with it and released after it: as long as the hold may live, its claim d
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from django.core import signing
 
-from locking.backends.base import Grant
 from locking.core.kinds import CLASSES
 from locking.core.lease import Lease, MultiLease, SingleLease
 from locking.core.liveness import registration
@@ -22,7 +23,6 @@ from locking.core.lock import SingleLock, get_lock
 from locking.core.options import CheckedOptions
 from locking.exceptions import LockKeyError, LockLost, LockNotAcquired, LockNotOwned, LockNotSupported
 from locking.keys.names import UNSET, Unset, check_ttl
-from locking.utils.clock import now
 from locking.utils.ownership import current_context
 
 SALT: Final = "locking.handover"
@@ -49,33 +49,61 @@ def hand_over(lease: Lease, *, ttl: float = 60.0) -> str:
 
     Raises:
         LockNotSupported: on this engine a hold ends with its process. LockNotOwned: it isn't held, or was
-            entered several times. LockLost: it had ended.
+            entered several times. LockLost: it had ended. BackendUnavailable: nobody answered.
 
     Example:
         >>> with locked_transaction("order:42") as lease:  # doctest: +SKIP
         ...     on_commit(lambda: pack.delay(42, hand_over(lease)))
     """
+    _check(lease, ttl)
+    lease.extend(ttl)
+    _leave(lease)
+    for single in lease.leases:
+        single.backend.detach(single.key, single.owner, ttl)
+    return _ticket_of(lease)
+
+
+async def ahand_over(lease: Lease, *, ttl: float = 60.0) -> str:
+    """`hand_over` for asyncio."""
+    _check(lease, ttl)
+    await lease.aextend(ttl)
+    _leave(lease)
+    for single in lease.leases:
+        await single.backend.adetach(single.key, single.owner, ttl)
+    return _ticket_of(lease)
+
+
+def _check(lease: Lease, ttl: float) -> None:
+    """Refuse what can't be handed over."""
     check_ttl(ttl)
     if isinstance(lease, AdoptedLease):
         raise LockNotSupported(f"the lock {lease.name!r} was handed over once: acquire it anew to pass it on")
     for single in lease.leases:
-        _refuse_what_cannot_be_given(single)
-    lease.extend(ttl)
-    for single in lease.leases:
-        single.leave_to_expire()
-        single.handed_over = True
-        registration.keep(single.owner, time.time() + NOTED)  # noqa: TID251 this host's own dates
-    return signing.dumps([_as_record(single) for single in lease.leases], salt=SALT)
+        _check_single(single)
 
 
-def _refuse_what_cannot_be_given(single: SingleLease) -> None:
+def _check_single(single: SingleLease) -> None:
     single.ensure_held()
     if not single.backend.supports_handover:
-        raise single.backend.unsupported("hand a held lock over to another process")
+        raise single.backend.unsupported(
+            f"hand a held lock over to another process: a hold ends with {single.backend.bound_to}"
+        )
     if single.depth > 1:
         raise LockNotOwned(
             f"the lock {single.name!r} was entered {single.depth} times; hand it over from its outer block"
         )
+
+
+def _leave(lease: Lease) -> None:
+    """Stop renewing, and have nothing of this process end the hold."""
+    for single in lease.leases:
+        single.leave_to_expire()
+        single.handed_over = True
+        registration.keep(single.owner, time.time() + NOTED)  # noqa: TID251 this host's own dates
+
+
+def _ticket_of(lease: Lease) -> str:
+    return signing.dumps([_as_record(single) for single in lease.leases], salt=SALT)
 
 
 def _as_record(single: SingleLease) -> dict[str, Any]:
@@ -107,16 +135,97 @@ def adopt(
         ...     with adopt(ticket):
         ...         ...
     """
-    taken: list[tuple[SingleLease, SingleLease]] = []
-    try:
-        for record in _records(ticket):
-            taken.append(_take(record, ttl, on_lost))
-    except BaseException:
-        for claim, hold in reversed(taken):
-            hold.release()
-            claim.release()
-        raise
-    return AdoptedLease([claim for claim, _ in taken], [hold for _, hold in taken])
+    parts = _parts(ticket, ttl, on_lost)
+    claims, holds = list[SingleLease](), list[SingleLease]()
+    with ExitStack() as undo:
+        for part in parts:
+            with part.claimed_once():
+                claims.extend(undo.enter_context(part.claim().acquire(wait=0)).leases)
+            hold = part.held(part.lock.continued(part.owner, part.token, current_context()))
+            holds.append(undo.enter_context(hold))
+        undo.pop_all()
+    return AdoptedLease(claims, holds)
+
+
+async def aadopt(
+    ticket: str, *, ttl: float | Unset | None = UNSET, on_lost: Callable[[Lease], None] | None = None
+) -> Lease:
+    """`adopt` for asyncio.
+
+    Returns:
+        The lease, of the running task. In an `async with` statement it is released at the end of the block.
+
+    Example:
+        >>> async def pack(order_id, ticket):  # doctest: +SKIP
+        ...     async with await aadopt(ticket):
+        ...         ...
+    """
+    parts = _parts(ticket, ttl, on_lost)
+    claims, holds = list[SingleLease](), list[SingleLease]()
+    async with AsyncExitStack() as undo:
+        for part in parts:
+            with part.claimed_once():
+                claim = await part.claim().aacquire(wait=0)
+            claims.extend((await undo.enter_async_context(claim)).leases)
+            hold = part.held(await part.lock.acontinued(part.owner, part.token, current_context()))
+            holds.append(await undo.enter_async_context(hold))
+        undo.pop_all()
+    return AdoptedLease(claims, holds)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the locks of a ticket.
+
+    Attributes:
+        lock: the lock itself, as the taker holds it.
+        backend: alias in `LOCKING`.
+        owner: the identity that proves the hold.
+        token: its fencing token.
+    """
+
+    lock: SingleLock
+    backend: str
+    owner: str
+    token: int
+
+    def claim(self) -> SingleLock:
+        """Return the lock that only one taker of the ticket gets."""
+        name = f"handed-over:{self.owner}"
+        ttl = CLAIM * self.lock.ttl
+        claim = get_lock(name, ttl=ttl, backend=self.backend, on_open_transaction="ignore")
+        assert isinstance(claim, SingleLock)
+        claim.renewed = self.lock.renewed
+        return claim
+
+    @contextmanager
+    def claimed_once(self) -> Iterator[None]:
+        """Tell a second taker what has happened."""
+        try:
+            yield
+        except LockNotAcquired as error:
+            raise LockNotOwned(f"the ticket of the lock {self.lock.name!r} was adopted already") from error
+
+    def held(self, lease: SingleLease | None) -> SingleLease:
+        """Return the lease, if there is one."""
+        if lease is None:
+            raise LockLost(
+                f"the lock {self.lock.name!r} that was handed over is held no more: its ticket was adopted"
+                " later than its ttl allows, or the lock was broken"
+            )
+        return lease
+
+
+def _parts(ticket: str, ttl: float | Unset | None, on_lost: Callable[[Lease], None] | None) -> list[Part]:
+    return [_part(record, ttl, on_lost) for record in _records(ticket)]
+
+
+def _part(record: dict[str, Any], ttl: float | Unset | None, on_lost: Callable[[Lease], None] | None) -> Part:
+    kind = record["kind"]
+    permits = 1 if kind == "semaphore" else None  # any number: the permit is there already
+    options = CheckedOptions(backend=record["backend"], kind=kind, permits=permits, ttl=ttl, on_lost=on_lost)
+    lock = CLASSES[options.kind](record["name"], options.engine(), options)
+    return Part(lock, record["backend"], record["owner"], record["token"])
 
 
 def _records(ticket: str) -> list[dict[str, Any]]:
@@ -126,44 +235,6 @@ def _records(ticket: str) -> list[dict[str, Any]]:
         raise LockKeyError(
             f"{ticket[:40]!r}… is not a ticket that hand_over() made with this SECRET_KEY"
         ) from error
-
-
-def _take(
-    record: dict[str, Any], ttl: float | Unset | None, on_lost: Callable[[Lease], None] | None
-) -> tuple[SingleLease, SingleLease]:
-    kind = record["kind"]
-    permits = 1 if kind == "semaphore" else None  # any number: the permit is there already
-    options = CheckedOptions(backend=record["backend"], kind=kind, permits=permits, ttl=ttl, on_lost=on_lost)
-    lock = CLASSES[options.kind](record["name"], options.engine(), options)
-    claim = _claim(record, lock)
-    try:
-        return claim, _continued(record, lock)
-    except BaseException:
-        claim.release()
-        raise
-
-
-def _claim(record: dict[str, Any], lock: SingleLock) -> SingleLease:
-    name = f"handed-over:{record['owner']}"
-    claim = get_lock(name, ttl=CLAIM * lock.ttl, backend=record["backend"], on_open_transaction="ignore")
-    assert isinstance(claim, SingleLock)
-    claim.renewed = lock.renewed
-    try:
-        (lease,) = claim.acquire(wait=0).leases
-    except LockNotAcquired as error:
-        raise LockNotOwned(f"the ticket of the lock {record['name']!r} was adopted already") from error
-    return lease
-
-
-def _continued(record: dict[str, Any], lock: SingleLock) -> SingleLease:
-    begun = now()
-    lease = lock.continued(record["owner"], Grant(record["token"], begun), current_context())
-    if lease is None:
-        raise LockLost(
-            f"the lock {record['name']!r} that was handed over is held no more: its ticket was adopted later"
-            " than its ttl allows, or the lock was broken"
-        )
-    return lease
 
 
 class AdoptedLease(MultiLease):

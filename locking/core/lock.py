@@ -658,16 +658,28 @@ class SingleLock(Lock):
             reason=getattr(error, "reason", None) if deadlock else None,
         )
 
-    def continued(self, owner: str, grant: Grant, context: object) -> SingleLease | None:
-        """Return the lease of a hold that this owner has already; None when the owner does not hold the lock.
+    def continued(self, owner: str, token: int, context: object) -> SingleLease | None:
+        """Return the lease of a hold that another process has detached; None when it has ended.
 
         Raises:
             BackendUnavailable: nobody answered.
         """
+        begun = self._continues_as(owner)
+        held = self._backend.adopt(self.key, owner, token, self.ttl)
+        return self._continued_by(owner, Grant(token, begun), context) if held else None
+
+    async def acontinued(self, owner: str, token: int, context: object) -> SingleLease | None:
+        """`continued` for asyncio."""
+        begun = self._continues_as(owner)
+        held = await self._backend.aadopt(self.key, owner, token, self.ttl)
+        return self._continued_by(owner, Grant(token, begun), context) if held else None
+
+    def _continues_as(self, owner: str) -> float:
         self.act_as(owner)
         registration.enter(self._backend.settings.alias, self._backend.alias)
-        if not self._backend.extend(self.key, owner, self.ttl):
-            return None
+        return now()
+
+    def _continued_by(self, owner: str, grant: Grant, context: object) -> SingleLease:
         registration.act(owner)
         return self._leased(owner, grant, context, grant.since)
 

@@ -5,7 +5,17 @@ from typing import Any, assert_type
 
 from django.http import HttpRequest, HttpResponse
 
-from locking import Lease, Lock, distributed_lock, get_lock, locked_transaction
+from locking import (
+    Lease,
+    Lock,
+    aadopt,
+    adopt,
+    ahand_over,
+    distributed_lock,
+    get_lock,
+    hand_over,
+    locked_transaction,
+)
 
 
 @distributed_lock(key="'order:'+<order_id>")
@@ -63,6 +73,8 @@ async def coroutines() -> None:
     coroutine: Coroutine[Any, Any, bytes] = later(1)
     assert_type(await coroutine, bytes)
     assert_type(await maybe(1), bytes | None)
+    async with await aadopt(await ahand_over(await get_lock("a").aacquire())) as lease:
+        assert_type(lease, Lease)
 
 
 def statements() -> None:
@@ -74,6 +86,8 @@ def statements() -> None:
     assert_type(lock.try_acquire(), Lease | None)
     with locked_transaction("order:42", using=["default"]) as held:
         assert_type(held, Lease)
+    with adopt(hand_over(held)) as taken:
+        assert_type(taken, Lease)
 
 
 def passed_on(function: Callable[[int], int]) -> Callable[[int], int]:

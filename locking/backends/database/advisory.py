@@ -69,6 +69,7 @@ class AdvisoryLockBackend(BaseLockBackend):
     """
 
     supports_force_release = True
+    bound_to = "the PostgreSQL session of its process"
     frees_with_holder = True
     kinds: ClassVar[frozenset[str]] = frozenset({"read", "write"})
 

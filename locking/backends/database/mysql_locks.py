@@ -79,6 +79,7 @@ class MySQLLockBackend(BaseLockBackend):
         session_pooling: True where a proxy stands between that pools whole sessions.
     """
 
+    bound_to = "the database session of its process"
     frees_with_holder = True
 
     def __init__(self, settings: AliasSettings) -> None:

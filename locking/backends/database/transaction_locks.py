@@ -39,6 +39,7 @@ class TransactionScopedBackend(BaseLockBackend):
     """What both forms share."""
 
     vendors: tuple[str, ...] = ("postgresql",)
+    bound_to = "its transaction"
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -66,12 +67,21 @@ OUTAGE_PAUSE: Final = 0.25
 _ASCENDING_BY_CREATION: Final = {"sort_order": "ASCEND", "sort_target": "CREATE"}
 
 
+@dataclass(slots=True, eq=False)
+class EtcdHold(LocalLease):
+    """A hold, and what its key's value says of the semaphore: whoever renews it writes the same again."""
+
+    permits: int = 0
+
+
 class EtcdBackend(QueueBackend):
     """`"BACKEND": "locking.backends.etcd.EtcdBackend"`, with `"LOCATION": ["http://etcd1:2379", …]`.
 
     OPTIONS: `prefix` of all keys ("locks/"), `timeout` (seconds a request may take, 3), `user` and
     `password`, and for TLS `ca_cert`, `cert_cert`, `cert_key` (paths).
     """
+
+    supports_handover = True
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -82,7 +92,7 @@ class EtcdBackend(QueueBackend):
         self._leases = Leases(self._client)
         self._heartbeats = HeartbeatStore(self._client, self._leases, self._prefix, settings.key_prefix)
         self._watches = WatchManager(self._client)
-        self._holds = LeaseExpirer(self._end)
+        self._holds = LeaseExpirer[EtcdHold](self._end)
         self._variants: dict[tuple[str, int], BaseLockBackend] = {}
 
     def _folder(self, key: str) -> str:
@@ -178,9 +188,8 @@ class EtcdBackend(QueueBackend):
         return queue_of(answer, answer["responses"][-1]["response_range"])
 
     def _grant(self, contender: Contender, mine: Entry, sent: float) -> Grant:
-        hold = LocalLease(
-            mine.node, mine.order, sent + contender.ttl, mine.lease, length=math.ceil(contender.ttl)
-        )
+        length = math.ceil(contender.ttl)
+        hold = EtcdHold(mine.node, mine.order, sent + contender.ttl, mine.lease, length, permits=mine.permits)
         self._holds.add(contender.key, contender.owner, hold)
         return Grant(mine.order, sent)
 
@@ -226,10 +235,10 @@ class EtcdBackend(QueueBackend):
         finally:
             self._holds.settle(hold, sent + ttl if held else None)
         if not held:
-            self._holds.pop(key, owner)
+            self._holds.discard(key, owner, hold)
         return held
 
-    def _prolonged(self, hold: LocalLease, owner: str, ttl: float) -> bool:
+    def _prolonged(self, hold: EtcdHold, owner: str, ttl: float) -> bool:
         """Renew the lease, or put another under the key: a lease on etcd keeps the length that it began with.
 
         The key must be the very one that was granted; a living lease alone doesn't tell that. One request at
@@ -249,19 +258,39 @@ class EtcdBackend(QueueBackend):
         self._leases.revoke(former)
         return True
 
-    def _rewritten(self, hold: LocalLease, owner: str, ttl: float, lease: int) -> bool:
+    def _rewritten(self, hold: EtcdHold, owner: str, ttl: float, lease: int) -> bool:
         """Write the key anew, bound to `lease`, if it is still the one with our token."""
         token = str(hold.token)
         same = {"key": encoded(hold.node), "target": "CREATE", "result": "EQUAL", "create_revision": token}
         put = {
             "request_put": {
                 "key": encoded(hold.node),
-                "value": value_of(owner, ttl, self.kind, self.permits),
+                "value": value_of(owner, ttl, self.kind, hold.permits),
                 "lease": str(lease),
             }
         }
         answer = self._client.ask("/kv/txn", compare=[same], success=[put], failure=[])
         return bool(answer.get("succeeded"))
+
+    def detach(self, key: str, owner: str, ttl: float) -> None:
+        """See the base class; a lease on etcd that would last longer than the ticket is replaced."""
+        hold = self._holds.pop(key, owner)
+        if hold is not None and hold.length > math.ceil(ttl):
+            with hold.mutex:
+                hold.length = 0
+                self._prolonged(hold, owner, ttl)
+
+    def adopt(self, key: str, owner: str, token: int, ttl: float) -> bool:
+        """See the base class; under a new lease, and the former is revoked: a late renewal finds it gone."""
+        sent, node = now(), self._node(key, owner)
+        mine = Queue(self._line(key)).of(node)
+        if mine is None:
+            return False
+        hold = EtcdHold(node, token, sent + ttl, mine.lease, permits=mine.permits)
+        if not self._prolonged(hold, owner, ttl):
+            return False
+        self._holds.add(key, owner, hold)
+        return True
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class; a key of this owner that only waits, or came late, is taken away too."""
@@ -278,7 +307,7 @@ class EtcdBackend(QueueBackend):
         mine = self._read(folder).of(f"{folder}{lease:x}")
         return self._leases.revoke(lease if mine is None else mine.lease)
 
-    def _end(self, key: str, hold: LocalLease) -> None:
+    def _end(self, key: str, hold: EtcdHold) -> None:
         """End what has outlived its ttl, to the fraction of a second, which etcd's own leases don't know."""
         self._leases.revoke(hold.session)
 

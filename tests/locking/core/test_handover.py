@@ -1,10 +1,14 @@
 """A held lock is passed to another process by a ticket, which works once."""
 
+import asyncio
+import threading
+from secrets import token_hex
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
 from django.db.transaction import on_commit
+from django.utils.module_loading import import_string
 
 from locking import (
     Lease,
@@ -12,7 +16,9 @@ from locking import (
     LockLost,
     LockNotOwned,
     LockNotSupported,
+    aadopt,
     adopt,
+    ahand_over,
     current_lease,
     distributed_lock,
     get_lock,
@@ -21,9 +27,10 @@ from locking import (
     hand_over,
     locked_transaction,
 )
-from locking.core import handover
+from locking.backends.etcd.backend import EtcdBackend
+from locking.backends.etcd.entries import Queue
 from locking.core.handler import locks
-from locking.core.handover import AdoptedLease
+from locking.core.handover import AdoptedLease, Part
 from locking.core.lease import State
 from locking.testing.contract.processes import child
 from tests.backends import BACKENDS
@@ -31,13 +38,16 @@ from tests.locking.support.helpers import committed, elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ENGINES = ["redis", "memory", "database-postgresql"]
+ENGINES = [
+    row for row, backend in BACKENDS.items() if import_string(backend.settings["BACKEND"]).supports_handover
+]
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request: Any, settings: Any) -> Any:
     """Each kind of engine that can hand a lock over."""
-    settings.LOCKING = {"default": {**BACKENDS[request.param].reached(request), "KEY_PREFIX": "ticket:"}}
+    entry = {**BACKENDS[request.param].reached(request), "KEY_PREFIX": f"ticket-{token_hex(4)}:"}
+    settings.LOCKING = {"default": entry}
     return locks["default"]
 
 
@@ -82,16 +92,41 @@ def test_mutant_without_a_claim_two_takers_hold_one_lock(engine: Any, monkeypatc
     """Each claim under another name is no claim."""
     number = iter(range(9))
 
-    def claim(record: Any, lock: Any) -> Any:
-        return get_lock(f"claim:{next(number)}").acquire().leases[0]
-
-    monkeypatch.setattr(handover, "_claim", claim)
+    monkeypatch.setattr(Part, "claim", lambda part: get_lock(f"claim:{next(number)}"))
     ticket, _ = given()
     first = adopt(ticket)
     second = elsewhere(lambda: adopt(ticket))
     assert (first.remaining() > 0, second.remaining() > 0) == (True, True)
     first.release()
     with pytest.raises(LockLost):
+        second.release()
+
+
+async def test_a_coroutine_hands_over_to_another(engine: Any) -> None:
+    """As threads do: same owner and token, once per ticket, released at the end of the block."""
+    lease = await get_lock("a").aacquire()
+    ticket = await ahand_over(lease)
+    async with await aadopt(ticket) as taken:
+        assert (taken.owner, taken.fencing_token) == (lease.owner, lease.fencing_token)
+        await taken.aextend(20)
+        with pytest.raises(LockNotOwned, match="adopted already"):
+            await asyncio.create_task(aadopt(ticket))
+        assert await asyncio.create_task(get_lock("a").atry_acquire()) is None
+    assert not await get_lock("a").alocked()
+    with pytest.raises(LockLost, match="held no more"):
+        await aadopt(ticket)
+    assert not await get_lock(f"handed-over:{lease.owner}").alocked()
+
+
+def test_an_adopted_permit_leaves_the_others_alone(engine: Any) -> None:
+    """The ticket says nothing of how many permits there are: the semaphore keeps its number."""
+    if "semaphore" not in engine.kinds:
+        pytest.skip("no semaphores")
+    first = get_semaphore("a", permits=2).acquire()
+    with adopt(hand_over(first)) as taken:
+        taken.extend(30)
+        second = elsewhere(get_semaphore("a", permits=2).acquire)
+        assert elsewhere(get_semaphore("a", permits=2).try_acquire) is None
         second.release()
 
 
@@ -198,6 +233,36 @@ class TestInMemory:
             assert taken.remaining() > 10
         assert is_free()
 
+    async def test_a_cancelled_taker_leaves_the_ticket_to_the_next(self, monkeypatch: Any) -> None:
+        """It waits for its request, so that nothing of it comes after the claim was released."""
+        lease = await get_lock("a").aacquire()
+        ticket = await ahand_over(lease)
+        asked, answer, steps = threading.Event(), threading.Event(), list[str]()
+        adopt_hold, release = locks["default"].adopt, locks["default"].arelease
+
+        def slowly(*hold: Any) -> bool:
+            asked.set()
+            answer.wait(20)
+            held = adopt_hold(*hold)
+            steps.append("adopted")
+            return held
+
+        async def noted(key: str, owner: str) -> bool:
+            steps.append("released")
+            return await release(key, owner)
+
+        monkeypatch.setattr(locks["default"], "adopt", slowly)
+        monkeypatch.setattr(locks["default"], "arelease", noted)
+        taker = asyncio.create_task(aadopt(ticket))
+        await asyncio.to_thread(asked.wait, 20)
+        taker.cancel()
+        asyncio.get_running_loop().call_later(0.05, answer.set)
+        with pytest.raises(asyncio.CancelledError):
+            await taker
+        assert steps == ["adopted", "released"]
+        await (await aadopt(ticket)).arelease()
+        assert is_free()
+
     def test_what_cannot_be_handed_over_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """An inner block, a lease that was adopted, an engine whose holds end with their process."""
         with get_lock("a"), get_lock("a") as inner, pytest.raises(LockNotOwned, match="entered 2 times"):
@@ -226,3 +291,52 @@ class TestInMemory:
         work()
         adopt(tickets[0]).release()
         assert is_free()
+
+
+class TestOnEtcd:
+    """Its leases keep the length that they began with, and its holders end them: each process its own."""
+
+    @pytest.fixture(autouse=True)
+    def etcd(self, settings: Any, request: pytest.FixtureRequest) -> EtcdBackend:
+        """The backend."""
+        entry = {**BACKENDS["etcd"].reached(request), "KEY_PREFIX": f"ticket-{token_hex(4)}:"}
+        settings.LOCKING = {"default": entry}
+        backend = locks["default"]
+        assert isinstance(backend, EtcdBackend)
+        return backend
+
+    def test_a_late_renewal_of_the_giver_changes_nothing(self, etcd: EtcdBackend) -> None:
+        """The key stays with the taker's lease: the giver's is revoked as soon as the hold was adopted."""
+        assert self.lease_after_a_late_renewal(etcd) == "the taker's"
+
+    def test_mutant_a_giver_whose_lease_lives_on_takes_the_key_back(
+        self, etcd: EtcdBackend, monkeypatch: Any
+    ) -> None:
+        """That lease would then end, and the taker's hold with it."""
+        monkeypatch.setattr(etcd._leases, "revoke", lambda lease: True)
+        assert self.lease_after_a_late_renewal(etcd) == "the giver's"
+
+    def lease_after_a_late_renewal(self, etcd: EtcdBackend) -> str:
+        """Whose lease on etcd the key is bound to, after a renewal that began before the hand-over."""
+        lease = get_lock("a", ttl=60).acquire()
+        hold = etcd._holds.begin(lease.key, lease.owner)  # as a renewal does, before it waits for its turn
+        assert hold is not None
+        ticket = hand_over(lease)
+        taken = adopt(ticket)
+        etcd._prolonged(hold, lease.owner, 60.0)
+        entry = Queue(etcd._line(lease.key)).of(hold.node)
+        assert entry is not None
+        found = "the giver's" if entry.lease == hold.session else "the taker's"
+        taken.release()
+        return found
+
+    def test_a_ticket_that_nobody_adopts_ends_when_it_says(self, etcd: EtcdBackend) -> None:
+        """Also that of a lease that was longer: etcd, and not the giver, ends it."""
+        lease = get_lock("a", ttl=3600).acquire()
+        hand_over(lease, ttl=20)
+        assert len(etcd._holds) == 0
+        holder = etcd.holder(lease.key)
+        assert holder is not None
+        assert holder.remaining is not None
+        assert holder.remaining <= 21
+        etcd.force_release(lease.key, lease.owner)
