@@ -72,7 +72,7 @@ class Caller:
             raise Problem(NOT_FOUND, NO_ORDER)
 
     def require_reservation(self, made: Reserved) -> None:
-        """Refuse a reservation of another scope as if it did not exist; without a scope it is found by its id.
+        """Refuse a reservation of another scope as if there were none; without a scope it is found by its id.
 
         Raises:
             Problem: 404.
