@@ -423,11 +423,11 @@ class StockMovementAdmin(DeliveryImport, ReadOnly, admin.ModelAdmin):  # type: i
 class StockReservationAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """What is promised to whom until when."""
 
-    list_display = ("created_at", "product", "quantity", "customer", "how", "expires_at", "basket")
+    list_display = ("created_at", "product", "quantity", "customer", "scope", "how", "expires_at", "basket")
     list_filter = ("state", "created_at")
     list_select_related = ("product",)
-    search_fields = ("=product__sku", "=basket", "customer")
-    search_help_text = _("SKU, basket or customer")
+    search_fields = ("=product__sku", "=basket", "customer", "=scope")
+    search_help_text = _("SKU, basket, customer or scope")
     list_per_page = 50
     actions = ("release_baskets",)
     action_form = ReasonForm

@@ -14,7 +14,9 @@ from django.db import transaction
 from django.db.models import F, Sum
 from django.utils.module_loading import import_string
 
+from inventory.checkpoints import checkpoint
 from inventory.models import Product, StockLevel, StockLocation, StockMovement
+from inventory.rows import lock_against_shipments
 
 
 class NotThere(ValueError):
@@ -114,6 +116,7 @@ def move_stock(
     """
     if units < 1 or source == target:
         raise ValueError(f"{units} units from {source} to {target}: carry at least 1, between two locations")
+    lock_against_shipments(product.pk)  # levels may not be there yet; units of no location have none
     levels = lock_levels(product)
     if source is None:
         refuse_beyond_rest(product, units, sum(levels.values()))
@@ -127,10 +130,14 @@ def move_stock(
             location=location,
             cause=f"moved:{reference}:{way}:{product.sku}",
         )
+    checkpoint("written", sku=product.sku)
 
 
 def refuse_beyond_rest(product: Product, units: int, located_units: int) -> None:
-    """Raise NotThere unless so many units are in the building beside those at locations; they are locked."""
+    """Raise NotThere unless so many units are in the building beside those at locations.
+
+    Levels are locked, or the product is: of two who take units of no location the second sees the first.
+    """
     from inventory.stocktake import with_count  # it changes stock, which changes levels
 
     rest = with_count(Product.objects.filter(pk=product.pk)).get().in_building - located_units

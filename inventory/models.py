@@ -372,6 +372,14 @@ class StockReservation(models.Model):
     )
     quantity = models.PositiveIntegerField(_("quantity"))
     customer = models.CharField(_("customer"), max_length=100, blank=True, default="")
+    scope = models.CharField(
+        _("scope"),
+        max_length=100,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("The authenticated caller whose reservation it is; empty: anybody's who knows its id."),
+    )
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.LIVE)
     created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False)
     expires_at = models.DateTimeField(_("expires"))

@@ -54,12 +54,14 @@ class Reserved:
         lines: merged and sorted by SKU.
         expires_at: from then on the units may go to anybody.
         state: live, used, released or expired.
+        scope: the authenticated caller whose reservation it is; empty: anybody's who knows its id.
     """
 
     basket: uuid.UUID
     lines: tuple[Line, ...]
     expires_at: datetime
     state: str = State.LIVE.value
+    scope: str = ""
 
 
 def reserve(
@@ -67,6 +69,7 @@ def reserve(
     ttl: timedelta,
     customer: str = "",
     *,
+    scope: str = "",
     wait: float | None = 10.0,
     record: Callable[[Reserved], None] | None = None,
 ) -> Reserved:
@@ -76,6 +79,7 @@ def reserve(
         lines: the basket; duplicates are merged, a generator is consumed once.
         ttl: how long the promise holds, more than nothing and at most `MAX_TTL`.
         customer: whose basket it is; needed for products with a limit a customer.
+        scope: the authenticated caller who reserves; whoever looks it up for others compares it.
         wait: seconds to wait for a row that others have locked.
         record: writes what belongs to the reservation, in its transaction; what it raises undoes everything.
 
@@ -98,7 +102,7 @@ def reserve(
         decide(cart, products)
         units = in_key_order(cart, products)
         _count(customer, units)
-        made = _write(cart, ttl, customer, units)
+        made = _write(cart, ttl, customer, scope, units)
         if record is not None:
             record(made)
         checkpoint("written")
@@ -112,7 +116,7 @@ def _require_ttl(ttl: timedelta) -> None:
         raise ValueError(f"a reservation's ttl must be more than 0 and at most {MAX_TTL}, not {ttl}")
 
 
-def _write(cart: tuple[Line, ...], ttl: timedelta, customer: str, units: Units) -> Reserved:
+def _write(cart: tuple[Line, ...], ttl: timedelta, customer: str, scope: str, units: Units) -> Reserved:
     """Write the reservation; the database dates it, and counts the ttl from the same moment."""
     basket = uuid.uuid4()
     for product, quantity in units:
@@ -125,11 +129,12 @@ def _write(cart: tuple[Line, ...], ttl: timedelta, customer: str, units: Units) 
             product=product,
             quantity=quantity,
             customer=customer,
+            scope=scope,
             expires_at=Now() + ttl,
         )
         for product, quantity in units
     )
-    return Reserved(basket, cart, rows[0].created_at + ttl)
+    return Reserved(basket, cart, rows[0].created_at + ttl, scope=scope)
 
 
 def _count(customer: str, units: Units) -> None:
@@ -162,7 +167,7 @@ def find(basket: uuid.UUID) -> Reserved:
         raise ReservationGone(basket)
     lines = tuple(sorted(Line(row.product.sku, row.quantity) for row in rows))
     state = State.EXPIRED if rows[0].overdue else State(rows[0].state)
-    return Reserved(basket, lines, rows[0].expires_at, state.value)
+    return Reserved(basket, lines, rows[0].expires_at, state.value, rows[0].scope)
 
 
 def extend(basket: uuid.UUID, ttl: timedelta, *, wait: float | None = 10.0) -> Reserved:

@@ -131,6 +131,21 @@ def lock_rows(product_ids: Iterable[int]) -> None:
     list(locked_rows().filter(pk__in=set(product_ids)).values("pk"))
 
 
+def lock_against_shipments(product_id: int) -> None:
+    """Lock a product against everybody until the transaction ends, those included who `share_with_sales`."""
+    list(Product.objects.select_for_update(of=("self",)).filter(pk=product_id).values("pk"))
+
+
+def share_with_sales(product_id: int) -> int:
+    """Keep `lock_against_shipments` out until the transaction ends, sales not; return the backorder limit."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SHARE, [product_id])
+        return int(cursor.fetchone()[0])
+
+
+_SHARE = "SELECT backorder_limit FROM inventory_product WHERE id = %s FOR KEY SHARE"
+
+
 def lock_products(lines: Sequence[Line]) -> dict[str, Product]:
     """Read the stock of a sale with the products' rows locked until the transaction ends.
 
@@ -161,12 +176,17 @@ def _required(lines: Sequence[Line], found: dict[str, Product]) -> dict[str, Pro
     return found
 
 
-def cannot_be_ordered(lines: Iterable[Line], products: Products) -> NotForSale | MixedCurrencies | None:
+def cannot_be_ordered(lines: Sequence[Line], products: Products) -> NotForSale | MixedCurrencies | None:
     """Return why these products can't be an order whatever there is of them, None where they can."""
     chosen = {line.sku: products[line.sku] for line in lines}
     if inactive := [sku for sku, product in chosen.items() if not product.active]:
         return NotForSale(inactive)
-    currencies = {sku: product.currency for sku, product in chosen.items()}
+    return mixed_currencies(lines, products)
+
+
+def mixed_currencies(lines: Iterable[Line], products: Products) -> MixedCurrencies | None:
+    """Return why these lines can't have one total, None where their prices are in one currency."""
+    currencies = {line.sku: products[line.sku].currency for line in lines}
     return MixedCurrencies(currencies) if len(set(currencies.values())) > 1 else None
 
 

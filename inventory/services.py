@@ -8,10 +8,10 @@ from decimal import Decimal
 from django.db import transaction
 from django.db.models import F
 
-from inventory.locations import NotThere, change_level, lock_levels, refuse_beyond_rest
+from inventory.locations import change_level, lock_levels, refuse_beyond_rest
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockLocation, StockMovement
-from inventory.rows import lock_rows
+from inventory.rows import lock_rows, share_with_sales
 from inventory.segments import fold
 from inventory.strategies import STRATEGIES
 
@@ -68,7 +68,7 @@ def change_stock(
 
     Raises:
         IntegrityError: the cause was used before, or a guarded stock would fall below zero.
-        NotThere: the location has too few. ValueError: `kind` is sold, shipped or moved.
+        NotThere: the location, or what is at none, has too few. ValueError: `kind` is sold, shipped or moved.
     """
     if kind in _WRITTEN_BY:
         raise ValueError(
@@ -77,6 +77,8 @@ def change_stock(
     if quantity < 0:
         fold([product])  # what lies in segments can be taken, too
     Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") + quantity, version=F("version") + 1)
+    if quantity < 0 and location is None:
+        refuse_beyond_rest(product, -quantity, sum(lock_levels(product).values()))
     if kind in (Kind.RECEIVED, Kind.ADJUSTED) or shipped:
         change_level(product, location, quantity)
     movement = _write(product, kind, quantity, cause, shipped, location)
@@ -105,15 +107,14 @@ def record_shipment(
         IntegrityError: the cause was used before. NotThere: the location has too few, or units that were sold
             before they came in haven't come yet.
     """
-    if product.backorder_limit:
+    limit = share_with_sales(product.pk)
+    if limit:
         lock_rows([product.pk])  # of two shipments of the last unit that is there the second sees the first
-        refuse_beyond_rest(product, quantity, 0)
-    if levels := lock_levels(product):
-        if location is None:
-            refuse_beyond_rest(product, quantity, sum(levels.values()))
-        change_level(product, location, -quantity)
-    elif location is not None:
-        raise NotThere(product.sku, location.code, quantity, 0)
+    levels = lock_levels(product)
+    # Summed up only where units can be missing that were sold: elsewhere what is allocated is there.
+    if location is None and (levels or limit):
+        refuse_beyond_rest(product, quantity, sum(levels.values()))
+    change_level(product, location, -quantity)
     return _write(product, Kind.SHIPPED, 0, cause, quantity, location)
 
 

@@ -21,7 +21,7 @@ def assign_locations(order: Order) -> None:
         StockLevel.objects.select_for_update(of=("self",))
         .filter(product__order_items__order=order, location__active=True, units__gt=0)
         .select_related("location")
-        .order_by("pk")
+        .order_by("product_id", "pk")  # as shipments lock them
     )
     if not levels:
         return

@@ -84,6 +84,16 @@ INVARIANTS: Final[dict[str, str]] = {
           JOIN inventory_stocklocation w ON w.id = coalesce(m.location_id, l.location_id)
          WHERE p.sku NOT LIKE 'lab-%%' GROUP BY p.sku, w.code, l.units
         HAVING coalesce(sum(m.units), 0) <> coalesce(l.units, 0)""",
+    "levels_are_in_the_building": """
+        SELECT p.sku, coalesce(l.units, 0), m.units
+          FROM (SELECT product_id,
+                       sum(CASE WHEN kind IN ('received', 'adjusted') THEN quantity ELSE 0 END
+                           - shipped) AS units
+                  FROM inventory_stockmovement WHERE kind <> 'sold' GROUP BY 1) AS m
+          LEFT JOIN (SELECT product_id, sum(units) AS units
+                       FROM inventory_stocklevel GROUP BY 1) AS l USING (product_id)
+          JOIN inventory_product p ON p.id = product_id
+         WHERE p.sku NOT LIKE 'lab-%%' AND m.units < coalesce(l.units, 0)""",
     "stocktakes_are_in_the_ledger": _levels("missed", "fixed"),
     "reserved_is_the_sum_of_live_reservations": _levels("promised", "reserved"),
     "stock_is_not_negative": f"SELECT sku, least, on_hand FROM ({_LEVEL}) AS level WHERE on_hand < least",  # noqa: S608

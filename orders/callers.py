@@ -1,7 +1,7 @@
 """Who sends a request: the one hook through which the embedding shop says so.
 
 `settings.CALLER` names a function of the request that returns a `Caller`. Its `scope` is whose idempotency
-keys and orders these are; nothing in a request's body can change it.
+keys, orders and reservations these are; nothing in a request's body can change it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
+from inventory.reservations import Reserved
 from orders.models import Order
-from orders.problems import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, Problem
+from orders.problems import FORBIDDEN, NO_ORDER, NO_RESERVATION, NOT_FOUND, UNAUTHORIZED, Problem
 
 PAY: Final = "pay"
 """The right to note that an order is paid."""
 ORDERS: Final = "orders"
-"""The right to see, list and cancel every order, whatever its scope."""
+"""The right to see, list, change and buy every order and reservation, whatever its scope."""
 RIGHTS: Final = frozenset({PAY, ORDERS})
 
 MAX_SCOPE: Final = 100
@@ -67,8 +68,20 @@ class Caller:
         Raises:
             Problem: 404.
         """
-        if order.scope not in ("", self.scope) and ORDERS not in self.rights:
-            raise Problem(NOT_FOUND, "There is no order of this id.")
+        if not self._may_use(order.scope):
+            raise Problem(NOT_FOUND, NO_ORDER)
+
+    def require_reservation(self, made: Reserved) -> None:
+        """Refuse a reservation of another scope as if there were none; without a scope it is found by its id.
+
+        Raises:
+            Problem: 404.
+        """
+        if not self._may_use(made.scope):
+            raise Problem(NOT_FOUND, NO_RESERVATION)
+
+    def _may_use(self, scope: str) -> bool:
+        return scope in ("", self.scope) or ORDERS in self.rights
 
 
 def caller_of(request: HttpRequest) -> Caller:

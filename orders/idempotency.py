@@ -192,5 +192,5 @@ def forget_old_keys() -> int:
         timedelta(seconds=seconds)
         for seconds in (settings.IDEMPOTENCY_KEPT, settings.IDEMPOTENCY_REFUSALS_KEPT)
     )
-    old = Q(created_at__lt=Now() - kept) | Q(created_at__lt=Now() - refused, order=None)
+    old = Q(created_at__lt=Now() - kept) | Q(created_at__lt=Now() - refused, order=None, basket=None)
     return IdempotencyKey.objects.filter(old).delete()[0]

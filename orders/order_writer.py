@@ -21,7 +21,7 @@ from inventory.domain import Line
 from inventory.limits import count_units, uncount_units
 from inventory.models import Product
 from inventory.progress import SaleProgress, refused_by_server
-from inventory.rows import in_key_order
+from inventory.rows import in_key_order, mixed_currencies
 from inventory.statements import prepared_cursor
 from orders.models import Order
 
@@ -76,7 +76,9 @@ _ORDERS = f"WITH {_WANTED}, {_WRITTEN} SELECT id, created_at FROM fresh"  # noqa
 # has written.
 _SALE = f"""
 WITH {_WANTED}, {_WRITTEN},
-taken AS (SELECT product_id, sum(quantity)::int AS units, min(unit_price) AS price FROM wish GROUP BY 1),
+taken AS (
+    SELECT product_id, sum(quantity)::int AS units, min(unit_price) AS price, min(currency) AS currency
+      FROM wish JOIN wanted USING (id) GROUP BY 1),
 locked AS MATERIALIZED (
     SELECT id FROM inventory_product
      WHERE id IN (SELECT product_id FROM taken) AND (SELECT set_config('lock_timeout', %s, true)) IS NOT NULL
@@ -85,7 +87,7 @@ stock AS (
     UPDATE inventory_product AS product SET on_hand = on_hand - units, version = version + 1
       FROM taken JOIN locked ON locked.id = product_id
      WHERE product.id = locked.id AND on_hand - reserved + backorder_limit >= units
-       AND product.price = taken.price
+       AND product.price = taken.price AND product.currency = taken.currency
        AND customer_limit IS NULL AND active
     RETURNING product.id),
 bought AS (
@@ -227,13 +229,15 @@ def write_many(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> 
         products: all that they name, by SKU, as read in this transaction.
 
     Returns:
-        What was not written, by the receipt's id: LimitReached, or RepeatedKey.
+        What was not written, by the receipt's id: MixedCurrencies, LimitReached, or RepeatedKey.
     """
     refused: dict[uuid.UUID, Exception] = {}
     for receipt in receipts:
         receipt.progress.restart()  # a try before this one was rolled back
         receipt.price(products)
-        if error := count_units(receipt.customer, in_key_order(receipt.cart, products)):
+        # A reservation may have been made when its prices were in one currency.
+        mixed = mixed_currencies(receipt.cart, products)
+        if error := mixed or count_units(receipt.customer, in_key_order(receipt.cart, products)):
             refused[receipt.id] = error
     wanted = [receipt for receipt in receipts if receipt.id not in refused]
     written = _insert(wanted, products) if wanted else {}

@@ -31,6 +31,9 @@ _View = Callable[..., HttpResponse]
 
 logger = logging.getLogger(__name__)
 
+NO_ORDER = "There is no order of this id."
+NO_RESERVATION = "There is no reservation of this id."
+
 RETRY_AFTER_OUTAGE = 5  # seconds; long enough for a server to be restarted, short enough for a person to wait
 
 
@@ -323,13 +326,13 @@ def _(error: MixedCurrencies) -> Problem:
 @problem_of.register
 def _(error: ReservationGone) -> Problem:
     if error.state is None:
-        return Problem(NOT_FOUND, "There is no reservation of this id.")
+        return Problem(NOT_FOUND, NO_RESERVATION)
     return Problem(RESERVATION_GONE, f"The reservation is {error.state}.", state=str(error.state))
 
 
 @problem_of.register
 def _(error: OrderUnknown) -> Problem:
-    return Problem(NOT_FOUND, "There is no order of this id.")
+    return Problem(NOT_FOUND, NO_ORDER)
 
 
 @problem_of.register

@@ -141,6 +141,7 @@ def checkout_reserved(
 
     Raises:
         ReservationGone: it expired, was released or used. LimitReached, RepeatedKey, Busy: see `checkout`.
+        MixedCurrencies: its prices are in several currencies by now; it stays as it is.
     """
     receipt = Receipt((), "reservation", customer, _payment_window(), key, scope)
     with _outcome_of(receipt):

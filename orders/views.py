@@ -35,13 +35,10 @@ from orders.parsing import (
     unknown_products,
 )
 from orders.problem_examples import example
-from orders.problems import NOT_FOUND, PROBLEM_TYPES, Problem, json_api
+from orders.problems import NO_ORDER, NO_RESERVATION, NOT_FOUND, PROBLEM_TYPES, Problem, json_api
 from orders.rate_limit import limit_address, limit_customer
 from orders.requests import id_in_path, require_small_json
 from orders.services import checkout_reserved, place
-
-NO_ORDER = "There is no order of this id."
-NO_RESERVATION = "There is no reservation of this id."
 
 # JSON ------------------------------------------------------------------------------------------------------
 
@@ -55,7 +52,7 @@ def checkout_view(request: HttpRequest) -> HttpResponse:
     wanted = parse_checkout(request.body, strategies=_names_of_strategies)
     limit_customer(request, wanted.customer)
     key = client_key(request, caller.scope)
-    return once(key, lambda: _created(_place(wanted, key, caller.scope)))
+    return once(key, lambda: _created(_place(wanted, key, caller)))
 
 
 def _names_of_strategies() -> list[str]:
@@ -66,11 +63,19 @@ def _created(receipt: Receipt) -> HttpResponse:
     return json_answer(receipt.body, status=201, headers={"Location": address_of("order", receipt.id)})
 
 
-def _place(wanted: CheckoutRequest, key: ClientKey | None, scope: str) -> Receipt:
+def _place(wanted: CheckoutRequest, key: ClientKey | None, caller: Caller) -> Receipt:
     if wanted.reservation is not None:
-        return checkout_reserved(wanted.reservation, customer=wanted.customer, key=key, scope=scope)
+        made = _own(caller, wanted.reservation)
+        scope = made.scope or caller.scope  # staff may buy for somebody: the order is theirs who reserved
+        return checkout_reserved(made.basket, customer=wanted.customer, key=key, scope=scope)
     with _naming_unknown(wanted.lines):
-        return place(wanted.lines, wanted.strategy, customer=wanted.customer, key=key, scope=scope)
+        return place(wanted.lines, wanted.strategy, customer=wanted.customer, key=key, scope=caller.scope)
+
+
+def _own(caller: Caller, basket: UUID) -> Reserved:
+    made = find(basket)
+    caller.require_reservation(made)
+    return made
 
 
 @contextmanager
@@ -91,16 +96,16 @@ def reservations_view(request: HttpRequest) -> HttpResponse:
     wanted = parse_reservation(request.body)
     limit_customer(request, wanted.customer)
     key = client_key(request, caller.scope)
-    return once(key, lambda: _reserve(wanted, key))
+    return once(key, lambda: _reserve(wanted, key, caller.scope))
 
 
-def _reserve(wanted: ReservationRequest, key: ClientKey | None) -> HttpResponse:
+def _reserve(wanted: ReservationRequest, key: ClientKey | None, scope: str) -> HttpResponse:
     def keep(made: Reserved) -> None:
         if key is not None:
             write_reservation_key(key, made, selectors.reservation_data(made))
 
     with _naming_unknown(wanted.lines):
-        made = reserve(wanted.lines, timedelta(seconds=wanted.ttl), wanted.customer, record=keep)
+        made = reserve(wanted.lines, timedelta(seconds=wanted.ttl), wanted.customer, scope=scope, record=keep)
     location = address_of("reservation", made.basket)
     return json_answer(selectors.reservation_data(made), status=201, headers={"Location": location})
 
@@ -108,19 +113,21 @@ def _reserve(wanted: ReservationRequest, key: ClientKey | None) -> HttpResponse:
 @json_api("GET", "HEAD", "DELETE")
 def reservation_view(request: HttpRequest, basket: str) -> HttpResponse:
     """Show a reservation, or give its units back before its time: 204."""
-    found = id_in_path(basket, NO_RESERVATION)
+    made = _own(caller_of(request), id_in_path(basket, NO_RESERVATION))
     if request.method == "DELETE":
-        release(found)
+        release(made.basket)
         return HttpResponse(status=204)
-    return json_answer(selectors.reservation_data(find(found)))
+    return json_answer(selectors.reservation_data(made))
 
 
 @json_api("POST")
 def extend_view(request: HttpRequest, basket: str) -> HttpResponse:
     """Let a reservation last longer; the same request again does no harm."""
     require_small_json(request)
+    caller = caller_of(request)
     ttl = parse_extension(request.body)
-    made = extend(id_in_path(basket, NO_RESERVATION), timedelta(seconds=ttl))
+    made = _own(caller, id_in_path(basket, NO_RESERVATION))
+    made = extend(made.basket, timedelta(seconds=ttl))
     return json_answer(selectors.reservation_data(made))
 
 

@@ -96,6 +96,13 @@ def test_what_has_not_come_in_cannot_leave(mug):
     assert (counted(), audit()) == ((3, 3), [])
 
 
+def test_a_correction_never_leaves_less_than_nothing_in_the_building(mug):
+    """Two are there, and the limit would allow three to be missing: nobody can lose more than there is."""
+    with pytest.raises(NotThere, match="3 are to leave, and only 2 are"):
+        change_stock(mug, StockMovement.Kind.ADJUSTED, -3, "broken")
+    assert (counted(), audit()) == ((2, 2), [])
+
+
 def test_two_shipments_of_the_same_units(mug):
     """Both orders are of two, and two are there: the second waits, and nothing of it leaves."""
     orders = [bought(2), bought(2)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
 
 from config.api_keys import keys_of_callers
+from inventory import reservations
 from inventory.domain import Line
 from orders.callers import Caller, by_api_key, caller_of
 from orders.models import IdempotencyKey, Order
@@ -108,6 +110,77 @@ def test_anonymous_callers_may_pay_in_the_demo_only(settings):
     assert kind(ask("post", address, "", {})) == (403, "forbidden")
     settings.OPEN_DEMO = True
     assert ask("post", address, "", {}).json()["state"] == "paid"
+
+
+# Reservations -----------------------------------------------------------------------------------------------
+
+LINES = {"lines": [{"sku": "mug", "quantity": 1}]}
+
+
+def reserve(api_key: str = "", **headers: str) -> str:
+    """Reserve a mug; return the reservation's id."""
+    made = ask("post", "/reservations/", api_key, LINES, **headers)
+    assert made.status_code == 201, made.content
+    return str(made.json()["reservation"])
+
+
+def on_reservation(basket: str, api_key: str) -> list[Any]:
+    """Show a reservation, extend it, buy it, and give it back, as far as that comes."""
+    address = f"/reservations/{basket}/"
+    return [
+        ask("get", address, api_key),
+        ask("post", f"{address}extend/", api_key, {"ttl": 60}),
+        ask("post", "/checkout/", api_key, {"reservation": basket}),
+        ask("delete", address, api_key),
+    ]
+
+
+def statuses(answers: list[Any]) -> list[int]:
+    """Return the status of each answer."""
+    return [answer.status_code for answer in answers]
+
+
+def test_a_reservation_of_another_scope_does_not_exist(keyed):
+    """404 for showing, extending, buying and releasing it: nothing has changed for its owner."""
+    basket = reserve("shop-key")
+    refused = on_reservation(basket, "other-key")
+    assert [kind(answer) for answer in refused] == [(404, "not-found")] * 4
+    unknown = on_reservation("00000000-0000-0000-0000-000000000000", "other-key")
+    assert [answer.json() for answer in refused] == [answer.json() for answer in unknown]
+    assert statuses(on_reservation(basket, "shop-key")) == [200, 200, 201, 409]
+
+
+def test_a_reservation_needs_a_known_caller(keyed):
+    """401 without a key, before anything is looked up."""
+    basket = reserve("shop-key")
+    assert [kind(answer) for answer in on_reservation(basket, "")] == [(401, "unauthorized")] * 4
+
+
+def test_staff_may_buy_for_a_caller_whose_order_it_then_is(keyed):
+    """The right `orders` opens reservations, too; the order is in the scope of who reserved."""
+    basket = reserve("shop-key")
+    assert statuses(on_reservation(basket, "staff-key")) == [200, 200, 201, 409]
+    assert Order.objects.get().scope == "shop"
+
+
+def test_a_reservation_without_a_scope_is_found_by_its_id(keyed):
+    """Made before there were scopes, or by a service: who knows its id has it, and its order is theirs."""
+    basket = reservations.reserve([Line("mug", 1)], timedelta(minutes=1)).basket
+    assert statuses(on_reservation(str(basket), "shop-key")) == [200, 200, 201, 409]
+    assert Order.objects.get().scope == "shop"
+
+
+def test_two_callers_reserve_under_one_key(keyed):
+    """Each has a reservation of its own, and the same one again."""
+    first, second = (reserve(key, **{"Idempotency-Key": "k"}) for key in ("shop-key", "other-key"))
+    assert first != second
+    assert reserve("shop-key", **{"Idempotency-Key": "k"}) == first
+
+
+def test_a_view_that_does_not_ask_whose_it_is_is_found(keyed, monkeypatch):
+    """Mutant: without the question another caller extends, buys and gives back what isn't its own."""
+    monkeypatch.setattr(Caller, "require_reservation", lambda *_: None)
+    assert statuses(on_reservation(reserve("shop-key"), "other-key")) == [200, 200, 201, 409]
 
 
 # The list of orders -----------------------------------------------------------------------------------------

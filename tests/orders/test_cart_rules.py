@@ -74,6 +74,27 @@ def test_a_reservation_is_a_promise(products):
     assert checkout_reserved(basket).order.state == "placed"
 
 
+def test_a_reservation_whose_prices_are_in_two_currencies_by_now(products):
+    """It is refused with each product's currency, and can be bought once they agree."""
+    ProductFactory.create(sku="cup")
+    basket = reserve([Line("cup", 1), Line("mug", 1)], MINUTE).basket
+    Product.objects.filter(sku="mug").update(currency="USD")
+    with pytest.raises(MixedCurrencies) as refused:
+        checkout_reserved(basket)
+    assert refused.value.currencies == {"cup": "EUR", "mug": "USD"}
+    Product.objects.filter(sku="mug").update(currency="EUR")
+    assert checkout_reserved(basket).order.currency == "EUR"
+
+
+def test_a_price_whose_currency_changes_meanwhile(products):
+    """`combined` has read euros and not sold yet: the order has the product's currency of the sale."""
+    with buyers() as start:
+        a = start("A", lambda: checkout([Line("mug", 1)], "combined"), "decided").reaches("decided")
+        Product.objects.filter(sku="mug").update(currency="USD")
+        a.ends()
+    assert [order.currency for order in Order.objects.all()] == ["USD"]
+
+
 @pytest.mark.parametrize(
     ("skus", "slug", "members"),
     [

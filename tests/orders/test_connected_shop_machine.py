@@ -48,17 +48,18 @@ class ConnectedShop(Shop):
         """Write down an event that was delivered."""
         self.heard.append((event.pk, event.kind))
 
-    @rule(order=orders, wrong=st.booleans(), times=st.integers(1, 3))
+    @rule(order=orders, wrong=st.sampled_from(["", "amount", "currency"]), times=st.integers(1, 3))
     def webhook(self, order, wrong, times):
         """An event does something the first time only, and what it does is what the order's state allows."""
         event_id = f"evt_{order}_{wrong}"
-        amount = int(self.totals[order] * 100) + wrong
+        amount = int(self.totals[order] * 100) + (wrong == "amount")
+        currency = "chf" if wrong == "currency" else self.money[order].lower()
         for _ in range(times):
             known = event_id in self.received
             if not known:
                 self.received[event_id] = self.outcome(order, wrong)
             notice = Payment(
-                event_id, "payment_intent.succeeded", order, f"pi_{order}_{wrong}", amount, "eur"
+                event_id, "payment_intent.succeeded", order, f"pi_{order}_{wrong}", amount, currency
             )
             event, repeated = payments.receive(notice)
             assert (event.outcome, repeated) == (self.received[event_id], known)
@@ -66,11 +67,11 @@ class ConnectedShop(Shop):
     def outcome(self, order, wrong):
         """Return what the shopkeeper would say of a payment, and write down what it does."""
         if wrong:
-            return "wrong_amount"
+            return f"wrong_{wrong}"
         if self.states[order] in SINCE_PAID:
             return "already_paid"
         if self.states[order] == "placed" and order not in self.unpaid:
-            self.states[order] = "paid"
+            self.note_payment(order)
             return "paid"
         if self.states[order] == "placed":
             self.end(order, "expired")

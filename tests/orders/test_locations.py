@@ -100,6 +100,55 @@ def test_a_sale_asks_no_location(mug, django_assert_num_queries):
         checkout([Line("mug", 1)], "row_lock")
 
 
+@pytest.mark.parametrize("change", ["count", "move", "ship"])
+def test_units_without_a_location_are_taken_by_one_only(mug, change):
+    """Two are nowhere; A has moved them and not committed: B waits, is refused, and nothing is below zero."""
+    change_stock(mug, StockMovement.Kind.RECEIVED, 2, "note:nowhere")
+    StockLocation.objects.update(active=False)
+    order = bought(2)
+    act = {
+        "count": partial(change_stock, mug, StockMovement.Kind.ADJUSTED, -2, "broken"),
+        "move": partial(move_stock, mug, 2, None, at("south"), "van-2"),
+        "ship": partial(ship, order.pk, None, "parcel"),
+    }[change]
+    with buyers() as start:
+        a = start("A", partial(move_stock, mug, 2, None, at("north"), "van-1"), "written").reaches("written")
+        b = start("B", act)
+        assert b.ends_or_waits() == "waits"
+        a.ends()
+        assert isinstance(b.ends().error, NotThere)
+    assert (there(), audit()) == ({"north": 6, "south": 5}, [])
+
+
+def test_moves_of_a_product_that_is_at_no_location_yet(mug):
+    """There is no level to lock: B waits for A all the same, and finds too few."""
+    pen = ProductFactory.create(sku="pen", on_hand=3)
+    with buyers() as start:
+        a = start("A", partial(move_stock, pen, 2, None, at("north"), "van-1"), "written").reaches("written")
+        b = start("B", partial(move_stock, pen, 2, None, at("south"), "van-2"))
+        assert b.ends_or_waits() == "waits"
+        a.ends()
+        assert isinstance(b.ends().error, NotThere)
+
+
+def test_a_move_that_does_not_lock_its_product_is_found(mug, monkeypatch):
+    """Mutant: both take the same two of the three pens."""
+    monkeypatch.setattr("inventory.locations.lock_against_shipments", lambda _: None)
+    pen = ProductFactory.create(sku="pen", on_hand=3)
+    with buyers() as start:
+        a = start("A", partial(move_stock, pen, 2, None, at("north"), "van-1"), "written").reaches("written")
+        start("B", partial(move_stock, pen, 2, None, at("south"), "van-2")).ends()
+        a.ends()
+    assert [found.invariant for found in audit()] == ["levels_are_in_the_building"]
+
+
+def test_a_correction_takes_no_units_that_are_elsewhere(mug):
+    """All nine are at locations: where the missing ones were must be said, and nothing is changed."""
+    with pytest.raises(NotThere, match="2 are to leave, and only 0 are without a location"):
+        change_stock(mug, StockMovement.Kind.ADJUSTED, -2, "broken")
+    assert (Product.objects.get().on_hand, audit()) == (9, [])
+
+
 def test_a_return_comes_back_to_where_it_left_from(mug):
     """Four of the south, one of which is there again."""
     bought(4)
@@ -195,10 +244,11 @@ def test_each_location_is_counted_apart(mug):
 
 
 def test_a_delivery_to_the_wrong_level_is_found(mug):
-    """The audit compares each level with its movements."""
+    """The audit compares each level with its movements, and all of them with what is in the building."""
     StockLevel.objects.filter(location__code="north").update(units=9)
     assert [(row.invariant, row.what) for row in audit()] == [
-        ("levels_are_the_sum_of_movements", "mug at north")
+        ("levels_are_the_sum_of_movements", "mug at north"),
+        ("levels_are_in_the_building", "mug"),
     ]
 
 

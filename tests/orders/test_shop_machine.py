@@ -30,8 +30,9 @@ from hypothesis.stateful import (
 
 from inventory import reservations
 from inventory.checkpoints import installed
-from inventory.domain import Line, Shortage, SoldOut, merge_lines
-from inventory.models import Product, StockMovement, StockReservation
+from inventory.domain import Line, MixedCurrencies, Shortage, SoldOut, merge_lines
+from inventory.locations import NotThere, move_stock
+from inventory.models import Product, StockLevel, StockLocation, StockMovement, StockReservation
 from inventory.services import change_stock, create_product
 from inventory.stocktake import CountTooLow, take_stock, with_count
 from inventory.strategies import STRATEGIES
@@ -61,7 +62,7 @@ SELECT p.sku, p.on_hand, p.reserved,
   FROM inventory_product p WHERE p.sku = ANY(%s)
 """
 ORDERS = """
-SELECT DISTINCT o.id, o.total, o.state FROM orders_order o
+SELECT DISTINCT o.id, o.total, o.currency, o.state FROM orders_order o
   JOIN orders_orderitem i ON i.order_id = o.id JOIN inventory_product p ON p.id = i.product_id
  WHERE p.sku = ANY(%s)
 """
@@ -71,6 +72,16 @@ carts = st.lists(st.tuples(products, st.integers(1, 4)), min_size=1, max_size=4)
 ways = st.sampled_from(SOUND)
 shares = st.sampled_from(["one", "all", "too many"])
 parcels = st.integers(0, 2)
+LOCATIONS = ("east", "west")  # by priority
+places = st.sampled_from([None, *LOCATIONS])
+
+
+LEVEL = ("product__sku", "location__code", "units")
+
+
+def quantities(lines):
+    """Return the units of each SKU."""
+    return {line.sku: line.quantity for line in lines}
 
 
 class Crash(Exception):
@@ -97,11 +108,24 @@ class Shop(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         with connection.cursor() as cursor:  # the audit looks at everything
-            cursor.execute("TRUNCATE inventory_product, orders_order, orders_idempotencykey CASCADE")
+            cursor.execute(
+                "TRUNCATE inventory_product, inventory_stocklocation, orders_order, orders_idempotencykey "
+                "CASCADE"
+            )
         run = f"{next(self.numbers)}-{secrets.token_hex(4)}"  # each example has products of its own
         self.skus = [f"machine-{run}-{number}" for number in range(len(PRICES))]
         for sku, price in zip(self.skus, PRICES, strict=True):
             create_product(sku, price=price, on_hand=3)
+        self.locations = {
+            code: StockLocation.objects.create(code=code, priority=priority)
+            for priority, code in enumerate(LOCATIONS)
+        }
+        self.open = set(LOCATIONS)
+        self.levels: Counter[tuple[str, str]] = Counter()
+        self.sources: dict[uuid.UUID, dict[str, str | None]] = {}
+        self.limits = dict.fromkeys(self.skus, 0)
+        self.currencies = dict.fromkeys(self.skus, "EUR")
+        self.money: dict[uuid.UUID, str] = {}
         self.stock = dict.fromkeys(self.skus, 3)
         self.sold = dict.fromkeys(self.skus, 0)
         self.totals: dict[uuid.UUID, Decimal] = {}
@@ -116,33 +140,102 @@ class Shop(RuleBasedStateMachine):
         self.keys: set[int] = set()
         self.causes = count()
 
-    @rule(product=products, units=st.integers(1, 5))
-    def deliver(self, product, units):
-        """More comes in, and the same delivery noted twice counts once."""
+    @rule(product=products, units=st.integers(1, 5), place=places)
+    def deliver(self, product, units, place):
+        """More comes in, somewhere, and the same delivery noted twice counts once."""
         sku = self.skus[product]
         cause = f"delivery:{sku}:{next(self.causes)}"
         row = Product.objects.get(sku=sku)
-        change_stock(row, StockMovement.Kind.RECEIVED, units, cause)
+        receive = partial(
+            change_stock, row, StockMovement.Kind.RECEIVED, units, cause, location=self.locations.get(place)
+        )
+        receive()
         with pytest.raises(IntegrityError):
-            change_stock(row, StockMovement.Kind.RECEIVED, units, cause)
+            receive()
         self.stock[sku] += units
+        self.put(sku, place, units)
 
-    @rule(product=products, units=st.integers(-5, 5).filter(bool))
-    def count_shelf(self, product, units):
-        """The shelf has more or less than the books; less than what is promised is refused."""
+    @rule(product=products, units=st.integers(-5, 5).filter(bool), place=places)
+    def correct(self, product, units, place):
+        """A shelf has more or less than it should; less than was promised, or than was there, is refused."""
         sku = self.skus[product]
-        adjust = StockMovement.Kind.ADJUSTED, units, f"count:{sku}:{next(self.causes)}"
+        adjust = partial(
+            change_stock,
+            Product.objects.get(sku=sku),
+            StockMovement.Kind.ADJUSTED,
+            units,
+            f"count:{sku}:{next(self.causes)}",
+            location=self.locations.get(place),
+        )
         if self.available(sku) + units < 0:
             with pytest.raises(IntegrityError):
-                change_stock(Product.objects.get(sku=sku), *adjust)
+                adjust()
+        elif self.at(sku, place) + units < 0:
+            with pytest.raises(NotThere):
+                adjust()
         else:
-            change_stock(Product.objects.get(sku=sku), *adjust)
+            adjust()
             self.stock[sku] += units
+            self.put(sku, place, units)
+
+    @rule(product=products, units=st.integers(1, 4), source=places, to=places, again=st.booleans())
+    def carry(self, product, units, source, to, again):
+        """Units go from one place to another, once; no more than are there, and to somewhere else."""
+        sku = self.skus[product]
+        act = partial(
+            move_stock,
+            Product.objects.get(sku=sku),
+            units,
+            self.locations.get(source),
+            self.locations.get(to),
+            f"van-{next(self.causes)}",
+        )
+        if source == to:
+            with pytest.raises(ValueError, match="between two locations"):
+                act()
+        elif self.at(sku, source) < units:
+            with pytest.raises(NotThere):
+                act()
+        else:
+            act()
+            self.put(sku, source, -units)
+            self.put(sku, to, units)
+            if again and self.at(sku, source) >= units:
+                with pytest.raises(IntegrityError):
+                    act()
+
+    @rule(code=st.sampled_from(LOCATIONS), is_open=st.booleans())
+    def open_or_close(self, code, is_open):
+        """Lines leave from open locations; what was promised before stays so."""
+        StockLocation.objects.filter(code=code).update(active=is_open)
+        (self.open.add if is_open else self.open.discard)(code)
+
+    @rule(product=products, limit=st.integers(0, 4))
+    def allow_backorders(self, product, limit):
+        """Units may be sold before they come in; the limit never falls below what was sold and promised."""
+        sku = self.skus[product]
+        row = Product.objects.filter(sku=sku)
+        if self.available(sku) - self.limits[sku] + limit < 0:
+            with pytest.raises(IntegrityError):
+                row.update(backorder_limit=limit)
+        else:
+            row.update(backorder_limit=limit)
+            self.limits[sku] = limit
+
+    @rule(product=products, currency=st.sampled_from(["EUR", "EUR", "USD"]))
+    def price_in(self, product, currency):
+        """A product is sold in another currency from now on; what was ordered keeps its own."""
+        sku = self.skus[product]
+        Product.objects.filter(sku=sku).update(currency=currency)
+        self.currencies[sku] = currency
 
     @rule(target=orders, cart=carts, way=ways)
     def buy(self, cart, way):
         """A cart is sold whole or refused whole, with every short line named."""
         lines = self.lines(cart)
+        if self.is_mixed(lines):
+            self.refused_as_mixed(lines, way)
+            return multiple()
         if self.is_refused(lines, way):
             self.refused(lines, lambda: checkout(lines, strategy=way))
             return multiple()
@@ -155,7 +248,9 @@ class Shop(RuleBasedStateMachine):
         """One key is one order, whatever is bought and whichever way, however often it comes."""
         lines = self.lines(cart)
         named = ClientKey(self.skus[0], str(key), "fingerprint")
-        if self.is_refused(lines, way):
+        if self.is_mixed(lines):
+            self.refused_as_mixed(lines, way, key=named)
+        elif self.is_refused(lines, way):
             self.refused(lines, lambda: checkout(lines, strategy=way, key=named))
         elif key in self.keys:
             with pytest.raises(RepeatedKey):
@@ -175,7 +270,7 @@ class Shop(RuleBasedStateMachine):
         with crash_at(step):
             try:
                 order = checkout(lines, strategy=way)
-            except (Crash, SoldOut):
+            except (Crash, SoldOut, MixedCurrencies):
                 self.fold(way)
                 return
         self.note(lines, order)  # it never came to that step
@@ -185,6 +280,10 @@ class Shop(RuleBasedStateMachine):
     def reserve(self, cart):
         """Units are promised, all or none; what has run out may be promised anew."""
         lines = self.lines(cart)
+        if self.is_mixed(lines):
+            with pytest.raises(MixedCurrencies):
+                reservations.reserve(lines, TEN_MINUTES)
+            return multiple()
         short = {line.sku for line in merge_lines(lines) if self.available(line.sku) < line.quantity}
         if self.shortages(lines, late_ones_count=False):
             self.refused(lines, lambda: reservations.reserve(lines, TEN_MINUTES))
@@ -224,6 +323,10 @@ class Shop(RuleBasedStateMachine):
                 checkout_reserved(basket)
             return multiple()
         lines = [Line(sku, units) for sku, units in self.promises[basket].items()]
+        if self.is_mixed(lines):
+            with pytest.raises(MixedCurrencies):
+                checkout_reserved(basket)
+            return multiple()
         self.promises[basket] = {}
         return self.note(lines, checkout_reserved(basket).order)
 
@@ -238,7 +341,28 @@ class Shop(RuleBasedStateMachine):
         else:
             lifecycle.pay(order)  # again, too: a provider repeats its message
             if self.states[order] == "placed":
-                self.states[order] = "paid"
+                self.note_payment(order)
+
+    def note_payment(self, order):
+        """Write down that it is paid, and the location that each line is to leave from."""
+        self.states[order] = "paid"
+        for sku, units in self.units[order].items():
+            offers = {
+                code: self.levels[sku, code] - self.waiting(sku, code)
+                for code in LOCATIONS
+                if code in self.open
+            }
+            offers = {code: there for code, there in offers.items() if there > 0}
+            enough = [code for code, there in offers.items() if there >= units]
+            self.sources[order][sku] = (
+                enough[0] if enough else max(offers, key=lambda code: offers[code], default=None)
+            )
+
+    def waiting(self, sku, code):
+        """Return the units of a product that paid orders are to take from a location."""
+        return sum(
+            self.allocated(order, sku) for order in self.live() if self.sources[order].get(sku) == code
+        )
 
     @rule(order=orders)
     def cancel(self, order):
@@ -266,12 +390,12 @@ class Shop(RuleBasedStateMachine):
         for order in overdue:
             self.end(order, "expired")
 
-    @rule(order=orders, share=shares, parcel=parcels)
-    def ship(self, order, share, parcel):
-        """Units of a paid order leave, in parts, each parcel once; no more than are still here."""
+    @rule(order=orders, share=shares, parcel=parcels, place=places)
+    def ship(self, order, share, parcel, place):
+        """Units of a paid order leave, in parts, each parcel once; no more than are still here, or there."""
         here = {sku: self.units[order][sku] - self.shipped[order][sku] for sku in self.units[order]}
         lines = None if share == "all" else self.some(here, share)
-        act = partial(fulfillment.ship, order, lines, f"out-{parcel}")
+        act = partial(fulfillment.ship, order, lines, f"out-{parcel}", location=self.locations.get(place))
         if ("out", order, parcel) in self.references:
             assert act().state == self.states[order]
         elif self.states[order] not in ("paid", "partly_shipped"):
@@ -280,14 +404,24 @@ class Shop(RuleBasedStateMachine):
         elif share == "too many":
             with pytest.raises(fulfillment.TooManyShipped):
                 act()
+        elif not self.can_leave(order, leaving := here if lines is None else quantities(lines), place):
+            with pytest.raises(NotThere):
+                act()
         else:
             self.references.add(("out", order, parcel))
-            self.note_shipment(order, here if lines is None else {line.sku: line.quantity for line in lines})
+            self.note_shipment(order, leaving, place)
             assert act().state == self.states[order]
 
-    def note_shipment(self, order, units):
-        """Write down what has left."""
+    def can_leave(self, order, units, place=None):
+        """Return whether each product's units are where they are to leave from."""
+        return all(
+            self.at(sku, place or self.sources[order].get(sku)) >= number for sku, number in units.items()
+        )
+
+    def note_shipment(self, order, units, place):
+        """Write down what has left, and from where."""
         for sku, number in units.items():
+            self.put(sku, place or self.sources[order].get(sku), -number)
             self.shipped[order][sku] += number
         whole = self.shipped[order] == self.units[order]
         self.states[order] = "shipped" if whole else "partly_shipped"
@@ -307,12 +441,13 @@ class Shop(RuleBasedStateMachine):
                 act()
         else:
             self.references.add(("back", order, parcel))
-            self.note_return(order, {line.sku: line.quantity for line in self.some(out, share)})
+            self.note_return(order, quantities(self.some(out, share)))
             assert act().state == self.states[order]
 
     def note_return(self, order, units):
         """Write down what is for sale again."""
         for sku, number in units.items():
+            self.put(sku, self.sources[order].get(sku), number)
             self.back[order][sku] += number
             self.stock[sku] += number
             self.sold[sku] -= number
@@ -329,23 +464,47 @@ class Shop(RuleBasedStateMachine):
 
     def in_building(self, sku):
         """Return what a count must find: units for sale, and those sold and not shipped."""
-        live = [order for order in self.units if self.states[order] not in ("cancelled", "expired")]
-        sold = sum(self.units[order].get(sku, 0) - self.shipped[order].get(sku, 0) for order in live)
-        return self.stock[sku] + sold
+        return self.stock[sku] + sum(self.allocated(order, sku) for order in self.live())
 
-    @rule(product=products, counted=st.integers(0, 12), again=st.booleans())
-    def take_stock(self, product, counted, again):
-        """The count becomes the stock, once; less than is sold or promised is refused."""
+    def live(self):
+        """Return the orders that have not ended."""
+        return [order for order in self.units if self.states[order] not in ("cancelled", "expired")]
+
+    def allocated(self, order, sku):
+        """Return the units of a live order that are sold and have not left."""
+        return self.units[order].get(sku, 0) - self.shipped[order].get(sku, 0)
+
+    def at(self, sku, place):
+        """Return the units at a location; those of no location are the rest."""
+        if place is not None:
+            return self.levels[sku, place]
+        return self.in_building(sku) - sum(self.levels[sku, code] for code in LOCATIONS)
+
+    def put(self, sku, place, units):
+        """Write down that units came to a location, or left it."""
+        if place is not None:
+            self.levels[sku, place] += units
+
+    @rule(product=products, counted=st.integers(0, 12), place=places, again=st.booleans())
+    def take_stock(self, product, counted, place, again):
+        """The count becomes the stock of its location, once; less than is sold or promised is refused."""
         sku = self.skus[product]
-        row = Product.objects.get(sku=sku)
-        act = partial(take_stock, row, counted, reason="machine", reference=f"count-{next(self.causes)}")
-        difference = counted - self.in_building(sku)
+        act = partial(
+            take_stock,
+            Product.objects.get(sku=sku),
+            counted,
+            reason="machine",
+            reference=f"count-{next(self.causes)}",
+            location=self.locations.get(place),
+        )
+        difference = counted - self.at(sku, place)
         if difference < 0 and self.available(sku) + difference < 0:
             with pytest.raises(CountTooLow):
                 act()
         else:
             assert act().expected == counted - difference
             self.stock[sku] += difference
+            self.put(sku, place, difference)
             if again:
                 act()
 
@@ -359,9 +518,12 @@ class Shop(RuleBasedStateMachine):
             steps.append(("written", partial(lifecycle.pay, order)))
         if state in ("placed", "paid"):
             steps.append(("written", partial(lifecycle.cancel, order)))
-        if state in ("paid", "partly_shipped"):
+        here = {sku: self.allocated(order, sku) for sku in self.units[order]}
+        if state in ("paid", "partly_shipped") and self.can_leave(order, here):
             steps.append(("written", partial(fulfillment.ship, order, None, "die")))
-        if not self.shortages(self.lines(cart)):
+        if self.at(self.skus[product], None) > 0:
+            steps.append(("written", partial(move_stock, row, 1, None, self.locations["east"], "die")))
+        if not self.is_mixed(self.lines(cart)) and not self.shortages(self.lines(cart)):
             steps.append(("written", partial(reservations.reserve, self.lines(cart), TEN_MINUTES)))
         for step, act in steps:
             with crash_at(step), pytest.raises(Crash):
@@ -371,6 +533,9 @@ class Shop(RuleBasedStateMachine):
     def die_with_a_claim(self, cart, way):
         """A buyer that is killed between its two transactions leaves a claim: the reconciler returns it."""
         lines = self.lines(cart)
+        if self.is_mixed(lines):
+            self.refused_as_mixed(lines, way)
+            return
         if self.is_refused(lines, way):
             self.refused(lines, lambda: checkout(lines, strategy=way))
             return
@@ -396,10 +561,10 @@ class Shop(RuleBasedStateMachine):
         return [Line(self.skus[product], units) for product, units in cart]
 
     def available(self, sku, *, late_ones_count=True):
-        """Return the units that aren't promised; of late promises only if they still count."""
+        """Return the units for sale that aren't promised; of late promises only if they still count."""
         gone = set() if late_ones_count else self.late
         live = [units for basket, units in self.promises.items() if basket not in gone]
-        return self.stock[sku] - sum(units.get(sku, 0) for units in live)
+        return self.stock[sku] + self.limits[sku] - sum(units.get(sku, 0) for units in live)
 
     def shortages(self, lines, **options):
         """Return what the shopkeeper would say is short."""
@@ -408,6 +573,19 @@ class Shop(RuleBasedStateMachine):
             for line in merge_lines(lines)
             if self.available(line.sku, **options) < line.quantity
         }
+
+    def is_mixed(self, lines):
+        """Return whether the prices of a cart are in several currencies."""
+        return len({self.currencies[line.sku] for line in lines}) > 1
+
+    def refused_as_mixed(self, lines, way, **options):
+        """Try to buy what has no total; a copy of the stock may find it short before prices are read."""
+        self.sweep()
+        self.fold(way)
+        short = self.shortages(lines)
+        with pytest.raises((MixedCurrencies, SoldOut) if short else MixedCurrencies):
+            checkout(lines, strategy=way, **options)
+        self.fold(way)
 
     def is_refused(self, lines, way):
         """Return whether a sale is refused; one that isn't may free what has run out."""
@@ -444,6 +622,8 @@ class Shop(RuleBasedStateMachine):
         self.units[order.pk] = {line.sku: line.quantity for line in merge_lines(lines)}
         self.shipped[order.pk] = dict.fromkeys(self.units[order.pk], 0)
         self.back[order.pk] = dict.fromkeys(self.units[order.pk], 0)
+        self.sources[order.pk] = {}
+        self.money[order.pk] = self.currencies[lines[0].sku]
         return order.pk
 
     @invariant()
@@ -454,10 +634,12 @@ class Shop(RuleBasedStateMachine):
             for sku, on_hand, reserved, promised, moved, sold in cursor.fetchall():
                 assert (sku, on_hand, sold) == (sku, self.stock[sku], self.sold[sku])
                 assert (sku, reserved, moved) == (sku, promised, on_hand)
-                assert (sku, on_hand - reserved) == (sku, self.available(sku))
+                assert (sku, on_hand - reserved + self.limits[sku]) == (sku, self.available(sku))
             cursor.execute(ORDERS, [self.skus])
-            told = {order: (total, state) for order, total, state in cursor.fetchall()}
-            assert told == {order: (self.totals[order], self.states[order]) for order in self.totals}
+            told = {order: rest for order, *rest in cursor.fetchall()}
+            assert told == {
+                order: [self.totals[order], self.money[order], self.states[order]] for order in self.totals
+            }
 
     @invariant()
     def a_count_finds_what_the_shop_says(self):
@@ -465,6 +647,14 @@ class Shop(RuleBasedStateMachine):
         rows = with_count(Product.objects.filter(sku__in=self.skus))
         found = dict(rows.values_list("sku", "in_building"))
         assert found == {sku: self.in_building(sku) for sku in self.skus}
+
+    @invariant()
+    def every_location_has_its_units(self):
+        """Levels are what the paper says, and no place has fewer units than none."""
+        rows = StockLevel.objects.filter(product__sku__in=self.skus, units__gt=0)
+        found = {(sku, code): units for sku, code, units in rows.values_list(*LEVEL)}
+        assert found == +self.levels
+        assert all(self.at(sku, place) >= 0 for sku in self.skus for place in (None, *LOCATIONS))
 
     @invariant()
     def the_audit_finds_nothing(self):
@@ -480,7 +670,7 @@ COUNTED: Counter[str] = Counter()
 @pytest.mark.timeout(7200 if "HOLDFAST_STEPS" in os.environ else 300)
 @pytest.mark.django_db(transaction=True)
 def test_the_shop_keeps_its_books_whatever_is_done(capsys):
-    """Deliveries, sales, payments, shipments, returns, counts, and deaths in the middle of each."""
+    """Deliveries, sales, payments, shipments, returns, moves, counts, and deaths in the middle of each."""
     wanted = int(os.environ.get("HOLDFAST_STEPS", "0"))
     examples, steps = (-(-wanted // USUAL), EXAMPLE) if wanted else (12, 15)
     COUNTED.clear()
