@@ -296,27 +296,6 @@ def test_the_keys_of_the_metrics_setting() -> None:
         assert all(key in TEXT[page] for key in groups.DEFAULTS)
 
 
-def environment_variables() -> set[str]:
-    """Return what the demo's settings read from the environment."""
-    text = (ROOT / "config" / "settings.py").read_text()
-    read = set(re.findall(r"env\.\w+\(\s*\"([A-Z_]+)\"", text)) | set(
-        re.findall(r"env\.\w+\(\"([A-Z_]+)\"", text)
-    )
-    from config import coordination
-
-    return (
-        read
-        | {"DATABASE_URL"}
-        | {value for name, value in vars(coordination).items() if name in ("ZOOKEEPER", "ETCD", "REDLOCK")}
-    )
-
-
-def test_the_environment_of_the_shop() -> None:
-    """Each variable that the demo reads is on its page of settings, and no other."""
-    named = {name for row in rows(TEXT[SHOP / "reference" / "settings.md"]) for name in coded(row[0])}
-    assert named == environment_variables()
-
-
 def test_the_requests_of_the_shop() -> None:
     """The HTTP reference has each request of the OpenAPI document, and no other but the document itself."""
     page = SHOP / "reference" / "http.md"
