@@ -22,6 +22,8 @@ from django.utils.module_loading import import_string
 import locking
 from inventory.strategies import STRATEGIES
 from locking import conf, exceptions, get_lock, locked_transaction, signals
+from locking.backends import redlock
+from locking.backends.database import rows as database_rows
 from locking.backends.etcd import options as etcd_options
 from locking.backends.redis import topology
 from locking.backends.redlock import RedlockBackend
@@ -487,7 +489,14 @@ def test_the_options_that_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["DatabaseBackend", "AdvisoryLockBackend", "TransactionLockBackend", "RowLockBackend"]
+    "name",
+    [
+        "DatabaseBackend",
+        "AdvisoryLockBackend",
+        "MySQLLockBackend",
+        "TransactionLockBackend",
+        "RowLockBackend",
+    ],
 )
 def test_the_options_that_are_refused(name: str) -> None:
     """An unknown option is refused with a list of those that there are: the page has just these."""
@@ -501,3 +510,89 @@ def test_the_options_of_redlock() -> None:
     """What the docstring of the class explains is what the page lists."""
     explained = re.findall(r"^    (\w+): ", inspect.getdoc(RedlockBackend) or "", re.MULTILINE)
     assert shown_options()["RedlockBackend"] == set(explained)
+
+
+# --- pages of the backends --------------------------------------------------------------------------------
+
+SECTIONS = (
+    "What it promises",
+    "What it needs",
+    "Settings",
+    "When something fails",
+    "What it costs",
+    "Limits",
+)
+"""What a reader finds on the page of every backend, in this order."""
+
+DATABASE_DEFAULTS = {
+    "using": "default",
+    "timeout": database_rows.DEFAULT_TIMEOUT,
+    "max_connections": database_rows.MAX_CONNECTIONS,
+    "session_pooling": False,
+}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "RedisBackend": {"wait_timeout_ms": topology.DEFAULT_ACK_TIMEOUT_MS},
+    "RedlockBackend": {"node_timeout": redlock.DEFAULT_NODE_TIMEOUT, "restart_delay": 0},
+    "ZooKeeperBackend": {
+        "session_timeout": zookeeper_options.SESSION_TIMEOUT,
+        "timeout": zookeeper_options.TIMEOUT,
+    },
+    "EtcdBackend": {"prefix": etcd_options.PREFIX, "timeout": etcd_options.TIMEOUT},
+}
+"""Defaults of options that are values; the others are explained."""
+
+
+def backend_pages() -> dict[str, Path]:
+    """Return the page of each backend, as the overview's table links it."""
+    text = section(REFERENCE / "overview.md", "Settings")
+    links = re.findall(r"\[`locking\.backends\.[\w.]+\.(\w+)`\]\(([^)]+)\)", text)
+    return {name: REFERENCE / path for name, path in links}
+
+
+def test_every_backend_has_a_page_of_its_own() -> None:
+    """No page serves two backends, and each begins with the backend's dotted path."""
+    pages = backend_pages()
+    assert set(pages) == {path.rpartition(".")[2] for path in backends()}
+    assert len(set(pages.values())) == len(pages)
+    for path in backends():
+        assert f"\n`{path}`: " in TEXT[pages[path.rpartition(".")[2]]], path
+
+
+@pytest.mark.parametrize(("name", "page"), backend_pages().items(), ids=lambda value: str(value))
+def test_a_backend_s_page_is_complete(name: str, page: Path) -> None:
+    """Each page says what the backend promises, needs, costs and can't do, and has its options."""
+    headings = re.findall(r"^## (.+)$", TEXT[page], re.MULTILINE)
+    assert tuple(heading for heading in headings if heading != "Layout") == SECTIONS
+    table = rows(section(page, "Settings"))
+    named = {option for row in table for option in coded(row[0])}
+    assert named == shown_options()[name]
+
+
+@pytest.mark.parametrize(("name", "page"), backend_pages().items(), ids=lambda value: str(value))
+def test_the_defaults_of_a_backend_s_options(name: str, page: Path) -> None:
+    """A default on the page is the code's."""
+    table = {
+        coded(row[0])[0]: default_of(row[1]).strip('"')
+        for row in rows(section(page, "Settings"))
+        if coded(row[0])
+    }
+    expected = DEFAULTS.get(name, DATABASE_DEFAULTS)
+    assert {option: str(expected[option]) for option in expected.keys() & table.keys()} == {
+        option: table[option] for option in expected.keys() & table.keys()
+    }
+
+
+@pytest.mark.parametrize(("name", "page"), backend_pages().items(), ids=lambda value: str(value))
+def test_a_backend_s_page_promises_what_it_can(name: str, page: Path) -> None:
+    """Tokens and the list are promised by the pages of those backends that have them, and by no others."""
+    (backend,) = [import_string(path) for path in backends() if path.endswith(f".{name}")]
+    promise = section(page, "What it promises")
+    assert ("encing tokens" in promise) == bool(backend.supports_fencing)
+    assert ("list of held locks" in promise) == bool(backend.supports_listing)
+
+
+def test_the_backends_that_fence() -> None:
+    """The page on fencing names the backends that issue tokens, and no others."""
+    text = section(LIBRARY / "how-to" / "fencing.md", "Set it up")
+    fencing = {path.rpartition(".")[2] for path in backends() if import_string(path).supports_fencing}
+    assert {name for name in coded(text) if name.endswith("Backend")} == fencing
