@@ -23,7 +23,8 @@ import locking
 from inventory.strategies import STRATEGIES
 from locking import conf, exceptions, get_lock, locked_transaction, signals
 from locking.backends import redlock
-from locking.backends.database import rows as database_rows
+from locking.backends.database import connection_pool
+from locking.backends.database.rows import DEFAULT_TIMEOUT
 from locking.backends.etcd import options as etcd_options
 from locking.backends.redis import topology
 from locking.backends.redlock import RedlockBackend
@@ -526,8 +527,8 @@ SECTIONS = (
 
 DATABASE_DEFAULTS = {
     "using": "default",
-    "timeout": database_rows.DEFAULT_TIMEOUT,
-    "max_connections": database_rows.MAX_CONNECTIONS,
+    "timeout": DEFAULT_TIMEOUT,
+    "max_connections": connection_pool.MAX_CONNECTIONS,
     "session_pooling": False,
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
