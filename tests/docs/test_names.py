@@ -443,11 +443,11 @@ def names_of_tests() -> set[str]:
     return {function.name for function in functions if function.name.startswith("test_")}
 
 
-def test_the_number_of_cures() -> None:
+def test_the_number_of_sound_strategies() -> None:
     """The README and the change log count the ways to sell as they are."""
     sound = sum(strategy.sound for strategy in STRATEGIES.values())
     assert (sound, len(STRATEGIES)) == (23, 32)
-    assert "cures it in twenty-three ways" in TEXT[ROOT / "README.md"]
+    assert "fixes it in twenty-three ways" in TEXT[ROOT / "README.md"]
     assert "thirty-two ways to sell" in TEXT[ROOT / "CHANGELOG.md"]
 
 

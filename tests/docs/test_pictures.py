@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+from orders.models import Order
 from tests import ROOT
 from tests.docs.pages import PAGES
 
@@ -54,3 +55,9 @@ def test_each_screenshot_is_taken() -> None:
 def test_a_page_shows_the_light_screenshot() -> None:
     """A page names the light one: the site puts the dark one beside it, and GitHub shows what is named."""
     assert [page for page in PAGES if "-dark.png" in Path(page).read_text()] == []
+
+
+def test_the_states_of_an_order_are_drawn() -> None:
+    """The picture of an order has each state that an order may have."""
+    drawn = (IMAGES / "order.svg").read_text()
+    assert [state.label for state in Order.State if f">{state.label}<" not in drawn] == []
