@@ -13,12 +13,12 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test check docs bench loadtest matrix release stop clean lock
+.PHONY: help venv migrate demo serve test check docs screenshots bench loadtest matrix release stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
-demo: migrate ## show the oversell, broken and cured, on real servers (about two minutes)
+demo: migrate ## show the oversell, broken and fixed, on real servers (about two minutes)
 	@$(RUN) manage.py seed_demo
 	@$(RUN) manage.py oversell $(RACE)
 
@@ -52,6 +52,9 @@ docs: $(READY) ## build the documentation into build/docs, and its Chinese pages
 	@$(RUN) -m sphinx -q -W -b html docs build/docs
 	@$(RUN) -m sphinx -q -W -b html -D language=zh_CN docs build/docs-zh
 	@echo "build/docs/index.html build/docs-zh/index.html"
+
+screenshots: $(READY) ## take the screenshots of the documentation from the running shop, in light and dark
+	@HOLDFAST_SCREENSHOTS=docs/images $(RUN) -m pytest tests/browser -m screenshots
 
 matrix: $(READY) ## try the wheel on every version of Django, Redis' client, Celery that is supported
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements-release.txt

@@ -111,6 +111,18 @@ def put_in(app: Sphinx, doctree: nodes.document, page: str) -> None:
             image.replace_self(nodes.raw("", frame, format="html"))
 
 
+def follow_mode(app: Sphinx, doctree: nodes.document) -> None:
+    """Show a screenshot in the chosen mode: the page names `x-light.png`, beside which lies `x-dark.png`."""
+    if app.builder.format != "html":
+        return
+    for image in [node for node in doctree.findall(nodes.image) if node["uri"].endswith("-light.png")]:
+        dark = image.deepcopy()
+        dark["uri"] = image["uri"].replace("-light.png", "-dark.png")
+        for shown, mode in ((image, "only-light"), (dark, "only-dark")):
+            shown["classes"].append(mode)
+        image.parent.insert(image.parent.index(image) + 1, dark)
+
+
 REPAIRS = (
     ('<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">'),
     ('<aside class="sidebar-drawer">', '<aside class="sidebar-drawer" aria-label="All pages">'),
@@ -142,5 +154,6 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", split_errors, priority=400)
     app.connect("autodoc-process-docstring", show_types, priority=400)
     app.connect("doctree-read", hide_unset)
+    app.connect("doctree-read", follow_mode, priority=400)  # before Sphinx collects the images
     app.connect("doctree-resolved", put_in)
     app.connect("build-finished", repair)

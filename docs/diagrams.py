@@ -115,16 +115,26 @@ def lease() -> str:
 def order() -> str:
     """The states of an order."""
     shapes = [
-        box(20, 70, 130, "placed", "units are taken", "work"),
-        box(290, 16, 130, "paid", "", "good"),
-        box(290, 80, 130, "cancelled", "units go back"),
-        box(290, 144, 130, "expired", "units go back"),
-        arrow((150, 80), (290, 40), "pay", -8, -6),
-        arrow((150, 92), (290, 98), "cancel", 0, -5),
-        arrow((150, 102), (290, 160), "the window ends", -100, 18),
-        arrow((355, 54), (355, 80), "cancel", 8, 5),
+        box(20, 100, 120, "placed", "units are taken", "work"),
+        box(220, 20, 120, "paid", "", "good"),
+        box(430, 20, 130, "partly shipped", "", "good"),
+        box(660, 20, 120, "shipped", "", "good"),
+        box(660, 110, 120, "returned", "units came back"),
+        box(220, 110, 120, "cancelled", "units go back"),
+        box(220, 190, 120, "expired", "units go back"),
+        arrow((140, 105), (220, 45), "pay", -30, -6),
+        arrow((140, 122), (220, 128), "cancel", -10, -6),
+        arrow((140, 135), (220, 200), "the window ends", -100, 18),
+        arrow((280, 58), (280, 110), "cancel", 8, 5),
+        arrow((340, 39), (430, 39), "ship some", -28, -8),
+        arrow((560, 39), (660, 39), "ship the rest", -40, -8),
+        arrow((720, 58), (720, 110), "take back", 8, 5),
     ]
-    return svg(450, 200, "A placed order is paid, cancelled or expires; a paid one may be cancelled.", shapes)
+    told = (
+        "A placed order is paid, cancelled or expires; a paid one is cancelled or shipped, at once or in"
+        " parts, and may come back."
+    )
+    return svg(800, 250, told, shapes)
 
 
 def stock() -> str:

@@ -96,6 +96,7 @@ def test_shapes_and_borders_have_enough_contrast(open_still):
     in_both_schemes(page, look)
 
 
+@pytest.mark.screenshots
 def test_the_shop_is_accessible(open_page):
     """The shop, with an answer on it, in light and dark."""
     for sku, name, stock in (("mug", "Mug", 40), ("pen", "Pen", 1), ("poster", "Poster", 0)):

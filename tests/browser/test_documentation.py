@@ -77,6 +77,16 @@ def test_pictures_follow_the_mode(site: Path, phone: Page) -> None:
     assert len(seen) == 2
 
 
+def test_screenshots_follow_the_mode(site: Path, phone: Page) -> None:
+    """Of each screenshot only the one of the chosen mode is seen."""
+    phone.goto((site / "library/how-to/held-locks.html").as_uri())
+    for mode in ("light", "dark"):
+        phone.evaluate(f"document.body.dataset.theme = '{mode}'")
+        seen = [image.get_attribute("src") or "" for image in phone.locator(".content img:visible").all()]
+        assert len(seen) == 3
+        assert all(source.endswith(f"-{mode}.png") for source in seen)
+
+
 def test_a_reader_searches(site: Path, phone: Page) -> None:
     """The search finds the page on deadlocks."""
     phone.goto(f"{(site / 'search.html').as_uri()}?q=deadlock")

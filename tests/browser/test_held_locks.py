@@ -1,5 +1,6 @@
 import os
 import re
+import threading
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -7,9 +8,12 @@ import pytest
 from playwright.sync_api import expect
 
 from locking import get_lock, get_read_lock, get_semaphore
+from locking.core.waits import WAITS
 from locking.exceptions import LockLost
 from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.models import LockEvent
+from tests.locking.support.helpers import take_from
+from tests.support.processes import until
 
 LIST = "/admin/locking/heldlock/"
 SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")
@@ -38,6 +42,25 @@ def held(monkeypatch):
             lease.release()
         except LockLost:
             continue  # broken by the test, or ended
+
+
+@pytest.fixture
+def awaited(held, monkeypatch):
+    """A thread that waits for `order:42`, and has published that it does."""
+    monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.0)
+    waiter = threading.Thread(target=waits_for, args=("order:42",), name="worker-7")
+    waiter.start()
+    until(lambda: WAITS, "a waiter")
+    HeartbeatPublisher().beat()
+    yield
+    assert take_from("order:42", owner=held[0].owner)
+    waiter.join()
+
+
+def waits_for(name):
+    """Wait for a lock, and release it as soon as it is granted."""
+    with get_lock(name, wait=60):
+        pass
 
 
 @pytest.fixture
@@ -193,9 +216,10 @@ def test_a_strict_content_security_policy_has_nothing_to_forbid(open_list, held)
         expect(row(page, "late")).to_be_visible()
 
 
+@pytest.mark.screenshots
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark(open_list, held, scheme):
-    """The list follows the reader's colour scheme; HOLDFAST_SCREENSHOTS=folder takes the docs' pictures."""
+def test_light_and_dark(open_list, held, awaited, scheme):
+    """The list follows the reader's color scheme."""
     page = open_list(color_scheme=scheme, viewport={"width": 1700, "height": 620})
     expect(row(page, "order:42")).to_be_visible()
     background = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")

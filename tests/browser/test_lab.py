@@ -141,7 +141,8 @@ def test_break_the_fix_keeps_the_progress_in_view(open_lab):
     expect(page.locator("#left .headline")).to_be_in_viewport()
 
 
-@pytest.mark.skipif(not SHOTS, reason="makes the docs' pictures: HOLDFAST_SCREENSHOTS=docs/images")
+@pytest.mark.screenshots
+@pytest.mark.skipif(not SHOTS, reason="takes screenshots of the docs: make screenshots")
 def test_the_pictures_of_the_docs(open_lab):
     """What everybody sees first: forty of ten, and the fix beside it."""
     page = open_lab("/lab/", viewport={"width": 1280, "height": 900})
@@ -502,6 +503,7 @@ def test_undo_is_not_taken_by_the_session_before(open_lab):
     assert sessions.said == [("old", "A"), ("old", "A"), ("old", "stop"), ("new", "A")]
 
 
+@pytest.mark.screenshots
 def test_a_sound_strategy_says_for_whom_a_buyer_waits(open_lab):
     """With the row locked B waits for A, and the page says so; a session can be begun again."""
     page = open_lab(f"{SMALL}&strategy=row_lock", viewport={"width": 1280, "height": 900})

@@ -37,11 +37,11 @@ UNCHECKED = {
     ): "a line of crontab",
     ("docs/library/reference/backends/etcd.md", "LOCKING = {"): "needs etcd; the backend's tests start one",
     (
-        "docs/library/reference/backends/etcd.md",
+        "docs/library/how-to/etcd.md",
         '"LOCATION": ["https://etcd1:2379", "https://etcd2:',
     ): "a part of a setting",
     (
-        "docs/library/reference/backends/etcd.md",
+        "docs/library/how-to/etcd.md",
         "etcdctl user add shop && etcdctl role add locks &&",
     ): "needs etcd; the backend's tests do the same",
     (
@@ -49,12 +49,12 @@ UNCHECKED = {
         "LOCKING = {",
     ): "needs ZooKeeper; the backend's tests start one",
     (
-        "docs/library/reference/backends/zookeeper.md",
+        "docs/library/how-to/zookeeper.md",
         '"LOCATION": "zk1:2281,zk2:2281,zk3:2281/locks",',
     ): "a part of a setting",
-    ("docs/library/reference/backends/zookeeper.md", "secureClientPort=2281"): "a file of ZooKeeper's",
+    ("docs/library/how-to/zookeeper.md", "secureClientPort=2281"): "a file of ZooKeeper's",
     (
-        "docs/library/reference/backends/zookeeper.md",
+        "docs/library/how-to/zookeeper.md",
         "from kazoo.security import make_acl",
     ): "needs SASL on the server",
     (

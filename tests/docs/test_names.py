@@ -22,6 +22,9 @@ from django.utils.module_loading import import_string
 import locking
 from inventory.strategies import STRATEGIES
 from locking import conf, exceptions, get_lock, locked_transaction, signals
+from locking.backends import redlock
+from locking.backends.database import connection_pool
+from locking.backends.database.rows import DEFAULT_TIMEOUT
 from locking.backends.etcd import options as etcd_options
 from locking.backends.redis import topology
 from locking.backends.redlock import RedlockBackend
@@ -296,27 +299,6 @@ def test_the_keys_of_the_metrics_setting() -> None:
         assert all(key in TEXT[page] for key in groups.DEFAULTS)
 
 
-def environment_variables() -> set[str]:
-    """Return what the demo's settings read from the environment."""
-    text = (ROOT / "config" / "settings.py").read_text()
-    read = set(re.findall(r"env\.\w+\(\s*\"([A-Z_]+)\"", text)) | set(
-        re.findall(r"env\.\w+\(\"([A-Z_]+)\"", text)
-    )
-    from config import coordination
-
-    return (
-        read
-        | {"DATABASE_URL"}
-        | {value for name, value in vars(coordination).items() if name in ("ZOOKEEPER", "ETCD", "REDLOCK")}
-    )
-
-
-def test_the_environment_of_the_shop() -> None:
-    """Each variable that the demo reads is on its page of settings, and no other."""
-    named = {name for row in rows(TEXT[SHOP / "reference" / "settings.md"]) for name in coded(row[0])}
-    assert named == environment_variables()
-
-
 def test_the_requests_of_the_shop() -> None:
     """The HTTP reference has each request of the OpenAPI document, and no other but the document itself."""
     page = SHOP / "reference" / "http.md"
@@ -461,11 +443,11 @@ def names_of_tests() -> set[str]:
     return {function.name for function in functions if function.name.startswith("test_")}
 
 
-def test_the_number_of_cures() -> None:
+def test_the_number_of_sound_strategies() -> None:
     """The README and the change log count the ways to sell as they are."""
     sound = sum(strategy.sound for strategy in STRATEGIES.values())
     assert (sound, len(STRATEGIES)) == (23, 32)
-    assert "cures it in twenty-three ways" in TEXT[ROOT / "README.md"]
+    assert "fixes it in twenty-three ways" in TEXT[ROOT / "README.md"]
     assert "thirty-two ways to sell" in TEXT[ROOT / "CHANGELOG.md"]
 
 
@@ -508,7 +490,14 @@ def test_the_options_that_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["DatabaseBackend", "AdvisoryLockBackend", "TransactionLockBackend", "RowLockBackend"]
+    "name",
+    [
+        "DatabaseBackend",
+        "AdvisoryLockBackend",
+        "MySQLLockBackend",
+        "TransactionLockBackend",
+        "RowLockBackend",
+    ],
 )
 def test_the_options_that_are_refused(name: str) -> None:
     """An unknown option is refused with a list of those that there are: the page has just these."""
@@ -522,3 +511,89 @@ def test_the_options_of_redlock() -> None:
     """What the docstring of the class explains is what the page lists."""
     explained = re.findall(r"^    (\w+): ", inspect.getdoc(RedlockBackend) or "", re.MULTILINE)
     assert shown_options()["RedlockBackend"] == set(explained)
+
+
+# --- pages of the backends --------------------------------------------------------------------------------
+
+SECTIONS = (
+    "What it promises",
+    "What it needs",
+    "Settings",
+    "When something fails",
+    "What it costs",
+    "Limits",
+)
+"""What a reader finds on the page of every backend, in this order."""
+
+DATABASE_DEFAULTS = {
+    "using": "default",
+    "timeout": DEFAULT_TIMEOUT,
+    "max_connections": connection_pool.MAX_CONNECTIONS,
+    "session_pooling": False,
+}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "RedisBackend": {"wait_timeout_ms": topology.DEFAULT_ACK_TIMEOUT_MS},
+    "RedlockBackend": {"node_timeout": redlock.DEFAULT_NODE_TIMEOUT, "restart_delay": 0},
+    "ZooKeeperBackend": {
+        "session_timeout": zookeeper_options.SESSION_TIMEOUT,
+        "timeout": zookeeper_options.TIMEOUT,
+    },
+    "EtcdBackend": {"prefix": etcd_options.PREFIX, "timeout": etcd_options.TIMEOUT},
+}
+"""Defaults of options that are values; the others are explained."""
+
+
+def backend_pages() -> dict[str, Path]:
+    """Return the page of each backend, as the overview's table links it."""
+    text = section(REFERENCE / "overview.md", "Settings")
+    links = re.findall(r"\[`locking\.backends\.[\w.]+\.(\w+)`\]\(([^)]+)\)", text)
+    return {name: REFERENCE / path for name, path in links}
+
+
+def test_every_backend_has_a_page_of_its_own() -> None:
+    """No page serves two backends, and each begins with the backend's dotted path."""
+    pages = backend_pages()
+    assert set(pages) == {path.rpartition(".")[2] for path in backends()}
+    assert len(set(pages.values())) == len(pages)
+    for path in backends():
+        assert f"\n`{path}`: " in TEXT[pages[path.rpartition(".")[2]]], path
+
+
+@pytest.mark.parametrize(("name", "page"), backend_pages().items(), ids=lambda value: str(value))
+def test_a_backend_s_page_is_complete(name: str, page: Path) -> None:
+    """Each page says what the backend promises, needs, costs and can't do, and has its options."""
+    headings = re.findall(r"^## (.+)$", TEXT[page], re.MULTILINE)
+    assert tuple(heading for heading in headings if heading != "Layout") == SECTIONS
+    table = rows(section(page, "Settings"))
+    named = {option for row in table for option in coded(row[0])}
+    assert named == shown_options()[name]
+
+
+@pytest.mark.parametrize(("name", "page"), backend_pages().items(), ids=lambda value: str(value))
+def test_the_defaults_of_a_backend_s_options(name: str, page: Path) -> None:
+    """A default on the page is the code's."""
+    table = {
+        coded(row[0])[0]: default_of(row[1]).strip('"')
+        for row in rows(section(page, "Settings"))
+        if coded(row[0])
+    }
+    expected = DEFAULTS.get(name, DATABASE_DEFAULTS)
+    assert {option: str(expected[option]) for option in expected.keys() & table.keys()} == {
+        option: table[option] for option in expected.keys() & table.keys()
+    }
+
+
+@pytest.mark.parametrize(("name", "page"), backend_pages().items(), ids=lambda value: str(value))
+def test_a_backend_s_page_promises_what_it_can(name: str, page: Path) -> None:
+    """Tokens and the list are promised by the pages of those backends that have them, and by no others."""
+    (backend,) = [import_string(path) for path in backends() if path.endswith(f".{name}")]
+    promise = section(page, "What it promises")
+    assert ("encing tokens" in promise) == bool(backend.supports_fencing)
+    assert ("list of held locks" in promise) == bool(backend.supports_listing)
+
+
+def test_the_backends_that_fence() -> None:
+    """The page on fencing names the backends that issue tokens, and no others."""
+    text = section(LIBRARY / "how-to" / "fencing.md", "Set it up")
+    fencing = {path.rpartition(".")[2] for path in backends() if import_string(path).supports_fencing}
+    assert {name for name in coded(text) if name.endswith("Backend")} == fencing
