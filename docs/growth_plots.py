@@ -148,7 +148,10 @@ def _predicted(data: Mapping[str, Any]) -> str:
         for row in rows
     ]
     return bars(
-        "A model, not measured: most orders per second by `combined`, and what binds", values, ours="one"
+        "A model, not measured: most orders per second by `combined`, and what binds",
+        values,
+        ours="one",
+        wide=160,
     )
 
 
