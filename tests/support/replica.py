@@ -47,7 +47,7 @@ class Replica:
     def ask(self, question: str) -> Any:
         """Return the first column of the answer's first row."""
         with self._primary.connect(self._primary.name, port=PORT, autocommit=True) as connection:
-            return (connection.execute(psycopg.sql.SQL(question)).fetchone() or (None,))[0]  # type: ignore[arg-type]
+            return (connection.execute(psycopg.sql.SQL(question)).fetchone() or (None,))[0]
 
     @contextmanager
     def halted(self) -> Iterator[None]:
