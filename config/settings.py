@@ -4,7 +4,7 @@ DATABASE_URL, REDIS_URL     servers to use; unset: private ones are started (see
 DEBUG                       default true, because this is a demo that runs on the reader's own machine
 SECRET_KEY                  required when DEBUG is false
 ALLOWED_HOSTS               comma-separated
-REDIS_CLUSTER               true when REDIS_URL names a node of a Redis Cluster; for the stock in Redis
+REDIS_CLUSTER               true when REDIS_URL names a node of a Redis Cluster
 ZOOKEEPER_HOSTS             zk1:2181,zk2:2181/locks: a lock alias `zookeeper`, and its strategy
 ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its strategy
 REDLOCK_URLS                redis://a,redis://b,redis://c: a lock alias `redlock`, and its strategy
@@ -140,10 +140,14 @@ CACHES = {
     },
 }
 
+REDIS_CLUSTER = env.bool("REDIS_CLUSTER", default=False)
+# A cache's client would ask the one node for every key; the lock backend finds the others by itself.
+LOCK_SERVER: dict[str, Any] = {"LOCATION": [REDIS_URL]} if REDIS_CLUSTER else {"CACHE": "default"}
+
 LOCKING: dict[str, dict[str, Any]] = {
     "default": {
         "BACKEND": "locking.backends.redis.RedisBackend",
-        "CACHE": "default",
+        **LOCK_SERVER,
         "TTL": None,  # kept alive by the watchdog
         "WAIT": 5.0,
         "KEY_PREFIX": "",
@@ -161,7 +165,6 @@ for entry in LOCKING.values():
 if "LOCKING_RUNTIME_DIR" in env:
     LOCKING_RUNTIME_DIR = env.str("LOCKING_RUNTIME_DIR") or None
 
-REDIS_CLUSTER = env.bool("REDIS_CLUSTER", default=False)
 CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
 
 # Whether a product's own `strategy` counts: it costs a query a checkout.

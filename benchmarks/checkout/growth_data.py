@@ -96,12 +96,12 @@ def _predictions(
 ) -> list[dict[str, object]]:
     one = {
         peer: demand._replace(row=_row_seconds(peer, laws, commit))
-        for peer, demand in _demands(records, f"{CROWD} buyers").items()
+        for peer, demand in _demands(records, "buyers", CROWD).items()
         if peer in laws
     }
     return [
         *predictions(one, one_product=True),
-        *predictions(_demands(records, f"{MANY} products"), one_product=False),
+        *predictions(_demands(records, "products", MANY), one_product=False),
     ]
 
 
@@ -112,8 +112,11 @@ def _row_seconds(peer: str, laws: dict[str, dict[str, Any]], commit: dict[str, A
     return float(laws[peer]["each"])
 
 
-def _demands(records: Sequence[Record], case: str) -> dict[str, Demand]:
-    mine = [record for record in records if record["case"] == case and COSTS[0] in record]
+def _demands(records: Sequence[Record], axis: str, wanted: int) -> dict[str, Demand]:
+    """Return by strategy what an order costs at the measured size that is nearest to the one wanted."""
+    known = [record for record in records if record["axis"] == axis and COSTS[0] in record]
+    nearest = min((record["size"] for record in known), key=lambda size: abs(size - wanted), default=0)
+    mine = [record for record in known if record["size"] == nearest]
     return {
         peer: Demand(*(median(r[cost] for r in mine if r["peer"] == peer) / 1e6 for cost in COSTS))
         for peer in sorted({record["peer"] for record in mine})
