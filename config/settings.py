@@ -4,7 +4,7 @@ DATABASE_URL, REDIS_URL     servers to use; unset: private ones are started (see
 DEBUG                       default true, because this is a demo that runs on the reader's own machine
 SECRET_KEY                  required when DEBUG is false
 ALLOWED_HOSTS               comma-separated
-REDIS_CLUSTER               true when REDIS_URL names a node of a Redis Cluster; for the stock in Redis
+REDIS_CLUSTER               true when REDIS_URL names a node of a Redis Cluster
 ZOOKEEPER_HOSTS             zk1:2181,zk2:2181/locks: a lock alias `zookeeper`, and its strategy
 ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its strategy
 REDLOCK_URLS                redis://a,redis://b,redis://c: a lock alias `redlock`, and its strategy
@@ -15,6 +15,8 @@ METRICS                     true: Prometheus' page at /metrics, for a network th
 CONN_MAX_AGE                seconds for which each thread keeps its connection to the database; default 0
 PREPARE_THRESHOLD           runs on a connection after which PostgreSQL remembers a statement of the checkout;
                             default 3; 0 = never, for poolers that share connections between transactions
+DATABASE_DIRECT_URL         the same database past a pooler, for LISTEN; unset: DATABASE_URL
+DATABASE_REPLICA_URL        a streaming replica, from which products are shown; unset: DATABASE_URL
 """
 
 import os
@@ -93,9 +95,9 @@ TEMPLATES = [
 ]
 
 
-def named_database() -> dict[str, Any]:
-    """What DATABASE_URL says; the folder of a Unix socket may be written as its host, %2Flike%2Fthis."""
-    database: dict[str, Any] = env.db("DATABASE_URL")
+def named_database(variable: str = "DATABASE_URL") -> dict[str, Any]:
+    """What the variable says; the folder of a Unix socket may be written as its host, %2Flike%2Fthis."""
+    database: dict[str, Any] = env.db(variable)
     return database | {"HOST": unquote(database.get("HOST") or "")}
 
 
@@ -106,19 +108,28 @@ try:
 except embedded.EmbeddedError as error:
     raise SystemExit(f"holdfast: {error}") from None
 
+DATABASES = {"default": DATABASE}
+# Nothing is written through these two, and no stock is decided by what they say.
+OTHER_WAYS = {"direct": "DATABASE_DIRECT_URL", "replica": "DATABASE_REPLICA_URL"}
+for alias, variable in OTHER_WAYS.items():
+    if variable in env:
+        DATABASES[alias] = named_database(variable) | {"TEST": {"MIRROR": "default"}}
+LISTEN_DATABASE = "direct" if "direct" in DATABASES else "default"
+PRODUCTS_DATABASE = "replica" if "replica" in DATABASES else "default"
+
 # `make serve` keeps the connections of the server's threads. A pool would let requests wait in the queue for
 # a database that is down and ask it at ever longer intervals; a thread is refused at once, and back at once.
 # A connection that died while its thread slept is found out before a request uses it: after that nobody could
 # say what came of the order.
-DATABASE.setdefault("CONN_MAX_AGE", env.int("CONN_MAX_AGE", default=0))
-DATABASE.setdefault("CONN_HEALTH_CHECKS", True)
+for database in DATABASES.values():
+    database.setdefault("CONN_MAX_AGE", env.int("CONN_MAX_AGE", default=0))
+    database.setdefault("CONN_HEALTH_CHECKS", True)
 
 # psycopg's own; Django turns it off unless it is named.
 DATABASE.setdefault("OPTIONS", {}).setdefault(
     "prepare_threshold", env.int("PREPARE_THRESHOLD", default=3) or None
 )
 
-DATABASES = {"default": DATABASE}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CACHES = {
@@ -129,10 +140,14 @@ CACHES = {
     },
 }
 
+REDIS_CLUSTER = env.bool("REDIS_CLUSTER", default=False)
+# A cache's client would ask the one node for every key; the lock backend finds the others by itself.
+LOCK_SERVER: dict[str, Any] = {"LOCATION": [REDIS_URL]} if REDIS_CLUSTER else {"CACHE": "default"}
+
 LOCKING: dict[str, dict[str, Any]] = {
     "default": {
         "BACKEND": "locking.backends.redis.RedisBackend",
-        "CACHE": "default",
+        **LOCK_SERVER,
         "TTL": None,  # kept alive by the watchdog
         "WAIT": 5.0,
         "KEY_PREFIX": "",
@@ -150,7 +165,6 @@ for entry in LOCKING.values():
 if "LOCKING_RUNTIME_DIR" in env:
     LOCKING_RUNTIME_DIR = env.str("LOCKING_RUNTIME_DIR") or None
 
-REDIS_CLUSTER = env.bool("REDIS_CLUSTER", default=False)
 CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
 
 # Whether a product's own `strategy` counts: it costs a query a checkout.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from charts import CHARTS
 from diagrams import DIAGRAMS
+from growth_plots import pictures as plots
 from shapes import box, svg, words
 
 DOCS = Path(__file__).parent
@@ -22,6 +23,13 @@ def pictures() -> dict[str, str]:
         "architecture-floors.svg": _floors(FLOOR.findall(there)),
         "architecture-way.svg": _way(CALL.findall(there), CALL.findall(back)),
         **{name: draw() for name, draw in (DIAGRAMS | CHARTS).items()},
+    }
+
+
+def drawings() -> dict[Path, str]:
+    """Return the SVG of each picture and plot by its file."""
+    return {DOCS / "images" / name: drawing for name, drawing in pictures().items()} | {
+        DOCS / "plots" / name: drawing for name, drawing in plots().items()
     }
 
 
@@ -46,5 +54,5 @@ def _way(there: list[tuple[str, str]], back: list[tuple[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    for name, picture in pictures().items():
-        (DOCS / "images" / name).write_text(picture)
+    for path, drawing in drawings().items():
+        path.write_text(drawing)

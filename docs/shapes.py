@@ -108,12 +108,12 @@ class Bar(NamedTuple):
     shown: str
 
 
-def bars(title: str, values: Sequence[Bar], *, ours: str) -> str:
+def bars(title: str, values: Sequence[Bar], *, ours: str, wide: int = 300) -> str:
     """Return a bar for each value, those whose name has `ours` in their own color; longer is more."""
     most = max(bar.value for bar in values)
     shapes = [words(16, 24, title, "head")]
     for number, bar in enumerate(values):
-        y, width = 40 + 30 * number, max(2.0, 300 * bar.value / most)
+        y, width = 40 + 30 * number, max(2.0, wide * bar.value / most)
         kind = "work" if ours in bar.name else ""
         shapes.append(words(16, y + 15, bar.name))
         shapes.append(f'<rect class="{kind}" x="300" y="{y}" width="{width:.1f}" height="20" rx="2"/>')

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import connections
 
 from inventory.domain import Line, Shortage
 from inventory.models import LAB_PREFIX
@@ -153,8 +153,11 @@ class SoldOutMemory:
 
 @contextmanager
 def listening() -> Iterator[Any]:
-    """Give the block a connection of its own, in autocommit, that hears of stock that comes back."""
-    wrapper = connections[DEFAULT_DB_ALIAS].copy()
+    """Give the block a connection of its own, in autocommit, that hears of stock that comes back.
+
+    A pooler that shares connections between transactions doesn't pass announcements on: hence the setting.
+    """
+    wrapper = connections[settings.LISTEN_DATABASE].copy()
     wrapper.connect()
     try:
         wrapper.connection.execute("LISTEN inventory_stock")

@@ -27,13 +27,15 @@ PAGE = 100
 def products_for_sale(after: str = "") -> QuerySet[Any]:
     """Return a page of products in the order of their SKUs, without those of the oversell lab.
 
-    Each has `on_hand_in_all` and `available_in_all`, which count the units in segments.
+    Each has `on_hand_in_all` and `available_in_all`, which count the units in segments. They are for showing:
+    with a replica they may be some moments old, and only the checkout decides.
 
     Args:
         after: the last SKU of the page before; empty for the first page.
     """
     # Filtered by SKU rather than cut by offset: a page stays the same while products come and go before it.
-    products = Product.objects.filter(sku__gt=after, active=True).exclude(sku__startswith=LAB_PREFIX)
+    products = Product.objects.using(settings.PRODUCTS_DATABASE).filter(sku__gt=after, active=True)
+    products = products.exclude(sku__startswith=LAB_PREFIX)
     return in_all(products).order_by("sku")[:PAGE]
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
@@ -17,15 +19,18 @@ import django
 from rich.console import Console
 
 from benchmarks.checkout import growth, quick, rounds
+from benchmarks.checkout.growth_data import summarize
 from benchmarks.checkout.plots import draw
 from benchmarks.checkout.room import open_servers
 from benchmarks.checkout.tables import show
 from benchmarks.checkout.targets import FAULTS, judge
-from benchmarks.circumstances import describe_machine
+from benchmarks.circumstances import ROOT, describe_machine
 from benchmarks.console import open_console
 from tests.load.servers import Servers
 
 PARTS = ("rounds", "growth")
+DRAW = (sys.executable, str(ROOT / "docs" / "growth_plots.py"))
+"""Draws the plots of the data in a folder; without matplotlib, readable in light and in dark."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,11 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets = quick.judge(results) if options.quick else judge(results)
     results["targets"] = [{**asdict(target), "verdict": target.verdict} for target in targets]
     results["faults"] = _faults(results)
+    if "growth" in results:
+        results["model"] = summarize(results["growth"], results["circumstances"])
     show(console, results)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.plots:
-        draw(results, options.plots)
+        _draw(results, options.plots)
     return 1 if results["faults"] else 0
 
 
@@ -61,11 +68,26 @@ def _measure(servers: Servers, console: Console, options: argparse.Namespace) ->
     with console.status("starting") as status:
         if "rounds" in options.only:
             results["rounds"] = rounds.measure(servers, rounds.FULL, options.strategy, status.update)
-        if "growth" in options.only:
-            results["growth"] = growth.measure(
-                servers, 1.0, options.strategy, status.update, axes=options.axis, rounds=options.rounds
-            )
+    if "growth" in options.only:
+        results |= _grow(servers, partial(console.print, highlight=False), options)
     return results
+
+
+def _grow(servers: Servers, say: Callable[[str], None], options: argparse.Namespace) -> dict[str, Any]:
+    sizes = {axis: growth.SIZES[axis][:: options.every] for axis in options.axis}
+    subject = growth.Growth(servers, options.seconds, options.strategy or growth.DRAWN, say, sizes)
+    records = subject.measure(options.rounds, options.minutes)
+    for case in growth.missing(records, sizes):
+        say(f"not measured, because {options.minutes:g} minutes were over: {case}")
+    return {"growth": records}
+
+
+def _draw(results: dict[str, Any], folder: Path) -> None:
+    """Write the plots; those of growth are drawn from the data, which is written beside them."""
+    draw(results, folder)
+    if "model" in results:
+        (folder / "growth.json").write_text(json.dumps(results["model"], indent=1, ensure_ascii=False) + "\n")
+        subprocess.run([*DRAW, str(folder)], check=True)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -75,7 +97,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--axis", choices=growth.AXES, nargs="+", default=growth.AXES, help="what grows (default: all)"
     )
-    parser.add_argument("--rounds", type=int, default=2, help="how often growth is measured (default 2)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="how often growth is measured at most (default 5)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=11.0, help="after which growth begins no further run (default 11)"
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each run of growth (default 1)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="growth: every Nth size only")
     parser.add_argument(
         "--strategy", nargs="+", metavar="NAME", help="these strategies (default: every sound one)"
     )
@@ -84,7 +113,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.quick and (options.plots or options.strategy):
         parser.error("--quick measures the targets only; leave it out to choose strategies or draw plots")
-    if options.plots and not find_spec("matplotlib"):
+    if options.plots and "rounds" in options.only and not find_spec("matplotlib"):
         parser.error("--plots needs matplotlib: .venv/bin/pip install -r requirements-bench.txt")
     return options
 

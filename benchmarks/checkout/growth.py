@@ -1,26 +1,45 @@
-"""How the cost of a checkout grows with the buyers, the products and the segments of a stock."""
+"""How a checkout grows: with buyers, products, segments of a stock, web processes, and orders per commit."""
 
 from __future__ import annotations
 
+import math
+import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from benchmarks.checkout.room import Room, open_room
 from benchmarks.checkout.subjects import FOR_UPDATE, SEGMENTS, VIEWS, Subject, segmented, strategies
+from benchmarks.checkout.targets import FAULTS
 from tests.load.servers import Servers
 
-BUYERS = (1, 4, 16, 64, 256)
+BUYERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 PRODUCTS = (1, 10, 100, 1000)
+WORKERS = (1, 2, 3, 4)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CROWD = 32
+SHAPE = (2, 16)  # web processes and threads where they aren't what grows
 FLUSH_MS = 50
-SLOW_DISK = f"segments, {FLUSH_MS} ms a flush"
-SIZES = {"buyers": BUYERS, "products": PRODUCTS, "segments": SEGMENTS, SLOW_DISK: SEGMENTS}
+SLOW_DISK = f"segments, {FLUSH_MS} ms per flush"
+PER_COMMIT = "orders per commit"
+SIZES: dict[str, Sequence[int]] = {
+    "buyers": BUYERS,
+    "products": PRODUCTS,
+    "segments": SEGMENTS,
+    SLOW_DISK: SEGMENTS,
+    "workers": WORKERS,
+    PER_COMMIT: BATCHES,
+}
 AXES = tuple(SIZES)
+OF_EACH_STRATEGY = {"buyers": (1, 4, 16, 64, 256), "products": PRODUCTS, "segments": SEGMENTS}
+"""What `make loadtest` measures of every strategy."""
 BASE = next(view for view in VIEWS if view.name == FOR_UPDATE)
 PLAIN = ("row_lock", "conditional_update", "redis_lock")
 """What segments are compared with: one row, with a queue at the row, or in Redis."""
+DRAWN = ("combined", *PLAIN, "segmented_rows")
+"""The strategies that a plot has room for: the best, the queues, and the divided queue."""
 
 
 class Step(NamedTuple):
@@ -37,63 +56,139 @@ class Step(NamedTuple):
     products: int = 1
 
 
-def measure(
-    servers: Servers,
-    seconds: float,
-    only: Sequence[str] | None,
-    progress: Callable[[str], None],
-    *,
-    axes: Sequence[str] = AXES,
-    rounds: int = 1,
-) -> list[dict[str, Any]]:
-    """Return a record for each round, subject and size; `axis` says what grows, `size` how far.
+class Growth:
+    """What is to be measured, and how it is told.
 
     Args:
         servers: with the shop's tables.
         seconds: of each run.
         only: these strategies; None for every sound one.
-        progress: told what is measured next.
-        axes: what is to grow, of `AXES`.
-        rounds: how often all is measured, each time in a new random order.
+        say: is told a line about each run as soon as it is over.
+        sizes: by axis; those of `SIZES`, or some of them.
     """
-    with open_room(servers, 2, 16) as room:
-        return [
-            record | {"round": number}
-            for number in range(rounds)
-            for axis in axes
-            for record in _grown(room, axis, seconds, only, progress)
-        ]
+
+    def __init__(
+        self,
+        servers: Servers,
+        seconds: float,
+        only: Sequence[str] | None,
+        say: Callable[[str], None],
+        sizes: Mapping[str, Sequence[int]] = SIZES,
+    ) -> None:
+        self.servers, self.seconds, self.only, self.say, self.sizes = servers, seconds, only, say, sizes
+        self.ends = math.inf
+
+    def measure(self, rounds: int = 1, minutes: float = math.inf) -> list[dict[str, Any]]:
+        """Return a record for each round, subject and size; `axis` says what grows, `size` how far.
+
+        Args:
+            rounds: how often all is measured, each time in a new random order.
+            minutes: after which no further run is begun.
+        """
+        self.ends = time.monotonic() + minutes * 60
+        with open_room(self.servers, *SHAPE) as room:
+            return [record for number in range(rounds) for record in self._round(room, number)]
+
+    def _round(self, room: Room, number: int) -> Iterator[dict[str, Any]]:
+        for axis in random.sample(list(self.sizes), len(self.sizes)):
+            for record in self._grown(room, axis):
+                yield record | {"round": number}
+
+    def _grown(self, room: Room, axis: str) -> Iterator[dict[str, Any]]:
+        if axis == PER_COMMIT:
+            yield from self._batches(room)
+        elif axis == "workers":
+            yield from self._workers(room)
+        else:
+            with room.slow_flushes(FLUSH_MS) if axis == SLOW_DISK else nullcontext():
+                yield from self._runs(room, axis, list(_steps(axis, self.only, self.sizes[axis])))
+
+    def _workers(self, room: Room) -> Iterator[dict[str, Any]]:
+        for workers in self._in_time(self.sizes["workers"]):
+            steps = list(_steps("workers", self.only, [workers]))
+            served = nullcontext(room) if workers == SHAPE[0] else open_room(self.servers, workers, SHAPE[1])
+            with served as shop:
+                self._warm_up(shop, steps)
+                yield from self._runs(shop, "workers", steps)
+
+    def _warm_up(self, room: Room, steps: Sequence[Step]) -> None:
+        """Let each thread open its connections; a run begins with a short one of its own everywhere else."""
+        for step in steps:
+            room.run(step.subject, buyers=CROWD, seconds=min(0.3, self.seconds))
+
+    def _runs(self, room: Room, axis: str, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
+        for step in self._in_time(steps):
+            figures = room.run(step.subject, buyers=step.buyers, seconds=self.seconds, products=step.products)
+            figures |= {"peer": step.peer, "exact": step.subject.exact}
+            yield from self._told(figures, axis, step.sizes)
+
+    def _batches(self, room: Room) -> Iterator[dict[str, Any]]:
+        from benchmarks.checkout import batches
+
+        for size in self._in_time(self.sizes[PER_COMMIT]):
+            figures = batches.measure(room, size, self.seconds)
+            yield from self._told(figures | {"peer": "combined", "exact": True}, PER_COMMIT, [size])
+
+    def _in_time(self, all_of_them: Sequence[Any]) -> Iterator[Any]:
+        """Yield them in random order, until the time is over."""
+        for each in random.sample(all_of_them, len(all_of_them)):
+            if time.monotonic() >= self.ends:
+                return
+            yield each
+
+    def _told(self, figures: dict[str, Any], axis: str, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+        figures |= {"axis": axis, "load": os.getloadavg()[0], "errors": _errors(figures)}
+        self.say(line_of(figures, sizes))
+        for size in sizes:
+            yield figures | {"size": size, "case": f"{size} {axis}", "run": sizes[0]}
 
 
-def _grown(
-    room: Room, axis: str, seconds: float, only: Sequence[str] | None, progress: Callable[[str], None]
-) -> Iterator[dict[str, Any]]:
-    steps = list(_steps(axis, only))
-    with room.slow_flushes(FLUSH_MS) if axis == SLOW_DISK else nullcontext():
-        for step in random.sample(steps, len(steps)):
-            progress(f"{step.subject.name}, {step.buyers} buyers, {step.products} products ({axis})")
-            figures = room.run(step.subject, buyers=step.buyers, seconds=seconds, products=step.products)
-            for size in step.sizes:
-                yield figures | {
-                    "peer": step.peer,
-                    "exact": step.subject.exact,
-                    "axis": axis,
-                    "size": size,
-                    "case": f"{size} {axis}",
-                }
+def measure(
+    servers: Servers, seconds: float, only: Sequence[str] | None, progress: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Return what `make loadtest` shows of the growth of each strategy; see `Growth`."""
+    return Growth(servers, seconds, only, progress, OF_EACH_STRATEGY).measure()
 
 
-def _steps(axis: str, only: Sequence[str] | None) -> Iterator[Step]:
+def line_of(record: dict[str, Any], sizes: Sequence[int]) -> str:
+    """Return a run's figures for the reader who waits for the last of them."""
+    size = str(sizes[0]) if len(sizes) == 1 else "any"
+    faults = "  ".join(f"{name} {record[name]}" for name in ("errors", *FAULTS))
+    p99 = f"p99 {record['p99_ms']:>6.0f} ms  " if "p99_ms" in record else ""
+    return (
+        f"{record['axis']:<24}{size:>5}  {record['peer']:<24}{record['answers_per_second']:>7.0f}/s  {p99}"
+        f"{faults}  load {record['load']:.1f}"
+    )
+
+
+def missing(records: Sequence[dict[str, Any]], sizes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return the sizes of each axis of which nothing was measured, for want of time."""
+    measured = {record["case"] for record in records}
+    return [f"{n} {axis}" for axis, each in sizes.items() for n in each if f"{n} {axis}" not in measured]
+
+
+def _errors(figures: dict[str, Any]) -> int:
+    """Return how many answers weren't an order; nothing here is ever sold out."""
+    answers: dict[str, int] = figures["statuses"]
+    return int(figures["unanswered"]) + sum(n for status, n in answers.items() if status != "201")
+
+
+def _steps(axis: str, only: Sequence[str] | None, sizes: Sequence[int]) -> Iterator[Step]:
     named = {subject.name: subject for subject in strategies() if only is None or subject.name in only}
-    if axis in ("buyers", "products"):
+    if not axis.startswith("segments"):
         for subject in (BASE, *named.values()):
-            for size in SIZES[axis]:
-                buyers, products = (size, 1) if axis == "buyers" else (CROWD, size)
-                yield Step(subject, subject.name, [size], buyers, products)
+            for size in sizes:
+                yield Step(
+                    subject,
+                    subject.name,
+                    [size],
+                    size if axis == "buyers" else CROWD,
+                    size if axis == "products" else 1,
+                )
         return
     for name in PLAIN:
         if name in named:
-            yield Step(named[name], name, SEGMENTS)
+            yield Step(named[name], name, sizes)
     for name, variants in segmented().items():
         if name in named:
-            yield from (Step(variants[segments], name, [segments]) for segments in SEGMENTS)
+            yield from (Step(variants[segments], name, [segments]) for segments in sizes)

@@ -132,13 +132,17 @@ class Room:
     def _faults(self, subject: Subject, burst: Burst, skus: list[str], stocked: int) -> dict[str, Any]:
         if not subject.sells:
             return {"oversold": 0, "unaccounted": 0, "lost": 0, "failed": burst.total[500]}
-        totals = Totals(*map(int, self.database.execute(_TOTALS, [skus]).fetchone() or ()))
+        totals = self.totals(skus)
         return {
             "oversold": max(0, totals.sold - stocked) + max(0, -totals.lowest),
             "unaccounted": abs(stocked - totals.sold - totals.left),
             "lost": abs(burst.total[201] - totals.orders),
             "failed": burst.total[500],
         }
+
+    def totals(self, skus: list[str]) -> Totals:
+        """Return what the database says of these products."""
+        return Totals(*map(int, self.database.execute(_TOTALS, [skus]).fetchone() or ()))
 
     @contextmanager
     def slow_flushes(self, milliseconds: int) -> Iterator[None]:

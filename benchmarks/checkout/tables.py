@@ -31,6 +31,8 @@ def show(console: Console, results: dict[str, Any]) -> None:
         console.print(_costs(rounds, shape))
     for axis in dict.fromkeys(record["axis"] for record in results.get("growth", [])):
         console.print(_growth([r for r in results["growth"] if r["axis"] == axis], axis))
+    if "model" in results:
+        show_model(console, results["model"])
     console.print(_targets(results["targets"]))
     for fault in results["faults"]:
         console.print(fault, style="red")
@@ -114,6 +116,48 @@ def _growth(records: list[dict[str, Any]], axis: str) -> RichTable:
     for peer in sorted(table.peers()):
         rates = (table.figure(peer, f"{size} {axis}", "answers_per_second") for size in sizes)
         shown.add_row(peer, *(_text(rate, "{:.0f}") for rate in rates))
+    return shown
+
+
+def show_model(console: Console, data: dict[str, Any]) -> None:
+    """Print the fitted laws with their residuals, and what they predict."""
+    laws = data["laws"] | ({"combined, per commit": data["commit"]} if data["commit"] else {})
+    console.print(_laws(laws))
+    if data["predictions"]:
+        console.print(_predictions(data["predictions"]))
+    for number, assumption in enumerate(data["assumptions"], 1):
+        console.print(f"{number}. {assumption}", highlight=False)
+
+
+def _laws(laws: dict[str, dict[str, Any]]) -> RichTable:
+    shown = _table(
+        "Fitted to the medians: Universal Scalability Law by buyers; c₀ + c₁n per commit",
+        "", "fixed ms", "each ms", "pair µs", "λ /s", "σ", "κ", "limit /s", "residuals",
+    )  # fmt: skip
+    for name, law in laws.items():
+        shown.add_row(
+            name,
+            f"{law['fixed'] * 1000:.2f}",
+            f"{law['each'] * 1000:.3f}",
+            f"{law['pair'] * 1e6:.3f}",
+            f"{law['alone']:.0f}",
+            f"{law['contention']:.3f}",
+            f"{law['coherency']:.6f}",
+            f"{law['limit']:.0f}",
+            " ".join(f"{residual:+.0%}" for residual in law["residuals"]),
+        )
+    return shown
+
+
+def _predictions(rows: list[dict[str, Any]]) -> RichTable:
+    sites = list(dict.fromkeys(row["site"] for row in rows))
+    shown = _table(
+        "A model, not measured: most orders per second, and the bottleneck", "", "products", *sites
+    )
+    for peer, products in dict.fromkeys((row["peer"], row["products"]) for row in rows):
+        mine = {r["site"]: r for r in rows if (r["peer"], r["products"]) == (peer, products)}
+        cells = (f"{r['orders_per_second']:,.0f} ({r['bottleneck']})" for r in mine.values())
+        shown.add_row(peer, products, *cells)
     return shown
 
 

@@ -102,10 +102,10 @@ def test_the_floors_of_the_page_are_the_import_rules() -> None:
 
 
 def test_the_pictures_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python docs/draw.py` would change no picture: those of tables are as new as their tables."""
+    """`python docs/draw.py` would change no picture: those of tables and data are as new as these."""
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    pictures = import_module("draw").pictures()
-    assert [n for n, drawn in pictures.items() if (ROOT / "docs" / "images" / n).read_text() != drawn] == []
+    drawings = import_module("draw").drawings()
+    assert [path.name for path, drawn in drawings.items() if path.read_text() != drawn] == []
 
 
 def test_the_files_of_the_page_exist() -> None:

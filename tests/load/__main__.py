@@ -121,8 +121,7 @@ def _measure(options: argparse.Namespace, servers: Servers, console: Console) ->
         grown = []
         if not options.no_growth:
             names = [subject.name for subject in chosen]
-            axes = [axis for axis in growth.AXES if axis != growth.SLOW_DISK]
-            grown = growth.measure(servers, 0.25, names, status.update, axes=axes)
+            grown = growth.measure(servers, 0.25, names, status.update)
     return {
         "circumstances": describe_machine(),
         "parameters": {"rate": options.rate, "seconds": options.seconds, "seed": options.seed},

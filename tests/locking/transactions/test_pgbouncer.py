@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import socket
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,67 +12,12 @@ from locking import LockNotAcquired, LockNotSupported, get_lock, locked_transact
 from locking.core.handler import locks
 from locking.testing.contract.base import begin
 from tests.backends import ADVISORY, DATABASE
+from tests.support.pgbouncer import needs_pgbouncer, pgbouncer
 
-PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no pgbouncer on PATH (Debian: pgbouncer)")
+pytestmark = needs_pgbouncer
 
 TRANSACTION = "locking.backends.database.TransactionLockBackend"
-PORT = 6432
 PATIENCE = 30.0
-
-CONFIG = """
-[databases]
-{name} = host={host} port={port} user={user} password={password} dbname={name}
-[pgbouncer]
-listen_addr =
-listen_port = {pool_port}
-unix_socket_dir = {folder}
-auth_type = any
-pool_mode = {mode}
-default_pool_size = 5
-ignore_startup_parameters = extra_float_digits,options
-logfile = {folder}/log
-pidfile = {folder}/pid
-"""
-
-
-@contextmanager
-def pgbouncer(database: dict[str, Any], mode: str) -> Iterator[dict[str, Any]]:
-    """Run one, and yield the entry of DATABASES that leads through it."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-bouncer") as name:
-        folder = Path(name)
-        known = {key.lower(): database[key] or "" for key in ("NAME", "HOST", "PORT", "USER", "PASSWORD")}
-        config = CONFIG.format(
-            **{**known, "port": known["port"] or 5432}, pool_port=PORT, folder=folder, mode=mode
-        )
-        (folder / "ini").write_text(config)
-        process = subprocess.Popen([str(PROGRAM), "-q", *_as_another(folder), str(folder / "ini")])
-        try:
-            _await_socket(folder / f".s.PGSQL.{PORT}")
-            yield {**database, "HOST": str(folder), "PORT": str(PORT), "DISABLE_SERVER_SIDE_CURSORS": True}
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _as_another(folder: Path) -> list[str]:
-    """pgbouncer doesn't run as root."""
-    if os.geteuid():
-        return []
-    user = pwd.getpwnam("nobody")
-    folder.chmod(0o755)
-    os.chown(folder, user.pw_uid, user.pw_gid)
-    return ["-u", "nobody"]
-
-
-def _await_socket(path: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-            return
-        time.sleep(0.01)
-    raise AssertionError("pgbouncer didn't open its socket")
 
 
 @pytest.fixture

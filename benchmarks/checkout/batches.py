@@ -1,0 +1,62 @@
+"""How long a group commit takes by its size: the statement of `combined`, on one connection.
+
+All orders of a hot product go through such commits, one after the other. So an order's share of a commit
+bounds what one row can sell, whichever machines ask for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from benchmarks.checkout.room import Room
+from inventory.domain import Line
+from inventory.rows import read_those_there_are
+from orders.order_writer import Receipt, sell_many
+from tests.load.delivery import deliver
+
+STOCK = 1_000_000
+WARM_UP = 10  # commits, after which the connection knows the statement
+WAIT = 10.0
+
+
+def measure(room: Room, size: int, seconds: float) -> dict[str, Any]:
+    """Commit batches of orders of a fresh product; return the speed, and how far totals are from exact.
+
+    Args:
+        room: with the shop's database; Django of this process must be set up on the same.
+        size: orders per commit.
+        seconds: how long to repeat it.
+    """
+    sku = f"batch-{secrets.token_hex(4)}"
+    deliver(room.database, {sku: STOCK})
+    times = [_commit(sku, size) for _ in range(WARM_UP)]
+    ends = perf_counter() + seconds
+    times += list(_until(ends, sku, size))
+    totals = room.totals([sku])
+    return {
+        "answers_per_second": size / median(times[WARM_UP:]),
+        "statuses": {"201": size * len(times)},
+        "unanswered": 0,
+        "oversold": max(0, totals.sold - STOCK) + max(0, -totals.lowest),
+        "unaccounted": abs(STOCK - totals.sold - totals.left),
+        "lost": abs(size * len(times) - totals.orders),
+        "failed": 0,
+    }
+
+
+def _until(ends: float, sku: str, size: int) -> Iterator[float]:
+    yield _commit(sku, size)
+    while perf_counter() < ends:
+        yield _commit(sku, size)
+
+
+def _commit(sku: str, size: int) -> float:
+    products = read_those_there_are([sku])
+    receipts: Sequence[Receipt] = [Receipt((Line(sku, 1),), "combined") for _ in range(size)]
+    begun = perf_counter()
+    sell_many(receipts, products, WAIT)
+    return perf_counter() - begun

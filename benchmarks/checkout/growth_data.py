@@ -1,0 +1,123 @@
+"""What is kept of a growth run: points, the laws fitted to them, and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.checkout.growth import CROWD, PER_COMMIT
+from benchmarks.checkout.model import ASSUMPTIONS, Demand, Law, Point, fit, predictions
+from benchmarks.checkout.targets import FAULTS
+from benchmarks.stats import spread
+
+Record = dict[str, Any]
+MANY = 100
+"""Products among which buyers hardly ever meet."""
+BATCH = 64
+"""Orders in the largest commit of `combined`."""
+COSTS = ("web_cpu_us", "postgres_cpu_us", "redis_cpu_us")
+
+
+def summarize(records: Sequence[Record], circumstances: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of the plots and of the model, ready for JSON.
+
+    Args:
+        records: of `Growth.measure`.
+        circumstances: under which they were taken.
+    """
+    points = {axis: _points(records, axis) for axis in dict.fromkeys(r["axis"] for r in records)}
+    laws = {peer: _law(of_peer) for peer, of_peer in points.get("buyers", {}).items() if len(of_peer) >= 3}
+    commit = points.get(PER_COMMIT, {}).get("combined", [])
+    batches = _law(commit, terms=2) if len(commit) >= 2 else None
+    return {
+        "circumstances": circumstances,
+        "rounds": 1 + max((int(record["round"]) for record in records), default=-1),
+        "load": median(record["load"] for record in records) if records else None,
+        "faults": {name: sum(record[name] for record in _runs(records)) for name in ("errors", *FAULTS)},
+        "points": points,
+        "laws": laws,
+        "commit": batches,
+        "predictions": _predictions(records, laws, batches),
+        "assumptions": ASSUMPTIONS,
+    }
+
+
+def _runs(records: Sequence[Record]) -> Iterator[Record]:
+    """Yield each run once: one that counts for several sizes has a record for each."""
+    seen = set()
+    for record in records:
+        key = tuple(record[name] for name in ("round", "axis", "peer", "run"))
+        if key not in seen:
+            seen.add(key)
+            yield record
+
+
+def _points(records: Sequence[Record], axis: str) -> dict[str, list[dict[str, Any]]]:
+    mine = [record for record in records if record["axis"] == axis]
+    return {
+        peer: [
+            _point([r for r in mine if r["peer"] == peer and r["size"] == size], size)
+            for size in sorted({r["size"] for r in mine if r["peer"] == peer})
+        ]
+        for peer in sorted({record["peer"] for record in mine})
+    }
+
+
+def _point(records: Sequence[Record], size: int) -> dict[str, Any]:
+    rate = spread([record["answers_per_second"] for record in records])
+    point = {"size": size, "low": rate.low, "median": rate.median, "high": rate.high}
+    costs = [sum(record[cost] for cost in COSTS) / 1000 for record in records if COSTS[0] in record]
+    waits = [record["p99_ms"] for record in records if "p99_ms" in record]
+    point |= {"cpu_ms": median(costs)} if costs else {}
+    point |= {"p99_ms": median(waits)} if waits else {}
+    return {name: round(value, 3) for name, value in point.items()} | {
+        name: sum(record[name] for record in records) for name in ("errors", *FAULTS)
+    }
+
+
+def _law(points: Sequence[dict[str, Any]], terms: int = 3) -> dict[str, Any]:
+    measured: list[Point] = [(point["size"], point["median"]) for point in points]
+    law = fit(measured, terms)
+    return {
+        "fixed": law.fixed,
+        "each": law.each,
+        "pair": law.pair,
+        "alone": law.alone,
+        "contention": law.contention,
+        "coherency": law.coherency,
+        "limit": law.limit,
+        "residuals": [round(residual, 4) for residual in law.residuals(measured)],
+    }
+
+
+def _predictions(
+    records: Sequence[Record], laws: dict[str, dict[str, Any]], commit: dict[str, Any] | None
+) -> list[dict[str, object]]:
+    one = {
+        peer: demand._replace(row=_row_seconds(peer, laws, commit))
+        for peer, demand in _demands(records, "buyers", CROWD).items()
+        if peer in laws
+    }
+    return [
+        *predictions(one, one_product=True),
+        *predictions(_demands(records, "products", MANY), one_product=False),
+    ]
+
+
+def _row_seconds(peer: str, laws: dict[str, dict[str, Any]], commit: dict[str, Any] | None) -> float:
+    """Return for how long one order has the hot row: its share of a full commit, or what the queue adds."""
+    if peer == "combined" and commit:
+        return Law(commit["fixed"], commit["each"]).seconds(BATCH) / BATCH
+    return float(laws[peer]["each"])
+
+
+def _demands(records: Sequence[Record], axis: str, wanted: int) -> dict[str, Demand]:
+    """Return by strategy what an order costs at the measured size that is nearest to the one wanted."""
+    known = [record for record in records if record["axis"] == axis and COSTS[0] in record]
+    nearest = min((record["size"] for record in known), key=lambda size: abs(size - wanted), default=0)
+    mine = [record for record in known if record["size"] == nearest]
+    return {
+        peer: Demand(*(median(r[cost] for r in mine if r["peer"] == peer) / 1e6 for cost in COSTS))
+        for peer in sorted({record["peer"] for record in mine})
+    }
