@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from uuid import uuid4
@@ -29,7 +27,9 @@ from inventory.admin_parts import (
     reason,
     too_many,
 )
+from inventory.admin_places import Place, places_of
 from inventory.delivery_admin import DeliveryImport
+from inventory.locations import units_at
 from inventory.models import (
     LAB_PREFIX,
     CustomerPurchase,
@@ -40,6 +40,7 @@ from inventory.models import (
     StockReservation,
     Stocktake,
 )
+from inventory.move_admin import MovingUnits
 from inventory.segments import in_all, levels
 from inventory.services import change_stock, create_product
 from inventory.stocktake import MAX_COUNT, CountTooLow, take_stock, with_count
@@ -140,16 +141,13 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
         left = levels([self.instance])[self.instance.sku] if self.instance.pk else 0
         if left + change < 0:
             self.add_error("change_by", _("There are only %(left)s.") % {"left": left})
-        if self.instance.pk and change < 0:
+        elif self.instance.pk and change < 0:
             self._clean_location(data.get("location"), -change)
         return data
 
     def _clean_location(self, location: StockLocation | None, units: int) -> None:
-        """Refuse to take more from a location than is there."""
-        if location is None:
-            return
-        level = self.instance.levels.filter(location=location).first()
-        there = level.units if level else 0
+        """Refuse to take more from a location, or from what is at none, than is there."""
+        there = units_at(self.instance, location)
         if there < units:
             self.add_error("location", _("There are only %(left)s.") % {"left": there})
 
@@ -184,7 +182,7 @@ class MovementInline(admin.TabularInline):  # type: ignore[type-arg]  # not subs
 
 
 @admin.register(Product)
-class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Products with what is on hand, what was sold, and what the shelf is worth."""
 
     KNOWN = ("sku", "stock", "reserved", "availability", "counted", "sold", "value", "version", "guarded")
@@ -199,7 +197,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
     search_help_text = _("SKU or name")
     list_per_page = 50
     ordering = ("sku",)
-    actions = ("count_products",)
+    actions = ("count_products", "move_units")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the products with what there is in all, what must be counted, and what was sold of each."""
@@ -241,7 +239,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
             if is_confirmed(request):
                 self.message_user(request, _("Say why: the history keeps it."), messages.ERROR)
             return self._ask_for_counts(request, products)
-        for place in _places(products):
+        for place in places_of(products):
             self._count(request, place)
         return None
 
@@ -258,18 +256,18 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
             heads=(_("SKU"), _("name"), _("location"), _("expected"), _("counted")),
             table=[
                 Row(
-                    (place.product, place.product.name, place.location or "–", place.expected),
-                    place.field,
-                    request.POST.get(place.field, ""),
+                    (place.product, place.product.name, place.location or "–", place.units),
+                    f"counted-{place.key}",
+                    request.POST.get(f"counted-{place.key}", ""),
                     MAX_COUNT,
                 )
-                for place in _places(products)
+                for place in places_of(products)
             ],
         )
 
-    def _count(self, request: HttpRequest, place: _Place) -> None:
+    def _count(self, request: HttpRequest, place: Place) -> None:
         try:
-            counted = number(request, place.field)
+            counted = number(request, f"counted-{place.key}")
             if counted is None:
                 return
             made = take_stock(
@@ -287,7 +285,7 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
         else:
             self._tell(request, place, made)
 
-    def _tell(self, request: HttpRequest, place: _Place, made: Stocktake) -> None:
+    def _tell(self, request: HttpRequest, place: Place, made: Stocktake) -> None:
         where = f" at {place.location}" if place.location else ""
         said = f"counted {made.counted} of {made.expected}{where}: {made.reason}"
         self.log_change(request, place.product, said)
@@ -332,29 +330,6 @@ class ProductAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscript
             cause = f"admin:{request.user.pk}:{form.cleaned_data['cause']}:{uuid4().hex[:12]}"
             kind = Kind.RECEIVED if quantity > 0 else Kind.ADJUSTED
             change_stock(obj, kind, quantity, cause, location=form.cleaned_data.get("location"))
-
-
-@dataclass(frozen=True)
-class _Place:
-    """What one number of a stocktake is about: a product at a location, or where it has none."""
-
-    product: Any
-    location: StockLocation | None
-    expected: int
-
-    @property
-    def field(self) -> str:
-        """The name of the field for the number."""
-        where = f"-{self.location.pk}" if self.location else ""
-        return f"counted-{self.product.pk}{where}"
-
-
-def _places(products: QuerySet[Any]) -> Iterator[_Place]:
-    for product in products:
-        levels = list(product.levels.select_related("location"))
-        for level in levels:
-            yield _Place(product, level.location, level.units)
-        yield _Place(product, None, product.in_building - sum(level.units for level in levels))
 
 
 def _refusal(low: CountTooLow) -> str:

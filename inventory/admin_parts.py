@@ -73,6 +73,21 @@ class Row:
     most: int | None = None
 
 
+@dataclass(frozen=True)
+class Choice:
+    """One choice for the whole page.
+
+    Attributes:
+        name: of the field. label: what is chosen. value: what is chosen at first.
+        options: pairs of a value and its text.
+    """
+
+    name: str
+    label: Any
+    value: str
+    options: Sequence[tuple[str, str]]
+
+
 def ask(
     model_admin: ModelAdmin[Any],
     request: HttpRequest,
@@ -82,6 +97,7 @@ def ask(
     text: Any,
     heads: Sequence[Any],
     table: Sequence[Row],
+    choice: Choice | None = None,
 ) -> TemplateResponse:
     """Return the page that shows what is about to be done, and asks for numbers and a reason.
 
@@ -95,6 +111,7 @@ def ask(
         "text": text,
         "heads": heads,
         "table": table,
+        "choice": choice,
         "keys": [str(row.pk) for row in rows],
         "action": request.POST["action"],
         "reason": reason(request),

@@ -91,9 +91,19 @@ def lock_levels(product: Product) -> dict[int, int]:
     return {level.location_id: level.units for level in levels}
 
 
-def located(product: Product) -> int:
-    """Return the units of a product that are at a location."""
-    return int(StockLevel.objects.filter(product=product).aggregate(total=Sum("units", default=0))["total"])
+def units_at(product: Product, location: StockLocation | None) -> int:
+    """Return the units of a product at a location; None: those in the building that are at none."""
+    levels = StockLevel.objects.filter(product=product)
+    if location is not None:
+        levels = levels.filter(location=location)
+    units = int(levels.aggregate(total=Sum("units", default=0))["total"])
+    return _in_building(product) - units if location is None else units
+
+
+def _in_building(product: Product) -> int:
+    from inventory.stocktake import with_count  # it changes stock, which changes levels
+
+    return int(with_count(Product.objects.filter(pk=product.pk)).get().in_building)
 
 
 @transaction.atomic
@@ -103,20 +113,26 @@ def move_stock(
     source: StockLocation | None,
     target: StockLocation | None,
     reference: str,
-) -> None:
-    """Carry `units` from one location to another; None stands for units of no location.
+) -> bool:
+    """Move `units` from one location to another; None stands for units of no location.
 
     Args:
-        product: what is carried. units: more than none. source, target: two different ones.
-        reference: names the transfer; nothing is carried twice.
+        product: what is moved. units: at least 1. source, target: two different ones.
+        reference: names the transfer. The same one again changes nothing, so a form that is sent twice moves
+            once.
+
+    Returns:
+        Whether they were moved now, and not before.
 
     Raises:
-        ValueError: units or locations can't be. NotThere: the source has fewer.
-        IntegrityError: the reference was used before.
+        ValueError: units or locations can't be. NotThere: the source has fewer; nothing is moved.
     """
     if units < 1 or source == target:
-        raise ValueError(f"{units} units from {source} to {target}: carry at least 1, between two locations")
+        raise ValueError(f"{units} units from {source} to {target}: move at least 1, between two locations")
     lock_against_shipments(product.pk)  # levels may not be there yet; units of no location have none
+    causes = {way: f"moved:{reference}:{way}:{product.sku}" for way in ("from", "to")}
+    if StockMovement.objects.filter(cause=causes["from"]).exists():
+        return False
     levels = lock_levels(product)
     if source is None:
         refuse_beyond_rest(product, units, sum(levels.values()))
@@ -128,9 +144,10 @@ def move_stock(
             quantity=0,
             shipped=left,
             location=location,
-            cause=f"moved:{reference}:{way}:{product.sku}",
+            cause=causes[way],
         )
     checkpoint("written", sku=product.sku)
+    return True
 
 
 def refuse_beyond_rest(product: Product, units: int, located_units: int) -> None:
@@ -138,8 +155,6 @@ def refuse_beyond_rest(product: Product, units: int, located_units: int) -> None
 
     Levels are locked, or the product is: of two who take units of no location the second sees the first.
     """
-    from inventory.stocktake import with_count  # it changes stock, which changes levels
-
-    rest = with_count(Product.objects.filter(pk=product.pk)).get().in_building - located_units
+    rest = _in_building(product) - located_units
     if rest < units:
         raise NotThere(product.sku, "", units, rest)

@@ -13,35 +13,26 @@ from inventory.segments import UNITS_INSIDE
 from inventory.signals import back_in_stock, low_stock
 
 _AVAILABLE = f"(on_hand - reserved + {UNITS_INSIDE})"
+_IS_LOW = f"coalesce({_AVAILABLE} <= low_stock_threshold, false)"  # without a threshold it never is
+_IS_SOLD_OUT = f"({_AVAILABLE} <= 0 AND (low_stock_threshold IS NOT NULL OR sold_out_since IS NOT NULL))"
+
 # Who changes a mark sends the signal; of two who notice together the second finds it changed. Rows are locked
 # in the order of their keys, as carts lock them.
-_ROWS = """
-SELECT id FROM inventory_product AS product
- WHERE (%(all)s OR id = ANY(%(keys)s::bigint[])) AND {} ORDER BY id FOR NO KEY UPDATE
-"""
-_LOW = f"low_stock_since IS NULL AND low_stock_threshold IS NOT NULL AND {_AVAILABLE} <= low_stock_threshold"
-_NOT_LOW = (
-    f"low_stock_since IS NOT NULL AND (low_stock_threshold IS NULL OR {_AVAILABLE} > low_stock_threshold)"
-)
-_SOLD_OUT = f"sold_out_since IS NULL AND low_stock_threshold IS NOT NULL AND {_AVAILABLE} <= 0"
-_BACK = f"sold_out_since IS NOT NULL AND {_AVAILABLE} > 0"
-
-
-def _mark(column: str, value: str, rows: str) -> str:
-    return f"""
-UPDATE inventory_product AS product SET {column} = {value}
- WHERE id IN ({_ROWS.format(rows)}) RETURNING id, {_AVAILABLE}
+_MARK = f"""
+WITH changed AS MATERIALIZED (
+    SELECT id AS key, low_stock_since AS low_before, sold_out_since AS sold_out_before
+      FROM inventory_product AS product
+     WHERE (%(all)s OR id = ANY(%(keys)s::bigint[]))
+       AND ((low_stock_since IS NOT NULL) <> {_IS_LOW} OR (sold_out_since IS NOT NULL) <> {_IS_SOLD_OUT})
+     ORDER BY id FOR NO KEY UPDATE)
+UPDATE inventory_product AS product
+   SET low_stock_since = CASE WHEN {_IS_LOW} THEN coalesce(low_stock_since, statement_timestamp()) END,
+       sold_out_since = CASE WHEN {_IS_SOLD_OUT} THEN coalesce(sold_out_since, statement_timestamp()) END
+  FROM changed WHERE id = key
+RETURNING id, {_AVAILABLE},
+          low_before IS NULL AND low_stock_since IS NOT NULL,
+          sold_out_before IS NOT NULL AND sold_out_since IS NULL
 """  # noqa: S608
-
-
-_NOW = "statement_timestamp()"
-_MARKS: tuple[tuple[str, Signal | None], ...] = (
-    (_mark("low_stock_since", "NULL", _NOT_LOW), None),
-    (_mark("low_stock_since", _NOW, _LOW), low_stock),
-    (_mark("sold_out_since", "NULL", _BACK), back_in_stock),
-    (_mark("sold_out_since", _NOW, _SOLD_OUT), None),
-)
-"""Statements that bring the marks up to date, and the signal for each product that one of them changes."""
 
 
 def notice_low_stock(keys: Sequence[int] | None = None) -> int:
@@ -51,16 +42,17 @@ def notice_low_stock(keys: Sequence[int] | None = None) -> int:
         keys: of these products; None: of all.
     """
     which: dict[str, Any] = {"all": keys is None, "keys": list(keys or ())}
-    changed: list[tuple[Signal, dict[int, int]]] = []
     with connection.cursor() as cursor:
-        for statement, signal in _MARKS:
-            cursor.execute(statement, which)
-            if signal is not None:
-                changed.append((signal, dict(cursor.fetchall())))
-    return sum(_send(signal, available) for signal, available in changed)
+        cursor.execute(_MARK, which)
+        marked = cursor.fetchall()
+    low = {key: available for key, available, is_low, _ in marked if is_low}
+    back = {key: available for key, available, _, is_back in marked if is_back}
+    return _send(low_stock, low) + _send(back_in_stock, back)
 
 
 def _send(signal: Signal, available: dict[int, int]) -> int:
+    if not available:
+        return 0
     for product in Product.objects.filter(pk__in=available).order_by("pk"):
         signal.send_robust(Product, product=product, available=int(available[product.pk]))
     return len(available)

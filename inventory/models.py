@@ -112,7 +112,10 @@ class Product(models.Model):
         ordering = ("sku",)
         verbose_name = _("product")
         verbose_name_plural = _("products")
-        permissions = (("count_product", "Can enter a stocktake"),)
+        permissions = (
+            ("count_product", "Can enter a stocktake"),
+            ("move_product", "Can move units between locations"),
+        )
         constraints = (
             models.CheckConstraint(
                 name="product_on_hand_not_negative",

@@ -5,7 +5,7 @@ Bodies come from `orders.schemas`, which validates them; problems and patterns f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -21,9 +21,9 @@ from orders.schemas import Sku
 Schema = dict[str, Any]
 
 _UUID: Schema = {"type": "string", "format": "uuid"}
-_SERVER = (problems.UNAVAILABLE, problems.OUTCOME_UNKNOWN)
 _RUSH = (problems.TOO_MANY, problems.BUSY)
-_BODY = (problems.INVALID, problems.TOO_LARGE, problems.MEDIA_TYPE)
+_POST = (problems.INVALID, problems.TOO_LARGE, problems.MEDIA_TYPE, problems.OUTCOME_UNKNOWN)
+_CART = (problems.SOLD_OUT, problems.LIMIT, problems.NOT_FOR_SALE, problems.MIXED_CURRENCIES)
 _KEYS = (problems.KEY_MISSING, problems.KEY_IN_PROGRESS, problems.KEY_REUSED)
 _CALLER = (problems.UNAUTHORIZED,)
 
@@ -57,10 +57,14 @@ def _schemas() -> dict[str, Schema]:
     return {**named, **shared["$defs"], "Problem": _PROBLEM}
 
 
+def _type(kind: ProblemType) -> str:
+    return f"/problems/#{kind.slug}"
+
+
 _PROBLEM: Final[Schema] = {
     "type": "object",
     "properties": {
-        "type": {"type": "string", "enum": [f"/problems/#{kind.slug}" for kind in PROBLEM_TYPES]},
+        "type": {"type": "string", "enum": [_type(kind) for kind in PROBLEM_TYPES]},
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
@@ -70,21 +74,26 @@ _PROBLEM: Final[Schema] = {
 
 
 def _answers(status: int, schema: str | None, kinds: Iterable[ProblemType], **headers: str) -> Schema:
-    """Return the answers of an operation: the good one, and a problem for each status of `kinds`."""
+    """Return the answers of an operation: the good one, and for each status those of `kinds` that have it."""
     good: Schema = {"description": "done"}
     if schema:
         good["content"] = {"application/json": {"schema": _ref(schema)}}
     if headers:
         good["headers"] = {name: {"schema": {"type": kind}} for name, kind in headers.items()}
     answers = {str(status): good}
-    for kind in (*kinds, problems.METHOD, *_SERVER):
-        answer = answers.setdefault(str(kind.status.value), _problem())
-        answer["description"] = f"{answer['description']} {kind.slug}: {kind.title}.".strip()
-    return answers
+    by_status: dict[int, list[ProblemType]] = {}
+    for kind in (*kinds, problems.UNAVAILABLE):
+        by_status.setdefault(kind.status.value, []).append(kind)
+    return answers | {str(status): _problem(some) for status, some in by_status.items()}
 
 
-def _problem() -> Schema:
-    return {"description": "", "content": {"application/problem+json": {"schema": _ref("Problem")}}}
+def _problem(kinds: Sequence[ProblemType]) -> Schema:
+    types = {"type": {"enum": [_type(kind) for kind in kinds]}}
+    schema = {"allOf": [_ref("Problem"), {"properties": types}]}
+    return {
+        "description": " ".join(f"{kind.slug}: {kind.title}." for kind in kinds),
+        "content": {"application/problem+json": {"schema": schema}},
+    }
 
 
 def _operation(name: str, summary: str, responses: Schema, *parameters: Schema, takes: str = "") -> Schema:
@@ -111,18 +120,18 @@ def _key() -> Schema:
 
 
 def _checkout() -> Schema:
-    refusals = (problems.NOT_FOUND, problems.SOLD_OUT, problems.LIMIT, problems.RESERVATION_GONE, *_RUSH)
+    refusals = (problems.NOT_FOUND, *_CART, problems.RESERVATION_GONE, *_RUSH)
     return _operation(
         "checkout",
         "Place an order. A repeated Idempotency-Key gets the first answer again.",
-        _answers(201, "Order", (*_BODY, *_CALLER, *refusals, *_KEYS), Location="string"),
+        _answers(201, "Order", (*_POST, *_CALLER, *refusals, *_KEYS), Location="string"),
         _key(),
         takes="Cart|ReservedCart",
     )
 
 
 def _reserve() -> Schema:
-    kinds = (*_BODY, *_CALLER, problems.SOLD_OUT, problems.LIMIT, *_RUSH, *_KEYS)
+    kinds = (*_POST, *_CALLER, *_CART, *_RUSH, *_KEYS)
     return _operation(
         "reserve",
         "Reserve units for a while; checkout takes the reservation's id. A repeated key reserves once.",
@@ -134,12 +143,12 @@ def _reserve() -> Schema:
 
 def _reservation() -> Schema:
     path = _parameter("reservation", "path", _UUID)
-    gone = (problems.NOT_FOUND, problems.RESERVATION_GONE, problems.BUSY)
+    gone = (*_CALLER, problems.NOT_FOUND, problems.RESERVATION_GONE, problems.BUSY)
     return {
         "get": _operation(
             "reservation",
             "Show a reservation and its state.",
-            _answers(200, "Reservation", (problems.NOT_FOUND,)),
+            _answers(200, "Reservation", (*_CALLER, problems.NOT_FOUND)),
             path,
         ),
         "delete": _operation(
@@ -152,7 +161,7 @@ def _reservation() -> Schema:
 
 
 def _extend() -> Schema:
-    kinds = (*_BODY, problems.NOT_FOUND, problems.RESERVATION_GONE, problems.BUSY)
+    kinds = (*_POST, *_CALLER, problems.NOT_FOUND, problems.RESERVATION_GONE, problems.BUSY)
     return _operation(
         "extend",
         "Let a reservation last for `ttl` seconds from now at least, for a week in all at most.",
@@ -166,7 +175,7 @@ def _change(verb: str, summary: str, *refusals: ProblemType) -> Schema:
     return _operation(
         verb,
         summary,
-        _answers(200, "Order", (*_BODY, *_CALLER, problems.NOT_FOUND, *refusals)),
+        _answers(200, "Order", (*_POST, *_CALLER, problems.NOT_FOUND, *refusals)),
         _parameter("order", "path", _UUID),
         takes="EmptyBody",
     )
@@ -200,7 +209,7 @@ def _list_products() -> Schema:
 
 
 def _payment() -> Schema:
-    kinds = (*_BODY, problems.SIGNATURE, problems.NOT_FOUND)
+    kinds = (*_POST, problems.SIGNATURE, problems.NOT_FOUND)
     return _operation(
         "payment",
         "Receive an event of the payment provider, signed as Stripe signs; once, however often it comes.",
@@ -219,7 +228,8 @@ def description() -> Schema:
         "info": {
             "title": "Holdfast",
             "version": "1",
-            "description": "A checkout that doesn't oversell. Errors: application/problem+json (RFC 9457).",
+            "description": "A checkout that doesn't oversell. Errors: application/problem+json (RFC 9457). "
+            "Methods that an address has not are answered 405, method-not-allowed.",
         },
         "paths": {
             "/checkout/": {"post": _checkout()},

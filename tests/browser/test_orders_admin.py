@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import expect
 
 from inventory.domain import Line
-from inventory.models import Product
+from inventory.locations import move_stock
+from inventory.models import Product, StockLevel, StockLocation
 from orders.lifecycle import pay
 from orders.models import Order, Shipment
 from orders.services import checkout
@@ -98,3 +99,26 @@ def test_a_clerk_enters_a_stocktake(open_admin, order):
     expect(page.locator(".messagelist .success")).to_contain_text("9 counted, 10 expected")
     shoot(page, "products")
     assert dict(Product.objects.values_list("sku", "on_hand")) == {"mug": 6, "pen": 9}
+
+
+@pytest.mark.parametrize(("language", "scheme"), [("en", "light"), ("zh-hans", "dark")])
+def test_a_clerk_moves_units_to_another_location(open_admin, order, language, scheme):
+    """Two of seven mugs leave the north for the south; the page has the words of either language."""
+    mug = Product.objects.get(sku="mug")
+    for priority, code in enumerate(("north", "south")):
+        StockLocation.objects.create(code=code, priority=priority)
+    move_stock(mug, 7, None, StockLocation.objects.get(code="north"), "first")
+    page = open_admin(PRODUCTS, color_scheme=scheme, locale=language)
+    page.locator("#action-toggle").check()
+    page.select_option("select[name=action]", "move_units")
+    page.locator(".actions button").click()
+    page.get_by_role("spinbutton", name="north").fill("2")
+    page.select_option("select[name=target]", "south")
+    page.locator("input[name=reason]").fill("shelf is full")
+    shoot(page, f"move-{language}")
+    page.locator(".submit-row input").click()
+    said = {"en": "Mug: 2 moved from north to south.", "zh-hans": "Mug：已将 2 件从 north 移至 south。"}
+    expect(page.locator(".messagelist .success")).to_contain_text(said[language])
+    shoot(page, f"moved-{language}")
+    levels = StockLevel.objects.values_list("location__code", "units")
+    assert dict(levels) == {"north": 5, "south": 2}

@@ -16,7 +16,7 @@ from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockMovement, StockReservation
 from inventory.reservations import reserve
 from inventory.services import change_stock
-from inventory.signals import low_stock
+from inventory.signals import back_in_stock, low_stock
 from locking import get_lock
 from orders import tasks
 from orders.models import IdempotencyKey, Order
@@ -154,3 +154,34 @@ def test_low_stock_is_marked_in_primary_key_order(mug):
         assert Product.objects.select_for_update(nowait=True).get(pk=second.pk)
         transaction.set_rollback(True)
     assert b.outcome.result == 2
+
+
+def test_low_stock_is_noticed_in_one_statement(mug, told, django_assert_num_queries):
+    """Both marks are looked at together, and a product is read again only to be told of."""
+    with django_assert_num_queries(1):
+        assert notice_low_stock() == 0
+    Product.objects.update(on_hand=0)
+    with django_assert_num_queries(2):
+        assert notice_low_stock([mug.pk]) == 1
+    mug.refresh_from_db()
+    assert (mug.low_stock_since, mug.sold_out_since) != (None, None)
+    assert mug.low_stock_since == mug.sold_out_since
+
+
+def test_a_product_without_a_threshold_keeps_no_mark(mug, told):
+    """Watched no more, it isn't low; that it was sold out is known until units are back."""
+    back: list[str] = []
+
+    def hear(sender, product, **kwargs):
+        back.append(product.sku)
+
+    back_in_stock.connect(hear)
+    Product.objects.update(on_hand=0)
+    notice_low_stock()
+    Product.objects.update(low_stock_threshold=None)
+    assert notice_low_stock() == 0
+    mug.refresh_from_db()
+    assert (mug.low_stock_since, mug.sold_out_since is None) == (None, False)
+    Product.objects.update(on_hand=2)
+    assert (notice_low_stock(), notice_low_stock()) == (1, 0)
+    assert (told, back) == ([("mug", 0)], ["mug"])

@@ -1,0 +1,39 @@
+"""Where the units of products are, as the admin's pages about them list it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import QuerySet
+
+from inventory.models import StockLocation
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one number of a page is about: a product at a location, or where it has none.
+
+    Attributes:
+        product: the product. location: None for units of no location. units: that must be there.
+    """
+
+    product: Any
+    location: StockLocation | None
+    units: int
+
+    @property
+    def key(self) -> str:
+        """A name for fields of it."""
+        where = f"-{self.location.pk}" if self.location else ""
+        return f"{self.product.pk}{where}"
+
+
+def places_of(products: QuerySet[Any]) -> Iterator[Place]:
+    """Return the places of each product, those without a location last; `in_building` is annotated."""
+    for product in products:
+        levels = list(product.levels.select_related("location"))
+        for level in levels:
+            yield Place(product, level.location, level.units)
+        yield Place(product, None, product.in_building - sum(level.units for level in levels))
