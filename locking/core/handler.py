@@ -72,14 +72,20 @@ class LockHandler(Base):
             settings = getattr(django_settings, self.settings_name, {})
         return settings or {DEFAULT_ALIAS: {"CACHE": "default"}}
 
-    def create_connection(self, alias: str) -> BaseLockBackend:
-        """Build the backend of `alias`; no network yet."""
+    def entry(self, alias: str) -> dict[str, Any]:
+        """Return what `LOCKING` says of `alias`. InvalidLockBackend: nothing."""
         if alias not in self.settings:
             known = ", ".join(sorted(self.settings))
             raise InvalidLockBackend(f"LOCKING has no alias {alias!r}; it has {known}")
-        options = read_alias(alias, self.settings[alias])
+        found: dict[str, Any] = self.settings[alias]
+        return found
+
+    def create_connection(self, alias: str) -> BaseLockBackend:
+        """Build the backend of `alias`; no network yet."""
+        entry = self.entry(alias)
+        options = read_alias(alias, entry)
         backend_class: type[BaseLockBackend] = import_string(options.backend)
-        if self.settings[alias].get("KEY_PREFIX") is None:
+        if entry.get("KEY_PREFIX") is None:
             options = replace(options, key_prefix=backend_class.default_key_prefix(options))
         return backend_class(options)
 
