@@ -36,8 +36,8 @@ else:  # Django's class takes no parameters when it runs
 class Configured:
     """One reading of the setting, and the backends that came of it.
 
-    A change of the setting replaces it as a whole: a thread that is building a backend meanwhile puts it where
-    nobody looks any more.
+    A change of the setting replaces it as a whole: a thread that is building a backend meanwhile puts it
+    where nobody looks any more.
     """
 
     def __init__(self, given: dict[str, Any] | None) -> None:
