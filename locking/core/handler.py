@@ -33,6 +33,20 @@ else:  # Django's class takes no parameters when it runs
     Base = BaseConnectionHandler
 
 
+class Configured:
+    """One reading of the setting, and the backends that came of it.
+
+    A change of the setting replaces it as a whole: a thread that is building a backend meanwhile puts it
+    where nobody looks any more.
+    """
+
+    def __init__(self, given: dict[str, Any] | None) -> None:
+        self.given = given
+        self.settings: dict[str, Any] | None = None
+        self.backends: dict[str, BaseLockBackend] = {}
+        self.building = threading.Lock()
+
+
 class LockHandler(Base):
     """`locks["default"]` is the backend that `LOCKING["default"]` describes."""
 
@@ -41,28 +55,36 @@ class LockHandler(Base):
 
     def __init__(self, settings: dict[str, Any] | None = None) -> None:
         super().__init__(settings)
-        self._backends: dict[str, BaseLockBackend] = {}
-        self._building = threading.Lock()
+        self._current = Configured(settings)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `LOCKING` says."""
+        current = self._current
+        if current.settings is None:
+            current.settings = self.configure_settings(current.given)
+        return current.settings
 
     def __getitem__(self, alias: str) -> BaseLockBackend:
-        backend = self._backends.get(alias)
+        backend = self._current.backends.get(alias)
         return self._build(alias) if backend is None else backend
 
     def __setitem__(self, alias: str, backend: BaseLockBackend) -> None:
-        self._backends[alias] = backend
+        self._current.backends[alias] = backend
 
     def __delitem__(self, alias: str) -> None:
-        del self._backends[alias]
+        del self._current.backends[alias]
 
     def all(self, initialized_only: bool = False) -> list[BaseLockBackend]:
         """Return every configured backend, or with `initialized_only` those that are in use."""
-        return list(self._backends.values()) if initialized_only else [self[alias] for alias in self]
+        return list(self._current.backends.values()) if initialized_only else [self[alias] for alias in self]
 
     def _build(self, alias: str) -> BaseLockBackend:
-        with self._building:
-            if alias not in self._backends:
-                self._backends[alias] = self.create_connection(alias)
-            return self._backends[alias]
+        current = self._current
+        with current.building:
+            if alias not in current.backends:
+                current.backends[alias] = self.create_connection(alias)
+            return current.backends[alias]
 
     def configure_settings(self, settings: dict[str, Any] | None) -> dict[str, Any]:
         """Without the setting there is one alias, on the default cache."""
@@ -72,14 +94,20 @@ class LockHandler(Base):
             settings = getattr(django_settings, self.settings_name, {})
         return settings or {DEFAULT_ALIAS: {"CACHE": "default"}}
 
-    def create_connection(self, alias: str) -> BaseLockBackend:
-        """Build the backend of `alias`; no network yet."""
+    def entry(self, alias: str) -> dict[str, Any]:
+        """Return what `LOCKING` says of `alias`. InvalidLockBackend: nothing."""
         if alias not in self.settings:
             known = ", ".join(sorted(self.settings))
             raise InvalidLockBackend(f"LOCKING has no alias {alias!r}; it has {known}")
-        options = read_alias(alias, self.settings[alias])
+        found: dict[str, Any] = self.settings[alias]
+        return found
+
+    def create_connection(self, alias: str) -> BaseLockBackend:
+        """Build the backend of `alias`; no network yet."""
+        entry = self.entry(alias)
+        options = read_alias(alias, entry)
         backend_class: type[BaseLockBackend] = import_string(options.backend)
-        if self.settings[alias].get("KEY_PREFIX") is None:
+        if entry.get("KEY_PREFIX") is None:
             options = replace(options, key_prefix=backend_class.default_key_prefix(options))
         return backend_class(options)
 
@@ -90,10 +118,7 @@ class LockHandler(Base):
         self._forget()
 
     def _forget(self) -> None:
-        self._building = threading.Lock()
-        self._backends = {}
-        self._settings = None
-        self.__dict__.pop("settings", None)
+        self._current = Configured(None)
 
 
 locks = LockHandler()

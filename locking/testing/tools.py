@@ -47,8 +47,7 @@ class override_locks(override_settings):  # noqa: N801 - named like Django's ove
         entries = dict(locks.settings)
         chosen = self._aliases or tuple(entries)
         for alias in chosen:
-            locks[alias]  # an alias that LOCKING doesn't have is a mistake, told by the handler
-            entries[alias] = self._entry(entries[alias])
+            entries[alias] = self._entry(locks.entry(alias))
         self._stores = {alias: STORES.pop(alias) for alias in chosen if alias in STORES}
         self.options = {"LOCKING": entries}
         super().enable()

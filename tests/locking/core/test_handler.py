@@ -1,5 +1,7 @@
 """The `LOCKING` setting and the backends that come of it."""
 
+import threading
+
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test.utils import override_settings
@@ -9,7 +11,7 @@ from locking.backends.memory import MemoryBackend
 from locking.backends.redis import RedisBackend
 from locking.conf import read_alias
 from locking.core.handler import InvalidLockBackend, LockHandler, locks
-from locking.testing.contract.base import elsewhere
+from locking.testing.contract.base import begin, elsewhere
 from locking.testing.contract.processes import child
 from tests.backends import MEMORY, REDIS
 
@@ -43,6 +45,29 @@ def test_a_changed_setting_is_honoured():
             assert lease.ttl == 7
     assert isinstance(locks["default"], RedisBackend)
     assert locks["default"] is not before
+
+
+@pytest.mark.parametrize("step", ["configure_settings", "create_connection"])
+def test_a_thread_that_saw_the_former_setting_leaves_nothing_behind(monkeypatch, step):
+    """What a background thread, such as the heartbeat's, builds while the setting changes is of no use."""
+    read, go_on = threading.Event(), threading.Event()
+    original = getattr(locks, step)
+
+    def slowly(*arguments):
+        result = original(*arguments)
+        if threading.current_thread() is not threading.main_thread():
+            read.set()
+            assert go_on.wait(20)
+        return result
+
+    locks.reset()
+    monkeypatch.setattr(locks, step, slowly)
+    background = begin(lambda: locks["default"])
+    assert read.wait(20)
+    with override_settings(LOCKING={"default": {"BACKEND": MEMORY}}):
+        go_on.set()
+        background.result(20)
+        assert isinstance(locks["default"], MemoryBackend)
 
 
 def test_the_watchdog_keeps_leases_of_the_length_that_its_alias_says():

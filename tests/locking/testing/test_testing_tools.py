@@ -75,6 +75,13 @@ def test_only_the_named_aliases_are_swapped(settings):
         assert not isinstance(locks["default"], MemoryBackend)
 
 
+def test_the_configured_backend_is_not_built(settings):
+    """It would cost each test more than its locks do, and need the client library of the engine."""
+    settings.LOCKING = {"default": {"BACKEND": "nowhere.Backend", "KEY_PREFIX": "shop:"}}
+    with override_locks(), get_lock("a") as lease:
+        assert lease.key == "shop:a"
+
+
 def test_an_alias_that_is_not_there_is_a_mistake():
     """It isn't invented."""
     with pytest.raises(InvalidLockBackend, match="no alias 'typo'"), override_locks("typo"):
