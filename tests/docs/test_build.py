@@ -10,7 +10,7 @@ HOSTED = (ROOT / ".readthedocs.yaml").read_text()
 
 def setting(name: str) -> str:
     """Return the value of a key of Read the Docs' file."""
-    found = re.search(rf"{name}: (.+)$", HOSTED, re.MULTILINE)
+    found = re.search(rf"\b{name}: (.+)$", HOSTED, re.MULTILINE)
     assert found is not None, name
     return found[1]
 
