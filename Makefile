@@ -49,8 +49,8 @@ loadtest: $(READY) ## load, kill and flush the served shop under each strategy, 
 
 docs: $(READY) ## build the documentation into build/docs, and its Chinese pages into build/docs-zh
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
-	@$(RUN) -m sphinx -q -W -b html docs build/docs
-	@$(RUN) -m sphinx -q -W -b html -D language=zh_CN docs build/docs-zh
+	@$(RUN) -m sphinx -q -W -b html -D language=zh_CN docs build/docs-zh & chinese=$$!; \
+	$(RUN) -m sphinx -q -W -b html docs build/docs && wait $$chinese || { wait $$chinese; exit 1; }
 	@echo "build/docs/index.html build/docs-zh/index.html"
 
 screenshots: $(READY) ## take the screenshots of the documentation from the running shop, in light and dark

@@ -18,9 +18,11 @@ from django.db import connections
 from django.test import Client
 
 from inventory.services import create_product
+from inventory.strategies import STRATEGIES
 from locking import LockDeadlock, checks, get_lock
 from locking.exceptions import BlockedWaiter
 from locking.management.locks import doctor
+from orders.race import table
 from tests.docs.pages import Block, all_blocks
 from tests.docs.walkthrough import Step, steps_of
 
@@ -28,6 +30,7 @@ COMMAND = "docs/library/how-to/command.md"
 AUDIT = "docs/shop/how-to/audit.md"
 
 COMPARED = {
+    ("README.md", "$ python manage.py oversell --strategy all --buyer"),
     ("docs/library/how-to/command.md", "$ manage.py locks doctor"),
     ("docs/library/how-to/command.md", '$ manage.py locks release order:42 --reason "worke'),
     ("docs/library/how-to/deadlocks.md", "lock 'stock:mug' on backend 'default' not acquired"),
@@ -40,6 +43,9 @@ COMPARED = {
     ("docs/shop/tutorial/lab.md", "$ printf aabbaaaabbbb | python manage.py oversell "),
 }
 """Page and first line of every output that this module or `test_names` compares."""
+
+BUYERS = 40
+"""Of the race on the README."""
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -157,3 +163,22 @@ def test_the_answer_of_readyz(rf: Any) -> None:
     shown = json.loads(block("docs/library/how-to/metrics.md", '{"status"').text)
     assert answer.keys() == shown.keys()
     assert answer["checks"].keys() == shown["checks"].keys()
+
+
+def test_the_table_of_the_readme() -> None:
+    """The excerpt of a race has columns and verdicts as the command prints them, and its sums are right."""
+    (head, _, *lines) = [
+        line for line in steps("README.md", "$ python")[0].expected.splitlines() if line.strip()
+    ]
+    titles = re.split(r"  +", head.strip())
+    shown = [dict(zip(titles, re.split(r"  +", line.strip()), strict=True)) for line in lines]
+    assert set(titles) <= {column.heading for column in table.COLUMNS}
+    for row in shown:
+        strategy = STRATEGIES[row["strategy"].partition("@")[0]]
+        sold, stock = map(int, row["sold"].split(" of "))
+        assert int(row["oversold"]) == max(sold - stock, 0), row
+        assert int(row["unaccounted"]) == stock - sold - int(row["left"]), row
+        assert sold + int(row["refused"]) == BUYERS, row
+        exact = row["label"] == "sound"
+        assert exact == (strategy.sound and "@" not in row["strategy"]), row
+        assert row["verdict"] == ("exact" if exact else "shown broken"), row

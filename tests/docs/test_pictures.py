@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+from benchmarks.checkout.growth import AXES
 from orders.models import Order
 from tests import ROOT
 from tests.docs.pages import PAGES
@@ -61,3 +62,30 @@ def test_the_states_of_an_order_are_drawn() -> None:
     """The picture of an order has each state that an order may have."""
     drawn = (IMAGES / "order.svg").read_text()
     assert [state.label for state in Order.State if f">{state.label}<" not in drawn] == []
+
+
+def questions() -> list[str]:
+    """Return the sections of *How fast is it?*, each of which asks a question."""
+    page = ROOT / "docs" / "library" / "explanation" / "how-fast.md"
+    return page.read_text().split("\n## ")[1:]
+
+
+def test_each_question_has_one_plot_and_one_command() -> None:
+    """*How fast is it?* answers each question by one plot and the command that measures it."""
+    assert len(questions()) > 5
+    for text in questions():
+        assert text.partition("\n")[0].endswith("?")
+        assert len(SHOWN.findall(text)) == 1, text
+        assert len(re.findall(r"^python -m benchmarks\.\w+", text, re.MULTILINE)) == 1, text
+
+
+def test_each_plot_answers_a_question() -> None:
+    """Each plot of the growth measurements is on *How fast is it?*."""
+    plots = {Path(path).name for text in questions() for path in SHOWN.findall(text) if "/plots/" in path}
+    assert {path.name for path in (ROOT / "docs" / "plots").iterdir()} == plots
+
+
+def test_the_axes_of_the_growth_commands() -> None:
+    """An axis that a command names is one that the benchmark knows."""
+    named = re.findall(r'--axis (?:"([^"]+)"|(\w+))', "".join(questions()))
+    assert {one or other for one, other in named} == set(AXES)
