@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import get_commands
 from django.dispatch import Signal
@@ -306,7 +307,7 @@ def environment_variables() -> set[str]:
 
     return (
         read
-        | {"DATABASE_URL"}
+        | {"DATABASE_URL", *settings.OTHER_WAYS.values()}
         | {value for name, value in vars(coordination).items() if name in ("ZOOKEEPER", "ETCD", "REDLOCK")}
     )
 
