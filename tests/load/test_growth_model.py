@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from importlib import import_module
 from random import Random
 from xml.etree import ElementTree
@@ -176,3 +177,38 @@ def test_no_run_is_begun_after_the_time(monkeypatch):
     measuring.ends = 60.0
     next(moments)
     assert len(list(measuring._in_time(range(9)))) == 2
+
+
+class FakeRoom:
+    """A shop that answers seven orders and two refusals, whatever is asked of it."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def run(self, subject, **_):
+        statuses = {"201": 7, "503": 2}
+        costs = dict.fromkeys(("web_cpu_us", "postgres_cpu_us", "redis_cpu_us", "redis_requests"), 1.0)
+        faults = {"oversold": 0, "unaccounted": 1, "lost": 0, "failed": 0}
+        speed = {"answers_per_second": 9.0, "p99_ms": 1.0, "statuses": statuses, "unanswered": 1}
+        return speed | costs | faults | {"workers": self.workers}
+
+    def slow_flushes(self, milliseconds):
+        return nullcontext()
+
+
+def test_a_round_measures_every_size_of_every_axis(monkeypatch):
+    """Each run is told at once with what went wrong in it; as many web processes serve as its size says."""
+    monkeypatch.setattr(growth, "open_room", lambda servers, workers, threads: nullcontext(FakeRoom(workers)))
+    monkeypatch.setattr("benchmarks.checkout.batches.measure", lambda room, size, seconds: room.run(None))
+    said: list[str] = []
+    measuring = growth.Growth(None, 0.1, ["combined", "row_lock"], said.append)  # type: ignore[arg-type]
+    records = measuring.measure(rounds=2)
+    assert growth.missing(records, growth.SIZES) == []
+    assert {record["round"] for record in records} == {0, 1}
+    assert all(record["workers"] == record["size"] for record in records if record["axis"] == "workers")
+    assert all(record["workers"] == 2 for record in records if record["axis"] == "buyers")
+    assert all("errors 3  oversold 0  unaccounted 1" in line for line in said)
+    data = summarize(records, FACTS)
+    assert data["faults"] == {
+        "errors": 3 * len(said), "oversold": 0, "unaccounted": len(said), "lost": 0, "failed": 0
+    }  # fmt: skip
