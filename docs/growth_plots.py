@@ -79,14 +79,14 @@ def pictures(folder: Path = PLOTS) -> dict[str, str]:
         return {}
     data = json.loads((folder / DATA).read_text())
     drawn = {
-        f"checkout-{_file_name(axis)}.svg": _growth(data, axis) for axis in data["points"] if axis != COMMIT
+        f"growth-{_file_name(axis)}.svg": _growth(data, axis) for axis in data["points"] if axis != COMMIT
     }
     if data["laws"]:
-        drawn["checkout-model.svg"] = _fitted(data, "buyers", data["laws"])
+        drawn["growth-model.svg"] = _fitted(data, "buyers", data["laws"])
     if data["commit"]:
-        drawn["checkout-commit.svg"] = _fitted(data, COMMIT, {"combined": data["commit"]})
+        drawn["growth-commit.svg"] = _fitted(data, COMMIT, {"combined": data["commit"]})
     if data["predictions"]:
-        drawn["checkout-prediction.svg"] = _predicted(data)
+        drawn["growth-prediction.svg"] = _predicted(data)
     return drawn
 
 
@@ -132,9 +132,9 @@ def _fitted(data: Mapping[str, Any], axis: str, laws: Mapping[str, Mapping[str, 
     title = f"Measured (marks) and the law fitted to it (lines): orders per second by {axis}"
     shapes = [STYLE, words(16, 24, title, "head"), words(16, 42, _circumstances(data), "quiet")]
     shapes += _panel(speed, LEFT, TOP, HIGH, "orders per second", "")
-    shapes += _residuals(apart, LEFT, TOP + HIGH + 34, axis)
+    shapes += _residuals(apart, LEFT, TOP + HIGH + 46, axis)
     shapes += _coefficients(laws, LEFT + WIDE + 40, TOP + 14)
-    return _whole(shapes, title, speed, TOP + HIGH + LOW + 92)
+    return _whole(shapes, title, speed, TOP + HIGH + LOW + 106)
 
 
 def _predicted(data: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
@@ -27,9 +28,9 @@ def summarize(records: Sequence[Record], circumstances: dict[str, Any]) -> dict[
         circumstances: under which they were taken.
     """
     points = {axis: _points(records, axis) for axis in dict.fromkeys(r["axis"] for r in records)}
-    laws = {peer: _law(of_peer) for peer, of_peer in points.get("buyers", {}).items() if len(of_peer) >= 3}
-    commit = points.get(PER_COMMIT, {}).get("combined", [])
-    batches = _law(commit, terms=2) if len(commit) >= 2 else None
+    fitted = {peer: _law(of_peer, terms=3) for peer, of_peer in points.get("buyers", {}).items()}
+    laws = {peer: law for peer, law in fitted.items() if law}
+    batches = _law(points.get(PER_COMMIT, {}).get("combined", []), terms=2)
     return {
         "circumstances": circumstances,
         "rounds": 1 + max((int(record["round"]) for record in records), default=-1),
@@ -76,8 +77,11 @@ def _point(records: Sequence[Record], size: int) -> dict[str, Any]:
     }
 
 
-def _law(points: Sequence[dict[str, Any]], terms: int = 3) -> dict[str, Any]:
+def _law(points: Sequence[dict[str, Any]], terms: int) -> dict[str, Any] | None:
+    """Return the law of the points and their residuals; None of points that are too few."""
     measured: list[Point] = [(point["size"], point["median"]) for point in points]
+    if sum(rate > 0 for _, rate in measured) < terms:
+        return None
     law = fit(measured, terms)
     return {
         "fixed": law.fixed,
@@ -86,7 +90,7 @@ def _law(points: Sequence[dict[str, Any]], terms: int = 3) -> dict[str, Any]:
         "alone": law.alone,
         "contention": law.contention,
         "coherency": law.coherency,
-        "limit": law.limit,
+        "limit": law.limit if math.isfinite(law.limit) else None,
         "residuals": [round(residual, 4) for residual in law.residuals(measured)],
     }
 
@@ -118,6 +122,13 @@ def _demands(records: Sequence[Record], axis: str, wanted: int) -> dict[str, Dem
     nearest = min((record["size"] for record in known), key=lambda size: abs(size - wanted), default=0)
     mine = [record for record in known if record["size"] == nearest]
     return {
-        peer: Demand(*(median(r[cost] for r in mine if r["peer"] == peer) / 1e6 for cost in COSTS))
+        peer: _demand([record for record in mine if record["peer"] == peer])
         for peer in sorted({record["peer"] for record in mine})
     }
+
+
+def _demand(records: Sequence[Record]) -> Demand:
+    """Return what an order costs; what Redis does beside orders of which it isn't asked isn't theirs."""
+    web, postgres, redis = (median(record[cost] for record in records) / 1e6 for cost in COSTS)
+    asked = median(record["redis_requests"] for record in records) >= 0.5
+    return Demand(web, postgres, redis if asked else 0.0)

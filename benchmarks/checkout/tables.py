@@ -143,7 +143,7 @@ def _laws(laws: dict[str, dict[str, Any]]) -> RichTable:
             f"{law['alone']:.0f}",
             f"{law['contention']:.3f}",
             f"{law['coherency']:.6f}",
-            f"{law['limit']:.0f}",
+            f"{law['limit']:.0f}" if law["limit"] else "–",
             " ".join(f"{residual:+.0%}" for residual in law["residuals"]),
         )
     return shown

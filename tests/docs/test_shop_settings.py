@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import global_settings
+from django.conf import global_settings, settings
 
 from config import coordination, serve
 from tests import ROOT
@@ -32,6 +32,8 @@ ELSEWHERE: dict[str, Callable[[Settings], Any]] = {
     "LOG_LEVEL": lambda loaded: loaded["LOGGING"]["root"]["level"],
     "SECURE_COOKIES": lambda loaded: loaded["SESSION_COOKIE_SECURE"],
     "DATABASE_URL": lambda loaded: loaded["DATABASES"]["default"]["HOST"],
+    "DATABASE_DIRECT_URL": lambda loaded: loaded["DATABASES"].get("direct", {}).get("HOST"),
+    "DATABASE_REPLICA_URL": lambda loaded: loaded["DATABASES"].get("replica", {}).get("HOST"),
     "ZOOKEEPER_HOSTS": lambda loaded: loaded["LOCKING"]["zookeeper"]["LOCATION"],
     "ETCD_ENDPOINTS": lambda loaded: loaded["LOCKING"]["etcd"]["LOCATION"],
     "REDLOCK_URLS": lambda loaded: loaded["LOCKING"]["redlock"]["LOCATION"],
@@ -42,6 +44,7 @@ IN_WORDS = {
     "SECRET_KEY",
     "LOCKING_RUNTIME_DIR",
     *SERVERS,
+    *settings.OTHER_WAYS.values(),
     "ZOOKEEPER_HOSTS",
     "ETCD_ENDPOINTS",
     "REDLOCK_URLS",
@@ -51,6 +54,8 @@ IN_WORDS = {
 PROBES: dict[str, tuple[str, Any]] = {
     "API_KEYS": (f"till:{'0' * 64}", {"0" * 64: ("till", ())}),
     "DATABASE_URL": ("postgres://ada@other.example/shop", "other.example"),
+    "DATABASE_DIRECT_URL": ("postgres://ada@direct.example/shop", "direct.example"),
+    "DATABASE_REPLICA_URL": ("postgres://ada@replica.example/shop", "replica.example"),
 }
 """Values for variables that are more than their type: what is set, and what arrives."""
 
@@ -87,6 +92,7 @@ TYPES = {name: kind for name, kind, _ in read()} | {
     coordination.ZOOKEEPER: "str",
     coordination.ETCD: "list",
     coordination.REDLOCK: "list",
+    **dict.fromkeys(["DATABASE_URL", *settings.OTHER_WAYS.values()], "URL"),
 }
 
 

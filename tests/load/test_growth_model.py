@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from importlib import import_module
 from random import Random
 from xml.etree import ElementTree
@@ -99,6 +100,7 @@ def measured(peers=("combined", "row_lock"), rounds=3):
         {"round": number, "axis": axis, "peer": peer, "size": size, "run": size, "case": f"{size} {axis}"}
         | {"answers_per_second": gunther(size, 100 + number, 0.2, 0.001), "p99_ms": 9.0, "load": 1.0}
         | {"web_cpu_us": 400.0, "postgres_cpu_us": 300.0, "redis_cpu_us": 10.0, "errors": number}
+        | {"redis_requests": 0.01 if peer == "combined" else 2.0}
         | {"oversold": 0, "unaccounted": 0, "lost": 0, "failed": 0}
         for axis, sizes in growth.SIZES.items()
         for peer in (("combined",) if axis == growth.PER_COMMIT else peers)
@@ -118,6 +120,24 @@ def test_a_run_is_summarized_whole():
     places = {(row["peer"], row["products"], row["site"]) for row in data["predictions"]}
     assert len(places) == 2 * 2 * len(SITES) == len(data["predictions"])
     json.dumps(data)
+
+
+def test_only_those_who_ask_redis_are_bound_by_it():
+    """Redis' own chores beside orders that never ask it aren't counted as these orders' need."""
+    data = summarize(measured(), FACTS)
+    bound = {row["peer"] for row in data["predictions"] if row["bottleneck"] == "Redis' thread"}
+    assert bound == {"row_lock"}
+
+
+def test_points_without_an_order_fit_no_law():
+    """A strategy that sold nothing in its windows has its points, and no law; the rest is kept."""
+    records = measured()
+    for record in records:
+        if record["peer"] == "row_lock" and record["axis"] == "buyers":
+            record["answers_per_second"] = 0.0
+    data = summarize(records, FACTS)
+    assert set(data["laws"]) == {"combined"}
+    assert data["points"]["buyers"]["row_lock"][0]["median"] == 0
 
 
 def test_a_run_that_counts_for_several_sizes_has_its_errors_once():
@@ -145,8 +165,8 @@ def test_every_axis_has_its_plot(monkeypatch, tmp_path):
         root = ElementTree.fromstring(picture)  # noqa: S314  our own
         assert root.get("aria-label"), name
         assert "nan" not in picture, name
-    assert "commit 0123456; " in drawn["checkout-buyers.svg"]
-    assert "A model, not measured" in drawn["checkout-prediction.svg"]
+    assert "commit 0123456; " in drawn["growth-buyers.svg"]
+    assert "A model, not measured" in drawn["growth-prediction.svg"]
 
 
 def test_no_run_is_begun_after_the_time(monkeypatch):
@@ -157,3 +177,38 @@ def test_no_run_is_begun_after_the_time(monkeypatch):
     measuring.ends = 60.0
     next(moments)
     assert len(list(measuring._in_time(range(9)))) == 2
+
+
+class FakeRoom:
+    """A shop that answers seven orders and two refusals, whatever is asked of it."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def run(self, subject, **_):
+        statuses = {"201": 7, "503": 2}
+        costs = dict.fromkeys(("web_cpu_us", "postgres_cpu_us", "redis_cpu_us", "redis_requests"), 1.0)
+        faults = {"oversold": 0, "unaccounted": 1, "lost": 0, "failed": 0}
+        speed = {"answers_per_second": 9.0, "p99_ms": 1.0, "statuses": statuses, "unanswered": 1}
+        return speed | costs | faults | {"workers": self.workers}
+
+    def slow_flushes(self, milliseconds):
+        return nullcontext()
+
+
+def test_a_round_measures_every_size_of_every_axis(monkeypatch):
+    """Each run is told at once with what went wrong in it; as many web processes serve as its size says."""
+    monkeypatch.setattr(growth, "open_room", lambda servers, workers, threads: nullcontext(FakeRoom(workers)))
+    monkeypatch.setattr("benchmarks.checkout.batches.measure", lambda room, size, seconds: room.run(None))
+    said: list[str] = []
+    measuring = growth.Growth(None, 0.1, ["combined", "row_lock"], said.append)  # type: ignore[arg-type]
+    records = measuring.measure(rounds=2)
+    assert growth.missing(records, growth.SIZES) == []
+    assert {record["round"] for record in records} == {0, 1}
+    assert all(record["workers"] == record["size"] for record in records if record["axis"] == "workers")
+    assert all(record["workers"] == 2 for record in records if record["axis"] == "buyers")
+    assert all("errors 3  oversold 0  unaccounted 1" in line for line in said)
+    data = summarize(records, FACTS)
+    assert data["faults"] == {
+        "errors": 3 * len(said), "oversold": 0, "unaccounted": len(said), "lost": 0, "failed": 0
+    }  # fmt: skip

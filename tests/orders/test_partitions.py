@@ -53,18 +53,49 @@ def described(name: str) -> dict[str, str]:
         return dict(cursor.fetchall())
 
 
-def partition() -> None:
+def partition(migration: str) -> None:
     """Do what the migration's head says."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(MIGRATION.read_text())
+        cursor.execute(migration)
         for name, key in PARTITIONED.items():
             cursor.execute("SELECT partition_by_hash(%s, %s, 4)", [name, key])
         cursor.execute("DROP FUNCTION partition_by_hash")
 
 
+MUTANTS = {
+    "keys and foreign keys": ("IN ARRAY own ||", "IN ARRAY"),
+    "indexes": ("|| indexes", ""),
+    "triggers": ("|| triggers", ""),
+    "foreign keys to it": ("|| others", ""),
+    "checks, defaults and identity": (" INCLUDING ALL EXCLUDING INDEXES", ""),
+    "the column in unique constraints of others": ("format(', %I)', key)", "')'"),
+}
+"""What the migration could leave out, and how its text would look then."""
+
+
+def unlike(before: dict[str, str], now: dict[str, str], key: str) -> set[str]:
+    """Return what has changed, but for unique constraints that have got the partitions' column."""
+    changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    return {name for name in changed if now.get(name) != before.get(name, "").replace(")", f", {key})")}
+
+
+def outcome_of(mutant: tuple[str, str], before: dict[str, dict[str, str]]) -> str:
+    """Partition by a migration that leaves something out, undo it, and return what is noticed."""
+    text = MIGRATION.read_text()
+    assert text.count(mutant[0]) == 1
+    try:
+        with transaction.atomic():
+            partition(text.replace(*mutant))
+            transaction.set_rollback(True)
+            lost = [unlike(before[table], described(table), key) for table, key in PARTITIONED.items()]
+            return "lost" if any(lost) else ""
+    except DatabaseError as error:
+        return str(error)
+
+
 @pytest.fixture(scope="module")
 def changes(django_db_setup, django_db_blocker):
-    """Sell in a database of these tests' own, partition its tables; return how they were described before."""
+    """Sell in a database of these tests' own and partition it; return its descriptions, and the mutants'."""
     name = f"{connections['default'].settings_dict['NAME']}_partitions"
     with django_db_blocker.unblock():
         with connection.cursor() as cursor:
@@ -76,8 +107,9 @@ def changes(django_db_setup, django_db_blocker):
                 product = create_product("before", on_hand=5)
                 checkout([Line(product.sku, 2)], "combined")
                 before = {table: described(table) for table in PARTITIONED}
-                partition()
-                yield before
+                noticed = {name: outcome_of(mutant, before) for name, mutant in MUTANTS.items()}
+                partition(MIGRATION.read_text())
+                yield before, noticed
         finally:
             with connection.cursor() as cursor:
                 cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
@@ -86,7 +118,7 @@ def changes(django_db_setup, django_db_blocker):
 @pytest.fixture(autouse=True)
 def partitioned(changes):
     """Return the descriptions from before."""
-    return changes
+    return changes[0]
 
 
 def test_rows_from_before_are_there_and_numbers_go_on():
@@ -101,13 +133,15 @@ def test_rows_from_before_are_there_and_numbers_go_on():
 @pytest.mark.parametrize("table", PARTITIONED)
 def test_only_unique_constraints_have_changed(partitioned, table):
     """Columns, checks, foreign keys in both directions, indexes and triggers are what they were."""
-    now, before = described(table), partitioned[table]
-    changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
-    key = PARTITIONED[table]
-    unique = {name for name in changed if now.get(name, "").endswith(f", {key})")}
-    assert changed == unique
-    assert all(now[name] == before[name].replace(")", f", {key})") for name in unique)
-    assert bool(unique) is (table == "inventory_stockmovement")
+    now = described(table)
+    assert unlike(partitioned[table], now, PARTITIONED[table]) == set()
+    assert (now == partitioned[table]) is (table == "orders_order")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_migration_that_leaves_something_out_is_noticed(changes, mutant):
+    """By the comparison of the descriptions, or by PostgreSQL itself."""
+    assert changes[1][mutant]
 
 
 @pytest.mark.parametrize("strategy", SOUND)
