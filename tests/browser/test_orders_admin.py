@@ -98,6 +98,14 @@ def test_all_columns_are_seen_at_1280(open_admin, order, address):
     assert page.locator(".results").evaluate("one => one.scrollWidth <= one.clientWidth + 1")
 
 
+def test_the_count_is_entered_on_a_phone(open_admin, order):
+    """The field for the number is on the screen without scrolling sideways."""
+    page = open_admin(PRODUCTS, viewport={"width": 360, "height": 800})
+    act(page, "count_products")
+    box = page.get_by_role("spinbutton", name="mug").bounding_box()
+    assert box["x"] + box["width"] <= 360
+
+
 SMALL = """() => [...document.querySelectorAll(
     "#user-tools a, #user-tools button, #changelist-filter a, #changelist-filter summary, .action-select")]
   .filter((one) => one.checkVisibility())
