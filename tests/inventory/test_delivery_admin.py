@@ -93,7 +93,12 @@ def test_the_page_names_the_columns(admin_client):
 def test_a_wrong_row_is_told_in_the_readers_language(admin_client):
     """Each reason is Chinese on a Chinese page."""
     admin_client.cookies["django_language"] = "zh-hans"
-    rows = ("mug", "five", "n", "", ""), ("m g", 1, "n", "", ""), ("pen", 1, "n", "", ""), ("cup", 1, "", "", "")
+    rows = (
+        ("mug", "five", "n", "", ""),
+        ("m g", 1, "n", "", ""),
+        ("pen", 1, "n", "", ""),
+        ("cup", 1, "", "", ""),
+    )
     page = upload(admin_client, csv(*rows))
     for reason in ("的整数", "个字母、数字", "填写价格即可新建", "例如送货单号"):
         assert reason in page
