@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils.html import escape
 from django.utils.translation import gettext as _
 from import_export.admin import ImportMixin
+from import_export.fields import Field
 from import_export.formats.base_formats import CSV, XLSX
 from import_export.resources import ModelResource
 from import_export.results import Error, Result, RowResult
@@ -89,6 +90,10 @@ class DeliveryResource(ModelResource):  # type: ignore[misc]
     def get_diff_headers(self) -> list[str]:
         """Return the columns of the preview."""
         return [*COLUMNS, *OPTIONAL]
+
+    def get_user_visible_fields(self) -> list[Field]:
+        """Return the columns that the page names above the form."""
+        return [Field(column_name=name) for name in self.get_diff_headers()]
 
     def get_error_result_class(self) -> type[Error]:
         """Return errors without a traceback."""

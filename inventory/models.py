@@ -13,6 +13,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from inventory.domain import SKU_PATTERN
 from inventory.strategy_models import NamedLock, StockClaim, StockSegment, StockUnit
@@ -64,7 +65,7 @@ class Product(models.Model):
         help_text=_("Of its price, by ISO 4217; an order has one."),
     )
     active = models.BooleanField(
-        _("active"),
+        pgettext_lazy("product", "active"),
         default=True,
         db_default=True,
         help_text=_("It is for sale; otherwise orders are refused."),
@@ -289,7 +290,7 @@ class StockMovement(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.quantity or -self.shipped:+d} {self.kind} ({self.cause})"
+        return f"{self.quantity or -self.shipped:+d} {self.get_kind_display()} ({self.cause})"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Insert; refuse to change a row that is there."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from inventory.domain import InvalidCart, Line
 from inventory.models import LAB_PREFIX, Product, StockMovement
@@ -95,11 +96,11 @@ def check_heading(heading: Sequence[str]) -> None:
         ImportRefused: naming the columns.
     """
     if missing := [name for name in COLUMNS if name not in heading]:
-        raise ImportRefused([f"line 1: the heading lacks {', '.join(missing)}; it is {','.join(heading)!r}"])
+        text = _("line 1: the heading lacks %(missing)s; it is %(heading)r")
+        raise ImportRefused([text % {"missing": ", ".join(missing), "heading": ",".join(heading)}])
     if unknown := [name for name in heading if name not in COLUMNS + OPTIONAL]:
-        raise ImportRefused(
-            [f"line 1: unknown column {unknown[0]!r}; known are {', '.join(COLUMNS + OPTIONAL)}"]
-        )
+        text = _("line 1: unknown column %(unknown)r; known are %(known)s")
+        raise ImportRefused([text % {"unknown": unknown[0], "known": ", ".join(COLUMNS + OPTIONAL)}])
 
 
 def read_rows(
@@ -182,7 +183,9 @@ def _book(line: Delivery) -> bool:
     new = product is None
     if product is None:
         if line.price is None:
-            raise ValueError(f"there is no product {line.sku!r}; give its price to create it")
+            raise ValueError(
+                _("there is no product %(sku)r; give its price to create it") % {"sku": line.sku}
+            )
         product = create_product(line.sku, name=line.name, price=line.price)
     change_stock(product, StockMovement.Kind.RECEIVED, line.quantity, _cause(line))
     return new
@@ -194,11 +197,12 @@ def _cause(line: Delivery) -> str:
 
 def _delivery(number: int, row: Mapping[str | None, str | None]) -> Delivery:
     if None in row or None in row.values():
-        raise ValueError("has more or fewer fields than the heading")
+        raise ValueError(_("has more or fewer fields than the heading"))
     given = {str(name): (value or "").strip() for name, value in row.items()}
     sku = _sku(given["sku"])
     if not given["cause"] or len(given["cause"]) > 120:
-        raise ValueError(f"cause {given['cause'][:40]!r} must have 1 to 120 characters, e.g. a delivery note")
+        text = _("cause %(cause)r must have 1 to 120 characters, e.g. a delivery note")
+        raise ValueError(text % {"cause": given["cause"][:40]})
     quantity, price = _quantity(given["quantity"]), _price(given.get("price", ""))
     return Delivery(number, sku, quantity, given["cause"], given.get("name", ""), price)
 
@@ -206,16 +210,18 @@ def _delivery(number: int, row: Mapping[str | None, str | None]) -> Delivery:
 def _sku(text: str) -> str:
     try:
         sku = Line(text, 1).sku
-    except InvalidCart as error:
-        raise ValueError(str(error)) from None
+    except InvalidCart:
+        reason = _("sku %(sku)r must be 1 to 64 letters, digits, '.', '_' or '-', e.g. 'mug-01'")
+        raise ValueError(reason % {"sku": text[:40]}) from None
     if sku.startswith(LAB_PREFIX):
-        raise ValueError(f"sku {sku!r} is the oversell lab's; only the lab may make it")
+        raise ValueError(_("sku %(sku)r is the oversell lab's; only the lab may make it") % {"sku": sku})
     return sku
 
 
 def _quantity(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= MAX_QUANTITY:
-        raise ValueError(f"quantity {text[:40]!r} must be a whole number, 1 to {MAX_QUANTITY}")
+        reason = _("quantity %(quantity)r must be a whole number, 1 to %(most)s")
+        raise ValueError(reason % {"quantity": text[:40], "most": MAX_QUANTITY})
     return int(text)
 
 
@@ -223,7 +229,8 @@ def _price(text: str) -> Decimal | None:
     try:
         return Decimal(text) if text else None
     except InvalidOperation:
-        raise ValueError(f"price {text[:40]!r} must be a number such as 7.50") from None
+        reason = _("price %(price)r must be a number such as 7.50")
+        raise ValueError(reason % {"price": text[:40]}) from None
 
 
 def _repeated_causes(deliveries: Iterable[Delivery]) -> Iterator[WrongLine]:
@@ -231,5 +238,6 @@ def _repeated_causes(deliveries: Iterable[Delivery]) -> Iterator[WrongLine]:
     for line in deliveries:
         before = first.setdefault(_cause(line), line.number)
         if before != line.number:
-            reason = f"{line.sku} has the cause {line.cause!r} of line {before}; add them up"
-            yield WrongLine(line.number, reason)
+            reason = _("%(sku)s has the cause %(cause)r of line %(before)s; add them up")
+            facts = {"sku": line.sku, "cause": line.cause, "before": before}
+            yield WrongLine(line.number, reason % facts)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.contrib.auth import get_user_model
+from django.contrib.auth.hashers import check_password
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import DatabaseError
 from django.utils.module_loading import import_string
 
 from orders.callers import RIGHTS
@@ -37,6 +41,17 @@ def check_open_demo(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
         "OPEN_DEMO is on: anyone who knows an order's id may mark it as paid, and anyone may list all orders."
     )
     return [Warning(what, hint="Set OPEN_DEMO to false, or name your own CALLER.", id="orders.W001")]
+
+
+@register(Tags.security, deploy=True)
+def check_demo_login(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Warn of a database that was seeded as a demo: its administrator's password is known to everybody."""
+    hint = "Change it with manage.py changepassword admin, or delete that user."
+    with suppress(DatabaseError):
+        hashes = get_user_model().objects.filter(username="admin").values_list("password", flat=True)
+        if any(check_password("admin", each) for each in hashes):
+            return [Warning("The user admin has the demo's password.", hint=hint, id="orders.W002")]
+    return []
 
 
 @register

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 
 class OrderEvent(models.Model):
@@ -89,7 +90,9 @@ class PaymentEvent(models.Model):
         verbose_name=_("order"),
     )
     outcome = models.CharField(_("outcome"), max_length=20, choices=Outcome.choices)
-    received_at = models.DateTimeField(_("received"), db_default=Now(), editable=False, db_index=True)
+    received_at = models.DateTimeField(
+        pgettext_lazy("when", "received"), db_default=Now(), editable=False, db_index=True
+    )
 
     class Meta:
         ordering = ("-received_at", "-pk")

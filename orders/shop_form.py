@@ -56,7 +56,7 @@ def _placed(wanted: CheckoutRequest, key: ClientKey | None) -> HttpResponse:
 def _tell(request: HttpRequest, answer: dict[str, Any]) -> None:
     """Say what the first request of this key came to: an order, or a refusal that was kept."""
     if "total" in answer:
-        messages.success(request, _("Ordered for %(total)s.") % {"total": answer["total"]})
+        messages.success(request, _("Ordered for %(total)s %(currency)s.") % answer)
     else:
         messages.error(request, f"{_(answer['title'])}: {answer['detail']}")
 

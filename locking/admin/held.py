@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
-from locking.admin.formatting import age, duration, visible
+from locking.admin.formatting import age, duration, shortened, visible
 from locking.admin.held_rows import (
     FILTERS,
     KIND_NAMES,
@@ -229,7 +229,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
             "opts": self.opts,
             "row": row,
             "hold": row.hold,
-            "title": visible(str(row)),
+            "title": shortened(str(row)),
             "may_release": self.has_release_permission(request),
             "may_extend": self.has_extend_permission(request),
         }

@@ -17,7 +17,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
-from django.utils.translation import gettext
+from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from locking.admin.formatting import duration, shortened, shown, visible
@@ -155,7 +155,7 @@ class AgeFilter(StateFilter):
 class OrderFilter(StateFilter):
     """What comes first."""
 
-    title = _("order")
+    title = pgettext_lazy("sorting", "order")
     parameter_name = "order"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -262,7 +262,7 @@ def _waiting(hold: HeldLockInfo) -> str:
     """Return the waiters of a hold, the longest waiting first."""
     items = format_html_join(
         "",
-        "<li><bdi>{}</bdi> <span>{}</span>{}</li>",
+        '<li><bdi>{}</bdi> <span class="held-waited">{}</span>{}</li>',
         (
             (
                 visible(each.who),

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from locking.inspection.held import Waiter, in_circles, waits_for
+from locking.exceptions import LockError
+from locking.inspection.held import HeldLock, Waiter, holds_of, in_circles, waits_for
 
 
 @dataclass(slots=True)
 class Node:
-    """One waiter, and those who wait for what it holds.
+    """One waiter, or a holder that waits for nothing, and those who wait for what it holds.
 
     Attributes:
-        waiter: the waiter.
+        waiter: the waiter; None for a holder that waits for nothing.
+        holds: what such a holder holds.
         deadlocked: it is part of a circle.
         again: it stands further up already, for a circle has no end.
         behind: those who wait for it.
     """
 
-    waiter: Waiter
+    waiter: Waiter | None
+    holds: tuple[HeldLock, ...] = ()
     deadlocked: bool = False
     again: bool = False
     behind: list[Node] = field(default_factory=list)
+
+    @property
+    def who(self) -> str:
+        """Host, process and thread; several holders of one lock are separated by commas."""
+        return self.waiter.who if self.waiter else ", ".join(hold.holder for hold in self.holds)
 
 
 def wait_trees(everybody: Sequence[Waiter]) -> list[Node]:
@@ -37,13 +46,31 @@ def wait_trees(everybody: Sequence[Waiter]) -> list[Node]:
     shown: set[str] = set()
 
     def tree(waiter: str) -> Node:
-        node = Node(known[waiter], waiter in circles, waiter in shown)
+        node = Node(known[waiter], deadlocked=waiter in circles, again=waiter in shown)
         if not node.again:
             shown.add(waiter)
             node.behind = [tree(each) for each in behind[waiter]]
         return node
 
-    roots = [each.id for each in everybody if each.id in circles]
-    roots += [each.id for each in everybody if not edges[each.id]]
-    trees = [tree(each) for each in roots if each not in shown]
+    trees = [tree(each.id) for each in everybody if each.id in circles and each.id not in shown]
+    trees += _below_holders([tree(each.id) for each in everybody if not edges[each.id]])
     return trees + [tree(each.id) for each in everybody if each.id not in shown]
+
+
+def _below_holders(trees: Sequence[Node]) -> list[Node]:
+    """Put those who wait for somebody that waits for nothing below that holder, one lock after the other."""
+    locks: dict[tuple[str, str], list[Node]] = {}
+    for node in trees:
+        if node.waiter is not None:
+            locks.setdefault((node.waiter.backend, node.waiter.name), []).append(node)
+    roots: list[Node] = []
+    for lock, waiting in locks.items():
+        holds = _holds(*lock)
+        roots += [Node(None, holds, behind=waiting)] if holds else waiting
+    return roots
+
+
+def _holds(backend: str, name: str) -> tuple[HeldLock, ...]:
+    with suppress(LockError):
+        return tuple(holds_of(name, backend=backend))
+    return ()

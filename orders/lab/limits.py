@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from inventory.strategies import STRATEGIES
@@ -109,6 +110,11 @@ class CommandForm(forms.Form):
 def problems_of(form: forms.Form) -> list[str]:
     """What is wrong with a form, a sentence each, with the name of the field and the value."""
     return [
-        f"{form.fields[name].label} {form.data.get(name, '')!s:.40}: {' '.join(map(str, errors))}"
+        gettext("%(field)s %(value)s: %(reason)s")
+        % {
+            "field": form.fields[name].label,
+            "value": str(form.data.get(name, ""))[:40],
+            "reason": " ".join(map(str, errors)),
+        }
         for name, errors in form.errors.items()
     ]

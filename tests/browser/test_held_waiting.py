@@ -1,7 +1,7 @@
 """Held locks and their waiters in a real browser: widths, schemes, languages, odd names, deadlocks."""
 
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from urllib.parse import urljoin
 
 import pytest
@@ -147,6 +147,79 @@ def test_who_waits_for_whom(open_admin, contended):
     third = page.locator(".held-tree li").filter(has_text="worker-2").last
     expect(third).not_to_contain_text("deadlock")
     expect(third).to_contain_text("order:42")
+
+
+def test_a_holder_that_waits_for_nothing_stands_above_its_waiters(open_admin, contended):
+    """Who waits for a lock whose holder goes on with its work is shown below that holder."""
+    with held_and_waited_for("report"):
+        contended.beat()
+        page = open_admin(WAITING)
+        root = page.locator(".held-tree > li").filter(has_text="report")
+        expect(root).to_have_count(1)
+        expect(root.locator("> dl dd")).to_have_text("report")
+        expect(root.locator("> ul > li")).to_contain_text("late-worker")
+
+
+@contextmanager
+def held_and_waited_for(name):
+    """Hold a lock for which one thread waits until the block ends."""
+    lease, before = get_lock(name, ttl=600).acquire(), len(WAITS)
+    thread = threading.Thread(target=lambda: get_lock(name, ttl=600, wait=60).acquire().release())
+    thread.name = "late-worker"
+    thread.start()
+    try:
+        while len(WAITS) <= before:
+            threading.Event().wait(0.01)
+        yield
+    finally:
+        lease.release()
+        thread.join()
+
+
+PAGES_OF_A_LOCK = ("list", "waiting", "detail", "release", "extend", "release_selected")
+
+
+def open_page_of(page, name):
+    """Go from the list to a page about its locks."""
+    if name == "waiting":
+        page.goto(WAITING)
+    elif name == "release_selected":
+        page.locator("#action-toggle").check()
+        page.select_option("select[name=action]", "release_selected")
+        page.get_by_role("button", name="Go").click()
+    elif name != "list":
+        page.get_by_role("link", name="catalogue:xxx").click()
+        if name != "detail":
+            page.locator(f"a[href$='/{name}/']").click()
+    expect(page.locator("#content")).to_contain_text("catalogue" if name != "waiting" else "order:8")
+
+
+@pytest.mark.parametrize("width", [360, 768])
+@pytest.mark.parametrize("name", PAGES_OF_A_LOCK)
+def test_a_narrow_page_needs_no_scrolling_sideways(open_admin, contended, name, width):
+    """On a phone and a tablet every page about a lock, however long its name, is as wide as the screen."""
+    page = open_admin(LIST, width=width)
+    open_page_of(page, name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_columns_that_are_cut_off_fade_until_they_are_scrolled_to(open_admin, contended):
+    """The right edge of the list fades out on a phone while there is more, and not where all is seen."""
+    page = open_admin(LIST, width=360)
+    fade = "getComputedStyle(document.querySelector('.results')).getPropertyValue('--held-fade')"
+    assert float(page.evaluate(fade).removesuffix("px")) > 20
+    page.locator(".results").evaluate("rows => rows.scrollTo(rows.scrollWidth, 0)")
+    page.wait_for_function(f"parseFloat({fade}) < 1")
+    page.set_viewport_size({"width": 1920, "height": 900})
+    page.wait_for_function(f"parseFloat({fade}) < 1")
+
+
+def test_a_waiters_name_and_its_time_are_apart(open_admin, contended):
+    """The time is never broken, and a sign stands between it and the name, which may end in a number."""
+    page = open_admin(LIST)
+    waited = row(page, "order:42").locator(".held-waited").first
+    expect(waited).to_have_css("white-space", "nowrap")
+    assert "·" in waited.evaluate("one => getComputedStyle(one, '::before').content")
 
 
 def write_deadlock():

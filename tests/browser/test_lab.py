@@ -1,5 +1,6 @@
 """The lab in a real browser: every button, both colour schemes, a phone, the keyboard."""
 
+import itertools
 import re
 from urllib.parse import parse_qs
 
@@ -81,6 +82,24 @@ def test_the_recorded_mugs_fill_with_time(open_lab):
     expect(page.locator("#left .sold").first).to_have_text("sold 0")
     page.get_by_role("slider").fill("1000")
     expect(page.locator("#left .mug.beyond.taken")).to_have_count(30)
+
+
+def test_as_many_mugs_are_full_as_are_sold(open_lab):
+    """At every moment the mugs show the number beside them."""
+    page = open_lab("/lab/")
+    for moment in range(0, 1001, 125):
+        page.get_by_role("slider").fill(str(moment))
+        for side in ("#left", "#right"):
+            sold = page.locator(f"{side} .sold").first.inner_text().split()[-1]
+            expect(page.locator(f"{side} .mug.taken")).to_have_count(int(sold))
+
+
+@pytest.mark.parametrize("strategy", ["lost_update", "row_lock"])
+def test_a_link_to_a_strategy_of_the_recorded_pair_plays_it(open_lab, strategy):
+    """Neither panel is empty, whichever of the two is chosen in the address."""
+    page = open_lab(f"/lab/?strategy={strategy}")
+    expect(page.locator("#left h2")).to_have_text("lost_update")
+    expect(page.locator("#right h2")).to_have_text("row_lock")
 
 
 def test_both_panels_share_their_axes(open_lab):
@@ -283,6 +302,26 @@ def test_all_strategies_are_one_plot(open_lab):
     page.locator('[data-dot="segmented"]').focus()
     page.keyboard.press("Enter")
     expect(page.locator("#code-title")).to_have_text("segmented")
+
+
+@pytest.mark.parametrize("width", [360, 768])
+def test_the_plots_axis_has_room_for_its_labels(open_lab, width):
+    """No two labels of the axis touch, also on a phone."""
+    page = open_lab("/lab/", viewport={"width": width, "height": 800})
+    expect(page.locator(".dots .tick").first).to_be_visible()
+    boxes = [tick.bounding_box() for tick in page.locator(".dots .tick").all()]
+    assert len(boxes) > 2
+    assert all(one["x"] + one["width"] < other["x"] for one, other in itertools.pairwise(boxes))
+
+
+def test_a_table_that_is_cut_off_fades_out(open_lab):
+    """On a phone the right edge of the table is pale until it is scrolled to."""
+    page = open_lab("/lab/", viewport={"width": 360, "height": 800})
+    page.locator("summary", has_text="The figures as a table").click()
+    fade = "getComputedStyle(document.querySelector('.figures-table .scroll')).getPropertyValue('--fade')"
+    page.wait_for_function(f"parseFloat({fade}) > 20")
+    page.locator(".figures-table .scroll").evaluate("one => one.scrollTo(one.scrollWidth, 0)")
+    page.wait_for_function(f"parseFloat({fade}) < 1")
 
 
 def test_the_table_fits_its_page(open_lab):
@@ -501,6 +540,31 @@ def test_undo_is_not_taken_by_the_session_before(open_lab):
     expect(page.locator('[data-lane="A"] .marks li')).to_have_count(1)
     arrives(page, "A", "has read the stock: 1")
     assert sessions.said == [("old", "A"), ("old", "A"), ("old", "stop"), ("new", "A")]
+
+
+class BusySessions(FakeSessions):
+    """Buyer A is told that the stock is busy."""
+
+    STEPS = (["busy", None, 37],)
+
+    def state(self, run):
+        """Add the server's own words for what became of A."""
+        told = super().state(run)
+        told["lanes"]["A"]["problem"] = "canceling statement due to lock timeout"
+        return told
+
+
+def test_a_buyer_who_waited_too_long_is_told_in_plain_words(open_lab):
+    """The page says what to do next, not what the database said."""
+    page = open_lab()
+    BusySessions(page)
+    page.get_by_role("button", name="1 · Sell the last piece twice.").click()
+    may_press(page, "A")
+    page.keyboard.press("a")
+    arrives(page, "A", "was told: busy, try again")
+    expect(page.locator('[data-lane="A"] .now')).to_have_text(
+        "waited too long for the other: press again to try again"
+    )
 
 
 @pytest.mark.screenshots

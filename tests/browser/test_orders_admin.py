@@ -79,6 +79,59 @@ def test_a_clerk_ships_a_part(open_admin, order, scheme):
     assert Order.objects.get().state == "partly_shipped"
 
 
+@pytest.mark.parametrize("width", [360, 768])
+@pytest.mark.parametrize(("address", "action"), [(ORDERS, "ship_orders"), (PRODUCTS, "count_products")])
+def test_the_page_that_asks_fits_a_phone(open_admin, order, address, action, width):
+    """Its table scrolls, the page does not, and the right edge fades out while there is more."""
+    page = open_admin(address, viewport={"width": width, "height": 800})
+    act(page, action)
+    expect(page.locator("form.confirm")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = page.locator("form.confirm .results").evaluate("one => one.scrollWidth > one.clientWidth + 1")
+    fade = "getComputedStyle(document.querySelector('.results')).getPropertyValue('--fade')"
+    assert (float(page.evaluate(fade).removesuffix("px")) > 20) == cut
+
+
+@pytest.mark.parametrize("address", [ORDERS, PRODUCTS])
+def test_all_columns_are_seen_at_1280(open_admin, order, address):
+    """The filters stand below the list, so that no column is cut off."""
+    page = open_admin(address, viewport={"width": 1280, "height": 800})
+    assert page.locator(".results").evaluate("one => one.scrollWidth <= one.clientWidth + 1")
+
+
+def test_the_count_is_entered_on_a_phone(open_admin, order):
+    """The field for the number is on the screen without scrolling sideways."""
+    page = open_admin(PRODUCTS, viewport={"width": 360, "height": 800})
+    act(page, "count_products")
+    box = page.get_by_role("spinbutton", name="mug").bounding_box()
+    assert box["x"] + box["width"] <= 360
+
+
+SMALL = """() => [...document.querySelectorAll(
+    "#user-tools a, #user-tools button, #changelist-filter a, #changelist-filter summary, .action-select")]
+  .filter((one) => one.checkVisibility())
+  .filter((one) => Math.min(one.offsetWidth, one.offsetHeight) < 24)
+  .map((one) => one.outerHTML.slice(0, 80))"""
+
+
+def test_nothing_that_is_pressed_is_smaller_than_24_px(open_admin, order):
+    """Links of the head, filters and boxes to tick, on a phone and on a screen."""
+    page = open_admin(ORDERS, viewport={"width": 1280, "height": 800})
+    assert page.evaluate(SMALL) == []
+    page.set_viewport_size({"width": 360, "height": 800})
+    assert page.evaluate(SMALL) == []
+
+
+def test_an_order_is_an_order_in_chinese(open_admin, order):
+    """Words with two meanings have the right one: 订单, not 排序; and a payment was received, not stored."""
+    page = open_admin(ORDERS)
+    page.context.add_cookies([{"name": "django_language", "value": "zh-hans", "url": page.url}])
+    page.reload()
+    expect(page.locator("#content h1")).to_contain_text("订单")
+    page.goto("/admin/orders/paymentevent/")
+    expect(page.locator("#content")).not_to_contain_text("入库")
+
+
 def test_the_page_that_asks_can_be_left(open_admin, order):
     """Back to the list, and nothing was done."""
     page = open_admin(ORDERS)

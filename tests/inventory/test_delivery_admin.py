@@ -85,6 +85,25 @@ def test_every_wrong_row_is_told_and_nothing_can_be_confirmed(admin_client):
     assert stock() == {"mug": 10}
 
 
+def test_the_page_names_the_columns(admin_client):
+    """Above the form, before anything is uploaded."""
+    assert "sku, quantity, cause, name, price" in admin_client.get(IMPORT).content.decode()
+
+
+def test_a_wrong_row_is_told_in_the_readers_language(admin_client):
+    """Each reason is Chinese on a Chinese page."""
+    admin_client.cookies["django_language"] = "zh-hans"
+    rows = (
+        ("mug", "five", "n", "", ""),
+        ("m g", 1, "n", "", ""),
+        ("pen", 1, "n", "", ""),
+        ("cup", 1, "", "", ""),
+    )
+    page = upload(admin_client, csv(*rows))
+    for reason in ("的整数", "个字母、数字", "填写价格即可新建", "例如送货单号"):
+        assert reason in page
+
+
 @pytest.mark.parametrize("kind", [CSV, XLSX])
 def test_a_file_that_is_no_table_is_refused(admin_client, kind):
     """The page says so; nothing fails."""

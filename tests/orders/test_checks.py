@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.core.checks import run_checks
 
-from orders.checks import check_caller, check_open_demo, check_webhook_secrets
+from orders.checks import check_caller, check_demo_login, check_open_demo, check_webhook_secrets
 
 
 def ids(messages) -> list[str]:
@@ -49,3 +49,12 @@ def test_a_secret_that_could_be_guessed_is_refused(settings):
     assert found.id == "orders.E003"
     assert "secret 2" in found.msg
     assert "guess-me" not in found.msg
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("password", "found"), [("admin", ["orders.W002"]), ("another one", [])])
+def test_a_deployment_is_told_of_the_demos_login(django_user_model, password, found):
+    """The check names it as long as the password is the one that everybody knows."""
+    assert ids(check_demo_login(None)) == []
+    django_user_model.objects.create_superuser("admin", password=password)
+    assert ids(check_demo_login(None)) == found

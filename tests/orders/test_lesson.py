@@ -1,13 +1,14 @@
 """The recorded race and its picture, the shop's form, the examples of the problems, the groups of the lab."""
 
 import json
+import re
 
 import pytest
 
 from inventory.models import Product
 from orders.lab.qr import qr_code
 from orders.lab.texts import grouped, puzzles, strategies
-from orders.management.commands.draw_lesson import PICTURES, SCHEMES, lesson
+from orders.management.commands.draw_lesson import PICTURES, SCHEMES, WORDS, file_name, lesson
 from orders.management.commands.record_races import IN_FULL, RECORDING
 from orders.models import Order
 from orders.problem_examples import example
@@ -26,12 +27,37 @@ def test_the_recording_shows_the_lesson():
     assert [name for name, race in races.items() if "buyers" in race] == list(IN_FULL)
 
 
+@pytest.mark.parametrize("language", WORDS)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_picture_is_drawn_from_the_recording(scheme):
+def test_the_picture_is_drawn_from_the_recording(scheme, language):
     """The committed picture is what the command draws, and small enough for a README."""
-    path = PICTURES / f"lesson-{scheme}.svg"
-    assert path.read_text() == lesson(RECORDED["races"][0], SCHEMES[scheme])
+    path = PICTURES / file_name(scheme, language)
+    assert path.read_text() == lesson(RECORDED["races"][0], SCHEMES[scheme], WORDS[language])
     assert path.stat().st_size < 400_000
+
+
+def test_the_chinese_picture_has_no_english():
+    """Its texts are the figures of the race and Chinese."""
+    drawn = lesson(RECORDED["races"][0], SCHEMES["light"], WORDS["zh-hans"])
+    texts = re.findall(r"<(?:text|tspan|title)[^>]*>([^<]*)", drawn)
+    assert "30 个人为不存在的杯子付了钱" in texts
+    assert not [text for text in texts if re.search("[a-z]", text)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("language", "name"), [("en", "lesson-light.svg"), ("zh-hans", "zh-hans.svg")])
+def test_without_javascript_a_page_shows_the_picture_in_its_language(client, settings, language, name):
+    """The start page and the lab have it in `noscript`."""
+    settings.DEBUG = True
+    client.cookies["django_language"] = language
+    for address in ("/", "/lab/"):
+        assert name in client.get(address).content.decode()
+
+
+def test_every_strategy_of_the_lab_is_in_the_recording():
+    """No dot of the plot and no line of its table is missing before the first race of a visit."""
+    recorded = {race["name"] for race in RECORDED["races"]}
+    assert {one.name for one in strategies()} - recorded <= {"redlock", "zookeeper_lock", "etcd_lock"}
 
 
 def test_every_strategy_is_in_one_group():
@@ -66,7 +92,7 @@ def test_the_form_of_the_shop_places_an_order(client):
     ProductFactory(sku="mug", price="7.50", on_hand=40)
     ProductFactory(sku="pen")
     page = client.post("/shop/order/", {"quantity-mug": "2", "quantity-pen": "0"}, follow=True)
-    assert "Ordered for 15.00." in page.content.decode()
+    assert "Ordered for 15.00 EUR." in page.content.decode()
     assert Order.objects.count() == 1
     assert Product.objects.get(sku="mug").on_hand == 38
 

@@ -31,14 +31,14 @@ def send(client, fields):
 
 def test_a_form_that_is_sent_twice_places_one_order(client, form):
     """The second one, after a reload or a lost answer, gets the first one's words."""
-    assert [send(client, form), send(client, form)] == [["Ordered for 15.00."]] * 2
+    assert [send(client, form), send(client, form)] == [["Ordered for 15.00 EUR."]] * 2
     assert Order.objects.count() == 1
 
 
 def test_a_new_page_places_a_new_order(client, form):
     """Each page has a key of its own."""
     send(client, form)
-    assert send(client, {"quantity-mug": "1", "key": key_of(client)}) == ["Ordered for 7.50."]
+    assert send(client, {"quantity-mug": "1", "key": key_of(client)}) == ["Ordered for 7.50 EUR."]
     assert Order.objects.count() == 2
 
 
@@ -60,5 +60,5 @@ def test_another_order_under_the_same_key_is_refused(client, form):
 @pytest.mark.parametrize("key", ["", "x", "0" * 300])
 def test_a_form_without_a_key_is_no_error(client, form, key):
     """An old page, or a program: the order is placed, and nothing is kept."""
-    assert send(client, {**form, "key": key}) == ["Ordered for 15.00."]
+    assert send(client, {**form, "key": key}) == ["Ordered for 15.00 EUR."]
     assert not IdempotencyKey.objects.exists()

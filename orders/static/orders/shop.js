@@ -34,13 +34,22 @@ const cents = (price) => Math.round(Number(price) * 100);
 function showSum() {
   const good = rows.filter(isGood);
   const units = good.reduce((sum, row) => sum + quantity(row), 0);
-  const total = good.reduce((sum, row) => sum + quantity(row) * cents(row.dataset.price), 0);
   byId("units").textContent = interpolate(ngettext("%s piece", "%s pieces", units), [units]);
-  byId("total").textContent = (total / 100).toFixed(2);
+  byId("total").textContent = totals(good).join(" + ");
   ready(units > 0 || good.length < rows.length);
   good.forEach((row) => field(row).removeAttribute("aria-invalid"));
   keep();
 }
+
+// One sum for each currency in the basket; of an empty basket in the first product's.
+function totals(good) {
+  const sums = new Map();
+  good.forEach((row) => sums.set(row.dataset.currency, (sums.get(row.dataset.currency) ?? 0) + quantity(row) * cents(row.dataset.price)));
+  const some = [...sums].filter(([, sum]) => sum);
+  return (some.length ? some : [...sums].slice(0, 1)).map(([currency, sum]) => money(sum / 100, currency));
+}
+
+const money = (amount, currency) => `${Number(amount).toLocaleString(document.documentElement.lang, { minimumFractionDigits: 2, maximumFractionDigits: 2 })} ${currency}`;
 
 // A disabled button would lose the focus: it only says that it can't be pressed now.
 const ready = (on) => byId("buy").setAttribute("aria-disabled", !on);
@@ -174,7 +183,7 @@ async function show(answer, order) {
 
 function ordered(order) {
   const items = order.lines.map((line) => `${line.quantity} × ${line.sku}`).join(", ");
-  return ["ordered", interpolate(gettext("Ordered for %s"), [order.total]), [items, order.strategy]];
+  return ["ordered", interpolate(gettext("Ordered for %s"), [money(order.total, order.currency)]), [items, order.strategy]];
 }
 
 function refused(answer, problem, order) {
@@ -206,7 +215,7 @@ function inWords({ pointer, detail }, order) {
 }
 
 function shortage({ sku, requested, available }) {
-  return interpolate(gettext("%(sku)s: %(available)s of %(requested)s"), { sku, requested, available }, true);
+  return interpolate(gettext("%(sku)s: %(requested)s wanted, %(available)s in stock"), { sku, requested, available }, true);
 }
 
 // Answers, newest first --------------------------------------------------------------------------------------
@@ -220,7 +229,7 @@ function add(kind, title, details, raw) {
   if (raw) item.append(whole(raw));
   byId("answers").prepend(item);
   byId("none").hidden = true;
-  say(title);
+  say(title, kind !== "ordered");
   return item;
 }
 

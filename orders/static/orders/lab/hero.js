@@ -10,8 +10,8 @@ const hero = document.getElementById("hero");
 const find = (selector) => hero.querySelector(selector);
 
 function show(race, mugs, moment, end) {
-  mugs(moment);
   const { left, sold } = moment >= end ? race : stockAt(race, moment);
+  mugs(sold);
   const texts = figures(sold, race.initial, left);
   [".sold", ".initial", ".says"].forEach((name, at) => { find(name).textContent = texts[at]; });
   find(".sold").classList.toggle("bad", sold > race.initial);

@@ -221,13 +221,10 @@ async function open() {
   const { parameters, races } = await recording();
   races.forEach((race) => fillIn(race, true));
   if (await replay()) return;
-  const named = wanted.has("strategy") && !["all", "lost_update"].includes(wanted.get("strategy"));
-  if (named || lecture) return;
-  if (!running) tell(gettext("A recorded race. Press button 1 to run your own."));
-  for (const [place, name] of [["left", "lost_update"], ["right", "row_lock"]]) {
-    const race = races.find((one) => one.name === name);
-    if (race && !shown[place] && !running) stage.show(place, { ...race, parameters }, { recorded: true });
-  }
+  const [broken, fix] = pair().map((name) => races.find((race) => race.name === name && race.buyers));
+  if (lecture || running || !broken || !fix) return;
+  tell(gettext("A recorded race. Press button 1 to run your own."));
+  Object.entries({ left: broken, right: fix }).forEach(([place, race]) => shown[place] || stage.show(place, { ...race, parameters }, { recorded: true }));
 }
 
 async function copy() {

@@ -108,9 +108,14 @@ function grid(x, height, all) {
   const values = all.map(latency);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const at = [1, 2, 5].flatMap((digit) => [1, 10, 100, 1000, 10000].map((power) => digit * power)).filter((ms) => ms >= low * 0.9 && ms <= high * 1.1);
-  return at.flatMap((ms) => {
+  let free = 0; // from here on there is room for a label
+  return at.sort((one, other) => one - other).flatMap((ms) => {
+    const line = draw("line", { class: "grid", x1: x(ms), x2: x(ms), y1: 0, y2: height });
+    const half = (`${ms} ms`.length * LETTER) / 2;
+    if (x(ms) - half < free) return [line];
+    free = x(ms) + half + LETTER;
     const text = draw("text", { class: "tick", x: x(ms), y: height + 16, "text-anchor": "middle" });
     text.textContent = `${ms} ms`;
-    return [draw("line", { class: "grid", x1: x(ms), x2: x(ms), y1: 0, y2: height }), text];
+    return [line, text];
   });
 }

@@ -12,14 +12,14 @@ const mug = (kind) => {
   return cell;
 };
 
-/** Draw the mugs of a race into `place`; returns a function that shows them at a moment, in ms. */
+/** Draw the mugs of a race into `place`; returns a function that fills as many as are sold. */
 export function drawMugs(place, race) {
-  const sales = race.buyers.filter((buyer) => buyer.answer === "sold").map((buyer) => buyer.to).sort((a, b) => a - b);
+  const sales = race.buyers.filter((buyer) => buyer.answer === "sold").length;
   const shelf = Array.from({ length: race.initial }, () => mug("shelf"));
-  const beyond = Array.from({ length: Math.max(0, sales.length - race.initial) }, () => mug("beyond"));
+  const beyond = Array.from({ length: Math.max(0, sales - race.initial) }, () => mug("beyond"));
   const list = (cells) => make("ul", {}, ...cells);
   const line = make("p", { className: "stock-line", textContent: fill(gettext("in stock: %(initial)s; what is below doesn't exist"), race) });
   place.replaceChildren(list(shelf), ...(beyond.length ? [line, list(beyond)] : []));
-  place.setAttribute("aria-label", fill(gettext("%(initial)s mugs in stock, %(sold)s sold, %(beyond)s of them don't exist"), { initial: race.initial, sold: sales.length, beyond: beyond.length }));
-  return (moment) => [...shelf, ...beyond].forEach((cell, at) => cell.classList.toggle("taken", sales[at] <= moment));
+  place.setAttribute("aria-label", fill(gettext("%(initial)s mugs in stock, %(sold)s sold, %(beyond)s of them don't exist"), { initial: race.initial, sold: sales, beyond: beyond.length }));
+  return (sold) => [...shelf, ...beyond].forEach((cell, at) => cell.classList.toggle("taken", at < sold));
 }

@@ -1,7 +1,7 @@
 // One race on the page: one number, mugs, swimlane, curve, crowd.
 
 import { drawStock, rangeOf, stockAt } from "./chart.js";
-import { byId, make } from "./dom.js";
+import { byId, fill, make } from "./dom.js";
 import { SIGNS, drawLanes } from "./lanes.js";
 import { moments } from "./moments.js";
 import { drawMugs } from "./mugs.js";
@@ -71,9 +71,9 @@ export class Panel {
     this.moment = moment;
     this.lanes?.(moment);
     this.stock?.(moment);
-    this.mugs(moment);
     const over = moment >= this.end;
     const { left, sold } = over ? race : stockAt(race, moment);
+    this.mugs(sold);
     const [paid, initial, says] = figures(sold, race.initial, left);
     this.find(".sold").textContent = paid;
     this.find(".sold").classList.toggle("bad", sold > race.initial);
@@ -98,7 +98,7 @@ export class Panel {
   }
 
   #moment({ ms, text }) {
-    const button = make("button", { type: "button", textContent: `${text} (${Math.round(ms)} ms)`, onclick: () => this.stage.stopAt(ms) });
+    const button = make("button", { type: "button", textContent: fill(gettext("%(text)s (%(ms)s ms)"), { text, ms: Math.round(ms) }), onclick: () => this.stage.stopAt(ms) });
     return make("li", {}, button);
   }
 

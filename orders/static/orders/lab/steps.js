@@ -133,7 +133,7 @@ function showLane(name, one) {
   const names = STEP_NAMES();
   const place = lane(name);
   place.dataset.state = one.blocked ? "blocked" : one.state;
-  place.querySelector(".marks").replaceChildren(...one.marks.map(([mark, stock]) => make("li", { className: mark, textContent: `${names[mark] ?? mark}${stock === null ? "" : `: ${stock}`}` })));
+  place.querySelector(".marks").replaceChildren(...one.marks.map(([mark, stock]) => make("li", { className: mark, textContent: stock === null ? (names[mark] ?? mark) : fill(gettext("%(step)s: %(stock)s"), { step: names[mark] ?? mark, stock }) })));
   place.querySelector(".now").textContent = now(one);
   ready(place.querySelector("[data-next]"), one.state === "parked");
   const line = one.state === "done" ? null : one.marks.at(-1)?.[2];
@@ -144,7 +144,7 @@ function now(one) {
   if (one.state === "done") return `${ANSWERS()[one.answer] ?? one.answer} ${one.answer === "error" ? one.problem : ""}`;
   if (one.blocked?.on === "row") return fill(gettext("‖ waits for %(by)s, who has the row"), one.blocked);
   if (one.blocked) return fill(gettext("‖ waits for %(by)s, who has the lock"), one.blocked);
-  if (one.state === "parked") return one.marks.at(-1)?.[0] === "busy" ? one.problem : "";
+  if (one.state === "parked") return one.marks.at(-1)?.[0] === "busy" ? gettext("waited too long for the other: press again to try again") : "";
   return gettext("on its way …");
 }
 

@@ -23,7 +23,7 @@ export const figures = (sold, initial, left) => [
 ];
 
 /** The verdict and its figures, for those who hear the page. */
-export const announcement = (race) => `${race.name}: ${headline(race)}. ${figures(race.sold, race.initial, race.left).join(" · ")}`;
+export const announcement = (race) => fill(gettext("%(name)s: %(verdict)s. %(figures)s"), { name: race.name, verdict: headline(race), figures: figures(race.sold, race.initial, race.left).join(" · ") });
 
 /** The sum behind the verdict. */
 export function sum(initial, sold, left) {
