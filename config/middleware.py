@@ -70,10 +70,15 @@ class PageMiddleware:
     def __call__(self, request: HttpRequest) -> Any:
         """Answer, or under ASGI return the coroutine that does."""
         if not request.path_info.startswith(API_PATHS):
-            return self._pages(request)
-        translation.deactivate()  # the thread's last page may have been in another language
+            return self._page(request)
         answer = self._api(request)
         return _await_length(answer) if iscoroutinefunction(self) else _with_length(answer)
+
+    def _page(self, request: HttpRequest) -> Any:
+        try:
+            return self._pages(request)
+        finally:
+            translation.deactivate()  # the thread's next request may be for JSON, in the default language
 
     def process_view(self, request: HttpRequest, *view: Any) -> HttpResponseBase | None:
         """Let the pages' middleware look at the view; the first answer counts."""
