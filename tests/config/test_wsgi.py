@@ -48,7 +48,7 @@ def answer_of(application: Any, path: str) -> tuple[str, Any]:
         "wsgi.input": io.BytesIO(),
         "wsgi.errors": sys.stderr,
     }
-    answer = application(environ, lambda status, headers, error=None: statuses.append(status))
+    answer = wsgi.in_one_piece(application)(environ, lambda status, headers, error=None: statuses.append(status))
     return statuses[0], answer
 
 
@@ -61,7 +61,7 @@ def end_connection_of_the_last_request() -> None:
     """Have the server end it, as a restart would."""
     other = connections["default"].copy()
     with other.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.connection.info.backend_pid])
+        cursor.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
     other.close()
 
 
@@ -90,7 +90,7 @@ def test_a_whole_answer_is_given_to_the_server_at_once(served):
     """It is a list, and everything that Django does behind a request is done."""
     ended: list[object] = []
     request_finished.connect(lambda sender, **_: ended.append(sender), weak=False)
-    status, answer = answer_of(wsgi.in_one_piece(served), "/products/")
+    status, answer = answer_of(served, "/products/")
     assert (status, answer, len(ended)) == ("200 OK", [b'{"products": [], "next": null}'], 1)
 
 
@@ -98,7 +98,7 @@ def test_a_streamed_answer_stays_as_it_is(served, monkeypatch):
     """The server asks for its pieces and closes it."""
     streamed = StreamingHttpResponse([b"a", b"b"])
     monkeypatch.setattr(served, "_middleware_chain", lambda request: streamed)
-    assert answer_of(wsgi.in_one_piece(served), "/products/")[1] is streamed
+    assert answer_of(served, "/products/")[1] is streamed
 
 
 def test_a_fixed_address_is_looked_up_once(served):
