@@ -48,7 +48,8 @@ def answer_of(application: Any, path: str) -> tuple[str, Any]:
         "wsgi.input": io.BytesIO(),
         "wsgi.errors": sys.stderr,
     }
-    answer = wsgi.in_one_piece(application)(environ, lambda status, headers, error=None: statuses.append(status))
+    served = wsgi.in_one_piece(application)
+    answer = served(environ, lambda status, headers, error=None: statuses.append(status))
     return statuses[0], answer
 
 
