@@ -61,7 +61,6 @@ if METRICS:
 MIDDLEWARE = [
     "config.middleware.SecurityHeaders",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "config.middleware.PageMiddleware",
 ]
 PAGE_MIDDLEWARE = [  # not for JSON: see `config.middleware`
@@ -72,10 +71,11 @@ PAGE_MIDDLEWARE = [  # not for JSON: see `config.middleware`
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
 ]
-# The admin's checks look for these in MIDDLEWARE, where PageMiddleware stands for them.
-SILENCED_SYSTEM_CHECKS = ["admin.E408", "admin.E409", "admin.E410"]
-# So do `check --deploy`'s of SecurityMiddleware, which SecurityHeaders is, and of CsrfViewMiddleware.
-SILENCED_SYSTEM_CHECKS += ["security.W001", "security.W003"]
+# The checks look for these by name in MIDDLEWARE, where PageMiddleware and SecurityHeaders stand for them.
+SILENCED_SYSTEM_CHECKS = [
+    *("admin.E408", "admin.E409", "admin.E410"),
+    *("security.W001", "security.W002", "security.W003"),
+]
 
 ROOT_URLCONF = "config.urls"
 WSGI_APPLICATION = "config.wsgi.application"

@@ -100,10 +100,11 @@ def merge_in_order(lines: Iterable[Line]) -> tuple[Line, ...]:
     Raises:
         InvalidCart: as `merge_lines`.
     """
-    totals: dict[str, int] = {}
+    merged: dict[str, Line] = {}
     for line in _some(lines):
-        totals[line.sku] = totals.get(line.sku, 0) + line.quantity
-    return tuple(Line(sku, total) for sku, total in totals.items())
+        before = merged.get(line.sku)
+        merged[line.sku] = Line(line.sku, before.quantity + line.quantity) if before else line
+    return tuple(merged.values())
 
 
 def _some(lines: Iterable[Line]) -> list[Line]:

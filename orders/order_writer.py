@@ -298,10 +298,10 @@ def _insert(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> dic
 
 
 def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[str]:
-    """Return orders, keys and lines as the statements take them."""
+    """Return orders, keys and lines of priced receipts as the statements take them."""
     keys = [
         {
-            "id": r.id,
+            "id": r.body["id"],
             "scope": r.key.scope,
             "key": r.key.key,
             "fingerprint": r.key.fingerprint,
@@ -312,7 +312,7 @@ def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[
     ]
     orders = [
         {
-            "id": r.id,
+            "id": r.body["id"],
             "total": r.total,
             "currency": r.currency,
             "strategy": r.strategy,
@@ -324,7 +324,7 @@ def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[
     ]
     lines = [
         {
-            "id": r.id,
+            "id": r.body["id"],
             "product_id": products[line.sku].pk,
             "sku": line.sku,
             "name": products[line.sku].name,

@@ -91,13 +91,13 @@ class Cart(_WithLines):
     @field_validator("strategy", mode="before")
     @classmethod
     def _can_be_chosen(cls, given: Any, info: ValidationInfo) -> Any:
-        allowed = sorted((info.context or _NO_CHOICE)["strategies"]())
+        allowed = list((info.context or _NO_CHOICE)["strategies"]())
         if not allowed:
             _refuse("can be chosen only with DEBUG on; leave it out")
         if not isinstance(given, str):
             _refuse(f"must be a string, not {shown(given)}")
         if given not in allowed:
-            _refuse(f"{shown(given)} is not one of {', '.join(allowed)}")
+            _refuse(f"{shown(given)} is not one of {', '.join(sorted(allowed))}")
         return given
 
 

@@ -7,9 +7,11 @@ import sys
 from typing import Any
 
 import pytest
-from django.core.handlers.wsgi import WSGIHandler
-from django.core.signals import request_started
+from django.core.signals import request_finished, request_started
 from django.db import close_old_connections, connection, connections, reset_queries
+from django.http import StreamingHttpResponse
+from django.test import RequestFactory
+from django.urls import Resolver404
 
 from config import wsgi
 
@@ -19,25 +21,26 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def served(monkeypatch):
     """The application as it is served, with connections that are kept; signals are restored at the end."""
-    receivers = request_started.receivers[:]
+    started, finished = request_started.receivers[:], request_finished.receivers[:]
     request_started.connect(close_old_connections)
     request_started.connect(reset_queries)
-    wsgi.begin_lightly()
+    wsgi.detach_receivers()
     monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 600)
     monkeypatch.setitem(connection.settings_dict, "CONN_HEALTH_CHECKS", True)
     connection.close()
-    yield WSGIHandler()
-    request_started.receivers = receivers
-    request_started.sender_receivers_cache.clear()
+    yield wsgi.Handler()
+    request_started.receivers, request_finished.receivers = started, finished
+    for signal in (request_started, request_finished):
+        signal.sender_receivers_cache.clear()
     connection.close()
 
 
-def get(application: Any) -> str:
-    """Return the status of the list of products."""
+def answer_of(application: Any, path: str) -> tuple[str, Any]:
+    """Return the status of an answer, and the answer."""
     statuses: list[str] = []
     environ = {
         "REQUEST_METHOD": "GET",
-        "PATH_INFO": "/products/",
+        "PATH_INFO": path,
         "SERVER_NAME": "localhost",
         "SERVER_PORT": "80",
         "HTTP_HOST": "localhost",
@@ -45,10 +48,14 @@ def get(application: Any) -> str:
         "wsgi.input": io.BytesIO(),
         "wsgi.errors": sys.stderr,
     }
-    answer = application(environ, lambda status, headers, error=None: statuses.append(status))
-    b"".join(answer)
-    answer.close()
-    return statuses[0]
+    served = wsgi.in_one_piece(application)
+    answer = served(environ, lambda status, headers, error=None: statuses.append(status))
+    return statuses[0], answer
+
+
+def get(application: Any) -> str:
+    """Return the status of the list of products."""
+    return answer_of(application, "/products/")[0]
 
 
 def end_connection_of_the_last_request() -> None:
@@ -78,3 +85,36 @@ def test_a_connection_that_has_grown_old_is_closed_behind_the_request(served):
     connection.close_at = 0.0
     assert get(served) == "200 OK"
     assert connection.connection is None
+
+
+def test_a_whole_answer_is_given_to_the_server_at_once(served):
+    """It is a list, and everything that Django does behind a request is done."""
+    ended: list[object] = []
+    request_finished.connect(lambda sender, **_: ended.append(sender), weak=False)
+    status, answer = answer_of(served, "/products/")
+    assert (status, answer, len(ended)) == ("200 OK", [b'{"products": [], "next": null}'], 1)
+
+
+def test_a_streamed_answer_stays_as_it_is(served, monkeypatch):
+    """The server asks for its pieces and closes it."""
+    streamed = StreamingHttpResponse([b"a", b"b"])
+    monkeypatch.setattr(served, "_middleware_chain", lambda request: streamed)
+    assert answer_of(served, "/products/")[1] is streamed
+
+
+def test_a_fixed_address_is_looked_up_once(served):
+    """An address with an argument in it is looked up each time, and a wrong one is wrong again."""
+    order = "/orders/00000000-0000-0000-0000-000000000007/"
+    statuses = [answer_of(served, path)[0] for path in ["/products/", order, "/products/none", "/livez"] * 2]
+    assert statuses[4:] == statuses[:4] == ["200 OK", "404 Not Found", "404 Not Found", "200 OK"]
+    assert set(served._fixed) == {"/products/", "/livez"}
+
+
+def test_a_request_with_addresses_of_its_own_is_looked_up_in_them(served, monkeypatch):
+    """What is remembered of the shop's addresses says nothing about them."""
+    get(served)
+    request = RequestFactory().get("/products/")
+    request.urlconf = "django.contrib.auth.urls"
+    with pytest.raises(Resolver404):
+        served.resolve_request(request)
+    assert set(served._fixed) == {"/products/"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.checkout import growth, quick, subjects, web_servers
+from benchmarks.checkout import growth, quick, steps, subjects, web_servers
 from benchmarks.checkout.__main__ import _faults
 from benchmarks.checkout.clients import Burst, Crowd
 from benchmarks.checkout.room import Meter, _figures
@@ -260,3 +260,32 @@ def test_each_web_server_is_started_by_its_own_command():
         words = " ".join(command(8123, 2, 16))
         assert "8123" in words, name
         assert "config" in words, name
+
+
+def test_the_time_of_a_step_is_its_own(monkeypatch):
+    """A step within another one is counted once; one that an order did not take has cost it nothing."""
+    ticks = iter([0, 1_000, 4_000, 9_000])
+    monkeypatch.setattr("benchmarks.checkout.steps.time.thread_time_ns", lambda: next(ticks))
+    clock = steps.Clock()
+    outer, inner, other, *_ = steps.STEPS.values()
+    clock.around(outer, clock.around(inner, lambda: None))()
+    clock.end_order()
+    assert [clock.orders[step] for step in (outer, inner, other)] == [[6.0], [3.0], [0.0]]
+
+
+def test_every_step_is_a_function_of_the_project_or_of_its_libraries():
+    """A function that was renamed is noticed here, not after the servers have started."""
+    with steps.clocked() as clock:
+        assert set(clock.orders) == set(steps.STEPS.values())
+
+
+def test_what_postgresql_tells_is_grouped_by_statement():
+    """Other messages, and statements that are not of a batch, are left out."""
+    told = [
+        "duration: 0.250 ms  execute _pg3_0: SELECT id FROM inventory_product",
+        "duration: 2.000 ms  execute _pg3_1: \nWITH \nwanted AS (",
+        "duration: 4.000 ms  execute _pg3_1: \nWITH \nwanted AS (",
+        "duration: 1.000 ms  execute <unnamed>: COMMIT",
+        "checkpoint starting",
+    ]
+    assert steps.statements(told) == {"execute SELECT": [0.25], "execute WITH": [2.0, 4.0]}
