@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -27,7 +27,7 @@ from locking.core.lease import (
 )
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
-from locking.core.options import CheckedOptions, LockOptions, options_of
+from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.core.pending_release import release_retrier, report_unreleased
 from locking.core.renewal import watchdogs
 from locking.exceptions import (
@@ -61,8 +61,6 @@ from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import (
     current_context,
     is_owner_of,
-    new_fenced_owner,
-    new_outlasting_owner,
     new_owner,
 )
 
@@ -98,7 +96,7 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
         ...     lease.ensure_held()
     """
     checked = check_names(names)
-    given = options_of("get_lock", options)
+    given = shared_options("get_lock", options)
     engine = given.engine()
     return joined([SingleLock(name, engine, given) for name in checked])
 
@@ -400,11 +398,9 @@ class SingleLock(Lock):
         super().__init__()
         self.name, self.key = name, backend.key(name)
         self._backend, self._options = backend, options
-        self.ttl, self.renewed = options.lease_on(backend)
-        self._wait = options.wait_on(backend)
+        terms = options.terms_on(backend)
+        self.ttl, self.renewed, self._wait, self.on_open_transaction, self._new_owner = terms
         self.transaction_on = backend.transaction_on
-        self.on_open_transaction = options.policy_on(backend)
-        self._new_owner = _owners_of(options)
         self._shares_name = self._acts_for_work = False
         self.site: CallSite | None = None
 
@@ -706,13 +702,6 @@ class SingleLock(Lock):
 def _release_again(lease: SingleLease) -> None:
     """Release once more, later: a request without a reply may have arrived after the release."""
     release_retrier.schedule(lease.backend, lease.key, lease.owner, lease.ttl)
-
-
-def _owners_of(options: CheckedOptions) -> Callable[[], str]:
-    """Return what makes the owners of a lock: they tell what becomes of it when its process is dead."""
-    if options.min_hold:
-        return new_outlasting_owner
-    return new_fenced_owner if options.fenced else new_owner
 
 
 class MultiLock(Lock):
