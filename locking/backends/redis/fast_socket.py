@@ -34,7 +34,7 @@ def fast_socket(connection: AbstractConnection) -> socket.socket | None:
     if type(connection) not in PLAIN:
         return None
     sock: socket.socket | None = getattr(connection, "_sock", None)
-    if sock is None or (limit := sock.gettimeout()) is None:  # nearly always: it was prepared by its first use
+    if sock is None or (limit := sock.gettimeout()) is None:  # nearly always: it is prepared
         return sock
     if not hasattr(connection, "_parser"):
         return None

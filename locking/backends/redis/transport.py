@@ -150,9 +150,11 @@ class Subscription:
 
     def reset(self) -> None:
         """Listen to the own channel only."""
+        if self._extra is None:
+            return
         with self._closed_on_failure():
-            for verb in self.pool.verbs if self._extra is not None else ():
-                self._change(OPPOSITES[verb], str(self._extra))
+            for verb in self.pool.verbs:
+                self._change(OPPOSITES[verb], self._extra)
         self._extra = None
 
     @contextmanager

@@ -564,10 +564,12 @@ def test_a_thread_that_cannot_be_started_is_started_later(watching, monkeypatch)
     registration.enter("default")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
-        with watcher.watching():
-            assert not watcher._worker.running
-    with watcher.watching():
-        assert watcher._worker.running
+        watcher.enter()
+        assert not watcher._worker.running
+        watcher.leave()
+    watcher.enter()
+    assert watcher._worker.running
+    watcher.leave()
 
 
 def test_a_forked_child_has_its_own_sessions():
