@@ -90,7 +90,7 @@ class CheckedOptions:
     permits: int | None = None
 
     def __post_init__(self) -> None:
-        self._terms: tuple[BaseLockBackend, Terms] | None = None  # worked out last, for which backend
+        self._terms: tuple[tuple[BaseLockBackend, float], Terms] | None = None  # the last ones, and for what
         if not isinstance(self.ttl, Unset) and self.ttl is not None:
             self.ttl = check_ttl(self.ttl)
         if not isinstance(self.wait, Unset):
@@ -121,9 +121,10 @@ class CheckedOptions:
 
     def terms_on(self, engine: BaseLockBackend) -> Terms:
         """Return what these options mean on `engine`; most locks of a program share one answer."""
-        if self._terms is None or self._terms[0] is not engine:
-            self._terms = engine, self._new_terms(engine)
-        return self._terms[1]
+        asked, known = (engine, DEFAULT_LEASE), self._terms  # the contract suite shortens DEFAULT_LEASE
+        if known is None or known[0] != asked:
+            self._terms = known = asked, self._new_terms(engine)
+        return known[1]
 
     def _new_terms(self, engine: BaseLockBackend) -> Terms:
         settings = engine.settings

@@ -171,6 +171,7 @@ def test_a_message_that_does_not_come_is_given_up_in_time(ends, monkeypatch, gre
     connection, server = ends
     monkeypatch.setattr(fast, "_is_green", lambda: green)
     reader = fast.message_reader(connection)
+    assert reader is not None
     begun = time.monotonic()
     with pytest.raises(RedisTimeoutError):
         reader.read(0.02)
