@@ -25,8 +25,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from django.db import close_old_connections
@@ -238,14 +237,10 @@ def notify_observers(step: Callable[[Observer], None]) -> None:
             _log_failure(observer)
 
 
-@contextmanager
-def waiting(name: str, template: str | None, backend: str) -> Iterator[None]:
-    """Tell observers that a caller waits for as long as the block runs."""
-    notify_observers(lambda observer: observer.waiting(name, template, backend, 1))
-    try:
-        yield
-    finally:
-        notify_observers(lambda observer: observer.waiting(name, template, backend, -1))
+def notify_waiting(name: str, template: str | None, backend: str, change: int) -> None:
+    """Tell observers that a caller began (`change` = 1) or ceased (-1) to wait."""
+    if OBSERVERS:
+        notify_observers(lambda observer: observer.waiting(name, template, backend, change))
 
 
 # --- the log ----------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ import math
 import os
 import select
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -318,15 +317,14 @@ class Watcher:
         """Whether a thread or task of this process waits for a lock."""
         return self._waiters > 0
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Look out for dead processes for as long as the block runs, at least once."""
+    def enter(self) -> None:
+        """Look out for dead processes, at least once, until each `enter` has had its `leave`."""
         self.look(1)
-        try:
-            yield
-        finally:
-            with self._mutex:
-                self._waiters -= 1
+
+    def leave(self) -> None:
+        """Note that a wait is over."""
+        with self._mutex:
+            self._waiters = max(0, self._waiters - 1)
 
     def look(self, waiters: int = 0) -> None:
         """Have the thread look once, in the background."""

@@ -10,7 +10,7 @@ from typing import Final, Unpack
 from locking.backends.base import Holder
 from locking.core.lease import Lease, held_by
 from locking.core.lock import Lock, SingleLock, joined
-from locking.core.options import CheckedOptions, Kind, LockOptions, SemaphoreOptions, options_of
+from locking.core.options import CheckedOptions, Kind, LockOptions, SemaphoreOptions, shared_options
 from locking.exceptions import LockNotSupported
 from locking.keys.names import check_names
 
@@ -25,7 +25,7 @@ def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
         >>> with get_read_lock("catalogue"):
         ...     render()
     """
-    return lock_of((name,), options_of("get_read_lock", options, kind="read"))
+    return lock_of((name,), shared_options("get_read_lock", options, kind="read"))
 
 
 def get_write_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -38,7 +38,7 @@ def get_write_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
         >>> with get_write_lock("catalogue"):
         ...     rebuild()
     """
-    return lock_of((name,), options_of("get_write_lock", options, kind="write"))
+    return lock_of((name,), shared_options("get_write_lock", options, kind="write"))
 
 
 def get_semaphore(name: str, permits: int, **options: Unpack[SemaphoreOptions]) -> Lock:
@@ -55,7 +55,7 @@ def get_semaphore(name: str, permits: int, **options: Unpack[SemaphoreOptions]) 
         >>> with get_semaphore("mail-gateway", permits=5, wait=10):
         ...     send()
     """
-    given = options_of("get_semaphore", options, kind="semaphore", permits=permits)
+    given = shared_options("get_semaphore", options, kind="semaphore", permits=permits)
     return lock_of((name,), given)
 
 
@@ -65,7 +65,7 @@ def get_fair_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
     Among Python processes `get_lock` is first in, first out already, and faster. Don't use both kinds, or
     RLock and RFairLock, on one name. Arguments and errors: as for `get_lock`.
     """
-    return lock_of((name,), options_of("get_fair_lock", options, kind="fair"))
+    return lock_of((name,), shared_options("get_fair_lock", options, kind="fair"))
 
 
 class ReadLock(SingleLock):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Final, Never, Unpack
@@ -27,7 +27,7 @@ from locking.core.lease import (
 )
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
-from locking.core.options import CheckedOptions, LockOptions, options_of
+from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.core.pending_release import release_retrier, report_unreleased
 from locking.core.renewal import watchdogs
 from locking.exceptions import (
@@ -51,8 +51,8 @@ from locking.signals import (
     lock_force_released,
     lock_refused,
     notify,
+    notify_waiting,
     publish,
-    waiting,
 )
 from locking.utils import logs
 from locking.utils.call_site import CallSite, caller_site
@@ -61,8 +61,6 @@ from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import (
     current_context,
     is_owner_of,
-    new_fenced_owner,
-    new_outlasting_owner,
     new_owner,
 )
 
@@ -98,7 +96,7 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
         ...     lease.ensure_held()
     """
     checked = check_names(names)
-    given = options_of("get_lock", options)
+    given = shared_options("get_lock", options)
     engine = given.engine()
     return joined([SingleLock(name, engine, given) for name in checked])
 
@@ -400,11 +398,9 @@ class SingleLock(Lock):
         super().__init__()
         self.name, self.key = name, backend.key(name)
         self._backend, self._options = backend, options
-        self.ttl, self.renewed = options.lease_on(backend)
-        self._wait = options.wait_on(backend)
+        terms = options.terms_on(backend)
+        self.ttl, self.renewed, self._wait, self.on_open_transaction, self._new_owner = terms
         self.transaction_on = backend.transaction_on
-        self.on_open_transaction = options.policy_on(backend)
-        self._new_owner = _owners_of(options)
         self._shares_name = self._acts_for_work = False
         self.site: CallSite | None = None
 
@@ -509,52 +505,55 @@ class SingleLock(Lock):
         self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        with self._waiting(busy, context, begun) as watch:
+        watch = self._begin_wait(busy, context, begun)
+        try:
             while isinstance(outcome, Busy):
                 outcome = watch.wait(waiter, outcome, self._pause(outcome, begun, wait))
+        finally:
+            try:
+                watch.end()
+            finally:
+                self._end_wait()
         return outcome
 
     async def _await_in(
         self, waiter: AsyncWaiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        async with self._awaiting(busy, context, begun) as watch:
+        watch = self._begin_wait(busy, context, begun)
+        try:
             while isinstance(outcome, Busy):
                 outcome = await watch.await_in(waiter, outcome, self._pause(outcome, begun, wait))
+        finally:
+            try:
+                await asyncio.shield(watch.aend())
+            finally:
+                self._end_wait()
         return outcome
 
-    @contextmanager
-    def _waiting(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
-        """Tell observers and other processes of a wait for as long as the block runs."""
-        with self._watched(busy, context, begun) as watch:
-            try:
-                yield watch
-            finally:
-                watch.end()
+    def _begin_wait(self, busy: Busy, context: object, begun: float) -> waits.WaitWatch:
+        """Count the wait and tell observers, who hear of it until `_end_wait`.
 
-    @asynccontextmanager
-    async def _awaiting(self, busy: Busy, context: object, begun: float) -> AsyncIterator[waits.WaitWatch]:
-        """`_waiting` for asyncio."""
-        with self._watched(busy, context, begun) as watch:
-            try:
-                yield watch
-            finally:
-                await asyncio.shield(watch.aend())
-
-    @contextmanager
-    def _watched(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
-        """Count the wait, and have it watched; TooManyWaiters where the process has enough of them."""
+        Raises:
+            TooManyWaiters: the process has enough of them.
+        """
         settings = self._backend.settings
         if not waits.waiters.enter(settings.alias, settings.max_waiters):
             reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
             raise self._not_acquired(busy, begun, TooManyWaiters, reason)
         try:
-            with waiting(self.name, self._options.template, self._backend.alias), watcher.watching():
-                yield waits.watch(
-                    self._backend, self.key, self.name, context, begun, self.site or caller_site()
-                )
-        finally:
-            waits.waiters.leave(settings.alias)
+            notify_waiting(self.name, self._options.template, self._backend.alias, 1)
+            watcher.enter()
+            site = self.site or caller_site()
+            return waits.watch(self._backend, self.key, self.name, context, begun, site)
+        except BaseException:
+            self._end_wait()
+            raise
+
+    def _end_wait(self) -> None:
+        watcher.leave()
+        waits.waiters.leave(self._backend.settings.alias)
+        notify_waiting(self.name, self._options.template, self._backend.alias, -1)
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
@@ -718,13 +717,6 @@ class SingleLock(Lock):
 def _release_again(lease: SingleLease) -> None:
     """Release once more, later: a request without a reply may have arrived after the release."""
     release_retrier.schedule(lease.backend, lease.key, lease.owner, lease.ttl)
-
-
-def _owners_of(options: CheckedOptions) -> Callable[[], str]:
-    """Return what makes the owners of a lock: they tell what becomes of it when its process is dead."""
-    if options.min_hold:
-        return new_outlasting_owner
-    return new_fenced_owner if options.fenced else new_owner
 
 
 class MultiLock(Lock):

@@ -94,13 +94,11 @@ def connections_in_transaction() -> list[BaseDatabaseWrapper]:
     return [connection for connection in _of_this_thread() if open_blocks(connection)]
 
 
-def _of_this_thread() -> Iterator[BaseDatabaseWrapper]:
-    """Yield `connections.all(initialized_only=True)`, which is twice as slow: every acquire asks."""
+def _of_this_thread() -> list[BaseDatabaseWrapper]:
+    """Return `connections.all(initialized_only=True)`, which is twice as slow: every acquire asks."""
     present: Any = connections._connections  # type: ignore[attr-defined]
-    for alias in connections.settings:
-        connection: BaseDatabaseWrapper | None = getattr(present, alias, None)
-        if connection is not None:
-            yield connection
+    found = [getattr(present, alias, None) for alias in connections.settings]
+    return [connection for connection in found if connection is not None]
 
 
 def refuse_open_transactions(names: Sequence[str]) -> None:

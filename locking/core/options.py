@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, get_args
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, get_args
 
 from locking.backends.base import BaseLockBackend
 from locking.conf import DEFAULT_LEASE
@@ -19,6 +20,7 @@ from locking.keys.names import (
     check_wait,
 )
 from locking.utils.hints import refuse_unknown
+from locking.utils.ownership import new_fenced_owner, new_outlasting_owner, new_owner
 
 if TYPE_CHECKING:
     from locking.core.lease import Lease
@@ -54,6 +56,24 @@ OF_SEMAPHORES: Final = frozenset(SemaphoreOptions.__annotations__)
 OF_LOCKS: Final = frozenset(LockOptions.__annotations__)
 
 
+class Terms(NamedTuple):
+    """What the options of a lock mean on one backend.
+
+    Attributes:
+        ttl: seconds of a lease.
+        renewed: whether the watchdog renews it.
+        wait: seconds that `acquire` waits; None = without end.
+        on_open_transaction: what to do inside an open transaction.
+        new_owner: makes owners; they tell what becomes of a lock when its process is dead.
+    """
+
+    ttl: float
+    renewed: bool
+    wait: float | None
+    on_open_transaction: OnOpenTransaction
+    new_owner: Callable[[], str]
+
+
 @dataclass(kw_only=True, eq=False)
 class CheckedOptions:
     """The options of one lock, checked; what is not given is decided by the alias's settings."""
@@ -70,6 +90,7 @@ class CheckedOptions:
     permits: int | None = None
 
     def __post_init__(self) -> None:
+        self._terms: tuple[tuple[BaseLockBackend, float], Terms] | None = None  # the last ones, and for what
         if not isinstance(self.ttl, Unset) and self.ttl is not None:
             self.ttl = check_ttl(self.ttl)
         if not isinstance(self.wait, Unset):
@@ -98,23 +119,35 @@ class CheckedOptions:
             raise engine.unsupported("mint fencing tokens (fenced=True)")
         return engine
 
-    def lease_on(self, engine: BaseLockBackend) -> tuple[float, bool]:
-        """Return the seconds of a lease, and whether the watchdog renews it."""
-        ttl = engine.settings.ttl if isinstance(self.ttl, Unset) else self.ttl
-        if ttl is None:
-            return engine.settings.watchdog_ttl or DEFAULT_LEASE, True
-        return ttl, False
+    def terms_on(self, engine: BaseLockBackend) -> Terms:
+        """Return what these options mean on `engine`; most locks of a program share one answer."""
+        asked, known = (engine, DEFAULT_LEASE), self._terms  # the contract suite shortens DEFAULT_LEASE
+        if known is None or known[0] != asked:
+            self._terms = known = asked, self._new_terms(engine)
+        return known[1]
 
-    def wait_on(self, engine: BaseLockBackend) -> float | None:
-        """Return the seconds that `acquire` waits; None = without end."""
-        return engine.settings.wait if isinstance(self.wait, Unset) else self.wait
+    def _new_terms(self, engine: BaseLockBackend) -> Terms:
+        settings = engine.settings
+        ttl = settings.ttl if isinstance(self.ttl, Unset) else self.ttl
+        return Terms(
+            ttl=(settings.watchdog_ttl or DEFAULT_LEASE) if ttl is None else ttl,
+            renewed=ttl is None,
+            wait=settings.wait if isinstance(self.wait, Unset) else self.wait,
+            on_open_transaction=self._policy_on(engine),
+            new_owner=self._owners(),
+        )
 
-    def policy_on(self, engine: BaseLockBackend) -> OnOpenTransaction:
+    def _policy_on(self, engine: BaseLockBackend) -> OnOpenTransaction:
         """Return what to do inside an open transaction; a lock that ends with one belongs inside."""
         if engine.transaction_on is not None:
             return "ignore"
         chosen = self.on_open_transaction
         return engine.settings.on_open_transaction if isinstance(chosen, Unset) else chosen
+
+    def _owners(self) -> Callable[[], str]:
+        if self.min_hold:
+            return new_outlasting_owner
+        return new_fenced_owner if self.fenced else new_owner
 
 
 def _check_kind(options: CheckedOptions) -> None:
@@ -144,3 +177,20 @@ def options_of(
     if not given.keys() <= known:
         refuse_unknown(caller, given, known)
     return CheckedOptions(kind=kind, permits=permits, **given)
+
+
+def shared_options(
+    caller: str, given: Mapping[str, Any], *, kind: Kind = "lock", permits: int | None = None
+) -> CheckedOptions:
+    """`options_of`, but equal arguments are checked once and share one object, which nobody may change."""
+    if "on_lost" not in given:  # most hooks are closures, each of which would be kept alive
+        try:
+            return _shared_options(caller, kind, permits, **given)
+        except TypeError:  # an unknown option, or a value that has no hash: told below
+            pass
+    return options_of(caller, given, kind=kind, permits=permits)
+
+
+@lru_cache(maxsize=256, typed=True)  # typed: `ttl=True` is an error where `ttl=1` is none
+def _shared_options(caller: str, kind: Kind, permits: int | None, /, **given: Any) -> CheckedOptions:
+    return options_of(caller, given, kind=kind, permits=permits)

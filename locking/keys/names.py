@@ -43,7 +43,7 @@ def check_name(name: object) -> str:
         raise LockKeyError(
             f"a lock's name has at most {MAX_NAME} characters, {name[:40]!r}… has {len(name)}; hash it"
         )
-    if not _balanced(name):
+    if ("{" in name or "}" in name) and not _balanced(name):
         raise LockKeyError(
             f"the braces in the lock's name {name!r} don't pair up; leave them out or close them"
         )
@@ -55,8 +55,6 @@ def check_name(name: object) -> str:
 
 
 def _balanced(name: str) -> bool:
-    if "{" not in name and "}" not in name:
-        return True
     depth = 0
     for letter in name:
         depth += (letter == "{") - (letter == "}")

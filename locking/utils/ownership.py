@@ -165,6 +165,8 @@ def current_sync_call() -> Callable[..., object] | None:
 
     Many tasks share one thread that way, so that the thread alone does not identify the holder of a lock.
     """
+    if not hasattr(SyncToAsync.threadlocal, "main_event_loop"):
+        return None  # the thread has never served one
     return next(_sync_calls(), None)
 
 
@@ -175,8 +177,6 @@ def runs_in(call: Callable[..., object] | None) -> bool:
 
 def _sync_calls() -> Iterator[Callable[..., object]]:
     """Yield what each `sync_to_async` call on this thread's stack runs, the innermost first."""
-    if not hasattr(SyncToAsync.threadlocal, "main_event_loop"):
-        return  # the thread has never served one
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code is _SERVES_A_CALL:

@@ -12,11 +12,11 @@ if left == -2 then -- free, with a queue: a live waiter in it comes first
     end
     left = redis.call('PTTL', KEYS[1])
 end
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
+local holder, listen = redis.call('HKEYS', KEYS[1])[1], 0
+if holder == ARGV[1] then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
     return tonumber(redis.call('ZSCORE', KEYS[4], 'L' .. KEYS[1])) or (mint(ARGV[3], KEYS[4], 'L' .. KEYS[1]))
 end
-local holder, listen = redis.call('HKEYS', KEYS[1])[1], 0
 if ARGV[4] ~= '' then
     if not redis.call('LPOS', KEYS[3], ARGV[4]) then redis.call('RPUSH', KEYS[3], ARGV[4]) end
     -- Waiters ask again at least every 30 s; a queue that nobody asks for any more has lost them all.

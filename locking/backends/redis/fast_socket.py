@@ -31,10 +31,14 @@ PENDING: Final = object()
 
 def fast_socket(connection: AbstractConnection) -> socket.socket | None:
     """Return the connection's socket if requests may go over it directly."""
-    if type(connection) not in PLAIN or not hasattr(connection, "_parser"):
+    if type(connection) not in PLAIN:
         return None
     sock: socket.socket | None = getattr(connection, "_sock", None)
-    if sock is not None and (limit := sock.gettimeout()) is not None and not _is_green():
+    if sock is None or (limit := sock.gettimeout()) is None:  # nearly always: it is prepared
+        return sock
+    if not hasattr(connection, "_parser"):
+        return None
+    if not _is_green():
         _let_the_kernel_time(sock, limit)
     return sock
 
@@ -46,11 +50,15 @@ def _is_green() -> bool:
 
 def _let_the_kernel_time(sock: socket.socket, limit: float) -> None:
     """Have the kernel end a send or receive after `limit` seconds: Python would poll() before each."""
-    seconds, rest = divmod(limit, 1)
-    moment = struct.pack("ll", int(seconds), int(rest * 1_000_000))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, moment)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, moment)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(limit))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(limit))
     sock.settimeout(None)
+
+
+def _timeval(seconds: float) -> bytes:
+    """Return a time limit as the kernel wants it; at least 1 µs, for 0 would be none."""
+    whole, rest = divmod(max(seconds, 0.000_001), 1)
+    return struct.pack("ll", int(whole), int(rest * 1_000_000))
 
 
 def talk(connection: AbstractConnection, sock: socket.socket, packet: bytes) -> Any:
@@ -67,11 +75,51 @@ def talk(connection: AbstractConnection, sock: socket.socket, packet: bytes) -> 
 
 def _read(connection: Any, sock: socket.socket, data: bytes) -> Any:
     """Return the reply that begins with `data`; what a server says unasked (RESP3's pushes) is skipped."""
-    reader = hiredis.Reader(notEnoughData=PENDING, replyError=connection._parser.parse_error)
+    reader = _new_reader(connection)
     _feed(reader, data)
-    while (reply := reader.gets()) is PENDING or isinstance(reply, hiredis.PushNotification):
-        if reply is PENDING:
-            _feed(reader, _receive(sock))
+    while isinstance(reply := _next(reader, sock), hiredis.PushNotification):
+        pass
+    return reply
+
+
+class MessageReader:
+    """Reads the messages of a subscription: a waiter takes the interpreter's lock once, when one has come.
+
+    Python's own time limits take it twice, and another thread may have it for long in between.
+    """
+
+    def __init__(self, connection: Any, sock: socket.socket) -> None:
+        self._sock, self._reader = sock, _new_reader(connection)
+
+    def read(self, timeout: float) -> Any:
+        """Return the next message or acknowledgement.
+
+        Args:
+            timeout: seconds to wait for it.
+
+        Raises:
+            redis.TimeoutError: nothing came in time. redis.RedisError, OSError: an error, or no connection.
+        """
+        if self._sock.gettimeout() is None:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(timeout))
+        else:  # a green socket
+            self._sock.settimeout(timeout)
+        return _next(self._reader, self._sock)
+
+
+def message_reader(connection: AbstractConnection) -> MessageReader | None:
+    """Return what reads the messages of a new connection, if its socket may be read directly."""
+    sock = fast_socket(connection)
+    return None if sock is None else MessageReader(connection, sock)
+
+
+def _new_reader(connection: Any) -> hiredis.Reader:
+    return hiredis.Reader(notEnoughData=PENDING, replyError=connection._parser.parse_error)
+
+
+def _next(reader: hiredis.Reader, sock: socket.socket) -> Any:
+    while (reply := reader.gets()) is PENDING:
+        _feed(reader, _receive(sock))
     if isinstance(reply, RedisError):
         raise reply
     return reply

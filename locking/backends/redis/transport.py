@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
 from locking.backends.redis.compat import is_open, read_within
-from locking.backends.redis.fast_socket import fast_socket, talk
+from locking.backends.redis.fast_socket import MessageReader, fast_socket, message_reader, talk
 from locking.backends.redis.protocol import (
     Calls,
     Connect,
@@ -127,12 +127,14 @@ class Subscription:
         self.pool = pool
         self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
         self._connection = connection
+        self._fast: MessageReader | None = None
         self._extra: str | None = None
 
     def open(self) -> None:
         """Connect and subscribe to the own channel."""
         with self._closed_on_failure():
             self._connection.connect()
+            self._fast = message_reader(self._connection)
             self._change("SUBSCRIBE", self.channel)
 
     def hears(self, channel: str) -> bool:
@@ -148,9 +150,11 @@ class Subscription:
 
     def reset(self) -> None:
         """Listen to the own channel only."""
+        if self._extra is None:
+            return
         with self._closed_on_failure():
-            for verb in self.pool.verbs if self._extra is not None else ():
-                self._change(OPPOSITES[verb], str(self._extra))
+            for verb in self.pool.verbs:
+                self._change(OPPOSITES[verb], self._extra)
         self._extra = None
 
     @contextmanager
@@ -181,6 +185,8 @@ class Subscription:
         return Message(channel, payload) if kind in MESSAGES else Message(b"", b"")
 
     def _read(self, timeout: float) -> Any:
+        if self._fast is not None:
+            return self._fast.read(timeout)
         return read_within(self._connection, timeout, push_request=True, disconnect_on_error=False)
 
     def close(self) -> None:

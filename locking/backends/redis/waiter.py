@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -37,6 +36,7 @@ from locking.backends.redis.scripts import (
     Resent,
     acquire_request,
     lock_channel,
+    new_tuple,
     place_in_queue,
     read_outcome,
     read_wakeup,
@@ -105,7 +105,7 @@ class WaitSteps(ABC):
             reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
             self._unanswered = unanswered
             if isinstance(reply, int) and self._subscription is None and not unanswered:  # nearly always
-                return Grant(reply, sent)
+                return new_tuple(Grant, (reply, sent, False))
             return (yield from self._concluded(reply, sent, queue))
         except (RedisError, OSError, BackendError) as error:
             if isinstance(error, NeverSent):
@@ -134,7 +134,7 @@ class WaitSteps(ABC):
     def _granted(self, grant: Grant) -> Steps[Grant]:
         """End the wait."""
         yield from self._unsubscribe()
-        return replace(grant, resent=self._unanswered)
+        return grant._replace(resent=True) if self._unanswered else grant
 
     def _failed(self, error: Exception, queue: bool) -> Steps[Outcome]:
         """An outage of servers that have a failover isn't the end of the wait."""

@@ -564,10 +564,17 @@ def test_a_thread_that_cannot_be_started_is_started_later(watching, monkeypatch)
     registration.enter("default")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
-        with watcher.watching():
-            assert not watcher._worker.running
-    with watcher.watching():
-        assert watcher._worker.running
+        assert not runs_while_somebody_waits()
+    assert runs_while_somebody_waits()
+
+
+def runs_while_somebody_waits() -> bool:
+    """Whether the thread runs that looks for dead processes."""
+    watcher.enter()
+    try:
+        return watcher._worker.running
+    finally:
+        watcher.leave()
 
 
 def test_a_forked_child_has_its_own_sessions():

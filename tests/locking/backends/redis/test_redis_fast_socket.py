@@ -146,3 +146,54 @@ def test_an_interruption_while_the_script_is_sent_whole_closes_the_socket(ends):
     with pytest.raises(KeyboardInterrupt):
         release_over(connection)
     assert connection._sock is None
+
+
+@pytest.fixture
+def reader(ends):
+    """What reads the messages of a subscription on such a connection."""
+    made = fast.message_reader(ends[0])
+    assert made is not None
+    return made
+
+
+def test_messages_are_read_one_by_one(ends, reader):
+    """Two messages of one packet are two, as RESP2 and RESP3 write them, and pieces are put together."""
+    _, server = ends
+    server.sendall(b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n")
+    assert reader.read(5) == [b"message", b"c", b"x"]
+    server.sendall(b"y\r\n")
+    assert reader.read(5) == [b"message", b"c", b"y"]
+
+
+@pytest.mark.parametrize("green", [False, True], ids=["kernel", "green"])
+def test_a_message_that_does_not_come_is_given_up_in_time(ends, monkeypatch, green):
+    """The limit is that of each call, and a message that comes later is read by the next."""
+    connection, server = ends
+    monkeypatch.setattr(fast, "_is_green", lambda: green)
+    reader = fast.message_reader(connection)
+    assert reader is not None
+    begun = time.monotonic()
+    with pytest.raises(RedisTimeoutError):
+        reader.read(0.02)
+    assert 0.015 <= time.monotonic() - begun < 4
+    server.sendall(b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n")
+    assert reader.read(5) == [b"message", b"c", b"x"]
+
+
+def test_a_time_limit_of_nothing_is_not_endless(ends, reader):
+    """The kernel takes 0 for no limit at all."""
+    with pytest.raises(RedisTimeoutError):
+        reader.read(0.0)
+
+
+def test_a_subscription_whose_server_is_gone_says_so(ends, reader):
+    """A waiter that is told nothing any more must look for another server."""
+    _, server = ends
+    server.shutdown(socket.SHUT_WR)
+    with pytest.raises(RedisConnectionError):
+        reader.read(5)
+
+
+def test_other_kinds_of_connection_have_no_reader():
+    """Their messages are read by redis-py."""
+    assert fast.message_reader(SSLConnection()) is None
