@@ -271,20 +271,6 @@ def subtract(product: Product, quantity: int) -> bool:
         return bool(cursor.rowcount == 1)
 
 
-def subtract_all(lines: Sequence[Line], products: Products) -> None:
-    """Take every line, each by a conditional UPDATE: the second line of defence behind a lock.
-
-    Raises:
-        SoldOut: there were fewer than the lock's holder had read: the lock didn't hold. The database did.
-    """
-    pairs = in_key_order(lines, products)
-    for number, (product, quantity) in enumerate(pairs):
-        if not subtract(product, quantity):
-            checkpoint("second_line", sku=product.sku)
-            refuse(lines, taken=pairs[:number])
-    checkpoint("written")
-
-
 def refuse(lines: Sequence[Line], taken: Iterable[tuple[Product, int]] = ()) -> Never:
     """Refuse the order, with the stock as it is now.
 
