@@ -68,11 +68,6 @@ def busy_when_locked_out() -> Iterator[None]:
         raise Busy(f"the stock's rows stayed locked: {str(error).splitlines()[0]}") from error
 
 
-def check_connection() -> None:
-    """Find out whether the connection still works, before a lock is held on which others wait meanwhile."""
-    connection.close_if_health_check_failed()
-
-
 def limit_row_waits(wait: float) -> None:
     """Let no statement of this transaction wait for a row lock longer than `wait` seconds."""
     # LOCAL: it ends with the transaction and can't leak into the next user of a pooled connection.
