@@ -6,7 +6,7 @@ once the second waits for the first one's row and is compared with what that lef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from django.db import connection
@@ -48,15 +48,24 @@ def count_units(customer: str, units: Units, *, reserved: bool = False) -> Limit
     Returns:
         The refusal, or None: counted.
     """
-    if not customer:
-        limited = [(product, n) for product, n in units if product.customer_limit is not None]
-        return _refusal("", *limited[0]) if limited else None
-    counted = _count(customer, units, reserved)
-    refused = [pair for pair in units if pair[0].pk not in counted]
-    if not refused:
-        return None
-    uncount_units(customer, [pair for pair in units if pair[0].pk in counted], reserved=reserved)
-    return _refusal(customer, *refused[0])
+    counted = _count(customer, units, reserved) if customer else set()
+    if refusal := over_limit(customer, units, counted):
+        uncount_units(customer, [pair for pair in units if pair[0].pk in counted], reserved=reserved)
+    return refusal
+
+
+def over_limit(customer: str, units: Units, counted: Collection[int]) -> LimitReached | None:
+    """Return the refusal of the first product that a limit keeps from this customer, or None.
+
+    Args:
+        customer: as for `count_units`. units: all that are wanted.
+        counted: keys of the products whose units were counted.
+    """
+    if customer:
+        refused = [pair for pair in units if pair[0].pk not in counted]
+    else:
+        refused = [pair for pair in units if pair[0].customer_limit is not None]
+    return _refusal(customer, *refused[0]) if refused else None
 
 
 def uncount_units(customer: str, units: Units, *, reserved: bool = False) -> None:

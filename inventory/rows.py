@@ -68,11 +68,6 @@ def busy_when_locked_out() -> Iterator[None]:
         raise Busy(f"the stock's rows stayed locked: {str(error).splitlines()[0]}") from error
 
 
-def check_connection() -> None:
-    """Find out whether the connection still works, before a lock is held on which others wait meanwhile."""
-    connection.close_if_health_check_failed()
-
-
 def limit_row_waits(wait: float) -> None:
     """Let no statement of this transaction wait for a row lock longer than `wait` seconds."""
     # LOCAL: it ends with the transaction and can't leak into the next user of a pooled connection.
@@ -289,20 +284,6 @@ def subtract(product: Product, quantity: int) -> bool:
     with prepared_cursor() as cursor:
         cursor.execute(_SUBTRACT, [quantity, product.pk, quantity])
         return bool(cursor.rowcount == 1)
-
-
-def subtract_all(lines: Sequence[Line], products: Products) -> None:
-    """Take every line, each by a conditional UPDATE: the second line of defence behind a lock.
-
-    Raises:
-        SoldOut: there were fewer than the lock's holder had read: the lock didn't hold. The database did.
-    """
-    pairs = in_key_order(lines, products)
-    for number, (product, quantity) in enumerate(pairs):
-        if not subtract(product, quantity):
-            checkpoint("second_line", sku=product.sku)
-            refuse(lines, taken=pairs[:number])
-    checkpoint("written")
 
 
 def refuse(lines: Sequence[Line], taken: Iterable[tuple[Product, int]] = ()) -> Never:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.utils import CursorWrapper
 from psycopg import Cursor
 
@@ -20,6 +20,7 @@ def prepared_cursor() -> CursorWrapper:
     how many; without it nothing is remembered. Behind a pooler that gives a connection to somebody else after
     each transaction (pgbouncer before 1.21) leave it out.
     """
+    connection = connections[DEFAULT_DB_ALIAS]  # looked up once; the proxy does so for each attribute
     connection.ensure_connection()
     wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
     cursor: Any = Cursor(connection.connection)

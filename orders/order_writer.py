@@ -17,11 +17,12 @@ from typing import Any, Final, overload
 
 from django.db import Error
 
+from inventory.checkpoints import checkpoint
 from inventory.domain import Line
-from inventory.limits import count_units, uncount_units
+from inventory.limits import Units, count_units, over_limit, uncount_units
 from inventory.models import Product
 from inventory.progress import SaleProgress, refused_by_server
-from inventory.rows import in_key_order, mixed_currencies
+from inventory.rows import in_key_order, mixed_currencies, refuse
 from inventory.statements import prepared_cursor
 from orders.models import Order
 
@@ -42,7 +43,7 @@ given AS (
     SELECT * FROM json_to_recordset(%s) AS t(id uuid, scope text, key text, fingerprint text, body jsonb)),
 wish AS (
     SELECT * FROM json_to_recordset(%s) AS t(id uuid, product_id bigint, sku text, name text, quantity int,
-                                             unit_price numeric))"""
+                                             unit_price numeric, most int))"""
 
 _WRITTEN = f"""
 kept AS (
@@ -97,6 +98,29 @@ bought AS (
     ON CONFLICT (customer, product_id) DO UPDATE SET units = had.units + excluded.units)
 SELECT 1 / ((SELECT count(*) FROM stock) = (SELECT count(*) FROM taken)
             AND (SELECT count(*) FROM fresh) = (SELECT count(*) FROM wanted))::int, statement_timestamp()
+"""  # noqa: S608
+
+# Part of a transaction that has read the products. What it returns says what it could not do, and in that
+# order it is done: units, the customer's counter, the order. The rows of a cart are locked by primary key.
+_ENOUGH = "on_hand - reserved + backorder_limit >= quantity"
+_TAKE_AND_WRITE = f"""
+WITH {_WANTED}, {_WRITTEN},
+locked AS MATERIALIZED (
+    SELECT product.id FROM inventory_product AS product JOIN wish ON wish.product_id = product.id
+     ORDER BY product.id FOR NO KEY UPDATE OF product),
+stock AS (
+    UPDATE inventory_product AS product SET on_hand = on_hand - quantity, version = version + 1
+      FROM wish JOIN locked ON locked.id = product_id WHERE product.id = locked.id AND {_ENOUGH}
+    RETURNING product.id),
+bought AS (
+    INSERT INTO inventory_customerpurchase AS had (customer, product_id, units)
+    SELECT customer, product_id, quantity FROM wish JOIN wanted USING (id)
+     WHERE customer <> '' AND (most IS NULL OR quantity <= most) ORDER BY product_id
+    ON CONFLICT (customer, product_id) DO UPDATE SET units = had.units + excluded.units
+     WHERE had.units + had.reserved + excluded.units <=
+           (SELECT coalesce(most, {2**31 - 1}) FROM wish WHERE product_id = excluded.product_id)
+    RETURNING product_id)
+SELECT ARRAY(SELECT id FROM stock), ARRAY(SELECT product_id FROM bought), (SELECT created_at FROM fresh)
 """  # noqa: S608
 
 
@@ -246,10 +270,50 @@ def write_many(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> 
             receipt.date(written[receipt.id])
             receipt.progress.write()
         else:
-            assert receipt.key is not None
             uncount_units(receipt.customer, in_key_order(receipt.cart, products))
-            refused[receipt.id] = RepeatedKey(receipt.key.scope, receipt.key.key)
+            refused[receipt.id] = _repeated(receipt)
     return refused
+
+
+def take_and_write(receipt: Receipt, products: Mapping[str, Product]) -> None:
+    """Take the units of one order and write it: one statement in the current transaction.
+
+    Args:
+        receipt: of the order; a strategy that tries again in a new transaction calls it again.
+        products: all that it names, by SKU, as read in this transaction.
+
+    Raises:
+        SoldOut, Busy: there are fewer units than the strategy had read: its lock did not hold.
+        LimitReached: the customer may not have so many. RepeatedKey: the key has its answer already.
+            The transaction must be rolled back after any of them.
+    """
+    receipt.progress.restart()  # a try before this one was rolled back
+    receipt.price(products)
+    units = in_key_order(receipt.cart, products)
+    with prepared_cursor() as cursor:
+        cursor.execute(_TAKE_AND_WRITE, _rows([receipt], products))
+        taken, counted, created_at = cursor.fetchone()
+    _refuse_missing(receipt, units, taken)
+    if error := over_limit(receipt.customer, units, counted):
+        raise error
+    if created_at is None:
+        raise _repeated(receipt)
+    receipt.date(created_at)
+    receipt.progress.write()
+
+
+def _refuse_missing(receipt: Receipt, units: Units, taken: Sequence[int]) -> None:
+    """Refuse the order when the second line of defense, `_ENOUGH`, kept a product's units."""
+    if len(taken) == len(units):
+        return
+    missing = [product.sku for product, _ in units if product.pk not in taken]
+    checkpoint("second_line", sku=missing[0])
+    refuse(receipt.cart, taken=[pair for pair in units if pair[0].pk in taken])
+
+
+def _repeated(receipt: Receipt) -> RepeatedKey:
+    assert receipt.key is not None, "only a key keeps an order from being written"
+    return RepeatedKey(receipt.key.scope, receipt.key.key)
 
 
 def sell_many(receipts: Sequence[Receipt], products: Mapping[str, Product], wait: float) -> None:
@@ -330,6 +394,7 @@ def _rows(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> list[
             "name": products[line.sku].name,
             "quantity": line.quantity,
             "unit_price": products[line.sku].price,
+            "most": products[line.sku].customer_limit,
         }
         for r in receipts
         for line in r.cart

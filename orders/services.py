@@ -21,7 +21,7 @@ from inventory.rows import refuse
 from inventory.sold_out_memory import sold_out_memory
 from inventory.strategies import Sale, Strategy, get_strategy
 from orders.models import Order
-from orders.order_writer import ClientKey, Receipt, sell_many, write_many
+from orders.order_writer import ClientKey, Receipt, sell_many, take_and_write, write_many
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +157,7 @@ def _sale(receipt: Receipt, basket: tuple[Line, ...]) -> Sale:
     return Sale(
         lines=receipt.cart,
         record=_Record(receipt),
+        take_and_record=partial(_take_and_record, receipt),
         id=receipt.id,
         basket=basket,
         receipt=receipt,
@@ -204,6 +205,12 @@ class _Record:
         for error in write_many([self._receipt], products).values():
             raise error
         checkpoint("recorded", order=self._receipt.id)
+
+
+def _take_and_record(receipt: Receipt, products: Mapping[str, Product]) -> None:
+    take_and_write(receipt, products)
+    checkpoint("written")
+    checkpoint("recorded", order=receipt.id)
 
 
 def _skus(cart: Iterable[Line]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.db import connection
 
 from inventory.checkpoints import checkpoint
-from inventory.rows import decide, read_products, sale_transaction, subtract_all
+from inventory.rows import decide, read_products, sale_transaction
 from inventory.strategies.base import Sale, Strategy, lock_names
 
 # Sorted by the number, not by the name: two names may share a number, and then the names' order is a circle.
@@ -48,5 +48,4 @@ class AdvisoryLock(Strategy):
             checkpoint("locked")
             products = read_products(sale.lines)
             decide(sale.lines, products)
-            subtract_all(sale.lines, products)
-            sale.record(products)
+            sale.take_and_record(products)

@@ -16,6 +16,10 @@ from inventory.progress import SaleProgress
 from locking import LockError, get_lock
 
 
+def _not_given(products: Mapping[str, Product]) -> None:
+    raise TypeError("this sale cannot take units by itself; the sales that `orders.services` makes can")
+
+
 @dataclass(frozen=True, slots=True)
 class Sale:
     """What is to be sold.
@@ -23,9 +27,11 @@ class Sale:
     Attributes:
         lines: merged and sorted by SKU. record: writes order, items and movements in the current transaction,
             given the products by SKU. A strategy that tries again in a new transaction calls it again.
+        take_and_record: takes the lines' units, where there are enough, and does what `record` does: one
+            statement, for strategies that have decided under a lock. When there are fewer units than they
+            have read, the lock did not hold, and the sale is refused.
         id: the order's, chosen before anything is taken: anyone who keeps a ledger beside the database asks
-        the
-            database by it whether the sale was made.
+            the database by it whether the sale was made.
         basket: the lines as the buyer wrote them, for the strategy that gets their order wrong.
         receipt: what `record_many` takes one of for each sale; nothing that a strategy looks into.
         record_many: writes many sales at once, the same function for all: given their receipts and the
@@ -42,6 +48,7 @@ class Sale:
 
     lines: tuple[Line, ...]
     record: Callable[[Mapping[str, Product]], None]
+    take_and_record: Callable[[Mapping[str, Product]], None] = _not_given
     id: UUID = field(default_factory=uuid4)
     basket: tuple[Line, ...] = ()
     receipt: Any = None

@@ -8,7 +8,7 @@ from django.db import connection
 
 from inventory.checkpoints import checkpoint
 from inventory.models import NamedLock
-from inventory.rows import decide, read_products, sale_transaction, subtract_all
+from inventory.rows import decide, read_products, sale_transaction
 from inventory.strategies.base import Sale, Strategy, lock_names
 
 _CREATE = """
@@ -50,5 +50,4 @@ class LockTable(Strategy):
             checkpoint("locked")
             products = read_products(sale.lines)
             decide(sale.lines, products)
-            subtract_all(sale.lines, products)
-            sale.record(products)
+            sale.take_and_record(products)

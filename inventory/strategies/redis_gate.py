@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
 from inventory.reserving_strategy import ReservingStrategy
-from inventory.rows import read_products, sale_transaction, subtract_all
+from inventory.rows import read_products, sale_transaction
 from inventory.strategies.base import Sale
 
 
@@ -40,5 +40,4 @@ class RedisGate(ReservingStrategy):
             checkpoint("decided")
             with sale_transaction(self.wait):
                 products = read_products(sale.lines)
-                subtract_all(sale.lines, products)
-                sale.record(products)
+                sale.take_and_record(products)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from inventory import stock_store
 from inventory.checkpoints import checkpoint
 from inventory.models import Product
-from inventory.rows import find_products, read_products, sale_transaction, subtract_all
+from inventory.rows import find_products, read_products, sale_transaction
 from inventory.strategies.base import Reconciled, Sale, Strategy
 
 
@@ -42,8 +42,7 @@ class RedisScript(Strategy):
             checkpoint("decided")
             with sale_transaction(self.wait):
                 products = read_products(sale.lines)
-                subtract_all(sale.lines, products)
-                sale.record(products)
+                sale.take_and_record(products)
 
     def _take(self, sale: Sale) -> stock_store.Taken:
         keys = [_key(line.sku) for line in sale.lines]

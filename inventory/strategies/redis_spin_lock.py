@@ -12,7 +12,7 @@ from uuid import uuid4
 from inventory.checkpoints import checkpoint
 from inventory.domain import Busy
 from inventory.models import Product
-from inventory.rows import decide, read_products, sale_transaction, subtract_all
+from inventory.rows import decide, read_products, sale_transaction
 from inventory.stock_store import answering, drop, run
 from inventory.strategies.base import Sale, Strategy
 from locking import BackendUnavailable
@@ -51,8 +51,7 @@ class RedisSpinLock(Strategy):
             with sale_transaction(self.wait):
                 products = read_products(sale.lines)
                 decide(sale.lines, products)
-                subtract_all(sale.lines, products)
-                sale.record(products)
+                sale.take_and_record(products)
 
     def forget(self, products: Iterable[Product]) -> None:
         """Remove the locks, also those that a dead holder left."""

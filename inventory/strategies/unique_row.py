@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from inventory.checkpoints import checkpoint
 from inventory.models import NamedLock
-from inventory.rows import decide, read_products, sale_transaction, subtract_all
+from inventory.rows import decide, read_products, sale_transaction
 from inventory.strategies.base import Sale, Strategy
 
 
@@ -39,6 +39,5 @@ class UniqueRow(Strategy):
             checkpoint("locked")
             products = read_products(sale.lines)
             decide(sale.lines, products)
-            subtract_all(sale.lines, products)
-            sale.record(products)
+            sale.take_and_record(products)
             NamedLock.objects.filter(name__in=names).delete()

@@ -8,7 +8,8 @@ from typing import ClassVar
 from django.db import transaction
 
 from inventory.checkpoints import checkpoint
-from inventory.rows import busy_when_locked_out, check_connection, decide, read_products, subtract_all
+from inventory.connection_check import check_connection
+from inventory.rows import busy_when_locked_out, decide, read_products
 from inventory.strategies.base import Sale, Strategy, lock_names
 from locking import locked_transaction
 
@@ -48,6 +49,5 @@ class ZooKeeperLock(Strategy):
             transaction.on_commit(partial(checkpoint, "committed"))
             products = read_products(sale.lines, self.wait)
             decide(sale.lines, products)
-            subtract_all(sale.lines, products)
-            sale.record(products)
+            sale.take_and_record(products)
         checkpoint("unlocked")

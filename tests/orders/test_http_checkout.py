@@ -140,7 +140,7 @@ def test_a_lock_server_that_is_down_is_an_outage(client, mug):
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        ("inventory.strategies.redis_lock.subtract_all", "unavailable"),
+        ("inventory.strategies.redis_lock.decide", "unavailable"),
         ("orders.services.checkpoint", "outcome-unknown"),
     ],
     ids=["before the order is written", "before the commit"],

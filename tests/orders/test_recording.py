@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 import pytest
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
-from inventory.domain import LimitReached, Line
+from inventory.domain import LimitReached, Line, SoldOut
 from inventory.models import CustomerPurchase, Product, StockMovement
 from inventory.rows import find_products
 from inventory.strategies import STRATEGIES
+from orders import order_writer
 from orders.lifecycle import cancel
 from orders.models import IdempotencyKey, Order, OrderItem
-from orders.order_writer import ClientKey, Receipt, RepeatedKey, write_many
+from orders.order_writer import ClientKey, Receipt, RepeatedKey, take_and_write, write_many
 from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.inventory.interleaving import buyers
@@ -148,3 +151,58 @@ def test_two_requests_with_one_key(mug):
             getattr(a, end)()
             assert type(b.ends().error) is expected
     assert Order.objects.count() == 2
+
+
+@pytest.fixture
+def overtaken():
+    """Products as a buyer has read them whose lock did not hold: another has bought since."""
+    ProductFactory.create(sku="mug", on_hand=2), ProductFactory.create(sku="pen", on_hand=9)
+    read = find_products([Line("mug", 2), Line("pen", 1)])
+    checkout([Line("mug", 1)], "row_lock")
+    return read
+
+
+def take(read: Mapping[str, Product], key: ClientKey | None = None) -> Receipt:
+    """Buy two mugs and a pen on the strength of what was read."""
+    receipt = Receipt((Line("mug", 2), Line("pen", 1)), "test", key=key)
+    with transaction.atomic():
+        take_and_write(receipt, read)
+    return receipt
+
+
+def test_the_statement_that_writes_takes_no_units_that_are_not_there(overtaken):
+    """The second line refuses the whole cart, names the short line alone, and nothing is taken or kept."""
+    with pytest.raises(SoldOut) as refused:
+        take(overtaken, ClientKey("", "k", "print"))
+    assert [(short.sku, short.available) for short in refused.value.shortages] == [("mug", 1)]
+    assert (totals_of("mug").left, totals_of("pen").left) == (1, 9)
+    assert (Order.objects.count(), IdempotencyKey.objects.count()) == (1, 0)
+
+
+def test_without_the_second_line_the_same_sale_is_oversold(overtaken, monkeypatch):
+    """The condition in the statement is what refused; the table's own CHECK stands behind it."""
+    mutant = order_writer._TAKE_AND_WRITE.replace(order_writer._ENOUGH, "true")
+    monkeypatch.setattr(order_writer, "_TAKE_AND_WRITE", mutant)
+    with pytest.raises(IntegrityError, match="product_on_hand_not_negative"):
+        take(overtaken)
+
+
+def test_reservations_count_in_the_statement_that_writes(overtaken):
+    """Units that are promised to another basket are not there, and a pen sold beyond the stock is."""
+    Product.objects.filter(sku="mug").update(on_hand=3, reserved=2)
+    with pytest.raises(SoldOut):
+        take(overtaken)
+    Product.objects.filter(sku="mug").update(backorder_limit=1)
+    assert take(overtaken).created_at is not None
+    assert Product.objects.get(sku="mug").available == 0
+
+
+def test_units_of_a_limited_product_are_counted_by_the_statement_that_writes(mug):
+    """Beyond the limit, alone or with what is reserved, nothing is counted; up to it everything is."""
+    mugs = find_products([Line("mug", 3)])
+    CustomerPurchase.objects.create(customer="ann", product=mugs["mug"], units=0, reserved=1)
+    for customer, units_wanted, left in (("ann", 2, 10), ("bob", 3, 10), ("", 1, 10), ("ann", 1, 9)):
+        with suppress(LimitReached), transaction.atomic():
+            take_and_write(Receipt((Line("mug", units_wanted),), "test", customer), mugs)
+        assert totals_of("mug").left == left, customer
+    assert (units("ann"), units("bob")) == (1, 0)
