@@ -21,6 +21,9 @@ GROUPS = [
     r"\[.*redis-sentinel|/test_sentinel",
     r"/test_deaths",
     r"/test_segments_in_a_cluster",
+    r"/test_read_replica",
+    r"/test_partitions",
+    r"/test_behind_pgbouncer",
     r"\[.*redlock",
 ]
 
@@ -28,7 +31,7 @@ GROUPS = [
 # Single tests of many seconds: dealt out before the others, so that none of them is left for the end.
 LONG = (
     r"/test_(embedded|interleavings|oversell_command|lab_runs|race|async_reserve_crash|servers|run|history"
-    r"|event_loops|ensembles|security|single|locks_run|metrics|serve|redlock|sound_strategies)\.py"
+    r"|event_loops|ensembles|security|single|locks_run|metrics|serve|redlock|sound_strategies|on_a_redis_cluster)\.py"
 )
 
 

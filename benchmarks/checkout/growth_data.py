@@ -39,7 +39,7 @@ def summarize(records: Sequence[Record], circumstances: dict[str, Any]) -> dict[
         "points": points,
         "laws": laws,
         "commit": batches,
-        "predictions": _predictions(records, laws, batches),
+        "predictions": _predictions(records, batches),
         "assumptions": ASSUMPTIONS,
     }
 
@@ -95,25 +95,20 @@ def _law(points: Sequence[dict[str, Any]], terms: int) -> dict[str, Any] | None:
     }
 
 
-def _predictions(
-    records: Sequence[Record], laws: dict[str, dict[str, Any]], commit: dict[str, Any] | None
-) -> list[dict[str, object]]:
-    one = {
-        peer: demand._replace(row=_row_seconds(peer, laws, commit))
-        for peer, demand in _demands(records, "buyers", CROWD).items()
-        if peer in laws
-    }
-    return [
-        *predictions(one, one_product=True),
-        *predictions(_demands(records, "products", MANY), one_product=False),
-    ]
+def _predictions(records: Sequence[Record], commit: dict[str, Any] | None) -> list[dict[str, object]]:
+    """Return what is predicted for many products, and for one where it is known how long its row is held.
+
+    That is `combined` alone: what a buyer more adds to the others' queues contains waiting for processors.
+    """
+    one = _demands(records, "buyers", CROWD)
+    hot = {"combined": one["combined"]._replace(row=_share(commit))} if commit and "combined" in one else {}
+    many = _demands(records, "products", MANY)
+    return [*predictions(hot, one_product=True), *predictions(many, one_product=False)]
 
 
-def _row_seconds(peer: str, laws: dict[str, dict[str, Any]], commit: dict[str, Any] | None) -> float:
-    """Return for how long one order has the hot row: its share of a full commit, or what the queue adds."""
-    if peer == "combined" and commit:
-        return Law(commit["fixed"], commit["each"]).seconds(BATCH) / BATCH
-    return float(laws[peer]["each"])
+def _share(commit: dict[str, Any]) -> float:
+    """Return for how many seconds one order of a full commit has the hot row."""
+    return Law(commit["fixed"], commit["each"]).seconds(BATCH) / BATCH
 
 
 def _demands(records: Sequence[Record], axis: str, wanted: int) -> dict[str, Demand]:

@@ -118,7 +118,8 @@ def test_a_run_is_summarized_whole():
     assert data["points"]["buyers"]["row_lock"][0]["errors"] == 3
     assert len(data["laws"]["combined"]["residuals"]) == len(BUYERS)
     places = {(row["peer"], row["products"], row["site"]) for row in data["predictions"]}
-    assert len(places) == 2 * 2 * len(SITES) == len(data["predictions"])
+    assert len(places) == 3 * len(SITES) == len(data["predictions"])
+    assert {place[0] for place in places if place[1] == "one"} == {"combined"}
     json.dumps(data)
 
 

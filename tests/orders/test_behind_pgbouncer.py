@@ -174,7 +174,7 @@ def test_a_refusal_from_memory_is_bounded_where_announcements_get_lost(shop, set
 
 
 def test_an_announcement_reaches_another_client_than_the_listener(pooled):
-    """LISTEN stays on the server's connection: whoever has it when stock comes back gets the announcement."""
+    """LISTEN stays on the server's connection: the client that has it later gets the announcement."""
     with pgbouncer(pooled | direct(), "transaction", 1) as entry, default_leads_to(entry):
         product = ProductFactory.create(on_hand=0)
         with listening():

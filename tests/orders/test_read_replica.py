@@ -64,7 +64,7 @@ def test_a_replica_that_lags_changes_no_decision(client, replica):
         assert client.get(ordered["Location"]).json()["lines"][0]["sku"] == sku
         assert buy(client, sku, "key-1").json()["id"] == ordered.json()["id"]
         assert shown(client, sku) == 1
-        # Whoever decided by this would oversell:
+        # Deciding by this would oversell:
         assert Product.objects.using("replica").get(sku=sku).on_hand == 1
     replica.catch_up()
     assert shown(client, sku) == 0
