@@ -154,7 +154,7 @@ def test_units_that_were_reserved_are_not_refilled():
 
 
 def test_the_last_units_of_a_dead_buyer_are_busy_until_they_are_reconciled(monkeypatch, client, settings):
-    """Neither sold out nor for sale, however often one asks; then the reconciler has them sold to this one."""
+    """Neither sold out nor for sale, however often one asks; then the reconciler has them sold to it."""
     settings.CHECKOUT_STRATEGY = "unit_rows"
     ProductFactory.create(sku="last", on_hand=1)
 
