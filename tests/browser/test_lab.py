@@ -490,7 +490,7 @@ class FakeSessions:
     `new` is made only once the page has heard what `old` says after its stop.
     """
 
-    STEPS = (["read", 1, 36], ["decided", None, 37])
+    STEPS: tuple[list[str | int | None], ...] = (["read", 1, 36], ["decided", None, 37])
 
     def __init__(self, page):
         self.said, self.asked = [], []

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 from django.db import IntegrityError, connection
 
+from inventory.checkpoints import installed
 from inventory.domain import Line, SoldOut
 from inventory.models import Product, StockClaim, StockMovement, StockUnit
 from inventory.reservations import reserve
@@ -150,3 +151,28 @@ def test_units_that_were_reserved_are_not_refilled():
     with pytest.raises(SoldOut):
         buying(product.sku)()
     assert Product.objects.get().on_hand == 2
+
+
+def test_the_last_units_of_a_dead_buyer_are_busy_until_they_are_reconciled(monkeypatch, client, settings):
+    """Neither sold out nor for sale, however often one asks; then the reconciler has them sold to it."""
+    settings.CHECKOUT_STRATEGY = "unit_rows"
+    ProductFactory.create(sku="last", on_hand=1)
+
+    def die(name, /, **facts):
+        if name == "recorded":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("inventory.pending_claims.give_back", lambda sale: False)
+    with installed(die), pytest.raises(KeyboardInterrupt):
+        checkout([Line("last", 1)], "unit_rows")
+    monkeypatch.undo()
+
+    def ask():
+        body = {"lines": [{"sku": "last", "quantity": 1}]}
+        headers = {"Idempotency-Key": "k"}
+        return client.post("/checkout/", body, content_type="application/json", headers=headers)
+
+    told = [ask().json()["type"] for _ in range(3)]
+    assert told == ["/problems/#busy"] * 3
+    assert UnitRows().reconcile(older_than=0).voided == 1
+    assert ask().status_code == 201
