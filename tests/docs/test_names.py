@@ -98,7 +98,10 @@ def test_what_each_backend_can_do() -> None:
     """The table of abilities is made of the flags of the classes."""
     page = REFERENCE / "backends" / "index.md"
     shown = {coded(row[0])[0]: row[1:] for row in rows(section(page, "What each can do"))}
-    flags = ("supports_fencing", "supports_listing", "supports_force_release", "supports_fairness", "kinds")
+    flags = (
+        *("supports_fencing", "supports_listing", "supports_force_release", "supports_fairness"),
+        *("supports_handover", "kinds"),
+    )
     classes = {path.rpartition(".")[2]: import_string(path) for path in backends()}
     words = {True: "yes", False: "no"}
     assert shown == {
