@@ -545,7 +545,7 @@ def test_undo_is_not_taken_by_the_session_before(open_lab):
 class BusySessions(FakeSessions):
     """Buyer A is told that the stock is busy."""
 
-    STEPS = (["busy", None, 37],)
+    STEPS = (["busy", None, 37], ["decided", None, 37])
 
     def state(self, run):
         """Add the server's own words for what became of A."""
