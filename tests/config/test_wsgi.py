@@ -102,12 +102,32 @@ def test_a_streamed_answer_stays_as_it_is(served, monkeypatch):
     assert answer_of(served, "/products/")[1] is streamed
 
 
-def test_a_fixed_address_is_looked_up_once(served):
+def remembers_fixed_addresses_only(handler: wsgi.Handler) -> None:
     """An address with an argument in it is looked up each time, and a wrong one is wrong again."""
     order = "/orders/00000000-0000-0000-0000-000000000007/"
-    statuses = [answer_of(served, path)[0] for path in ["/products/", order, "/products/none", "/livez"] * 2]
+    statuses = [answer_of(handler, path)[0] for path in ["/products/", order, "/products/none", "/livez"] * 2]
     assert statuses[4:] == statuses[:4] == ["200 OK", "404 Not Found", "404 Not Found", "200 OK"]
-    assert set(served._fixed) == {"/products/", "/livez"}
+    assert set(handler._fixed) == {"/products/", "/livez"}
+
+
+class RemembersEverything(wsgi.Handler):
+    """Keeps every address that anyone has asked for: memory without end."""
+
+    def resolve_request(self, request: Any) -> Any:
+        match = super().resolve_request(request)
+        self._fixed[request.path_info] = match
+        return match
+
+
+def test_a_fixed_address_is_looked_up_once(served):
+    """Only an address that is its whole route is remembered."""
+    remembers_fixed_addresses_only(served)
+
+
+def test_a_handler_that_remembers_everything_is_refused(served):
+    """The mutant keeps the address of an order."""
+    with pytest.raises(AssertionError):
+        remembers_fixed_addresses_only(RemembersEverything())
 
 
 def test_a_request_with_addresses_of_its_own_is_looked_up_in_them(served, monkeypatch):
