@@ -103,7 +103,7 @@ SELECT 1 / ((SELECT count(*) FROM stock) = (SELECT count(*) FROM taken)
 # Part of a transaction that has read the products. What it returns says what it could not do, and in that
 # order it is done: units, the customer's counter, the order. The rows of a cart are locked by primary key.
 _ENOUGH = "on_hand - reserved + backorder_limit >= quantity"
-_TAKE_AND_WRITE = f"""
+_TAKE = f"""
 WITH {_WANTED}, {_WRITTEN},
 locked AS MATERIALIZED (
     SELECT product.id FROM inventory_product AS product JOIN wish ON wish.product_id = product.id
@@ -111,11 +111,13 @@ locked AS MATERIALIZED (
 stock AS (
     UPDATE inventory_product AS product SET on_hand = on_hand - quantity, version = version + 1
       FROM wish JOIN locked ON locked.id = product_id WHERE product.id = locked.id AND {_ENOUGH}
-    RETURNING product.id),
+    RETURNING product.id)"""  # noqa: S608
+_TAKE_AND_WRITE = f"{_TAKE} SELECT ARRAY(SELECT id FROM stock), NULL, (SELECT created_at FROM fresh)"  # noqa: S608
+_TAKE_COUNT_AND_WRITE = f"""{_TAKE},
 bought AS (
     INSERT INTO inventory_customerpurchase AS had (customer, product_id, units)
     SELECT customer, product_id, quantity FROM wish JOIN wanted USING (id)
-     WHERE customer <> '' AND (most IS NULL OR quantity <= most) ORDER BY product_id
+     WHERE most IS NULL OR quantity <= most ORDER BY product_id
     ON CONFLICT (customer, product_id) DO UPDATE SET units = had.units + excluded.units
      WHERE had.units + had.reserved + excluded.units <=
            (SELECT coalesce(most, {2**31 - 1}) FROM wish WHERE product_id = excluded.product_id)
@@ -291,10 +293,11 @@ def take_and_write(receipt: Receipt, products: Mapping[str, Product]) -> None:
     receipt.price(products)
     units = in_key_order(receipt.cart, products)
     with prepared_cursor() as cursor:
-        cursor.execute(_TAKE_AND_WRITE, _rows([receipt], products))
+        statement = _TAKE_COUNT_AND_WRITE if receipt.customer else _TAKE_AND_WRITE
+        cursor.execute(statement, _rows([receipt], products))
         taken, counted, created_at = cursor.fetchone()
     _refuse_missing(receipt, units, taken)
-    if error := over_limit(receipt.customer, units, counted):
+    if error := over_limit(receipt.customer, units, counted or ()):
         raise error
     if created_at is None:
         raise _repeated(receipt)
