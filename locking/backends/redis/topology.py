@@ -188,8 +188,8 @@ def _client_of_cache(settings: AliasSettings) -> object:
             return cache.client.get_client(write=True)
         except NotImplementedError as error:  # ShardClient's: each key has a client of its own
             raise ImproperlyConfigured(
-                f"LOCKING[{settings.alias!r}] shares a cache whose {type(cache.client).__qualname__} spreads its"
-                " keys over several servers; give LOCKING a LOCATION of its own"
+                f"LOCKING[{settings.alias!r}] shares a cache whose {type(cache.client).__qualname__} spreads"
+                " its keys over several servers; give LOCKING a LOCATION of its own"
             ) from error
     if hasattr(cache, "_cache") and hasattr(cache._cache, "get_client"):  # Django's own RedisCache
         return cache._cache.get_client(None, write=True)

@@ -180,7 +180,7 @@ def test_djangos_own_redis_cache_can_be_shared(settings):
 
 
 def test_a_cache_of_several_servers_is_refused_with_the_cure(settings):
-    """django-redis' ShardClient has no one client; a lock on it would be on whatever server its key falls to."""
+    """django-redis' ShardClient has no one client: its keys are on several servers."""
     address = "redis://127.0.0.1:1/0"
     settings.CACHES = {
         "default": {
@@ -190,6 +190,6 @@ def test_a_cache_of_several_servers_is_refused_with_the_cure(settings):
         }
     }
     settings.LOCKING = {"default": {"CACHE": "default"}}
-    with pytest.raises(ImproperlyConfigured, match="ShardClient.*LOCATION of its own"):
+    with pytest.raises(ImproperlyConfigured, match=r"ShardClient.*LOCATION of its own"):
         locks["default"]
     assert [message.id for message in check_setting()] == ["locking.E004"]
