@@ -184,7 +184,13 @@ def _client_of_cache(settings: AliasSettings) -> object:
 
     cache: Any = caches[settings.cache or "default"]
     if hasattr(cache, "client") and hasattr(cache.client, "get_client"):  # django-redis
-        return cache.client.get_client(write=True)
+        try:
+            return cache.client.get_client(write=True)
+        except NotImplementedError as error:  # ShardClient's: each key has a client of its own
+            raise ImproperlyConfigured(
+                f"LOCKING[{settings.alias!r}] shares a cache whose {type(cache.client).__qualname__} spreads"
+                " its keys over several servers; give LOCKING a LOCATION of its own"
+            ) from error
     if hasattr(cache, "_cache") and hasattr(cache._cache, "get_client"):  # Django's own RedisCache
         return cache._cache.get_client(None, write=True)
     raise ImproperlyConfigured(

@@ -9,6 +9,7 @@ from django.test.utils import override_settings
 from locking import LockKeyError, get_lock
 from locking.backends.memory import MemoryBackend
 from locking.backends.redis import RedisBackend
+from locking.checks import check_setting
 from locking.conf import read_alias
 from locking.core.handler import InvalidLockBackend, LockHandler, locks
 from locking.testing.contract.base import begin, elsewhere
@@ -176,3 +177,19 @@ def test_djangos_own_redis_cache_can_be_shared(settings):
     settings.LOCKING = {"default": {"BACKEND": REDIS, "CACHE": "own"}}
     with get_lock("a", ttl=5):
         assert get_lock("a").locked()
+
+
+def test_a_cache_of_several_servers_is_refused_with_the_cure(settings):
+    """django-redis' ShardClient has no one client: its keys are on several servers."""
+    address = "redis://127.0.0.1:1/0"
+    settings.CACHES = {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": [address, address],
+            "OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"},
+        }
+    }
+    settings.LOCKING = {"default": {"CACHE": "default"}}
+    with pytest.raises(ImproperlyConfigured, match=r"ShardClient.*LOCATION of its own"):
+        locks["default"]
+    assert [message.id for message in check_setting()] == ["locking.E004"]
