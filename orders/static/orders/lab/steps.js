@@ -144,8 +144,10 @@ function now(one) {
   if (one.state === "done") return `${ANSWERS()[one.answer] ?? one.answer} ${one.answer === "error" ? one.problem : ""}`;
   if (one.blocked?.on === "row") return fill(gettext("‖ waits for %(by)s, who has the row"), one.blocked);
   if (one.blocked) return fill(gettext("‖ waits for %(by)s, who has the lock"), one.blocked);
-  if (one.state === "parked") return one.marks.at(-1)?.[0] === "busy" ? gettext("waited too long for the other: press again to try again") : "";
-  return gettext("on its way …");
+  if (one.state !== "parked") return gettext("on its way …");
+  if (one.marks.at(-1)?.[0] !== "busy") return "";
+  // Who waits for whom in a circle is what there is to see; a time that is over is said in plain words.
+  return one.marks.some(([mark]) => mark === "deadlocked") ? one.problem : gettext("waited too long for the other: press again to try again");
 }
 
 async function judge(state) {
