@@ -10,6 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
+from django.db import transaction
 from django.urls import reverse
 
 from inventory.domain import Line
@@ -86,6 +87,21 @@ def test_two_payments_at_once_do_not_promise_the_same_units(mug):
         a.ends()
         assert b.ends().error is None
     assert [source(order) for order in orders] == ["north", "south"]
+
+
+def test_a_payment_locks_levels_as_a_shipment_does(mug):
+    """By product: kept out of the mugs' level, it holds none of the pens', which is the older row."""
+    StockLevel.objects.all().delete()
+    pen = ProductFactory.create(sku="pen", on_hand=5)
+    levels = [StockLevel.objects.create(product=each, location=at("north"), units=5) for each in (pen, mug)]
+    order = checkout([Line("mug", 1), Line("pen", 1)], "row_lock")
+    with buyers() as start, transaction.atomic():
+        StockLevel.objects.select_for_update().get(pk=levels[1].pk)
+        b = start("B", partial(pay, order.pk))
+        assert b.ends_or_waits() == "waits"
+        assert StockLevel.objects.select_for_update(nowait=True).get(pk=levels[0].pk)
+        transaction.set_rollback(True)
+    assert b.outcome.error is None
 
 
 def test_a_cancelled_order_gives_its_promise_back(mug):
