@@ -10,6 +10,7 @@ from shapes import Bar, bars
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "benchmarks" / "notebook.md"
+HOW_FAST = ROOT / "docs" / "library" / "explanation" / "how-fast.md"
 ENGINES = ROOT / "docs" / "library" / "reference" / "backends" / "index.md"
 
 
@@ -61,10 +62,17 @@ def checkout() -> str:
     return bars(title, column(NOTEBOOK, "one product /s", 1, ""), ours="combined")
 
 
+def steps() -> str:
+    """One order."""
+    title = "An order by combined, alone in its batch: processor time of the web"
+    return bars(title, column(HOW_FAST, "step of an order", 1, "µs"), ours="the batch")
+
+
 CHARTS = {
     "fast-uncontended.svg": uncontended,
     "fast-contended.svg": contended,
     "fast-killed.svg": killed,
     "fast-engines.svg": engines,
     "fast-checkout.svg": checkout,
+    "fast-steps.svg": steps,
 }
