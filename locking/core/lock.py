@@ -505,34 +505,28 @@ class SingleLock(Lock):
         self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        watch = self._begin_wait(busy, context, begun)
-        try:
-            while isinstance(outcome, Busy):
-                outcome = watch.wait(waiter, outcome, self._pause(outcome, begun, wait))
-        finally:
+        with Waiting(self, busy, context, begun) as watch:
             try:
-                watch.end()
+                while isinstance(outcome, Busy):
+                    outcome = watch.wait(waiter, outcome, self._pause(outcome, begun, wait))
             finally:
-                self._end_wait()
+                watch.end()
         return outcome
 
     async def _await_in(
         self, waiter: AsyncWaiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        watch = self._begin_wait(busy, context, begun)
-        try:
-            while isinstance(outcome, Busy):
-                outcome = await watch.await_in(waiter, outcome, self._pause(outcome, begun, wait))
-        finally:
+        with Waiting(self, busy, context, begun) as watch:
             try:
-                await asyncio.shield(watch.aend())
+                while isinstance(outcome, Busy):
+                    outcome = await watch.await_in(waiter, outcome, self._pause(outcome, begun, wait))
             finally:
-                self._end_wait()
+                await asyncio.shield(watch.aend())
         return outcome
 
-    def _begin_wait(self, busy: Busy, context: object, begun: float) -> waits.WaitWatch:
-        """Count the wait and tell observers, who hear of it until `_end_wait`.
+    def begin_wait(self, busy: Busy, context: object, begun: float) -> waits.WaitWatch:
+        """Count the wait and tell observers, who hear of it until `end_wait`.
 
         Raises:
             TooManyWaiters: the process has enough of them.
@@ -547,10 +541,11 @@ class SingleLock(Lock):
             site = self.site or caller_site()
             return waits.watch(self._backend, self.key, self.name, context, begun, site)
         except BaseException:
-            self._end_wait()
+            self.end_wait()
             raise
 
-    def _end_wait(self) -> None:
+    def end_wait(self) -> None:
+        """Count the wait no more."""
         watcher.leave()
         waits.waiters.leave(self._backend.settings.alias)
         notify_waiting(self.name, self._options.template, self._backend.alias, -1)
@@ -712,6 +707,24 @@ class SingleLock(Lock):
         if has_listeners(lock_acquired) or waited >= LONG_WAIT:
             publish(lock_acquired, lease.event("acquired", waited=waited))
         return lease
+
+
+class Waiting:
+    """A wait that counts for as long as the block runs.
+
+    A signal handler may raise anywhere but between `__enter__` and the block. A generator would cost more.
+    """
+
+    __slots__ = ("_begin", "_lock")
+
+    def __init__(self, lock: SingleLock, busy: Busy, context: object, begun: float) -> None:
+        self._lock, self._begin = lock, (busy, context, begun)
+
+    def __enter__(self) -> waits.WaitWatch:
+        return self._lock.begin_wait(*self._begin)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.end_wait()
 
 
 def _release_again(lease: SingleLease) -> None:

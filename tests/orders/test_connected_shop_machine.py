@@ -1,8 +1,10 @@
-"""The shop with what is around it: repeated webhooks, extensions, dying relays; the books agree."""
+"""The shop with what is around it: repeated webhooks, extensions, dying relays; the books agree.
+
+`HOLDFAST_STEPS=10000 pytest tests/orders/test_connected_shop_machine.py` takes so many steps.
+"""
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 
 import pytest
@@ -18,11 +20,7 @@ from orders.audit import audit
 from orders.models import OrderEvent, PaymentEvent
 from orders.payments import Payment
 from orders.signals import SIGNALS
-from tests.orders.test_shop_machine import TEN_MINUTES, Shop
-
-# 10,000 steps: HOLDFAST_MACHINE_EXAMPLES=200 HOLDFAST_MACHINE_STEPS=50.
-EXAMPLES = int(os.environ.get("HOLDFAST_MACHINE_EXAMPLES", "12"))
-STEPS = int(os.environ.get("HOLDFAST_MACHINE_STEPS", "15"))
+from tests.orders.test_shop_machine import LONG_ENOUGH, TEN_MINUTES, Shop, run_steps
 
 SINCE_PAID = ("paid", "partly_shipped", "shipped", "returned")
 
@@ -116,12 +114,13 @@ class ConnectedShop(Shop):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(0 if EXAMPLES > 12 else 120)
+@pytest.mark.timeout(LONG_ENOUGH)
 @pytest.mark.django_db(transaction=True)
-def test_the_connected_shop_keeps_its_books_and_tells_of_everything():
+def test_the_connected_shop_keeps_its_books_and_tells_of_everything(capsys):
     """All that the shop does, with the audit after each step, and every event delivered in the end."""
-    thorough = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, phases=[Phase.generate])
-    run_state_machine_as_test(ConnectedShop, settings=thorough)
+    steps = run_steps(ConnectedShop)
+    with capsys.disabled():
+        print(f"\nsteps of the connected shop, each audited: {steps}")
 
 
 def forget_the_event(payment, outcome):

@@ -664,16 +664,16 @@ class Shop(RuleBasedStateMachine):
 COUNTED: Counter[str] = Counter()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(7200 if "HOLDFAST_STEPS" in os.environ else 300)
-@pytest.mark.django_db(transaction=True)
-def test_the_shop_keeps_its_books_whatever_is_done(capsys):
-    """Deliveries, sales, payments, shipments, returns, moves, counts, and deaths in the middle of each."""
+LONG_ENOUGH = 7200 if "HOLDFAST_STEPS" in os.environ else 300
+
+
+def run_steps(machine):
+    """Take a few steps, or as many as `HOLDFAST_STEPS` says; return how many were audited."""
     wanted = int(os.environ.get("HOLDFAST_STEPS", "0"))
     examples, steps = (-(-wanted // USUAL), EXAMPLE) if wanted else (12, 15)
     COUNTED.clear()
     run_state_machine_as_test(
-        Shop,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -684,8 +684,17 @@ def test_the_shop_keeps_its_books_whatever_is_done(capsys):
             derandomize=not wanted,  # each long run takes other steps
         ),
     )
+    return COUNTED["steps"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LONG_ENOUGH)
+@pytest.mark.django_db(transaction=True)
+def test_the_shop_keeps_its_books_whatever_is_done(capsys):
+    """Deliveries, sales, payments, shipments, returns, moves, counts, and deaths in the middle of each."""
+    steps = run_steps(Shop)
     with capsys.disabled():
-        print(f"\nsteps of the shop, each audited: {COUNTED['steps']}")
+        print(f"\nsteps of the shop, each audited: {steps}")
 
 
 @pytest.mark.django_db(transaction=True)
