@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import partial, update_wrapper
 from importlib import import_module
-from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, get_args, overload
 from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -42,6 +42,7 @@ from locking.exceptions import (
 )
 from locking.keys.names import UNSET, OnOpenTransaction, Unset
 from locking.keys.template import (
+    EmptyKeys,
     KeyBuilder,
     KeySource,
     KeysSource,
@@ -107,6 +108,7 @@ class DecoratorOptions(LockOptions, total=False):
 
     key: KeySource | None
     keys: KeysSource | None
+    empty: EmptyKeys
     kind: Kind
     permits: int | None
     message: Any
@@ -139,6 +141,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         keys: several templates: all or none, in one order. Or a callable that gets the call's arguments and
             returns the names. It is called again once the locks are held; where it returns a name that is
             not among them, they are released and the new ones acquired, `MOST_CHANGES` times at most.
+        empty: what a callable `key` or `keys` that returns an empty list means. `refuse`: LockKeyError.
+            `skip`: the call needs no lock, as where `condition` is False.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
         on_conflict: what to do when the lock can't be had. `auto`: a view answers 409 (503 when the backend
@@ -167,7 +171,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             is as old as it was. Default: the alias's `ON_OPEN_TRANSACTION`.
 
     Raises:
-        LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one.
+        LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one, and
+            for a callable that returns no name.
         LockTransactionError: at a call, when a transaction is open already or can't be committed.
         TypeError, ValueError: at decoration, for what can't be decorated and for invalid options.
 
@@ -188,6 +193,7 @@ class Options(CheckedOptions):
 
     key: KeySource | None = None
     keys: KeysSource | None = None
+    empty: EmptyKeys = "refuse"
     on_conflict: ConflictPolicy | Unset = UNSET
     message: Any = None
     release: bool = True
@@ -201,6 +207,7 @@ class Options(CheckedOptions):
         if not isinstance(self.on_conflict, Unset):
             check_policy(self.on_conflict)
         _check_retries(self.retries, atomic=self.atomic)
+        _check_empty(self.empty, self.key, self.keys)
         if not self.release and isinstance(self.ttl, Unset | None):
             raise ValueError(
                 "release=False keeps the lock locked until its ttl ends: give a ttl, for example ttl=3"
@@ -252,6 +259,13 @@ def _check_retries(retries: object, *, atomic: bool | None) -> None:
         raise ValueError("retries cannot be combined with atomic=False, which runs no transaction")
 
 
+def _check_empty(empty: object, key: object, keys: object) -> None:
+    if empty not in get_args(EmptyKeys):
+        raise ValueError(f"empty={empty!r} must be 'refuse' or 'skip'")
+    if empty == "skip" and not (callable(key) or callable(keys)):
+        raise ValueError("empty='skip' needs a callable key= or keys=: a template always names a lock")
+
+
 def check_policy(policy: object) -> ConflictPolicy:
     """Return `policy` if `on_conflict` may have it, else raise ValueError."""
     if callable(policy) or policy in POLICIES:
@@ -266,7 +280,7 @@ def check_policy(policy: object) -> ConflictPolicy:
 
 def _decorate(options: Options, function: Callable[..., Any]) -> Callable[..., Any]:
     _refuse_undecoratable(function)
-    call = LockedCall(function, options, key_builder(function, options.key, options.keys))
+    call = LockedCall(function, options, _names_for(function, options))
     wrapper: Any = call.asynchronous() if iscoroutinefunction(function) else call.synchronous()
     update_wrapper(wrapper, function)
     _take_out_of_atomic_requests(wrapper, options.using)
@@ -274,6 +288,10 @@ def _decorate(options: Options, function: Callable[..., Any]) -> Callable[..., A
     if not isinstance(function, partial):  # method_decorator decorates anew at every request
         DECORATED.add(wrapper)
     return cast(Callable[..., Any], wrapper)
+
+
+def _names_for(function: Callable[..., Any], options: Options) -> KeyBuilder:
+    return key_builder(function, options.key, options.keys, empty=options.empty)
 
 
 def _take_out_of_atomic_requests(wrapper: Any, using: DatabaseAliases) -> None:
@@ -334,6 +352,8 @@ class LockedCall:
         return locked
 
     def _with_lock(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if not names:
+            return self._without_lock(args, kwargs, ask_again=callable(self.options.keys))
         progress = _Progress(request_of(args, kwargs))
         try:
             run = self._run_again if self.options.retries else self._run
@@ -409,9 +429,13 @@ class LockedCall:
     def _atomic(self) -> bool:
         return self.options.atomic is not False
 
-    def _without_lock(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The condition says that no lock is needed; the transaction and its rules stay the same."""
+    def _without_lock(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, ask_again: bool = False
+    ) -> Any:
+        """Run where no lock is needed, by the condition or without names; the transaction's rules stay."""
         with transaction_without_lock(database_aliases(self.options.using) if self._atomic else ()):
+            if ask_again:  # in the transaction, like the body
+                _refuse_others((), self.build_names(args, kwargs))
             return self._stored_or_refused(self.function(*args, **kwargs))
 
     def _section(self, names: Sequence[str], committed: list[str]) -> AbstractContextManager[Any]:
@@ -475,6 +499,8 @@ class LockedCall:
     async def _awith_lock(
         self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
+        if not names:
+            return await self.function(*args, **kwargs)
         async with AsyncExitStack() as section:
             try:
                 lock = lock_of(names, self.lock_options)
