@@ -76,6 +76,7 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 Conflict = LockNotAcquired | BackendUnavailable
 NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
 ConflictPolicy = NeverSkips | Literal["skip"]
+LossPolicy = Literal["auto", "raise"] | Callable[..., Any]
 POLICIES: Final = ("auto", "raise", "skip", "retry")
 MOST_RETRIES: Final = 100
 MOST_CHANGES: Final = 10
@@ -111,6 +112,7 @@ class DecoratorOptions(LockOptions, total=False):
     empty: EmptyKeys
     kind: Kind
     permits: int | None
+    on_loss: LossPolicy | Unset
     message: Any
     release: bool
     atomic: bool | None
@@ -150,6 +152,12 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             another has the lock; an outage is still an error, and a view still answers. `retry`: as `auto`.
             Or a callable that gets the error and the call's arguments, and whose result is returned.
             Default: the alias's `ON_CONFLICT`.
+        on_loss: what to do when the lock was lost before the commit, or the fence refused the holder, and
+            everything was rolled back. `auto`: a view answers 409, a Celery task is retried, a function
+            raises. `raise`: raise. Or a callable that gets the error (LockLost or StaleFencingToken) and the
+            call's arguments, and whose result is returned. Inside another transaction, or once a database
+            has committed, the error is raised in any case. Default: a view answers 409, unless
+            `on_conflict` is `raise` or a callable; everything else raises.
         message: what a view's answer says instead of the standard sentence.
         release: False leaves the lock to its ttl, which must be given: protection against a double submit.
         atomic: run the function in a transaction that commits before the release. Default: True for a
@@ -195,6 +203,7 @@ class Options(CheckedOptions):
     keys: KeysSource | None = None
     empty: EmptyKeys = "refuse"
     on_conflict: ConflictPolicy | Unset = UNSET
+    on_loss: LossPolicy | Unset = UNSET
     message: Any = None
     release: bool = True
     atomic: bool | None = None
@@ -208,6 +217,7 @@ class Options(CheckedOptions):
             check_policy(self.on_conflict)
         _check_retries(self.retries, atomic=self.atomic)
         _check_empty(self.empty, self.key, self.keys)
+        _check_on_loss(self.on_loss, atomic=self.atomic)
         if not self.release and isinstance(self.ttl, Unset | None):
             raise ValueError(
                 "release=False keeps the lock locked until its ttl ends: give a ttl, for example ttl=3"
@@ -250,6 +260,23 @@ class Options(CheckedOptions):
         if not isinstance(self.on_conflict, Unset):
             return self.on_conflict
         return check_policy(locks[self.backend].settings.on_conflict)
+
+    def loss_policy(self) -> LossPolicy | Unset:
+        """What to do on a loss; UNSET = a view answers."""
+        if not isinstance(self.on_loss, Unset):
+            return self.on_loss
+        policy = self.policy()
+        return "raise" if callable(policy) or policy == "raise" else UNSET
+
+
+def _check_on_loss(policy: object, *, atomic: bool | None) -> None:
+    if not (isinstance(policy, Unset) or callable(policy) or policy in ("auto", "raise")):
+        raise ValueError(f"on_loss={policy!r} must be 'auto', 'raise' or a callable")
+    if atomic is False and not isinstance(policy, Unset) and policy != "raise":
+        raise ValueError(
+            f"on_loss={policy!r} cannot be combined with atomic=False, which rolls nothing back: catch"
+            " LockLost where the function is called"
+        )
 
 
 def _check_retries(retries: object, *, atomic: bool | None) -> None:
@@ -363,18 +390,21 @@ class LockedCall:
                 raise
             if self._atomic:
                 progress.before.restore()
-            return self._on_loss(error, names, args, kwargs)
+            return self._on_loss(error, args, kwargs)
 
-    def _on_loss(
-        self, error: LockError, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Everything was rolled back, so a view may say *try again*; anyone else gets the error, and so does
-        a transaction around this one, which has to be rolled back as well.
+    def _on_loss(self, error: LockError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Everything was rolled back, so it may be done again; a transaction around this one gets the error
+        in any case, for it has to be rolled back as well.
         """
-        request = request_of(args, kwargs)
-        own = self._atomic and not connections_in_transaction()
-        if request and own and self.options.policy() in ("auto", "skip", "retry"):
-            return conflict_response(request, error)
+        policy = self.options.loss_policy()
+        if policy == "raise" or not self._atomic or connections_in_transaction():
+            raise error
+        if callable(policy):
+            return policy(error, *args, **kwargs)
+        if request := request_of(args, kwargs):
+            return conflict_response(request, error, self.options.message)
+        if policy == "auto":
+            retry_running_task(self.function, error)
         raise error
 
     def _run(
@@ -517,6 +547,8 @@ class LockedCall:
         wanted = {name: getattr(self.options, name) for name in ("atomic", "fenced", "retries")}
         if self.options.on_open_transaction == "hold":
             wanted["on_open_transaction"] = "hold"
+        if not isinstance(self.options.on_loss, Unset) and self.options.on_loss != "raise":
+            wanted["on_loss"] = self.options.on_loss
         for name, value in wanted.items():
             if value:
                 raise LockTransactionError(
@@ -667,7 +699,7 @@ def request_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> HttpRequest 
     return None
 
 
-def retry_running_task(function: Callable[..., Any], error: Conflict) -> None:
+def retry_running_task(function: Callable[..., Any], error: LockError) -> None:
     """Send the running Celery task back to its queue if `function` is its body; return if it is nobody's."""
     if task := running_task(function):
         _celery().retry(task, error)

@@ -38,6 +38,11 @@ def computed(order_id: int) -> str:
     return ""
 
 
+@distributed_lock(key="'a'", on_loss=lambda error, request: HttpResponse(status=503))
+def losing(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
 @distributed_lock(keys=lambda order_id: [f"order:{order_id}"], empty="skip")
 def without_names(order_id: int) -> int:
     return order_id
@@ -64,6 +69,7 @@ assert_type(bare(1), int)
 assert_type(move("a", "b"), int | None)
 assert_type(computed(1), str)
 assert_type(without_names(1), int)
+assert_type(losing(HttpRequest()), HttpResponse)
 assert_type(view(HttpRequest(), 1), HttpResponse)
 
 pay("1")  # type: ignore[arg-type]
@@ -72,6 +78,7 @@ bare(1, 2)  # type: ignore[call-arg]
 distributed_lock("'a'")  # type: ignore[call-overload]
 distributed_lock(key="'a'", waits=3)  # type: ignore[call-overload]
 distributed_lock(key="'a'", on_conflict="rais")  # type: ignore[call-overload]
+distributed_lock(key="'a'", on_loss="skip")  # type: ignore[call-overload]
 distributed_lock(keys=lambda: ["a"], empty="ignore")  # type: ignore[call-overload]
 distributed_lock(key=5)  # type: ignore[call-overload]
 
