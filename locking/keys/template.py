@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.http import HttpRequest
@@ -47,6 +47,8 @@ __all__ = ["KeyBuilder", "KeySource", "Template", "compile_template", "is_reques
 
 KeySource = str | Callable[..., "str | Sequence[str]"]
 KeysSource = Sequence[str] | Callable[..., Iterable[str]]
+EmptyKeys = Literal["refuse", "skip"]
+"""What a callable that returns no name means: an error, or that the call needs no lock."""
 KeyBuilder = Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[str, ...]]
 
 KEEPS_APART: Final = re.compile(r"[\s:{}]")
@@ -476,7 +478,11 @@ def _did_you_mean(word: str, known: Iterable[str], shape: str = "{}") -> str:
 
 
 def key_builder(
-    function: Callable[..., object], key: KeySource | None = None, keys: KeysSource | None = None
+    function: Callable[..., object],
+    key: KeySource | None = None,
+    keys: KeysSource | None = None,
+    *,
+    empty: EmptyKeys = "refuse",
 ) -> KeyBuilder:
     """Return the function that turns a call's `(args, kwargs)` into the names of its locks.
 
@@ -485,6 +491,7 @@ def key_builder(
         key: a template, or a callable that gets the call's arguments and returns a name or several.
         keys: several templates, or a callable that gets the call's arguments and returns the names. Without
             either, the name is the function's dotted path and its arguments.
+        empty: `skip` where a callable may return no name at all: no lock is needed then.
 
     Raises:
         LockKeyError: both are given, a template isn't one, or it names what isn't a parameter.
@@ -497,9 +504,9 @@ def key_builder(
     if key is not None and keys is not None:
         raise LockKeyError("give key= or keys=, not both: keys=[…] takes one template or more")
     if callable(key):
-        return partial(_call_key, key)
+        return partial(_call_key, key, empty)
     if callable(keys):
-        return partial(_call_keys, keys)
+        return partial(_call_keys, keys, empty)
     signature = signature_of(function)
     if key is None and keys is None:
         return partial(_default_key, signature, dotted_path(function))
@@ -562,30 +569,36 @@ def _arguments(
 
 
 def _call_key(
-    key: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    key: Callable[..., object], empty: EmptyKeys, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:
     result = key(*args, **kwargs)
     names = result if isinstance(result, list | tuple) else (result,)
-    if not names:
-        raise LockKeyError(
-            f"the callable key {dotted_path(key)} returned no name; return a str, or a list of them"
-        )
-    return tuple(_own_name(name, key) for name in names)
+    return _own_names(names, key, empty, "return a str, or a list of them")
 
 
 def _call_keys(
-    keys: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    keys: Callable[..., object], empty: EmptyKeys, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:
     result = keys(*args, **kwargs)
     if isinstance(result, str) or not isinstance(result, Iterable):
         raise LockKeyError(
             f"the callable keys {dotted_path(keys)} returned {result!r}; return a list of names"
         )
-    names = tuple(_own_name(name, keys) for name in result)
-    if not names:
+    advice = (
+        "add one that is always there, such as that of the collection itself, which then can't change under"
+        " the lock either"
+    )
+    return _own_names(result, keys, empty, advice)
+
+
+def _own_names(
+    found: Iterable[object], key: Callable[..., object], empty: EmptyKeys, advice: str
+) -> tuple[str, ...]:
+    names = tuple(_own_name(name, key) for name in found)
+    if not names and empty != "skip":
         raise LockKeyError(
-            f"the callable {dotted_path(keys)} returned no name; add one that is always there, such as"
-            " that of the collection itself, which then can't change under the lock either"
+            f"the callable key {dotted_path(key)} returned no name; {advice}. If such a call needs no lock,"
+            " write @distributed_lock(…, empty='skip')"
         )
     return names
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import partial, update_wrapper
 from importlib import import_module
-from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, get_args, overload
 from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -42,6 +42,7 @@ from locking.exceptions import (
 )
 from locking.keys.names import UNSET, OnOpenTransaction, Unset
 from locking.keys.template import (
+    EmptyKeys,
     KeyBuilder,
     KeySource,
     KeysSource,
@@ -75,6 +76,7 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 Conflict = LockNotAcquired | BackendUnavailable
 NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
 ConflictPolicy = NeverSkips | Literal["skip"]
+LossPolicy = Literal["auto", "raise"] | Callable[..., Any]
 POLICIES: Final = ("auto", "raise", "skip", "retry")
 MOST_RETRIES: Final = 100
 MOST_CHANGES: Final = 10
@@ -107,8 +109,10 @@ class DecoratorOptions(LockOptions, total=False):
 
     key: KeySource | None
     keys: KeysSource | None
+    empty: EmptyKeys
     kind: Kind
     permits: int | None
+    on_loss: LossPolicy | Unset
     message: Any
     release: bool
     atomic: bool | None
@@ -139,6 +143,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         keys: several templates: all or none, in one order. Or a callable that gets the call's arguments and
             returns the names. It is called again once the locks are held; where it returns a name that is
             not among them, they are released and the new ones acquired, `MOST_CHANGES` times at most.
+        empty: what a callable `key` or `keys` that returns an empty list means. `refuse`: LockKeyError.
+            `skip`: the call needs no lock, as where `condition` is False.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
         on_conflict: what to do when the lock can't be had. `auto`: a view answers 409 (503 when the backend
@@ -146,6 +152,12 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             another has the lock; an outage is still an error, and a view still answers. `retry`: as `auto`.
             Or a callable that gets the error and the call's arguments, and whose result is returned.
             Default: the alias's `ON_CONFLICT`.
+        on_loss: what to do when the lock was lost before the commit, or the fence refused the holder, and
+            everything was rolled back. `auto`: a view answers 409, a Celery task is retried, a function
+            raises. `raise`: raise. Or a callable that gets the error (LockLost or StaleFencingToken) and the
+            call's arguments, and whose result is returned. Inside another transaction, or once a database
+            has committed, the error is raised in any case. Default: a view answers 409, unless
+            `on_conflict` is `raise` or a callable; everything else raises.
         message: what a view's answer says instead of the standard sentence.
         release: False leaves the lock to its ttl, which must be given: protection against a double submit.
         atomic: run the function in a transaction that commits before the release. Default: True for a
@@ -167,7 +179,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             is as old as it was. Default: the alias's `ON_OPEN_TRANSACTION`.
 
     Raises:
-        LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one.
+        LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one, and
+            for a callable that returns no name.
         LockTransactionError: at a call, when a transaction is open already or can't be committed.
         TypeError, ValueError: at decoration, for what can't be decorated and for invalid options.
 
@@ -188,7 +201,9 @@ class Options(CheckedOptions):
 
     key: KeySource | None = None
     keys: KeysSource | None = None
+    empty: EmptyKeys = "refuse"
     on_conflict: ConflictPolicy | Unset = UNSET
+    on_loss: LossPolicy | Unset = UNSET
     message: Any = None
     release: bool = True
     atomic: bool | None = None
@@ -201,6 +216,8 @@ class Options(CheckedOptions):
         if not isinstance(self.on_conflict, Unset):
             check_policy(self.on_conflict)
         _check_retries(self.retries, atomic=self.atomic)
+        _check_empty(self.empty, self.key, self.keys)
+        _check_on_loss(self.on_loss, atomic=self.atomic)
         if not self.release and isinstance(self.ttl, Unset | None):
             raise ValueError(
                 "release=False keeps the lock locked until its ttl ends: give a ttl, for example ttl=3"
@@ -244,12 +261,36 @@ class Options(CheckedOptions):
             return self.on_conflict
         return check_policy(locks[self.backend].settings.on_conflict)
 
+    def loss_policy(self) -> LossPolicy | Unset:
+        """What to do on a loss; UNSET = a view answers."""
+        if not isinstance(self.on_loss, Unset):
+            return self.on_loss
+        policy = self.policy()
+        return "raise" if callable(policy) or policy == "raise" else UNSET
+
+
+def _check_on_loss(policy: object, *, atomic: bool | None) -> None:
+    if not (isinstance(policy, Unset) or callable(policy) or policy in ("auto", "raise")):
+        raise ValueError(f"on_loss={policy!r} must be 'auto', 'raise' or a callable")
+    if atomic is False and not isinstance(policy, Unset) and policy != "raise":
+        raise ValueError(
+            f"on_loss={policy!r} cannot be combined with atomic=False, which rolls nothing back: catch"
+            " LockLost where the function is called"
+        )
+
 
 def _check_retries(retries: object, *, atomic: bool | None) -> None:
     if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MOST_RETRIES:
         raise ValueError(f"retries={retries!r} must be a whole number from 0 to {MOST_RETRIES}")
     if retries and atomic is False:
         raise ValueError("retries cannot be combined with atomic=False, which runs no transaction")
+
+
+def _check_empty(empty: object, key: object, keys: object) -> None:
+    if empty not in get_args(EmptyKeys):
+        raise ValueError(f"empty={empty!r} must be 'refuse' or 'skip'")
+    if empty == "skip" and not (callable(key) or callable(keys)):
+        raise ValueError("empty='skip' needs a callable key= or keys=: a template always names a lock")
 
 
 def check_policy(policy: object) -> ConflictPolicy:
@@ -266,7 +307,7 @@ def check_policy(policy: object) -> ConflictPolicy:
 
 def _decorate(options: Options, function: Callable[..., Any]) -> Callable[..., Any]:
     _refuse_undecoratable(function)
-    call = LockedCall(function, options, key_builder(function, options.key, options.keys))
+    call = LockedCall(function, options, _names_for(function, options))
     wrapper: Any = call.asynchronous() if iscoroutinefunction(function) else call.synchronous()
     update_wrapper(wrapper, function)
     _take_out_of_atomic_requests(wrapper, options.using)
@@ -274,6 +315,10 @@ def _decorate(options: Options, function: Callable[..., Any]) -> Callable[..., A
     if not isinstance(function, partial):  # method_decorator decorates anew at every request
         DECORATED.add(wrapper)
     return cast(Callable[..., Any], wrapper)
+
+
+def _names_for(function: Callable[..., Any], options: Options) -> KeyBuilder:
+    return key_builder(function, options.key, options.keys, empty=options.empty)
 
 
 def _take_out_of_atomic_requests(wrapper: Any, using: DatabaseAliases) -> None:
@@ -334,6 +379,8 @@ class LockedCall:
         return locked
 
     def _with_lock(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if not names:
+            return self._without_lock(args, kwargs, ask_again=callable(self.options.keys))
         progress = _Progress(request_of(args, kwargs))
         try:
             run = self._run_again if self.options.retries else self._run
@@ -343,18 +390,21 @@ class LockedCall:
                 raise
             if self._atomic:
                 progress.before.restore()
-            return self._on_loss(error, names, args, kwargs)
+            return self._on_loss(error, args, kwargs)
 
-    def _on_loss(
-        self, error: LockError, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Everything was rolled back, so a view may say *try again*; anyone else gets the error, and so does
-        a transaction around this one, which has to be rolled back as well.
+    def _on_loss(self, error: LockError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Everything was rolled back, so it may be done again; a transaction around this one gets the error
+        in any case, for it has to be rolled back as well.
         """
-        request = request_of(args, kwargs)
-        own = self._atomic and not connections_in_transaction()
-        if request and own and self.options.policy() in ("auto", "skip", "retry"):
-            return conflict_response(request, error)
+        policy = self.options.loss_policy()
+        if policy == "raise" or not self._atomic or connections_in_transaction():
+            raise error
+        if callable(policy):
+            return policy(error, *args, **kwargs)
+        if request := request_of(args, kwargs):
+            return conflict_response(request, error, self.options.message)
+        if policy == "auto":
+            retry_running_task(self.function, error)
         raise error
 
     def _run(
@@ -409,9 +459,13 @@ class LockedCall:
     def _atomic(self) -> bool:
         return self.options.atomic is not False
 
-    def _without_lock(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The condition says that no lock is needed; the transaction and its rules stay the same."""
+    def _without_lock(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, ask_again: bool = False
+    ) -> Any:
+        """Run where no lock is needed, by the condition or without names; the transaction's rules stay."""
         with transaction_without_lock(database_aliases(self.options.using) if self._atomic else ()):
+            if ask_again:  # in the transaction, like the body
+                _refuse_others((), self.build_names(args, kwargs))
             return self._stored_or_refused(self.function(*args, **kwargs))
 
     def _section(self, names: Sequence[str], committed: list[str]) -> AbstractContextManager[Any]:
@@ -475,6 +529,8 @@ class LockedCall:
     async def _awith_lock(
         self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
+        if not names:
+            return await self.function(*args, **kwargs)
         async with AsyncExitStack() as section:
             try:
                 lock = lock_of(names, self.lock_options)
@@ -491,6 +547,8 @@ class LockedCall:
         wanted = {name: getattr(self.options, name) for name in ("atomic", "fenced", "retries")}
         if self.options.on_open_transaction == "hold":
             wanted["on_open_transaction"] = "hold"
+        if not isinstance(self.options.on_loss, Unset) and self.options.on_loss != "raise":
+            wanted["on_loss"] = self.options.on_loss
         for name, value in wanted.items():
             if value:
                 raise LockTransactionError(
@@ -641,7 +699,7 @@ def request_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> HttpRequest 
     return None
 
 
-def retry_running_task(function: Callable[..., Any], error: Conflict) -> None:
+def retry_running_task(function: Callable[..., Any], error: LockError) -> None:
     """Send the running Celery task back to its queue if `function` is its body; return if it is nobody's."""
     if task := running_task(function):
         _celery().retry(task, error)

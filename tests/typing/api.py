@@ -38,6 +38,16 @@ def computed(order_id: int) -> str:
     return ""
 
 
+@distributed_lock(key="'a'", on_loss=lambda error, request: HttpResponse(status=503))
+def losing(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+@distributed_lock(keys=lambda order_id: [f"order:{order_id}"], empty="skip")
+def without_names(order_id: int) -> int:
+    return order_id
+
+
 @distributed_lock(key="'a'", ttl=3, release=False)
 async def later(order_id: int) -> bytes:
     return b""
@@ -58,6 +68,8 @@ assert_type(pay(1, note="x"), str)
 assert_type(bare(1), int)
 assert_type(move("a", "b"), int | None)
 assert_type(computed(1), str)
+assert_type(without_names(1), int)
+assert_type(losing(HttpRequest()), HttpResponse)
 assert_type(view(HttpRequest(), 1), HttpResponse)
 
 pay("1")  # type: ignore[arg-type]
@@ -66,6 +78,8 @@ bare(1, 2)  # type: ignore[call-arg]
 distributed_lock("'a'")  # type: ignore[call-overload]
 distributed_lock(key="'a'", waits=3)  # type: ignore[call-overload]
 distributed_lock(key="'a'", on_conflict="rais")  # type: ignore[call-overload]
+distributed_lock(key="'a'", on_loss="skip")  # type: ignore[call-overload]
+distributed_lock(keys=lambda: ["a"], empty="ignore")  # type: ignore[call-overload]
 distributed_lock(key=5)  # type: ignore[call-overload]
 
 

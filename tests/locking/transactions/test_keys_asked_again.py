@@ -166,3 +166,115 @@ def test_key_and_keys_exclude_each_other() -> None:
     """Also where one is a callable."""
     with pytest.raises(LockKeyError, match="not both"):
         distributed_lock(key="'a'", keys=lambda: ["a"])(lambda: None)
+
+
+# --- empty="skip" -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["key", "keys"])
+@pytest.mark.parametrize("options", [{}, {"retries": 1}, {"atomic": False}], ids=str)
+def test_no_name_needs_no_lock_where_the_caller_says_so(source: str, options: Any) -> None:
+    """With empty="skip" the body runs without a lock, and what it writes is committed."""
+
+    @distributed_lock(**{source: list, "empty": "skip", **options})
+    def work() -> list[str]:
+        Group.objects.create(name="sold")
+        return held_locks()
+
+    assert work() == []
+    assert committed() == ["sold"]
+
+
+def test_an_error_without_a_lock_rolls_back_as_well() -> None:
+    """The transaction and its rules are the same with and without names."""
+
+    @distributed_lock(keys=list, empty="skip")
+    def work() -> None:
+        Group.objects.create(name="sold")
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        work()
+    assert committed() == []
+
+
+def test_what_was_put_in_since_is_locked_after_all() -> None:
+    """No names at first, one when asked again in the transaction: the body runs once, under its lock."""
+    answers = [[], ["a"], ["a"]]
+
+    @distributed_lock(keys=lambda: answers.pop(0), empty="skip")
+    def work() -> list[str]:
+        Group.objects.create(name="sold")
+        return held_locks()
+
+    assert work() == ["a"]
+    assert committed() == ["sold"]
+
+
+def test_mutant_an_empty_answer_that_is_believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the second look the body runs unlocked although there is something to lock by now."""
+    monkeypatch.setattr(decorator, "_refuse_others", lambda held, needed: None)
+    with pytest.raises(AssertionError):
+        test_what_was_put_in_since_is_locked_after_all()
+
+
+def test_what_was_emptied_meanwhile_keeps_its_lock() -> None:
+    """A name at first, none when asked again: the body runs under the lock that is held already."""
+    answers = [["a"], []]
+
+    @distributed_lock(keys=lambda: answers.pop(0), empty="skip")
+    def work() -> list[str]:
+        return held_locks()
+
+    assert work() == ["a"]
+
+
+def test_a_false_condition_asks_for_no_names() -> None:
+    """The condition comes first; the names are for calls that it lets through."""
+
+    @distributed_lock(keys=lambda: pytest.fail("asked"), empty="skip", condition=lambda: False)
+    def work() -> list[str]:
+        return held_locks()
+
+    assert work() == []
+
+
+async def test_an_async_function_without_names_runs_without_a_lock() -> None:
+    """The same for asyncio."""
+
+    @distributed_lock(keys=list, empty="skip")
+    async def work() -> list[str]:
+        return await sync_to_async(held_locks)()
+
+    assert await work() == []
+
+
+@pytest.mark.parametrize("answer", [None, [""], [None], "sku:1"])
+def test_only_a_list_without_names_counts_as_empty(answer: Any) -> None:
+    """None or an empty name is a mistake, with empty="skip" as without."""
+    work = distributed_lock(keys=lambda: answer, empty="skip")(lambda: pytest.fail("ran without a lock"))
+    with pytest.raises(LockKeyError):
+        work()
+
+
+@pytest.mark.parametrize("source", ["key", "keys"])
+def test_the_error_names_the_option(source: str) -> None:
+    """By default a call without names is refused, and the message says how to allow it."""
+    options: dict[str, Any] = {source: list}
+    with pytest.raises(LockKeyError, match=r"returned no name; .*empty='skip'"):
+        distributed_lock(**options)(lambda: pytest.fail("ran without a lock"))()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"keys": list, "empty": "ignore"}, r"empty='ignore' must be 'refuse' or 'skip'"),
+        ({"key": "'a'", "empty": "skip"}, "needs a callable key= or keys="),
+        ({"keys": ["'a'"], "empty": "skip"}, "needs a callable key= or keys="),
+        ({"empty": "skip"}, "needs a callable key= or keys="),
+    ],
+)
+def test_empty_is_for_callables(options: Any, told: str) -> None:
+    """A template always names a lock; an unknown word is refused at decoration."""
+    with pytest.raises(ValueError, match=told):
+        distributed_lock(**options)
