@@ -1,7 +1,8 @@
 """Heartbeats: what this process publishes about itself and the locks that it has held for a while.
 
-One thread per process, which starts with the first lock, sends a heartbeat every two seconds to each backend
-in which a lock has been held for more than one. A process that falls silent while its locks go on is gone.
+One thread per process, which starts with the first lock, publishes at once which process this is, and repeats
+it every two seconds while the process uses locks of that backend. Locks that are held for more than a second
+are published with details. A process that falls silent while its locks go on is gone.
 Waits are published too, half a second after they began, with what their thread or task holds: so others find
 a deadlock (see `locking.inspection.deadlocks`), and the admin names who waits.
 The same thread adds up the process's counters, and now and then has the backend's list swept. It is not the
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +45,10 @@ BEAT: Final = 2.0
 """Seconds between two signs of life."""
 
 HELD_LONG: Final = 1.0
-"""Seconds that a lock must have been held."""
+"""Seconds that a lock must have been held before its details are published."""
+
+IDLE_AFTER: Final = 10.0
+"""Seconds after its last use of a backend at which a process withdraws what it published there."""
 
 MOST: Final = 200
 """How many holds a process publishes details of, the oldest first."""
@@ -70,13 +74,16 @@ class HeartbeatPublisher:
         self._publishing = threading.Lock()
         self._beat_at = now() + BEAT
         self._tidy_at = now() + TIDY_EVERY
-        self._trouble = False
+        self._trouble = self._leaving = False
+        self._used: dict[str, float] = {}
+        """When locks of an alias were used last, as far as a beat has seen it."""
+        self._idle = True
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
-        if self.enabled and not self.running:
-            self._beat_at = now() + BEAT
-            self._worker.wake(self._beat_at)
+        """Publish in the background that this process uses locks, unless that is known; called often."""
+        if self._idle and self.enabled:
+            self._beat_at = now()
+            self._idle = not self._worker.wake()
 
     def publish_by(self, moment: float) -> None:
         """Have the thread publish what has changed at this `clock.now()` at the latest."""
@@ -100,7 +107,7 @@ class HeartbeatPublisher:
         """Publish what is new, and have the watcher look for dead processes whose locks nobody waits for."""
         self._trouble = False
         watcher.look()
-        self._add_counters()
+        self._note_use(self._add_counters())
         with self._publishing:
             self._publish(self._records())
         if now() >= self._tidy_at:
@@ -114,20 +121,31 @@ class HeartbeatPublisher:
         with self._publishing:
             self._publish(self._records(), repeat=False)
 
+    def _note_use(self, aliases: Iterable[str]) -> None:
+        moment = now()
+        used = {**self._used, **dict.fromkeys(aliases, moment)}
+        self._used = {alias: last for alias, last in used.items() if moment - last < IDLE_AFTER}
+        self._idle = not self._used
+
     def _records(self) -> Records:
-        return records_of(_long_holds(), _long_waits())
+        return {} if self._leaving else records_of(_long_holds(), _long_waits(), self._used)
 
     def deregister(self) -> None:
         """Say at the end of the process that it holds nothing; a backend in trouble isn't waited for."""
         if self.running and not self._trouble:
+            self._leaving = True  # also for the thread, which may be about to publish
             self._add_counters()
-            self._publish({})
+            with self._publishing:
+                self._publish({})
 
-    def _add_counters(self) -> None:
+    def _add_counters(self) -> Collection[str]:
+        """Add up the counters of this process; return the aliases that have some."""
         minute = int(time.time() // 60)  # noqa: TID251 shown
-        for alias, sums in stats.take_counters().items():
+        counters = stats.take_counters()
+        for alias, sums in counters.items():
             if alias in locks.settings:  # a test may have taken it away
                 self._try(lambda alias=alias, sums=sums: locks[alias].add_counters(minute, sums))
+        return counters.keys()
 
     def _publish(self, records: Records, *, repeat: bool = True) -> None:
         before, self._published = self._published, records
@@ -180,13 +198,19 @@ def _begun(wait: Wait) -> float:
     return wait.begun
 
 
-def records_of(leases: Iterable[SingleLease], waits: Iterable[Wait] = ()) -> Records:
+def records_of(
+    leases: Iterable[SingleLease], waits: Iterable[Wait] = (), used: Iterable[str] = ()
+) -> Records:
     """Return what is told of these: a record for each client, with its process, holds and waits.
+
+    This process has a record in each alias of `used`, whatever it holds there.
 
     A wait stands in the record of its process, and in those of the clients under which its thread or task
     holds locks: anyone who is kept waiting by one of them finds it there.
     """
     parts: dict[tuple[str, str], _Parts] = defaultdict(lambda: {"holds": {}, "waits": {}})
+    for alias in used:
+        parts[alias, PROCESS.client_id]["holds"] = {}
     for lease in leases:
         parts[_client_of(lease)]["holds"][lease.owner] = _details(lease)
     for wait in waits:

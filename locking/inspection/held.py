@@ -27,6 +27,7 @@ from locking.backends.base import BaseLockBackend, Heartbeat, Held
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockError, LockNotSupported
 from locking.keys.names import check_name
+from locking.utils.ownership import process_of
 
 __all__ = [
     "HeldLock",
@@ -430,10 +431,21 @@ def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLoc
 
 
 def _joined(backend: BaseLockBackend, holds: Sequence[Held]) -> list[HeldLock]:
-    clients = list(dict.fromkeys(_client(hold.owner) for hold in holds))
+    clients = list(dict.fromkeys(client for hold in holds for client in _clients(hold.owner)))
     known = backend.heartbeats(clients) if clients else {}
     records = {client: (presence, _read(presence)) for client, presence in known.items()}
-    return [_row(backend, hold, *records.get(_client(hold.owner), (None, {}))) for hold in holds]
+    return [_row(backend, hold, *_first(records, _clients(hold.owner))) for hold in holds]
+
+
+def _first(
+    records: Mapping[str, tuple[Heartbeat, dict[str, Any]]], clients: Iterable[str]
+) -> tuple[Heartbeat | None, dict[str, Any]]:
+    return next((records[client] for client in clients if client in records), (None, {}))
+
+
+def _clients(owner: str) -> tuple[str, str]:
+    """Return under which clients a hold may be published: its own, or at first only its process's."""
+    return _client(owner), process_of(owner)
 
 
 # who waits

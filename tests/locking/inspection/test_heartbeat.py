@@ -1,5 +1,7 @@
 import asyncio
 import json
+import os
+import socket
 import threading
 import time
 from types import SimpleNamespace
@@ -13,15 +15,17 @@ from locking.core.events import SAMPLES
 from locking.core.handler import locks
 from locking.core.lease import HOLDS
 from locking.exceptions import LockLost
-from locking.inspection.heartbeat import HeartbeatPublisher, figures, records_of
+from locking.inspection import heartbeat
+from locking.inspection.heartbeat import IDLE_AFTER, HeartbeatPublisher, figures, records_of
 from locking.inspection.held import held_locks
 from locking.inspection.stats import bucket, middle, stats_of, take_counters
 from locking.testing.contract.base import begin, counted_waiters
 from locking.utils.call_site import activity_of
+from locking.utils.clock import now
 from locking.utils.ownership import PROCESS
 from tests.backends import BACKENDS
 from tests.locking.backends.redis.topologies.servers import until
-from tests.locking.support.helpers import elsewhere
+from tests.locking.support.helpers import elsewhere, publishing
 
 LINES = ("zookeeper", "etcd")
 TABLES = ("database-postgresql", "database-mariadb", "database-sqlite")
@@ -126,10 +130,13 @@ def test_a_thread_outside_any_request_is_about_nothing():
 
 
 def test_a_hold_that_ended_is_told_no_more(reporter, each_backend):
-    """The record goes with the last hold of its client."""
+    """The hold leaves the record at once, the record goes when the process has used no lock for a while."""
     with get_lock("a"):
         reporter.beat()
-        assert PROCESS.client_id in each_backend.heartbeats([PROCESS.client_id])
+        assert published(each_backend)["holds"]
+    reporter.beat()
+    assert published(each_backend)["holds"] == {}
+    reporter._used = {alias: moment - IDLE_AFTER for alias, moment in reporter._used.items()}
     reporter.beat()
     assert each_backend.heartbeats([PROCESS.client_id]) == {}
 
@@ -151,12 +158,56 @@ def test_a_sign_of_life_needs_no_new_record(reporter, each_backend):
     assert after.text == before.text
 
 
-def test_young_holds_are_not_worth_telling(each_backend):
-    """A lock held for a moment costs nothing but its own requests."""
+@pytest.mark.parametrize("options", [{}, {"fenced": True}, {"min_hold": 0.01}], ids=str)
+def test_a_young_hold_has_its_process_and_no_details(each_backend, options):
+    """Who holds it is known from the first beat on, the place in the code after a second."""
+    if "fenced" in options and not each_backend.supports_fencing:
+        pytest.skip("mints no fencing tokens")
+    with get_lock("a", **options):
+        HeartbeatPublisher().beat()
+        (row,) = rows()
+    assert (row.host, row.pid, row.started) == (socket.gethostname(), os.getpid(), PROCESS.started)
+    assert (row.thread, row.site, row.ttl, row.state) == (None, None, None, "held")
+
+
+def test_mutant_without_the_process_of_its_own_a_young_hold_is_a_bare_uuid(each_backend, monkeypatch):
+    """Where only long holds are published nobody knows who has a young one."""
+    monkeypatch.setattr(HeartbeatPublisher, "_note_use", lambda self, aliases: None)
     with get_lock("a"):
         HeartbeatPublisher().beat()
+        (row,) = rows()
+    assert (row.host, row.holder) == (None, row.owner)
+
+
+@pytest.mark.parametrize("each_backend", ["redis", "memory"], indirect=True)
+def test_the_first_lock_publishes_its_process_in_the_background(each_backend):
+    """No caller waits for it, no second goes by; further locks start nothing, an idle process starts anew."""
+    with publishing():
+        made: Any = heartbeat.reporter
+        with get_lock("a"):
+            until(lambda: rows()[0].pid, "the process is published")
+            assert vars(made)["_idle"] is False
+        made._used = {"default": now() - IDLE_AFTER}
+        made._note_use([])
+        assert vars(made)["_idle"] is True
+        made.deregister()
+    assert each_backend.heartbeats([PROCESS.client_id]) == {}
+
+
+def test_a_process_that_leaves_publishes_no_more(reporter, each_backend):
+    """Its thread may be about to: after deregistering there is nothing left to publish."""
+    reporter._worker.wake_by(now() + 3600)
+    with get_lock("a"):
+        reporter.beat()
+        reporter.deregister()
+        reporter.publish()
         assert each_backend.heartbeats([PROCESS.client_id]) == {}
-        assert rows()[0].silent is None
+    reporter._worker.stop()
+
+
+def published(backend):
+    """Return the record of this process."""
+    return json.loads(backend.heartbeats([PROCESS.client_id])[PROCESS.client_id].text)
 
 
 def test_an_outage_is_survived_and_told_anew(reporter, each_backend, monkeypatch):
