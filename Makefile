@@ -18,7 +18,7 @@ READY := $(VENV)/.ready
 help: ## say what each target does
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
-demo: migrate ## show the oversell, broken and fixed, on real servers (about two minutes)
+demo: migrate ## show the oversell, broken and fixed, on real servers (about a minute)
 	@$(RUN) manage.py seed_demo
 	@$(RUN) manage.py oversell $(RACE)
 

@@ -9,12 +9,15 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.hashers import check_password
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks.security.base import W004, W008
+from django.core.checks.security.csrf import W016
 from django.db import DatabaseError
 from django.utils.module_loading import import_string
 
 from orders.callers import RIGHTS
 
 SHORTEST_SECRET = 16
+HTTPS_SETTINGS = {"SECURE_HSTS_SECONDS": W004, "SECURE_SSL_REDIRECT": W008, "CSRF_COOKIE_SECURE": W016}
 
 
 @register
@@ -52,6 +55,16 @@ def check_demo_login(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
         if any(check_password("admin", each) for each in hashes):
             return [Warning("The user admin has the demo's password.", hint=hint, id="orders.W002")]
     return []
+
+
+@register(Tags.security, deploy=True)
+def check_https(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Report Django's warnings about https.
+
+    Django's own checks report them only where MIDDLEWARE names Django's middleware; `config.middleware`
+    stands for it here.
+    """
+    return [warning for name, warning in HTTPS_SETTINGS.items() if not getattr(settings, name)]
 
 
 @register

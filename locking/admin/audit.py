@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
+from locking.admin.formatting import shortened, visible
 from locking.models import Fence, LockEvent
 
 
@@ -31,12 +33,17 @@ class ReadOnly:
         """A fence must never be forgotten; the audit goes by age, by its own command."""
         return False
 
+    @admin.display(description=_("name"), ordering="name")
+    def short_name(self, row: Fence | LockEvent) -> str:
+        """Return the lock's name as the list of held locks shows it."""
+        return format_html('<bdi title="{}">{}</bdi>', visible(row.name), shortened(row.name))
+
 
 @admin.register(LockEvent)
 class LockEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """What operators did to others' locks."""
 
-    list_display = ("at", "action", "done", "name", "holder", "actor", "reason")
+    list_display = ("at", "action", "done", "short_name", "holder", "actor", "reason")
     list_filter = ("action", "done", "backend", "kind")
     search_fields = ("name", "owner", "actor", "reason")
     search_help_text = _("Name, owner, actor or reason")
@@ -48,7 +55,7 @@ class LockEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # n
 class FenceAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The highest token that each name has been used with."""
 
-    list_display = ("name", "token", "owner", "updated_at")
+    list_display = ("short_name", "token", "owner", "updated_at")
     search_fields = ("=name", "owner")
     search_help_text = _("Name in full, or owner")
     list_per_page = 50

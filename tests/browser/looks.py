@@ -8,6 +8,19 @@ from axe_playwright_python.sync_playwright import Axe
 SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")  # a folder; unset: no pictures are made
 WIDTHS = (360, 768, 1280, 1920)
 PHONE = {"width": 360, "height": 740}
+CONTRAST = """([one, other]) => {
+  const probe = document.body.appendChild(document.createElement("i"));
+  const light = (color) => {
+    probe.style.setProperty("color", color);
+    const [r, g, b] = getComputedStyle(probe).color.match(/[\\d.]+/g).map((c) => c / 255)
+      .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const [high, low] = [light(`var(--${one})`), light(`var(--${other})`)].sort((a, b) => b - a);
+  probe.remove();
+  return (high + 0.05) / (low + 0.05);
+}"""
+"""A script: the contrast of two of the page's colors, by the names of their custom properties."""
 
 
 def violations(page):

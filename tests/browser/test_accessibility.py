@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.looks import (
+    CONTRAST,
     PHONE,
     SHOTS,
     at_each_width,
@@ -67,20 +68,6 @@ def test_a_page_is_accessible_before_its_scripts_are_done(open_still, name, late
     expect(page.locator("main h1")).to_be_attached()
     in_both_schemes(page, no_violations(page))
     assert on_their_way
-
-
-CONTRAST = """([one, other]) => {
-  const probe = document.body.appendChild(document.createElement("i"));
-  const light = (color) => {
-    probe.style.setProperty("color", color);
-    const [r, g, b] = getComputedStyle(probe).color.match(/[\\d.]+/g).map((c) => c / 255)
-      .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const [high, low] = [light(`var(--${one})`), light(`var(--${other})`)].sort((a, b) => b - a);
-  probe.remove();
-  return (high + 0.05) / (low + 0.05);
-}"""
 
 
 def test_shapes_and_borders_have_enough_contrast(open_still):

@@ -1,5 +1,6 @@
 """Held locks and their waiters in a real browser: widths, schemes, languages, odd names, deadlocks."""
 
+import re
 import threading
 from contextlib import contextmanager, suppress
 from urllib.parse import urljoin
@@ -268,3 +269,14 @@ def test_no_violations(open_admin, contended, language, scheme):
     look("audit")
     wrong = [(where, one) for where, each in found.items() for one in each]
     assert wrong == [], wrong
+
+
+def test_a_long_name_leaves_room_for_the_reason(open_admin):
+    """The audit cuts a name of 900 characters, shows one that turns the text round, and a reason is read."""
+    for name in (LONG, TURNED):
+        event = {"backend": "default", "name": name, "key": name, "kind": "lock", "owner": "o", "holder": "h"}
+        LockEvent.objects.create(action="deadlock", actor="admin", reason=CIRCLE, **event)
+    page = open_admin("/admin/locking/lockevent/")
+    expect(page.locator(f'bdi[title="{LONG}"]')).to_have_text(re.compile("^catalogue:x{60,69}…$"))
+    expect(page.get_by_text("order:⟨U+202E⟩24")).to_be_visible()
+    assert page.locator("td.field-reason").first.bounding_box()["width"] >= 200

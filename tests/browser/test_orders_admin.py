@@ -13,6 +13,7 @@ from inventory.models import Product, StockLevel, StockLocation
 from orders.lifecycle import pay
 from orders.models import Order, Shipment
 from orders.services import checkout
+from tests.browser.looks import CONTRAST
 from tests.factories import ProductFactory
 
 SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")
@@ -122,6 +123,23 @@ def test_nothing_that_is_pressed_is_smaller_than_24_px(open_admin, order):
     assert page.evaluate(SMALL) == []
 
 
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_the_choice_of_an_action_is_read_on_a_phone(open_admin, order, language):
+    """Neither it nor the reason is squeezed to a few pixels by the other."""
+    page = open_admin(ORDERS, viewport={"width": 360, "height": 800}, locale=language)
+    for field in ("select[name=action]", "input[name=reason]"):
+        assert page.locator(f".actions {field}").bounding_box()["width"] >= 150
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("address", [f"{PRODUCTS}add/", ORDERS, "/admin/login/"])
+def test_a_field_of_the_admin_stands_out(open_admin, address, scheme):
+    """The border of every field has 3:1 against the page and the panels."""
+    page = open_admin(address, color_scheme=scheme)
+    for behind in ("body-bg", "darkened-bg"):
+        assert page.evaluate(CONTRAST, ["border-color", behind]) >= 3, behind
+
+
 def test_an_order_is_an_order_in_chinese(open_admin, order):
     """Words with two meanings have the right one: 订单, not 排序; and a payment was received, not stored."""
     page = open_admin(ORDERS)
@@ -169,7 +187,7 @@ def test_a_clerk_moves_units_to_another_location(open_admin, order, language, sc
     page.select_option("select[name=target]", "south")
     page.locator("input[name=reason]").fill("shelf is full")
     shoot(page, f"move-{language}")
-    page.locator(".submit-row input").click()
+    page.locator(".submit-row button").click()
     said = {"en": "Mug: 2 moved from north to south.", "zh-hans": "Mug：已将 2 件从 north 移至 south。"}
     expect(page.locator(".messagelist .success")).to_contain_text(said[language])
     shoot(page, f"moved-{language}")

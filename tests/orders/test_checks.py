@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from django.core.checks import run_checks
 
-from orders.checks import check_caller, check_demo_login, check_open_demo, check_webhook_secrets
+from orders.checks import (
+    check_caller,
+    check_demo_login,
+    check_https,
+    check_open_demo,
+    check_webhook_secrets,
+)
 
 
 def ids(messages) -> list[str]:
@@ -58,3 +64,20 @@ def test_a_deployment_is_told_of_the_demos_login(django_user_model, password, fo
     assert ids(check_demo_login(None)) == []
     django_user_model.objects.create_superuser("admin", password=password)
     assert ids(check_demo_login(None)) == found
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("setting", "on", "found"),
+    [
+        ("SECURE_HSTS_SECONDS", 31_536_000, "security.W004"),
+        ("SECURE_SSL_REDIRECT", True, "security.W008"),
+        ("CSRF_COOKIE_SECURE", True, "security.W016"),
+    ],
+)
+def test_a_deployment_is_told_what_https_lacks(settings, setting, on, found):
+    """`check --deploy` reports each warning of Django once while its setting is off, not afterwards."""
+    setattr(settings, setting, type(on)(0))
+    assert ids(run_checks(include_deployment_checks=True)).count(found) == 1
+    setattr(settings, setting, on)
+    assert found not in ids(check_https(None))
