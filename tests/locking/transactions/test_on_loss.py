@@ -1,5 +1,6 @@
 """`on_loss`: what a decorated function does when its lock was lost and its transaction was rolled back."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +52,7 @@ def losing_view(**options: Any) -> Callable[[HttpRequest], HttpResponse]:
         ({"on_conflict": "raise"}, None),
         ({"on_conflict": try_later}, None),
     ],
-    ids=str,
+    ids=lambda given: re.sub(r"<function (\w+) at \w+>", r"\1", str(given)),  # the same in every process
 )
 def test_what_a_view_does_that_lost_its_lock(rf: RequestFactory, options: Any, status: int | None) -> None:
     """It answers or raises as on_loss says, or else by its on_conflict; in any case it has stored nothing."""
