@@ -14,6 +14,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from locking.backends.etcd import EtcdBackend
+from locking.backends.etcd.backend import EtcdHold
 from locking.backends.etcd.client import Client
 from locking.backends.etcd.leases import Leases
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
@@ -161,13 +162,13 @@ def extended_twice(hold, monkeypatch):
 
 def test_extensions_of_one_etcd_hold_leave_the_key_in_place(monkeypatch):
     """Two extensions at once, one of which needs a longer lease, leave the key bound to a living lease."""
-    cluster = extended_twice(LocalLease("n", 1, now() + 10, session=1, length=10), monkeypatch)
+    cluster = extended_twice(EtcdHold("n", 1, now() + 10, session=1, length=10), monkeypatch)
     assert cluster.bound_to in cluster.alive
 
 
 def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
     """The mutant of the test above: the key is bound to a lease that was revoked, or gone."""
-    hold = LocalLease("n", 1, now() + 10, session=1, length=10)
+    hold = EtcdHold("n", 1, now() + 10, session=1, length=10)
     monkeypatch.setattr(hold, "mutex", Unlocked())
     cluster = extended_twice(hold, monkeypatch)
     assert cluster.bound_to not in cluster.alive

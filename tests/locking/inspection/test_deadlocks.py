@@ -350,9 +350,9 @@ def test_how_long_somebody_waits_is_no_matter_of_clocks(engine, start, monkeypat
     start(hold_until, get_lock("a", ttl=60, wait=PATIENCE), done)
     until(lambda: waits_for("a"))
     heartbeat.reporter.beat()
-    seen = waiters()
+    mine = [each for each in waiters() if each.id in WAITS]  # a server may still list an earlier test's
     done.set()
-    assert [each.waited < PATIENCE for each in seen] == [True]
+    assert [each.waited < PATIENCE for each in mine] == [True]
 
 
 def test_a_record_of_another_version_is_no_error():

@@ -7,7 +7,6 @@ from django.test.utils import override_settings
 
 from locking import BackendUnavailable
 from locking.backends.etcd import backend as module
-from locking.backends.lease_expirer import LocalLease
 from locking.core.handler import locks
 from locking.utils.clock import now
 
@@ -28,7 +27,9 @@ class Cluster:
 
     def hold(self, seconds):
         """Let the backend hold a lock for so long."""
-        self.backend._holds.add("key", "owner", LocalLease("node", 1, now() + seconds, session=7, length=60))
+        self.backend._holds.add(
+            "key", "owner", module.EtcdHold("node", 1, now() + seconds, session=7, length=60)
+        )
 
     def ask(self, path, **body):
         """Answer one request, by the clock 3 s later if there is no leader."""
