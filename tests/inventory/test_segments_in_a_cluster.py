@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from django.db import connections
 from redis.crc import key_slot
 
 from inventory import stock_store
@@ -20,6 +17,7 @@ from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.inventory.totals import totals_of
 from tests.locking.backends.redis.topologies.servers import Cluster, needs_redis_server, servers
+from tests.support.rush import served_at_once
 
 pytestmark = [pytest.mark.django_db(transaction=True), needs_redis_server]
 
@@ -68,21 +66,7 @@ def test_a_cart_of_several_lines_is_sold_and_refused(strategy):
 def test_twelve_buyers_of_ten_units(strategy):
     """Real threads at once: ten are served, two refused, and cluster and database agree."""
     sku = ProductFactory.create(on_hand=10).sku
-    start = threading.Barrier(12)
-
-    def buy(_: int) -> bool:
-        try:
-            start.wait(10)
-            checkout([Line(sku, 1)], strategy)
-        except SoldOut:
-            return False
-        else:
-            return True
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(12) as pool:
-        assert sum(pool.map(buy, range(12))) == 10
+    assert served_at_once(12, sku, strategy) == 10
     assert totals_of(sku).balanced
     assert set(get_strategy(strategy).drift(Product.objects.all()).values()) == {0}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 
@@ -27,6 +25,7 @@ from tests.inventory.interleaving import eventually
 from tests.inventory.totals import totals_of
 from tests.support.databases import another_way, default_leads_to
 from tests.support.pgbouncer import needs_pgbouncer, pgbouncer, version
+from tests.support.rush import served_at_once
 
 pytestmark = [pytest.mark.django_db(transaction=True), needs_pgbouncer]
 
@@ -62,21 +61,7 @@ def backend_of(cursor) -> int:
 def test_every_sound_strategy_is_exact_through_it(shop, strategy):
     """Twelve buyers, ten units, three connections: ten are served, two refused, the audit finds nothing."""
     sku = ProductFactory.create(on_hand=10).sku
-    start = threading.Barrier(12)
-
-    def buy(_: int) -> bool:
-        try:
-            start.wait(10)
-            checkout([Line(sku, 1)], strategy)
-        except SoldOut:
-            return False
-        else:
-            return True
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(12) as pool:
-        assert sum(pool.map(buy, range(12))) == 10
+    assert served_at_once(12, sku, strategy) == 10
     assert totals_of(sku).balanced
     assert audit() == []
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from django.core.management import call_command
 from django.db import DatabaseError, IntegrityError, connection, connections, transaction
 
-from inventory.domain import Line, SoldOut
+from inventory.domain import Line
 from inventory.models import StockMovement
 from inventory.services import change_stock, create_product
 from inventory.strategies import STRATEGIES
@@ -23,6 +20,7 @@ from tests.conftest import ELSEWHERE
 from tests.factories import ProductFactory
 from tests.inventory.totals import totals_of
 from tests.support.databases import default_leads_to
+from tests.support.rush import served_at_once
 
 pytestmark = pytest.mark.slow
 
@@ -148,21 +146,7 @@ def test_a_migration_that_leaves_something_out_is_noticed(changes, mutant):
 def test_every_sound_strategy_is_exact(strategy):
     """Six buyers, five units: five are served, one is refused, and the audit finds nothing."""
     sku = ProductFactory.create(on_hand=5).sku
-    start = threading.Barrier(6)
-
-    def buy(_: int) -> bool:
-        try:
-            start.wait(10)
-            checkout([Line(sku, 1)], strategy)
-        except SoldOut:
-            return False
-        else:
-            return True
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(6) as pool:
-        assert sum(pool.map(buy, range(6))) == 5
+    assert served_at_once(6, sku, strategy) == 5
     assert totals_of(sku).balanced
     assert audit() == []
 
