@@ -19,10 +19,9 @@ from inventory.admin_parts import (
     STYLES,
     ReadOnly,
     ReasonForm,
-    Row,
     ask,
     badge,
-    is_confirmed,
+    must_ask,
     number,
     reason,
     too_many,
@@ -47,6 +46,7 @@ from inventory.stocktake import MAX_COUNT, CountTooLow, take_stock, with_count
 from inventory.strategies import STRATEGIES
 
 Kind = StockMovement.Kind
+COUNTED = "counted-"  # the fields for counts are called so, and by their place
 MONEY: DecimalField[Any, Any] = DecimalField(max_digits=20, decimal_places=2)
 
 
@@ -235,9 +235,7 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
         """Ask for the counts, then correct each product's stock; those that can't be are told."""
         if too_many(self, request, products):
             return None
-        if not is_confirmed(request) or not reason(request):
-            if is_confirmed(request):
-                self.message_user(request, _("Say why: the history keeps it."), messages.ERROR)
+        if must_ask(self, request):
             return self._ask_for_counts(request, products)
         for place in places_of(products):
             self._count(request, place)
@@ -254,20 +252,12 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
                 "empty field leaves the product alone."
             ),
             heads=(_("SKU"), _("name"), _("location"), _("expected"), _("counted")),
-            table=[
-                Row(
-                    (place.product, place.product.name, place.location or "–", place.units),
-                    f"counted-{place.key}",
-                    request.POST.get(f"counted-{place.key}", ""),
-                    MAX_COUNT,
-                )
-                for place in places_of(products)
-            ],
+            table=[place.as_row(request, COUNTED, MAX_COUNT) for place in places_of(products)],
         )
 
     def _count(self, request: HttpRequest, place: Place) -> None:
         try:
-            counted = number(request, f"counted-{place.key}")
+            counted = number(request, COUNTED + place.key)
             if counted is None:
                 return
             made = take_stock(

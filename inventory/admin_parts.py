@@ -126,6 +126,15 @@ def is_confirmed(request: HttpRequest) -> bool:
     return "confirmed" in request.POST
 
 
+def must_ask(model_admin: ModelAdmin[Any], request: HttpRequest) -> bool:
+    """Return whether the page of `ask` has to be shown: at first, or again where no reason was given."""
+    if not is_confirmed(request):
+        return True
+    if not reason(request):
+        model_admin.message_user(request, _("Say why: the history keeps it."), messages.ERROR)
+    return not reason(request)
+
+
 def number(request: HttpRequest, field: str) -> int | None:
     """Return the number that was filled in, None where nothing was.
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import QuerySet
+from django.http import HttpRequest
 
+from inventory.admin_parts import Row
 from inventory.models import StockLocation
 
 
@@ -28,6 +30,12 @@ class Place:
         """A name for fields of it."""
         where = f"-{self.location.pk}" if self.location else ""
         return f"{self.product.pk}{where}"
+
+    def as_row(self, request: HttpRequest, prefix: str, most: int) -> Row:
+        """Return the line that asks for its number: at most `most`, in a field of this prefix."""
+        cells = (self.product, self.product.name, self.location or "–", self.units)
+        field = prefix + self.key
+        return Row(cells, field, request.POST.get(field, ""), most)
 
 
 def places_of(products: QuerySet[Any]) -> Iterator[Place]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -10,10 +10,13 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
-from inventory.admin_parts import Choice, Row, ask, is_confirmed, number, reason, too_many
+from inventory.admin_parts import Choice, ask, must_ask, number, reason, too_many
 from inventory.admin_places import Place, places_of
 from inventory.locations import NotThere, move_stock
 from inventory.models import StockLocation
+
+MOVED: Final = "move-"
+"""The fields for units are called so, and by their place."""
 
 
 class MovingUnits:
@@ -30,9 +33,7 @@ class MovingUnits:
         """Ask how many and where to, then move them; what can't be moved is told, and stays where it is."""
         if too_many(self, request, products):
             return None
-        if not is_confirmed(request) or not reason(request):
-            if is_confirmed(request):
-                self.message_user(request, _("Say why: the history keeps it."), messages.ERROR)
+        if must_ask(self, request):
             return _ask(self, request, products)
         code = request.POST.get("target", "")
         target = StockLocation.objects.filter(code=code).first()
@@ -58,15 +59,7 @@ def _ask(model_admin: Any, request: HttpRequest, products: QuerySet[Any]) -> Tem
             "leaves its units where they are."
         ),
         heads=(_("SKU"), _("name"), _("location"), _("units"), _("to be moved")),
-        table=[
-            Row(
-                (place.product, place.product.name, place.location or "–", place.units),
-                f"move-{place.key}",
-                request.POST.get(f"move-{place.key}", ""),
-                max(0, place.units),
-            )
-            for place in places_of(products)
-        ],
+        table=[place.as_row(request, MOVED, max(0, place.units)) for place in places_of(products)],
         choice=Choice("target", _("To location"), chosen, [("", "–"), *((code, code) for code in codes)]),
     )
 
@@ -76,7 +69,7 @@ def _move(model_admin: Any, request: HttpRequest, place: Place, target: StockLoc
     where = {"sku": place.product.sku, "source": place.location or "–", "target": target or "–"}
     reference = f"{request.POST.get('reference', '')[:40]}-{place.location or ''}"
     try:
-        units = number(request, f"move-{place.key}")
+        units = number(request, MOVED + place.key)
         if not units:
             return
         if place.location == target:

@@ -79,7 +79,7 @@ def reserve(
         lines: the basket; duplicates are merged, a generator is consumed once.
         ttl: how long the promise holds, more than nothing and at most `MAX_TTL`.
         customer: whose basket it is; needed for products with a limit a customer.
-        scope: the authenticated caller who reserves; whoever looks it up for others compares it.
+        scope: the authenticated caller who reserves. Code that looks it up for a caller compares it.
         wait: seconds to wait for a row that others have locked.
         record: writes what belongs to the reservation, in its transaction; what it raises undoes everything.
 

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
-from inventory.admin_parts import Row, ask, is_confirmed, number, reason, too_many
+from inventory.admin_parts import Row, ask, must_ask, number, reason, too_many
 from inventory.domain import Line
 from inventory.locations import NotThere
 from orders.fulfillment import TooMany, TooManyReturned, TooManyShipped, ship, take_back
@@ -83,9 +83,7 @@ def carry_out(
     if too_many(model_admin, request, orders):
         return None
     chosen = Order.objects.filter(pk__in=list(orders.values_list("pk", flat=True))).order_by("created_at")
-    if not is_confirmed(request) or not reason(request):
-        if is_confirmed(request):
-            model_admin.message_user(request, _("Say why: the history keeps it."), messages.ERROR)
+    if must_ask(model_admin, request):
         return ask(
             model_admin,
             request,

@@ -69,7 +69,7 @@ _ASCENDING_BY_CREATION: Final = {"sort_order": "ASCEND", "sort_target": "CREATE"
 
 @dataclass(slots=True, eq=False)
 class EtcdHold(LocalLease):
-    """A hold, and what its key's value says of the semaphore: whoever renews it writes the same again."""
+    """A hold, and what its key's value says of the semaphore: each renewal writes the same again."""
 
     permits: int = 0
 
