@@ -11,7 +11,7 @@ from django.core.signals import request_finished, request_started
 from django.db import close_old_connections, connection, connections, reset_queries
 from django.http import StreamingHttpResponse
 from django.test import RequestFactory
-from django.urls import Resolver404
+from django.urls import Resolver404, set_urlconf
 
 from config import wsgi
 
@@ -32,6 +32,7 @@ def served(monkeypatch):
     request_started.receivers, request_finished.receivers = started, finished
     for signal in (request_started, request_finished):
         signal.sender_receivers_cache.clear()
+    set_urlconf(None)  # which a request's end does elsewhere
     connection.close()
 
 

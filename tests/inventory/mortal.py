@@ -16,8 +16,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LEASE = 0.4
-"""Seconds after which a dead holder's distributed lock ends."""
+LEASE = 1.5
+"""Seconds after which a dead holder's lock ends: longer than a busy machine lets a living one pause."""
 
 
 class Mortals:
