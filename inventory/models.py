@@ -15,6 +15,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from inventory.currencies import smallest_units
 from inventory.domain import SKU_PATTERN
 from inventory.strategy_models import NamedLock, StockClaim, StockSegment, StockUnit
 
@@ -142,6 +143,12 @@ class Product(models.Model):
 
     def __str__(self) -> str:
         return self.sku
+
+    def clean(self) -> None:
+        """Refuse a price that is finer than its currency: no payment could be of that amount."""
+        if isinstance(self.price, Decimal) and smallest_units(self.price, self.currency) % 1:
+            message = _("%(currency)s is counted in whole units: %(price)s can't be paid.")
+            raise ValidationError({"price": message % {"currency": self.currency, "price": self.price}})
 
     @property
     def available(self) -> int:

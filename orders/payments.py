@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID
 
 from django.db import transaction
 
 from inventory.checkpoints import checkpoint
+from inventory.currencies import smallest_units
 from orders import lifecycle
 from orders.events import publish
 from orders.models import Order, OrderEvent, PaymentEvent
@@ -23,14 +23,6 @@ _REFUSED = (Outcome.TOO_LATE, Outcome.WRONG_CURRENCY, Outcome.WRONG_AMOUNT, Outc
 """Outcomes after which the shop has money that it must give back."""
 
 
-WHOLE_UNITS: Final = frozenset([
-    "BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF",
-    "XPF",
-])  # fmt: skip
-"""Currencies that are counted in whole units, not in hundredths: Stripe's list of zero-decimal currencies,
-https://docs.stripe.com/currencies#zero-decimal"""
-
-
 @dataclass(frozen=True, slots=True)
 class Payment:
     """A payment that a provider tells of.
@@ -38,7 +30,7 @@ class Payment:
     Args:
         event_id: the provider's id of the event. kind: its type.
         order_id: which order is paid. reference: the provider's id of the payment.
-        amount: in hundredths, or in units of a currency of `WHOLE_UNITS`.
+        amount: in the currency's smallest units: hundredths of a euro, whole yen.
         currency: three letters of ISO 4217, in any case.
     """
 
@@ -88,7 +80,7 @@ def _outcome(order: Order, payment: Payment) -> PaymentEvent.Outcome:
         return Outcome.ALREADY_PAID  # a provider sends several events about one payment
     if payment.currency.upper() != order.currency:
         return Outcome.WRONG_CURRENCY
-    if payment.amount != order.total * (1 if order.currency in WHOLE_UNITS else 100):
+    if payment.amount != smallest_units(order.total, order.currency):
         return Outcome.WRONG_AMOUNT
     if lifecycle.mark_paid(order.pk):
         return Outcome.PAID

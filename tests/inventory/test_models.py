@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from io import StringIO
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 
 from inventory.models import ImmutableRow, Product, StockMovement
@@ -213,3 +215,20 @@ def test_a_product_with_a_ledger_cannot_be_deleted():
     with refused_by("foreign key"), transaction.atomic():
         raw("DELETE FROM inventory_product WHERE id = %s", product.pk)
         raw("SET CONSTRAINTS ALL IMMEDIATE")
+
+
+def test_a_price_is_no_finer_than_its_currency():
+    """Nobody can pay half a yen; cents of a dinar are ten of its thousandths."""
+    yen = ProductFactory.build(price=Decimal("1.50"), currency="JPY")
+    with pytest.raises(ValidationError, match=r"JPY is counted in whole units: 1\.50 can't be paid"):
+        yen.full_clean()
+    for price, currency in ((Decimal("150.00"), "JPY"), (Decimal("1.55"), "KWD"), (Decimal("1.55"), "EUR")):
+        ProductFactory.build(price=price, currency=currency).full_clean()
+
+
+def test_the_demo_is_priced_in_the_currency_of_the_shop(settings):
+    """Also in one that has no cents."""
+    settings.CURRENCY = "JPY"
+    call_command("seed_demo", stdout=StringIO())
+    priced = {(product.currency, product.price % 1 == 0) for product in Product.objects.all()}
+    assert priced == {("JPY", True)}

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 from datetime import timedelta
+from decimal import Decimal
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -211,6 +212,15 @@ def test_a_currency_without_cents_is_paid_in_units():
     Product.objects.filter(pk=mug.pk).update(currency="JPY")
     order = checkout([Line("mug", 2)], "conditional_update")
     assert send(notice(order.pk, currency="jpy")).json()["outcome"] == "paid"
+
+
+def test_a_currency_of_thousandths_is_paid_in_them():
+    """2.5 Kuwaiti dinars are the number 2500."""
+    pen = ProductFactory.create(sku="pen", price=Decimal("2.50"))
+    Product.objects.filter(pk=pen.pk).update(currency="KWD")
+    order = checkout([Line("pen", 1)], "conditional_update")
+    body = notice(order.pk, currency="kwd", amount_received=2500)
+    assert send(body).json()["outcome"] == "paid"
 
 
 @pytest.mark.parametrize("end", ["cancelled", "window"])

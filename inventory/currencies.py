@@ -1,0 +1,36 @@
+"""How finely a currency is counted, by Stripe's lists: https://docs.stripe.com/currencies#special-cases."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Final
+
+WITHOUT_DECIMALS: Final = frozenset([
+    "BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF",
+    "XPF",
+])  # fmt: skip
+WITH_THREE_DECIMALS: Final = frozenset(["BHD", "JOD", "KWD", "OMR", "TND"])
+
+
+def decimals(currency: str) -> int:
+    """Return how many decimals the smallest unit of a currency (ISO 4217, three capital letters) has."""
+    if currency in WITHOUT_DECIMALS:
+        return 0
+    return 3 if currency in WITH_THREE_DECIMALS else 2
+
+
+def smallest_units(amount: Decimal, currency: str) -> Decimal:
+    """Return an amount in the smallest units of its currency, as providers of payments write it.
+
+    Args:
+        amount: such as a price.
+        currency: as for `decimals`.
+
+    Returns:
+        A whole number, unless the amount is finer than its currency, which nobody can pay.
+
+    Example:
+        >>> smallest_units(Decimal("9.90"), "EUR"), smallest_units(Decimal("9.90"), "JPY")
+        (Decimal('990'), Decimal('9.90'))
+    """
+    return amount.scaleb(decimals(currency))
