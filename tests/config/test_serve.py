@@ -133,6 +133,18 @@ def test_a_new_worker_does_not_load_the_shop_again(tmp_path, monkeypatch):
         assert (tmp_path / "loads").read_text() == f"{process.pid}\n"
 
 
+@pytest.fixture
+def slow_shop(tmp_path, monkeypatch):
+    """The shop with a view that answers when somebody writes into the pipe that is given."""
+    (tmp_path / "slow.py").write_text('from tests.settings import *\nROOT_URLCONF = "slow_urls"\n')
+    (tmp_path / "slow_urls.py").write_text(SLOW)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "slow")
+    monkeypatch.setenv("HOLDFAST_TEST_FIFO", str(tmp_path / "fifo"))
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
 @pytest.mark.parametrize(("forked_by", "code"), [("its parent", 0), ("a server that is dead", 1)])
 def test_a_worker_whose_server_died_right_behind_the_fork_ends(monkeypatch, forked_by, code):
@@ -158,6 +170,17 @@ def test_workers_end_with_a_killed_server(tmp_path):
         assert psutil.wait_procs(workers, timeout=30)[1] == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
+def test_a_worker_with_a_request_under_way_ends_with_a_killed_server(tmp_path, slow_shop):
+    """Nobody would be there to end its wait for a request that never ends."""
+    with served(tmp_path / "log") as (process, port), socket.create_connection((HOST, port)) as client:
+        workers = workers_of(process)
+        client.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with slow_shop.open("w"):  # opens once the view reads it
+            process.kill()
+            assert psutil.wait_procs(workers, timeout=30)[1] == []
+
+
 def test_a_server_that_has_just_begun_stops_at_once(tmp_path):
     """A signal that meets a worker in its start isn't swallowed."""
     with (tmp_path / "log").open("wb") as out:
@@ -168,17 +191,11 @@ def test_a_server_that_has_just_begun_stops_at_once(tmp_path):
         assert process.wait(STOP_SECONDS - 5) == 0
 
 
-def test_a_request_under_way_is_answered_before_the_server_stops(tmp_path, monkeypatch):
+def test_a_request_under_way_is_answered_before_the_server_stops(tmp_path, slow_shop):
     """SIGTERM lets the requests at work end."""
-    (tmp_path / "slow.py").write_text('from tests.settings import *\nROOT_URLCONF = "slow_urls"\n')
-    (tmp_path / "slow_urls.py").write_text(SLOW)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
-    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "slow")
-    monkeypatch.setenv("HOLDFAST_TEST_FIFO", str(tmp_path / "fifo"))
-    os.mkfifo(tmp_path / "fifo")
     with served(tmp_path / "log") as (process, port), ThreadPoolExecutor() as caller:
         reply = caller.submit(answer, f"http://{HOST}:{port}/slow")
-        with (tmp_path / "fifo").open("w") as fifo:  # opens once the view reads it
+        with slow_shop.open("w") as fifo:  # opens once the view reads it
             process.terminate()
             until(lambda: "Shutting down" in (tmp_path / "log").read_text(), 30)
             fifo.write("go on")
