@@ -79,6 +79,10 @@ class LockHandler(Base):
         """Return every configured backend, or with `initialized_only` those that are in use."""
         return list(self._current.backends.values()) if initialized_only else [self[alias] for alias in self]
 
+    def initialized(self, alias: str) -> BaseLockBackend | None:
+        """Return the backend of `alias` if it is in use; never builds it, which may import and connect."""
+        return self._current.backends.get(alias)
+
     def _build(self, alias: str) -> BaseLockBackend:
         current = self._current
         with current.building:

@@ -143,13 +143,15 @@ class HeartbeatPublisher:
         minute = int(time.time() // 60)  # noqa: TID251 shown
         counters = stats.take_counters()
         for alias, sums in counters.items():
-            if alias in locks.settings:  # a test may have taken it away
-                self._try(lambda alias=alias, sums=sums: locks[alias].add_counters(minute, sums))
+            if (backend := locks.initialized(alias)) is not None:
+                self._try(lambda backend=backend, sums=sums: backend.add_counters(minute, sums))
         return counters.keys()
 
     def _publish(self, records: Records, *, repeat: bool = True) -> None:
         before, self._published = self._published, records
-        for alias in locks.settings.keys() & {**before, **records}:
+        for alias in {**before, **records}:
+            if (backend := locks.initialized(alias)) is None:  # a test has changed LOCKING since
+                continue
             old, new = before.get(alias, {}), records.get(alias, {})
             changed = {client: None if old.get(client) == text else text for client, text in new.items()}
             gone = old.keys() - new.keys()
@@ -158,9 +160,7 @@ class HeartbeatPublisher:
                 if not changed and not gone:
                     continue
             self._try(
-                lambda alias=alias, tell=changed, gone=gone: locks[alias].publish_heartbeats(
-                    tell, forget=gone
-                )
+                lambda backend=backend, tell=changed, gone=gone: backend.publish_heartbeats(tell, forget=gone)
             )
 
     def _try(self, step: Any) -> None:

@@ -1,7 +1,8 @@
 """Which decorated functions a request to a view can reach, without calling anything.
 
-Followed are what decorators wrap, closures, the methods of class-based views, the operations of Django Ninja
-and what a ModelAdmin has: by the attributes that they have, so none of these packages is imported.
+Followed are what decorators wrap, closures, the methods of class-based views and of objects as views, the
+operations of Django Ninja and what a ModelAdmin has: by the attributes that they have, so none of these
+packages is imported.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def _parts(thing: Any) -> Iterator[object]:
         yield type(thing)
         yield from (action for action in thing.actions or () if callable(action))
         yield from (action for _, action in thing.admin_site.actions)
+    elif callable(thing):  # an object as a view, such as a feed of Django's
+        yield type(thing)
 
 
 def _enclosed_by(function: FunctionType) -> Iterator[object]:

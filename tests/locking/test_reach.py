@@ -150,6 +150,17 @@ class CheckedUnderTheLock(ChecksStock, View):
         return HttpResponse()
 
 
+class Feed:
+    """A view that is an object, as Django's syndication feeds are."""
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self.items()
+
+    @lock
+    def items(self) -> HttpResponse:
+        return HttpResponse()
+
+
 api = NinjaAPI(urls_namespace="reach")
 
 
@@ -205,6 +216,7 @@ urlpatterns = [
     path("held/", Held.as_view()),
     path("checked/", Checked.as_view()),
     path("under/", CheckedUnderTheLock.as_view()),
+    path("feed/", Feed()),
     path("api/", api.urls),
     path("admin/", site.urls),
 ]
@@ -214,6 +226,7 @@ REFUSED = {
     "Orders.pay",
     "below_api_view",
     "Helped.place",
+    "Feed.items",
     "ninja_operation",
     "own_action",
     "site_action",
@@ -249,7 +262,7 @@ def test_each_of_them_is_refused_indeed(atomic_requests: None, client: Any, admi
     for address in ("/orders/", "/orders/pay/"):
         with pytest.raises(LockTransactionError, match="ATOMIC_REQUESTS is on"):
             client.get(address)
-    for address in ("/below/", "/helped/"):
+    for address in ("/below/", "/helped/", "/feed/"):
         with pytest.raises(LockTransactionError, match="ATOMIC_REQUESTS is on"):
             client.post(address)
     for address in ("/above/", "/exempt/", "/held/"):

@@ -10,12 +10,13 @@ from typing import Any
 from django.core.checks import CheckMessage
 
 from locking.backends.base import BaseLockBackend, Finding, Heartbeat, Held, Holder
-from locking.backends.redis.diagnosis import diagnose_server, named
+from locking.backends.redis.diagnosis import diagnose_server, named, permitted
 from locking.backends.redis.health import judge, parse_info
 from locking.backends.redis.heartbeats import HeartbeatStore
 from locking.backends.redis.kinds import Ordinary, kind_named
 from locking.backends.redis.listing import Listing
 from locking.backends.redis.namespace import default_key_prefix
+from locking.backends.redis.other_keys import find_other_keys
 from locking.backends.redis.protocol import Calls, Steps
 from locking.backends.redis.scripts import (
     Request,
@@ -161,10 +162,11 @@ class RedisBackend(RedisVerbs):
         found = [
             diagnose_server(server, self.alias, self._client.replica_ack) for server in self._client.servers()
         ]
+        others = permitted(partial(find_other_keys, self, self._client.servers()), "SCAN")
         if len(found) == 1:
-            return found[0]
+            return [*found[0], *others]
         numbered = enumerate(found, start=1)
-        return [each for i, one in numbered for each in named(f"server {i} of {len(found)}", one)]
+        return [*(each for i, one in numbered for each in named(f"server {i} of {len(found)}", one)), *others]
 
     def close(self) -> None:
         """See the base class; the sockets of an event loop close with it."""

@@ -37,18 +37,18 @@ Verdict = Literal["ok", "warning", "error", "unknown"]
 def diagnose_server(client: Client, alias: str, copies: ReplicaAck | None) -> list[Finding]:
     """Return what one server shows; BackendUnavailable where it doesn't answer."""
     return [
-        *_permitted(
+        *permitted(
             lambda: [
                 *_by_info(parse_info(client.command("INFO")), alias, copies, _min_replicas(client, copies)),
                 _clock(client),
             ],
             "INFO and TIME",
         ),
-        *_permitted(lambda: [_counters(client)], "SCAN, DBSIZE and TTL"),
+        *permitted(lambda: [_counters(client)], "SCAN, DBSIZE and TTL"),
     ]
 
 
-def _permitted(look: Callable[[], list[Finding]], needed: str) -> list[Finding]:
+def permitted(look: Callable[[], list[Finding]], needed: str) -> list[Finding]:
     """What `look` found, or that this user may not look."""
     try:
         return look()

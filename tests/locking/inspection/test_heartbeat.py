@@ -23,7 +23,7 @@ from locking.testing.contract.base import begin, counted_waiters
 from locking.utils.call_site import activity_of
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS
-from tests.backends import BACKENDS
+from tests.backends import BACKENDS, MEMORY
 from tests.locking.backends.redis.topologies.servers import until
 from tests.locking.support.helpers import elsewhere, publishing
 
@@ -223,6 +223,17 @@ def test_an_outage_is_survived_and_told_anew(reporter, each_backend, monkeypatch
 def broken(self, *_, **__):
     """Fail as an outage does."""
     raise LockLost("no answer")
+
+
+def test_a_beat_builds_no_backend(settings):
+    """What was counted before a test changed LOCKING goes nowhere: the thread imports and asks nothing."""
+    settings.LOCKING = {"default": {"BACKEND": MEMORY}}
+    reporter = HeartbeatPublisher()
+    with get_lock("a"):
+        reporter.beat()
+    settings.LOCKING = {"default": {"BACKEND": "nowhere.Backend"}}
+    reporter.beat()
+    assert locks.all(initialized_only=True) == []
 
 
 def test_the_thread_starts_with_the_first_lock_and_can_be_forbidden():

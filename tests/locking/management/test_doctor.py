@@ -13,11 +13,12 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.test.utils import override_settings
 
-from locking import get_lock
+from locking import get_lock, get_read_lock, get_semaphore
 from locking.backends.base import Finding
 from locking.backends.memory import MemoryBackend
 from locking.backends.redis import diagnosis
 from locking.backends.redis.protocol import ReplicaAck
+from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection.held import holds_of
 from locking.management.locks import doctor
@@ -143,6 +144,31 @@ def test_a_user_who_may_not_ask_is_told_so(own_redis, locks_on):
     assert found["permissions"].verdict == "unknown"
     assert "info" in found["permissions"].text
     assert found["latency"].verdict == "ok"
+
+
+def test_keys_that_are_no_locks_are_found(patient, settings):
+    """A string, a list or a hash of another use under the prefix is named; locks of every kind are not."""
+    settings.LOCKING["default"]["KEY_PREFIX"] = "shop:lock:"
+    with get_lock("a"), get_read_lock("b"), get_semaphore("c", permits=2), get_fair_lock("d"):
+        finding = findings()["other keys"]
+        assert (finding.verdict, finding.text) == (
+            "ok",
+            "none of 4 keys under 'shop:lock:' is of another use",
+        )
+        patient.set("shop:lock:cached", "x")
+        patient.hset("shop:lock:cart", "mug", 2)
+        patient.rpush("shop:lock:list", 1)
+        patient.set("elsewhere", 1)
+        finding = findings()["other keys"]
+    assert finding.verdict == "warning"
+    assert finding.text.startswith("3 of 7 keys under 'shop:lock:' are no locks")
+    assert all(f"shop:lock:{name}" in finding.text for name in ("cached", "cart", "list"))
+
+
+def test_without_a_prefix_no_key_is_called_another(patient):
+    """Locks under their bare names share a server with whatever is there."""
+    patient.set("cached", "x")
+    assert "other keys" not in findings()
 
 
 def test_counters_that_never_end_are_counted(patient, monkeypatch):
