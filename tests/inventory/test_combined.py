@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import IntegrityError, OperationalError, connection
 
 from inventory import batch_sale as module
+from inventory import group_commit as queue_module
 from inventory.domain import Busy, LimitReached, Line, SoldOut, UnknownProduct
 from inventory.group_commit import GroupCommit
 from inventory.models import CustomerPurchase, Product
@@ -197,6 +198,36 @@ def test_a_leader_that_is_stopped_in_its_commit_leaves_the_outcome_unknown(monke
         assert isinstance(b.ends().error, Killed)
         assert isinstance(c.ends().error, OutcomeUnknown)
     assert totals_of(sku).sold == 2
+
+
+def all_others_are_busy(patch):
+    """Followers are answered without a look at how far their sales were."""
+
+    def answer(batch, error):
+        for ticket in batch:
+            ticket.error = error if ticket is batch[0] else Busy("the leader was stopped")
+
+    patch.setattr(queue_module, "_answer", answer)
+
+
+def no_commit_is_noted(patch):
+    """The server's word that it has committed is not kept."""
+    patch.setattr(SaleProgress, "commit", lambda progress: None)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "shows"),
+    [
+        (no_commit_is_noted, test_a_leader_that_is_stopped_right_behind_its_commit_has_sold_for_the_others),
+        (all_others_are_busy, test_a_leader_that_is_stopped_in_its_commit_leaves_the_outcome_unknown),
+    ],
+)
+def test_an_answer_that_ignores_the_commit_is_found_out(mutant, shows, monkeypatch):
+    """Mutants of the two tests above: C isn't told of its order, or is told that nothing was sold."""
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, AttributeError)):
+        shows(monkeypatch)
+    assert Order.objects.count() == 3
 
 
 CHANGES = {

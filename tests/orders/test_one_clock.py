@@ -11,6 +11,7 @@ from django.conf import settings as django_settings
 from django.core.cache import cache
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.db.models import Q
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
@@ -186,6 +187,14 @@ def test_a_deadline_by_the_workers_clock_is_found_out(mug, settings, monkeypatch
     monkeypatch.setattr(module, "Now", timezone.now)
     with pytest.raises((AssertionError, ReservationGone, pytest.fail.Exception)):
         shows(mug, settings)
+
+
+def test_an_order_that_is_overdue_by_the_workers_clock_is_found_out(monkeypatch):
+    """Mutant: a sweep that takes the worker's time for the database's ends an order that was just placed."""
+    with wall_clock_off(1):
+        monkeypatch.setattr(lifecycle, "_OVERDUE", Q(pay_by__lte=timezone.now()))
+    with pytest.raises(AssertionError):
+        test_a_fresh_order_is_not_expired(1)
 
 
 @OFF

@@ -259,7 +259,7 @@ def test_a_rule_taken_out_is_found(mutant, monkeypatch):
     assert violations(chosen)
 
 
-@pytest.mark.parametrize("strategy", ["async_reserve", "unit_rows", "redis_gate", "redis_script"])
+@pytest.mark.parametrize("strategy", IN_TWO_PLACES)
 def test_a_refusal_that_is_kept_unasked_is_found(strategy, monkeypatch):
     """Kept without asking the database, a refusal ends a request that only its own first try refused."""
     monkeypatch.setattr(idempotency, "_in_flight", Elsewhere())

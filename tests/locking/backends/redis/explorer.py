@@ -451,6 +451,8 @@ CASES = [
     Case("lock, replica acknowledges", get_lock, "lock", ack=True),
     Case("lock, no replica acknowledges", get_lock, "lock", ack=True, neighbour="no replica"),
     Case("cluster, moved", get_lock, "lock", cluster="moved"),
+    Case("cluster, asks", get_lock, "lock", cluster="asks"),
+    Case("cluster, asks in vain", get_lock, "lock", cluster="refuses"),
     Case("cluster, waits", get_lock, "lock", cluster="moved", neighbour="releases"),
     Case("cluster, moves", get_lock, "lock", body="acquire, move, release", cluster="moves"),
     Case("lock, extended while renewed", get_lock, "lock", body="acquire, extend while renewing, release"),
@@ -532,10 +534,13 @@ class Explorer:
             world.server = world.servers[6380]
             if case.cluster == "moves":
                 world.servers[6379].share(world.server)
-            else:
+            elif case.cluster == "moved":
                 world.move()
+            else:
+                world.servers[6379].asks = "0 model:6380"
         world.server.replicas = 0 if case.neighbour == "no replica" else int(case.ack)
         world.server.execute(b"HSET", b"bystander", BYSTANDER.encode(), b"1")
+        world.server.refuses = case.cluster == "refuses"
         if case.neighbour.startswith("java"):
             world.server.execute(b"HSET", KEY.encode(), JAVA.encode(), b"1")
             world.rivals += [lambda: None, self._java_releases]
@@ -672,6 +677,8 @@ class Explorer:
             yield f"without any fault it ended by {told}"
         if told == "LockLost" and Fault.FORGOTTEN not in world.faults and self._is_young(lease):
             yield "a lease that nothing has ended was called lost"
+        if told == "BackendError" != self._expected() and world.faults == {Fault.READ_ONLY}:
+            yield "a replica that was a master counts as one that refuses, and not as an outage"
 
     def _is_young(self, lease: Any) -> bool:
         return bool(self.world.clock.now < lease.leases[0].taken_at + SHORT_TTL)
@@ -687,7 +694,8 @@ class Explorer:
             "no replica": "NotReplicated",
             "java unheard": "BackendError",
         }
-        return endings.get(self.case.neighbour, "released")
+        usual = "BackendError" if self.case.cluster == "refuses" else "released"
+        return endings.get(self.case.neighbour, usual)
 
     def _is_heard_in_the_queue(self) -> bool:
         listened = {channel for channel, who in self.world.server.listeners.items() if who}

@@ -10,7 +10,14 @@ from itertools import takewhile
 from typing import Any
 
 import lupa.lua51 as lua
-from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+)
 
 Value = bytes | dict | list
 RUNTIME = lua.LuaRuntime(encoding=None, unpack_returned_tuples=False)
@@ -76,6 +83,8 @@ class ModelServer:
         listeners: by channel, what is called with each message.
         minted: by member of the index (a lock and its holder), every token that the server has granted it.
         moved: what it answers when another has its slots.
+        asks: what it answers while its slots are moving to another.
+        refuses: whether its user may do nothing at all.
         is_deaf: whether it forbids the channels of Redisson's clients.
     """
 
@@ -87,7 +96,8 @@ class ModelServer:
         self.listeners: defaultdict[bytes, set[Any]] = defaultdict(set)
         self.minted: defaultdict[bytes, set[int]] = defaultdict(set)
         self.moved: str | None = None
-        self.is_deaf = False
+        self.asks: str | None = None
+        self.refuses = self.is_deaf = False
         self._redis = LIBRARY(self._send)
         self._defect: Exception | None = None
 
@@ -106,6 +116,10 @@ class ModelServer:
         verb, arguments = parts[0], parts[1:]
         if self.moved is not None and verb not in (b"CLUSTER", b"ASKING"):
             raise MovedError(self.moved)
+        if self.asks is not None and verb not in (b"CLUSTER", b"ASKING"):
+            raise AskError(self.asks)
+        if self.refuses and verb != b"CLUSTER":
+            raise NoPermissionError("this user may not use that command")
         return getattr(self, method_of(verb))(*arguments)
 
     # scripts

@@ -182,6 +182,30 @@ def test_a_task_behind_java_waits_though_its_idle_subscription_is_dead(own_redis
     asyncio.run(scenario())
 
 
+def test_a_message_that_nobody_can_read_ends_no_wait(own_redis, locks_on):
+    """A message that the loop's reader fails on has the task subscribe anew, and hear the release."""
+    locks_on(own_redis.url, **PATIENT)
+    holder = elsewhere(get_lock("a", ttl=FAR).acquire)
+
+    async def scenario() -> None:
+        waiter = asyncio.create_task(get_lock("a", ttl=FAR, wait=PATIENCE).aacquire())
+        channel = await _channel_other_than(own_redis.client, b"")
+        own_redis.client.publish(channel, b"\xff")
+        await _channel_other_than(own_redis.client, channel)
+        holder.release()
+        await (await waiter).arelease()
+
+    asyncio.run(scenario())
+
+
+async def _channel_other_than(server, before):
+    """Wait until the event loop listens to a channel, and not to the one before."""
+    async with asyncio.timeout(PATIENCE):
+        while (found := server.pubsub_channels("holdfast_lock_wake:*")) in ([], [before]):
+            await asyncio.sleep(0.01)
+    return found[0]
+
+
 # a channel that may not be heard
 
 

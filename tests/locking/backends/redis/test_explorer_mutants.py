@@ -9,11 +9,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 
-from locking.backends.redis import RedisBackend, scripts, transport, waiter
+from locking.backends.redis import RedisBackend, protocol, scripts, transport, waiter
 from locking.backends.redis.async_transport import AsyncTransport
-from locking.backends.redis.protocol import Listen, Subscribe, Unsubscribe
+from locking.backends.redis.protocol import ASKING, Exchange, Listen, Subscribe, Unsubscribe
 from locking.backends.redis.scripts import Request, extend_request
 from locking.core import lease, renewal
 from locking.core.lease import HOLDS
@@ -32,6 +32,21 @@ def an_incomplete_exchange_keeps_its_socket(patch):
 
     patch.setattr(transport.Transport, "close", close)
     patch.setattr(AsyncTransport, "close", close)
+
+
+def an_error_ends_an_asking_exchange(patch):
+    """An error as the answer to ASKING leaves the answer to the script unread: audit defect 2."""
+
+    def asked_there(connection, request):
+        (error,) = yield Exchange(connection, ASKING + request.by_source, 1)
+        raise error
+
+    patch.setattr(protocol, "_asked_there", asked_there)
+
+
+def a_read_only_server_has_answered(patch):
+    """A master that became a replica is not asked for on a fresh connection: audit defect 9, for locks."""
+    patch.setattr(protocol, "UNREACHABLE", tuple(set(protocol.UNREACHABLE) - {ReadOnlyError}))
 
 
 def an_idle_subscription_is_trusted(patch):
@@ -148,6 +163,8 @@ def a_place_is_not_withdrawn(patch):
 
 MUTANTS = {
     an_incomplete_exchange_keeps_its_socket: "lock, free",
+    an_error_ends_an_asking_exchange: "cluster, asks in vain",
+    a_read_only_server_has_answered: "lock, free",
     an_idle_subscription_is_trusted: "write, waits again",
     a_refused_subscription_is_asked_for_again: "lock, behind Java unheard",
     one_error_for_all_leases: "lock, renewed beside another",
@@ -163,7 +180,7 @@ MUTANTS = {
     a_place_is_taken_back_by_a_release: "lock, waits again",
     a_late_request_after_giving_up_is_forgotten: "lock, free once given up",
 }
-"""By the rule that is taken out; audit defects 2, 15, 19, 4 first."""
+"""By the rule that is taken out; audit defects 2, 9, 15, 19, 4 first."""
 
 ONLY_THREADS = {
     one_error_for_all_leases,
