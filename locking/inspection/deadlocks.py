@@ -19,12 +19,11 @@ requests); A. K. Elmagarmid, "A Survey of Distributed Deadlock Detection Algorit
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
 from locking.core import waits
@@ -32,6 +31,8 @@ from locking.core.handler import InvalidLockBackend, locks
 from locking.core.waits import PUBLISH_AFTER, WAITS, Wait
 from locking.exceptions import BlockedWaiter, LockDeadlock, LockError
 from locking.inspection.heartbeat import process_facts, reporter
+from locking.inspection.held import Waiter as Blocked
+from locking.inspection.held import read, waiters_of
 from locking.utils.call_site import CallSite
 from locking.utils.clock import now
 
@@ -52,58 +53,6 @@ MOST_HOLDERS: Final = 100
 
 Hold = tuple[str, str]
 """Alias and owner."""
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """A wait as its process published it.
-
-    Attributes:
-        id: unique to the wait.
-        alias, kind, key, name: the lock that is waited for.
-        since: Unix time at which it began, by its process's clock; only compared with others.
-        who: host, process and thread or task.
-        holds: by alias and owner, the names of what its thread or task holds.
-    """
-
-    id: str
-    alias: str
-    kind: str
-    key: str
-    name: str
-    since: float
-    who: str
-    holds: dict[Hold, str]
-
-    @property
-    def needs_all(self) -> bool:
-        """Whether any one of the holders could end the wait: a semaphore's permit may come from each."""
-        return self.kind == "semaphore"
-
-
-def read_waits(record: dict[str, Any]) -> list[Blocked]:
-    """Return the waits in a process's record; what another version wrote and can't be read is left out."""
-    waits: list[Blocked] = []
-    for wait_id, entry in record.get("waits", {}).items():
-        try:
-            waits.append(_blocked(wait_id, entry, record))
-        except (AttributeError, KeyError, TypeError, ValueError):
-            logger.debug("the wait %r can't be read: %r", wait_id, entry)
-    return waits
-
-
-def _blocked(wait_id: str, entry: dict[str, Any], record: dict[str, Any]) -> Blocked:
-    who = ":".join(str(part) for part in (record.get("host"), record.get("pid"), entry.get("thread")) if part)
-    return Blocked(
-        id=wait_id,
-        alias=entry["alias"],
-        kind=entry["kind"],
-        key=entry["key"],
-        name=entry["name"],
-        since=entry["since"],
-        who=who,
-        holds={(alias, owner): name for alias, owner, name in entry["holds"]},
-    )
 
 
 # --- following the circle ---------------------------------------------------------------------------------
@@ -134,17 +83,18 @@ class Search:
         """Return the further waiters between `wait` and the start, or None where it may be let go."""
         ways: list[Blocked] = []
         holders = self._holders_of(wait)
+        needs_all = wait.kind == "semaphore"  # any one of its holders could end the wait
         for owner in holders:
-            way = self._way_over((wait.alias, owner), passed)
-            if way is not None and not wait.needs_all:
+            way = self._way_over((wait.backend, owner), passed)
+            if way is not None and not needs_all:
                 return way
-            if way is None and wait.needs_all:
+            if way is None and needs_all:
                 return None
             ways += [each for each in way or () if each not in ways]
-        return ways if wait.needs_all and holders else None
+        return ways if needs_all and holders else None
 
     def _way_over(self, hold: Hold, passed: frozenset[str]) -> list[Blocked] | None:
-        if hold in self._mine.holds:
+        if hold in self._mine.owners:
             return []
         waiter = self._waiter_with(hold)
         if waiter is None or waiter.id in passed:
@@ -156,7 +106,7 @@ class Search:
         """Return the wait of the thread or task that has this hold."""
         if hold not in self._waits:
             self.asked += 1
-            self._waits[hold] = next((each for each in _published(hold) if hold in each.holds), None)
+            self._waits[hold] = next((each for each in _published(hold) if hold in each.owners), None)
         return self._waits[hold]
 
     def _holders_of(self, wait: Blocked) -> Collection[str]:
@@ -170,25 +120,20 @@ def _published(hold: Hold) -> list[Blocked]:
     """Return the waits that the process of a hold has published, unless it has fallen silent."""
     alias, owner = hold
     client = owner.split(":", 1)[0]
-    presence = _engine(alias).heartbeats([client]).get(client)
+    presence = locks[alias].heartbeats([client]).get(client)
     if presence is None or (presence.silent or 0.0) > FRESH:
         return []
-    record = json.loads(presence.text)
-    return read_waits(record) if isinstance(record, dict) else []
+    return list(waiters_of(read(presence)))
 
 
 def holders_of(wait: Blocked) -> Collection[str]:
     """Return the owners that have what is waited for, as the backend knows them now."""
-    engine = _engine(wait.alias)
+    engine = locks[wait.backend]
     if wait.kind in ("write", "semaphore"):
         held = engine.held(prefix=wait.key, limit=MOST_HOLDERS)
         return [hold.owner for hold in held if hold.key == wait.key]
     holder = (engine if wait.kind == "lock" else engine.variant(wait.kind)).holder(wait.key)
     return [] if holder is None else [holder.owner]
-
-
-def _engine(alias: str) -> BaseLockBackend:
-    return locks[alias]
 
 
 # --- a waiter's part --------------------------------------------------------------------------------------
@@ -216,7 +161,7 @@ class Watch(waits.WaitWatch):
     ) -> None:
         self._wait = wait = Wait(backend, key, name, context, begun, site)
         # Without the records of other processes no holder can be followed.
-        self.active = wait.blocks and publishes(_engine(wait.alias))
+        self.active = wait.blocks and publishes(locks[wait.alias])
         self._looks = 0
         self._seen: frozenset[str] = frozenset()
         WAITS[wait.id] = wait
@@ -239,7 +184,6 @@ class Watch(waits.WaitWatch):
         return place.wait(min(left, longest))  # a further look wants to know the holder of its time
 
     async def await_in(self, place: AsyncWaiter, busy: Busy, longest: float) -> Outcome:
-        """`wait` for asyncio."""
         if self._is_due():
             await asyncio.to_thread(self._look, busy)
         left = self._left()
@@ -286,7 +230,8 @@ class Watch(waits.WaitWatch):
             backend=wait.alias,
             holder=busy.holder,
             circle=tuple(
-                BlockedWaiter(each.who, tuple(each.holds.values()), each.name, each.since) for each in circle
+                BlockedWaiter(each.who, tuple(name for *_, name in each.holds), each.name, each.since)
+                for each in circle
             ),
         )
 
@@ -297,7 +242,6 @@ class Watch(waits.WaitWatch):
             reporter.publish()
 
     async def aend(self) -> None:
-        """`end` for asyncio."""
         WAITS.pop(self._wait.id, None)
         if self.active and self._wait.published:
             await asyncio.to_thread(reporter.publish)
@@ -317,7 +261,8 @@ def publishes(backend: BaseLockBackend) -> bool:
 
 def find_circle(wait: Wait, holder: str | None = None) -> tuple[Blocked, ...] | None:
     """Return a circle through this wait that was read twice, or None."""
-    mine = _as_blocked(wait)
+    told = {**process_facts(), "waits": {wait.id: wait.as_record(wait.holds())}}
+    (mine,) = waiters_of(told)
     search = Search(mine, holder)
     try:
         first = search.circle()
@@ -330,10 +275,6 @@ def is_confirmed(circle: tuple[Blocked, ...], mine: Blocked) -> bool:
     """Whether a second search, which asks everything anew, finds the same waits."""
     again = Search(mine).circle()
     return again is not None and [each.id for each in again] == [each.id for each in circle]
-
-
-def _as_blocked(wait: Wait) -> Blocked:
-    return _blocked(wait.id, wait.as_record(wait.holds()), process_facts())
 
 
 waits.watch = Watch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -53,10 +53,6 @@ class Section:
     def verdicts(self) -> set[str]:
         """The verdicts in it."""
         return {finding.verdict for finding in self.findings}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
-        return {"title": self.title, "findings": [asdict(finding) for finding in self.findings]}
 
 
 def worst(sections: Sequence[Section]) -> str:
@@ -130,16 +126,13 @@ def _backend(alias: str) -> list[Finding]:
 def _names(backend: BaseLockBackend) -> Finding:
     """Tell what is put before every name, and so with whom this alias shares its locks."""
     prefix, usual = backend.key(""), backend.default_key_prefix(backend.settings)
-    if prefix or not usual:
-        return Finding(
-            "names", "ok", f"every key begins with {prefix!r}" if prefix else "keys are the bare names"
+    text = f"every key begins with {prefix!r}" if prefix else "keys are the bare names"
+    if usual and not prefix:
+        text += (
+            " (KEY_PREFIX is ''): every project on this server shares these locks,"
+            f" and so does Redisson; without KEY_PREFIX they would begin with {usual!r}"
         )
-    return Finding(
-        "names",
-        "ok",
-        "keys are the bare names (KEY_PREFIX is ''): every project on this server shares these locks,"
-        f" and so does Redisson; without KEY_PREFIX they would begin with {usual!r}",
-    )
+    return Finding("names", "ok", text)
 
 
 def _latencies(backend: BaseLockBackend) -> list[Finding]:
