@@ -119,11 +119,6 @@ class LockEvent(models.Model):
         holder = hold.holder[:400]
         return cls(action=action, actor=actor, reason=reason, holder=holder, details=details, **same)
 
-    def copy(self, *, done: bool) -> LockEvent:
-        """Return another row that says the same, but for `done`."""
-        same = {field.name: getattr(self, field.name) for field in self._meta.fields if field.name != "id"}
-        return LockEvent(**{**same, "done": done})
-
 
 class HeldLock(models.Model):
     """What is held at this moment, as the admin lists it: rows of `locking.inspection.held`, no table."""

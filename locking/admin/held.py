@@ -130,14 +130,8 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         """Show who waits for whom, across processes."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": gettext("Who waits for whom"),
-            "trees": wait_trees(waiters()),
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/locking/heldlock/waiting.html", context)
+        trees = wait_trees(waiters())
+        return self._render(request, "waiting", title=gettext("Who waits for whom"), trees=trees)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> HeldLock | None:
         try:
@@ -161,25 +155,16 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         """Ask for a reason, then break the lock of the owner that the page showed."""
         if not self.has_release_permission(request):
             raise PermissionDenied
-
-        def release(row: Any, data: dict[str, Any]) -> Result:
-            return self._force(request, row, data["reason"])
-
         done = _("Broken: %(name)s. The old holder was not stopped; fenced writes of it are refused.")
-        return self._intervene(request, object_id, "release", ReasonForm, release, done)
+        return self._intervene(request, object_id, "release", ReasonForm, self._force, done)
 
     def extend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask for a length, then extend the lease of the owner that the page showed."""
         if not self.has_extend_permission(request):
             raise PermissionDenied
-
-        def extend(row: Any, data: dict[str, Any]) -> Result:
-            actor = request.user.get_username()
-            result = extend_held(row.hold, data["ttl"], reason=data["reason"], actor=actor)
-            self._log(request, row, result, f"Extended to {data['ttl']:g} s.")
-            return result
-
-        return self._intervene(request, object_id, "extend", ExtendForm, extend, _("Extended: %(name)s."))
+        return self._intervene(
+            request, object_id, "extend", ExtendForm, self._extend, _("Extended: %(name)s.")
+        )
 
     def _intervene(
         self,
@@ -187,7 +172,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         object_id: str,
         template: str,
         form_class: type[forms.Form],
-        step: Callable[[Any, dict[str, Any]], Result],
+        step: Callable[..., Result],
         done: Any,
     ) -> HttpResponse:
         row = self.get_object(request, unquote(object_id))
@@ -197,7 +182,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         if request.method != "POST" or not form.is_valid():
             return self._page(request, template, row, form=form)
         try:
-            result = step(row, form.cleaned_data)
+            result = step(request, row, **form.cleaned_data)
         except (ValueError, BackendError, LockNotSupported) as error:
             form.add_error(None, str(error))
             return self._page(request, template, row, form=form)
@@ -207,16 +192,18 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         return self._back_to_list()
 
     def _page(self, request: HttpRequest, template: str, row: Any, **context: Any) -> HttpResponse:
-        everywhere = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
+        of_hold = {
             "row": row,
             "hold": row.hold,
             "title": shortened(str(row)),
             "may_release": self.has_release_permission(request),
             "may_extend": self.has_extend_permission(request),
         }
+        return self._render(request, template, **{**of_hold, **context})
+
+    def _render(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
         request.current_app = self.admin_site.name
+        everywhere = {**self.admin_site.each_context(request), "opts": self.opts}
         return TemplateResponse(request, f"admin/locking/heldlock/{template}.html", {**everywhere, **context})
 
     def _ended(self, request: HttpRequest) -> HttpResponse:
@@ -266,6 +253,11 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         actor = request.user.get_username()
         result = force_release(row.hold, reason=reason, actor=actor, databases=self.fence_databases)
         self._log(request, row, result, f"Force released: {reason}")
+        return result
+
+    def _extend(self, request: HttpRequest, row: Any, ttl: float, reason: str) -> Result:
+        result = extend_held(row.hold, ttl, reason=reason, actor=request.user.get_username())
+        self._log(request, row, result, f"Extended to {ttl:g} s.")
         return result
 
     def _log(self, request: HttpRequest, row: Any, result: Result, message: str) -> None:

@@ -20,7 +20,7 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from locking.admin.formatting import duration, shortened, shown, visible
+from locking.admin.formatting import duration, shortened, visible
 from locking.core.handler import InvalidLockBackend, locks
 from locking.exceptions import LockError
 from locking.inspection.held import HeldLock as HeldLockInfo
@@ -150,9 +150,8 @@ def _filter(
 
 
 def _aliases() -> list[tuple[str, Any]]:
-    """Return the entries of `LOCKING`, where there are several."""
     aliases = list(locks)
-    return [(alias, alias) for alias in aliases] if len(aliases) > 1 else []
+    return [(alias, alias) for alias in aliases] if len(aliases) > 1 else []  # one alias is no choice
 
 
 ORDERS = {"age": _("the oldest first"), "waiters": _("most waiters first")}
@@ -179,11 +178,8 @@ def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "
     try:
         return held_locks(
             params.get("backend") or None,
-            prefix=params.get("prefix", ""),
             search=search,
-            state=params.get("state", ""),
-            kind=params.get("kind", ""),
-            host=params.get("host", ""),
+            **{name: params.get(name, "") for name in ("prefix", "state", "kind", "host")},
             older_than=float(params.get("older_than") or 0),
             offset=offset,
             limit=limit,
@@ -320,7 +316,7 @@ def _cells(hold: HeldLockInfo) -> dict[str, Any]:
         "left": f"{longest if left is None else left:.1f}",
         "left_name": _("no end") if left is None else duration(left),
         "renewed": gettext("renewed %(times)d×") % {"times": hold.renewals} if hold.renewals else "",
-        "waiters": hold.waiter_count if hold.waiting else shown(hold.waiters),
+        "waiters": hold.waiter_count if hold.waiting else "–" if hold.waiters is None else hold.waiters,
         "waiting": _waiting(hold),
         "token": hold.token or "–",
     }

@@ -42,10 +42,6 @@ class Result:
     event: LockEvent
 
 
-class _NotHeld(Exception):
-    """Nothing was done: the row that says otherwise is rolled back."""
-
-
 def force_release(
     hold: HeldLock, *, reason: str, actor: str = "", databases: Sequence[str] = ("default",)
 ) -> Result:
@@ -100,16 +96,16 @@ def _engine(hold: HeldLock) -> BaseLockBackend:
 
 def _carry_out(event: LockEvent, step: Callable[[], bool]) -> Result:
     """Do `step` between the writing of its audit row and the COMMIT: what can't be audited isn't done."""
-    try:
-        with transaction.atomic(using=router.db_for_write(LockEvent)):
-            event.save()
-            if not step():
-                raise _NotHeld
-    except _NotHeld:
-        missed = event.copy(done=False)
-        missed.save()
-        return Result(False, missed)
-    return Result(True, event)
+    using = router.db_for_write(LockEvent)
+    with transaction.atomic(using=using):
+        event.save()
+        event.done = step()
+        if not event.done:
+            transaction.set_rollback(True, using=using)  # the row says otherwise
+    if not event.done:
+        event.pk, event._state.adding = None, True
+        event.save()
+    return Result(event.done, event)
 
 
 def _advance_fence(hold: HeldLock, database: str) -> str:

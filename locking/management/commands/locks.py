@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from itertools import count
 from typing import Any, Final, TextIO, cast
 
@@ -37,7 +38,6 @@ class Command(BaseCommand):
     requires_system_checks = ()  # an operator comes when something is broken
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the verbs and their options."""
         parser.epilog = EPILOG.strip()
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
         self._add_list(self._verb(verbs, "list", "what is held, the oldest first"))
@@ -131,7 +131,7 @@ class Command(BaseCommand):
 
     def _do_list(self, options: dict[str, Any]) -> int:
         page = held_locks(**_filters(options))
-        self._print_page(page, options, lambda cells: output.print_table(self._out, cells))
+        self._print_page(page, options, partial(output.print_table, self._out))
         if not options["json"]:
             self._print_rest(page)
         return _status_of(page)
@@ -154,7 +154,7 @@ class Command(BaseCommand):
             self.stderr.write(f"backend {problem.backend}: {problem.message}")
 
     def _do_watch(self, options: dict[str, Any]) -> int:
-        with output.Screen(self._out) as draw:
+        with output.screen(self._out) as draw:
             for number in count(1):
                 page = held_locks(**_filters(options))
                 self._print_page(page, options, draw)

@@ -49,15 +49,11 @@ class Section:
     title: str
     findings: list[Finding]
 
-    @property
-    def verdicts(self) -> set[str]:
-        """The verdicts in it."""
-        return {finding.verdict for finding in self.findings}
-
 
 def worst(sections: Sequence[Section]) -> str:
     """Return the worst verdict that matters: `error`, `warning` or `ok`."""
-    return next((v for v in ("error", "warning") if any(v in each.verdicts for each in sections)), "ok")
+    found = {finding.verdict for section in sections for finding in section.findings}
+    return "error" if "error" in found else "warning" if "warning" in found else "ok"
 
 
 def examine(alias: str | None = None) -> Iterator[Section]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TextIO
 
 from locking.inspection.held import HeldLock
@@ -104,21 +106,11 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
-class Screen:
-    """A table that is drawn anew in place; where that can't be, one below the other."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._live: Any = None
-        if HAS_RICH and out.isatty():
-            self._live = Live(console=Console(file=out, highlight=False), auto_refresh=False, screen=True)
-
-    def __enter__(self) -> Callable[[Cells], None]:
-        if self._live is None:
-            return lambda cells: print_table(self._out, cells)
-        self._live.__enter__()
-        return lambda cells: self._live.update(rich_table(cells), refresh=True)
-
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.__exit__(*error)
+@contextmanager
+def screen(out: TextIO) -> Iterator[Callable[[Cells], None]]:
+    """Yield what draws a table anew in place; where that can't be, one below the other."""
+    if not (HAS_RICH and out.isatty()):
+        yield partial(print_table, out)
+        return
+    with Live(console=Console(file=out, highlight=False), auto_refresh=False, screen=True) as live:
+        yield lambda cells: live.update(rich_table(cells), refresh=True)

@@ -246,7 +246,7 @@ def test_a_deadlock_is_written_to_the_audit(settings, redis_room):
         (error,) = victims(circle_of_threads(["a", "b"]))
         assert signals.flush()
     finally:
-        audit.stop_listening()
+        signals.lock_deadlocked.disconnect(dispatch_uid="locking.audit")
     row = LockEvent.objects.get()
     assert (row.action, row.name, row.kind, row.done) == ("deadlock", error.name, "lock", True)
     assert row.reason == error.reason
