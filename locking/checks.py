@@ -154,8 +154,11 @@ def _sorted(messages: Iterable[CheckMessage]) -> list[CheckMessage]:
 
 @register("locking")
 def check_decorated(**_: Any) -> list[CheckMessage]:
-    """Check what the decorators name: aliases of `LOCKING` and of `DATABASES`."""
-    return _sorted(message for function in _decorated() for message in _check_options(function))
+    """Check what the decorators name: aliases of `LOCKING` and of `DATABASES`, and who can check a token.
+
+    Where nobody can, each call of a fenced function is refused.
+    """
+    return _sorted(m for each in _decorated() for m in (*_check_options(each), *_check_fence(each)))
 
 
 def _check_options(function: Any) -> Iterator[CheckMessage]:
@@ -168,12 +171,6 @@ def _check_options(function: Any) -> Iterator[CheckMessage]:
         if alias not in connections.settings:
             text = f"{path} commits on the database {alias!r}, which DATABASES doesn't have."
             yield _message("E005", text)
-
-
-@register("locking")
-def check_fenced(**_: Any) -> list[CheckMessage]:
-    """Find functions that are fenced where nobody can check a token: each of their calls is refused."""
-    return _sorted(message for function in _decorated() for message in _check_fence(function))
 
 
 def _check_fence(function: Any) -> Iterator[CheckMessage]:

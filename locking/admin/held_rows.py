@@ -193,17 +193,32 @@ TICKABLE = (
     '<tr><td class="action-checkbox"><input type="checkbox" name="_selected_action" value="{ident}"'
     ' class="action-select" aria-label="{name}"></td>'
 )
-ROW = (
-    '<td class="field-state"><span class="held-state {state}">{state_name}</span></td>'
-    '<th class="field-name" scope="row"><a href="{address}"><bdi title="{full_name}">{name}</bdi></a>'
-    '<br><span class="quiet">{kind} · {backend}</span></th>'
-    '<td class="field-waiters"><span class="held-count">{waiters}</span>{waiting}</td>'
-    '<td class="field-holder"><bdi>{holder}</bdi><br><span class="quiet">{doing}</span></td>'
-    '<td class="field-held_for">{held_for}</td>'
-    '<td class="field-lease"><progress class="held-lease" max="{longest}" value="{left}"'
-    ' aria-label="{lease_label}"></progress> {left_name}<br><span class="quiet">{renewed}</span></td>'
-    '<td class="field-token">{token}</td>'
-)
+COLUMNS = [
+    (_("state"), '<td class="field-state"><span class="held-state {state}">{state_name}</span></td>'),
+    (
+        _("name"),
+        '<th class="field-name" scope="row"><a href="{address}"><bdi title="{full_name}">{name}</bdi></a>'
+        '<br><span class="quiet">{kind} · {backend}</span></th>',
+    ),
+    (
+        _("waiters"),
+        '<td class="field-waiters"><span class="held-count">{waiters}</span>{waiting}</td>',
+    ),
+    (
+        _("holder"),
+        '<td class="field-holder"><bdi>{holder}</bdi><br><span class="quiet">{doing}</span></td>',
+    ),
+    (_("held for"), '<td class="field-held_for">{held_for}</td>'),
+    (
+        _("lease"),
+        '<td class="field-lease"><progress class="held-lease" max="{longest}" value="{left}"'
+        ' aria-label="{lease_label}"></progress> {left_name}<br><span class="quiet">{renewed}</span></td>',
+    ),
+    (_("token"), '<td class="field-token">{token}</td>'),
+]
+"""Headings and cells; `_cells` has the values."""
+
+ROW = "".join(cell for _, cell in COLUMNS)
 RELEASE = '<td class="field-release"><a class="held-release" href="{address_release}">{release}</a></td></tr>'
 WAITERS_SHOWN = 3
 
@@ -268,9 +283,7 @@ class HeldChangeList(ChangeList):
         """Whether it shows less than everything; if so, an empty list doesn't mean that nothing is held."""
         return bool(self.query or any(self.params.get(name) for name in self.filter_names if name != "order"))
 
-    labels: ClassVar = [
-        _("state"), _("name"), _("waiters"), _("holder"), _("held for"), _("lease"), _("token"),
-    ]  # fmt: skip
+    labels: ClassVar = [heading for heading, _ in COLUMNS]
 
     @property
     def rows_html(self) -> str:

@@ -161,7 +161,8 @@ class Watch(waits.WaitWatch):
     ) -> None:
         self._wait = wait = Wait(backend, key, name, context, begun, site)
         # Without the records of other processes no holder can be followed.
-        self.active = wait.blocks and publishes(locks[wait.alias])
+        publishes = type(locks[wait.alias]).heartbeats is not BaseLockBackend.heartbeats
+        self.active = wait.blocks and publishes
         self._looks = 0
         self._seen: frozenset[str] = frozenset()
         WAITS[wait.id] = wait
@@ -176,7 +177,7 @@ class Watch(waits.WaitWatch):
         Raises:
             LockDeadlock: the wait is part of a circle, and this waiter is the one to give up.
         """
-        if self._is_due():
+        if not self._left():
             self._look(busy)
         left = self._left()
         if left < longest and not self._looks:
@@ -184,15 +185,12 @@ class Watch(waits.WaitWatch):
         return place.wait(min(left, longest))  # a further look wants to know the holder of its time
 
     async def await_in(self, place: AsyncWaiter, busy: Busy, longest: float) -> Outcome:
-        if self._is_due():
+        if not self._left():
             await asyncio.to_thread(self._look, busy)
         left = self._left()
         if left < longest and not self._looks:
             return await place.sleep(left) or _later(busy, left)
         return await place.wait(min(left, longest))
-
-    def _is_due(self) -> bool:
-        return self.active and self._due() <= now()
 
     def _left(self) -> float:
         return max(0.0, self._due() - now()) if self.active else inf
@@ -252,11 +250,6 @@ def _later(busy: Busy, seconds: float) -> Busy:
     if busy.retry_after is None:
         return busy
     return replace(busy, retry_after=max(0.0, busy.retry_after - seconds))
-
-
-def publishes(backend: BaseLockBackend) -> bool:
-    """Whether processes publish what they hold and wait for on this backend."""
-    return type(backend).heartbeats is not BaseLockBackend.heartbeats
 
 
 def find_circle(wait: Wait, holder: str | None = None) -> tuple[Blocked, ...] | None:

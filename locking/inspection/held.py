@@ -116,19 +116,12 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldLock:
+class HeldLock(Held):
     """One hold and its holder; what is unknown is None.
 
-    Attributes:
+    Attributes (beside those of `locking.backends.base.Held`, what the backend tells):
         backend: alias in `LOCKING`.
         name: what is locked, as its user named it.
-        key: where the backend keeps it.
-        kind: lock, read, write, semaphore or fair.
-        owner: the identity that proves the hold.
-        token: its fencing token; 0 where none is known.
-        count: the hold count the backend keeps.
-        remaining: seconds left of the lease; None when it has no end.
-        waiters: how many wait in the queue.
         since: Unix time of the grant, by the backend's clock; where that doesn't know it, by the holder's, or
             when its place in the queue was taken.
         held_for: seconds since then.
@@ -148,14 +141,6 @@ class HeldLock:
 
     backend: str
     name: str
-    key: str
-    kind: str
-    owner: str
-    token: int = 0
-    count: int = 1
-    remaining: float | None = None
-    waiters: int | None = None
-    since: float | None = None
     held_for: float | None = None
     ttl: float | None = None
     renewals: int | None = None
@@ -474,7 +459,6 @@ def read(presence: Heartbeat) -> dict[str, Any]:
 
 TOLD_BY_PROCESS: Final = ("host", "pid", "program", "started")
 TOLD_OF_HOLD: Final = ("ttl", "renewals", "thread", "doing", "site")
-TOLD_BY_BACKEND: Final = ("key", "kind", "owner", "token", "count", "remaining", "waiters")
 
 
 def _row(
@@ -482,13 +466,13 @@ def _row(
 ) -> HeldLock:
     details = record.get("holds", {}).get(hold.owner, {})
     since = hold.since if backend.lists_by_age else details.get("since", hold.since)
+    told = {each.name: getattr(hold, each.name) for each in dataclasses.fields(Held)}
     return HeldLock(
         backend=backend.alias,
         name=hold.key.removeprefix(backend.settings.key_prefix),
-        since=since,
         held_for=None if since is None else max(0.0, time.time() - since),  # noqa: TID251 shown
         silent=None if presence is None else presence.silent,
-        **{name: getattr(hold, name) for name in TOLD_BY_BACKEND},
+        **{**told, "since": since},
         **_known(record, TOLD_BY_PROCESS),
         **_known(details, TOLD_OF_HOLD),
     )

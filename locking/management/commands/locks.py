@@ -168,14 +168,11 @@ class Command(BaseCommand):
         if options["json"]:
             self._print_json(picture.as_dict())
         else:
-            self._print_picture(picture)
+            for line in listing.lines_of(picture):
+                self.stdout.write(output.printable(line))
+            for line in picture.unknown:
+                self.stderr.write(line)
         return 0 if picture.holds else NO
-
-    def _print_picture(self, picture: listing.Picture) -> None:
-        for line in listing.lines_of(picture):
-            self.stdout.write(output.printable(line))
-        for line in picture.unknown:
-            self.stderr.write(line)
 
     def _do_release(self, options: dict[str, Any]) -> int:
         filters = any(options[name] for name in ("prefix", "search", "state", "kind", "host", "longer_than"))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, TextIO
 
 from locking.inspection.held import HeldLock
@@ -22,8 +23,6 @@ except ImportError:  # a project that uses the app alone may not have it
 
 Row = Sequence[str]
 Cells = tuple[Sequence[str], list[Row]]
-
-COLUMNS: Final = ("STATE", "NAME", "KIND", "BACKEND", "HOLDER", "HELD", "LEFT", "WAITERS", "TOKEN")
 
 COLOURS: Final = {
     "held": "green",
@@ -53,17 +52,22 @@ def seconds(value: float | None, *, missing: str = "-") -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
+COLUMNS: Final[dict[str, Callable[[HeldLock], str]]] = {
+    "STATE": attrgetter("state"),
+    "NAME": attrgetter("name"),
+    "KIND": attrgetter("kind"),
+    "BACKEND": attrgetter("backend"),
+    "HOLDER": attrgetter("holder"),
+    "HELD": lambda hold: seconds(hold.held_for),
+    "LEFT": lambda hold: seconds(hold.remaining, missing="no end"),
+    "WAITERS": lambda hold: "-" if hold.waiters is None else str(hold.waiters),
+    "TOKEN": lambda hold: str(hold.token or "-"),
+}
+
+
 def cells_of(holds: Iterable[HeldLock]) -> Cells:
     """Return holds as a table."""
-    return COLUMNS, [_row(hold) for hold in holds]
-
-
-def _row(hold: HeldLock) -> Row:
-    waiters = "-" if hold.waiters is None else str(hold.waiters)
-    left = seconds(hold.remaining, missing="no end")
-    token = str(hold.token or "-")
-    held_for = seconds(hold.held_for)
-    return (hold.state, hold.name, hold.kind, hold.backend, hold.holder, held_for, left, waiters, token)
+    return list(COLUMNS), [[cell(hold) for cell in COLUMNS.values()] for hold in holds]
 
 
 def dumps(value: Any) -> str:
