@@ -30,9 +30,8 @@ from locking.core import waits
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.waits import PUBLISH_AFTER, WAITS, Wait
 from locking.exceptions import BlockedWaiter, LockDeadlock, LockError
+from locking.inspection import held
 from locking.inspection.heartbeat import process_facts, reporter
-from locking.inspection.held import Waiter as Blocked
-from locking.inspection.held import read, waiters_of
 from locking.utils.call_site import CallSite
 from locking.utils.clock import now
 
@@ -66,22 +65,22 @@ class Search:
         holder: the owner that keeps it waiting, if the backend has just named it.
     """
 
-    def __init__(self, mine: Blocked, holder: str | None = None) -> None:
+    def __init__(self, mine: held.Waiter, holder: str | None = None) -> None:
         self._mine = mine
         self.asked = 0
         self._holders: dict[str, Collection[str]] = {}
-        self._waits: dict[Hold, Blocked | None] = {}
+        self._waits: dict[Hold, held.Waiter | None] = {}
         if holder is not None and mine.kind in ("lock", "fair"):
             self._holders[mine.id] = (holder,)
 
-    def circle(self) -> tuple[Blocked, ...] | None:
+    def circle(self) -> tuple[held.Waiter, ...] | None:
         """Return the waiters of a circle, `mine` first, or None."""
         way = self._way_back(self._mine, frozenset([self._mine.id]))
         return None if way is None else (self._mine, *way)
 
-    def _way_back(self, wait: Blocked, passed: frozenset[str]) -> list[Blocked] | None:
+    def _way_back(self, wait: held.Waiter, passed: frozenset[str]) -> list[held.Waiter] | None:
         """Return the further waiters between `wait` and the start, or None where it may be let go."""
-        ways: list[Blocked] = []
+        ways: list[held.Waiter] = []
         holders = self._holders_of(wait)
         needs_all = wait.kind == "semaphore"  # any one of its holders could end the wait
         for owner in holders:
@@ -93,7 +92,7 @@ class Search:
             ways += [each for each in way or () if each not in ways]
         return ways if needs_all and holders else None
 
-    def _way_over(self, hold: Hold, passed: frozenset[str]) -> list[Blocked] | None:
+    def _way_over(self, hold: Hold, passed: frozenset[str]) -> list[held.Waiter] | None:
         if hold in self._mine.owners:
             return []
         waiter = self._waiter_with(hold)
@@ -102,36 +101,36 @@ class Search:
         rest = self._way_back(waiter, passed | {waiter.id})
         return None if rest is None else [waiter, *rest]
 
-    def _waiter_with(self, hold: Hold) -> Blocked | None:
+    def _waiter_with(self, hold: Hold) -> held.Waiter | None:
         """Return the wait of the thread or task that has this hold."""
         if hold not in self._waits:
             self.asked += 1
             self._waits[hold] = next((each for each in _published(hold) if hold in each.owners), None)
         return self._waits[hold]
 
-    def _holders_of(self, wait: Blocked) -> Collection[str]:
+    def _holders_of(self, wait: held.Waiter) -> Collection[str]:
         if wait.id not in self._holders:
             self.asked += 1
             self._holders[wait.id] = holders_of(wait)
         return self._holders[wait.id]
 
 
-def _published(hold: Hold) -> list[Blocked]:
+def _published(hold: Hold) -> list[held.Waiter]:
     """Return the waits that the process of a hold has published, unless it has fallen silent."""
     alias, owner = hold
     client = owner.split(":", 1)[0]
     presence = locks[alias].heartbeats([client]).get(client)
     if presence is None or (presence.silent or 0.0) > FRESH:
         return []
-    return list(waiters_of(read(presence)))
+    return list(held.waiters_of(held.read(presence)))
 
 
-def holders_of(wait: Blocked) -> Collection[str]:
+def holders_of(wait: held.Waiter) -> Collection[str]:
     """Return the owners that have what is waited for, as the backend knows them now."""
     engine = locks[wait.backend]
     if wait.kind in ("write", "semaphore"):
-        held = engine.held(prefix=wait.key, limit=MOST_HOLDERS)
-        return [hold.owner for hold in held if hold.key == wait.key]
+        holds = engine.held(prefix=wait.key, limit=MOST_HOLDERS)
+        return [hold.owner for hold in holds if hold.key == wait.key]
     holder = (engine if wait.kind == "lock" else engine.variant(wait.kind)).holder(wait.key)
     return [] if holder is None else [holder.owner]
 
@@ -211,7 +210,7 @@ class Watch(waits.WaitWatch):
         if circle is not None and self._should_give_up(circle):
             raise self._error(circle, busy)
 
-    def _should_give_up(self, circle: tuple[Blocked, ...]) -> bool:
+    def _should_give_up(self, circle: tuple[held.Waiter, ...]) -> bool:
         """Whether this waiter began last, or the one that did has had its look since and is still there.
 
         What each has published decides, so that all agree on one of them, right clocks or wrong.
@@ -220,7 +219,7 @@ class Watch(waits.WaitWatch):
         again, self._seen = ids == self._seen, ids
         return again or max(circle, key=lambda each: (each.since, each.id)).id == self._wait.id
 
-    def _error(self, circle: tuple[Blocked, ...], busy: Busy) -> LockDeadlock:
+    def _error(self, circle: tuple[held.Waiter, ...], busy: Busy) -> LockDeadlock:
         wait = self._wait
         return LockDeadlock(
             wait.name,
@@ -252,10 +251,10 @@ def _later(busy: Busy, seconds: float) -> Busy:
     return replace(busy, retry_after=max(0.0, busy.retry_after - seconds))
 
 
-def find_circle(wait: Wait, holder: str | None = None) -> tuple[Blocked, ...] | None:
+def find_circle(wait: Wait, holder: str | None = None) -> tuple[held.Waiter, ...] | None:
     """Return a circle through this wait that was read twice, or None."""
     told = {**process_facts(), "waits": {wait.id: wait.as_record(wait.holds())}}
-    (mine,) = waiters_of(told)
+    (mine,) = held.waiters_of(told)
     search = Search(mine, holder)
     try:
         first = search.circle()
@@ -264,7 +263,7 @@ def find_circle(wait: Wait, holder: str | None = None) -> tuple[Blocked, ...] | 
     return first if first is not None and is_confirmed(first, mine) else None
 
 
-def is_confirmed(circle: tuple[Blocked, ...], mine: Blocked) -> bool:
+def is_confirmed(circle: tuple[held.Waiter, ...], mine: held.Waiter) -> bool:
     """Whether a second search, which asks everything anew, finds the same waits."""
     again = Search(mine).circle()
     return again is not None and [each.id for each in again] == [each.id for each in circle]
