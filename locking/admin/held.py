@@ -21,7 +21,6 @@ from locking.admin.audit import ReadOnly
 from locking.admin.formatting import age, duration, shortened, visible
 from locking.admin.held_rows import (
     FILTERS,
-    KIND_NAMES,
     MOST_AT_ONCE,
     HeldChangeList,
     Rows,
@@ -30,6 +29,7 @@ from locking.admin.held_rows import (
 )
 from locking.admin.waiting import wait_trees
 from locking.core.handler import locks
+from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
 from locking.inspection.heartbeat import acquired_by_minute, figures

@@ -22,6 +22,7 @@ from django.utils.translation import gettext_lazy as _
 
 from locking.admin.formatting import duration, shortened, visible
 from locking.core.handler import InvalidLockBackend, locks
+from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import LockError
 from locking.inspection.held import HeldLock as HeldLockInfo
 from locking.inspection.held import Page, find_hold, held_locks
@@ -35,13 +36,6 @@ STATE_NAMES = {
     "expiring": _("expiring"),
     "over-age": _("over-age"),
     "gone": _("holder gone"),
-}
-KIND_NAMES = {
-    "lock": _("lock"),
-    "read": _("read"),
-    "write": _("write"),
-    "semaphore": _("semaphore"),
-    "fair": _("fair"),
 }
 
 

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from locking.backends.base import BaseLockBackend, Heartbeat, Held
 from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.kinds import LABELS
 from locking.exceptions import LockError, LockNotSupported
 from locking.keys.names import check_name
 from locking.utils.ownership import process_of
@@ -48,7 +49,7 @@ GONE: Final = "gone"
 STATES: Final = (HELD, EXPIRING, OVER_AGE, GONE)
 """Held; about to end; held for suspiciously long; its holder's process shows no sign of life."""
 
-KINDS: Final = ("lock", "read", "write", "semaphore", "fair")
+KINDS: Final = tuple(LABELS)
 
 ORDERS: Final = ("age", "contention", "waiters")
 
@@ -117,9 +118,9 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldLock(Held):
-    """One hold and its holder; what is unknown is None.
+    """One hold and its holder; what is unknown is None. It has all that its backend tells, `Held`, and more.
 
-    Attributes (beside those of `locking.backends.base.Held`, what the backend tells):
+    Attributes:
         backend: alias in `LOCKING`.
         name: what is locked, as its user named it.
         since: Unix time of the grant, by the backend's clock; where that doesn't know it, by the holder's, or
