@@ -1,8 +1,9 @@
 """Holdfast's `locking`: distributed locks for Django that are released only after the commit."""
 
+from locking.core import kinds
 from locking.core.at_exit import exit_on_sigterm
 from locking.core.handover import aadopt, adopt, ahand_over, hand_over
-from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
+from locking.core.kinds import *  # noqa: F403 - a kind's function is named where it is defined
 from locking.core.lease import Lease, State
 from locking.core.lock import Lock, assert_locked, current_lease, get_lock
 from locking.exceptions import (
@@ -50,9 +51,7 @@ __all__ = [
     "distributed_lock",
     "exit_on_sigterm",
     "get_lock",
-    "get_read_lock",
-    "get_semaphore",
-    "get_write_lock",
     "hand_over",
     "locked_transaction",
 ]
+__all__ += kinds.__all__

@@ -30,6 +30,40 @@ from locking.utils.reach import is_same, locked_functions, may_read
 LIVE_TAG: Final = "locking_live"
 
 
+UNUSABLE: Final = (ImproperlyConfigured, ImportError, LookupError)
+"""What an alias raises whose backend can't be made."""
+
+HINTS: Final = {
+    "locking.E001": f"Each alias takes {', '.join(DEFAULTS)}.",
+    "locking.E002": "Add the alias to LOCKING, or name one that it has.",
+    "locking.E003": "Give seconds above 0, or None: a TTL of 30 s kept alive by the watchdog.",
+    "locking.E004": "Correct BACKEND, CACHE or LOCATION, or install the package that the backend needs.",
+    "locking.E005": "Correct using=, or add the database.",
+    "locking.E006": "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or the"
+    " decorator above @api_view, around what the URLconf calls. Where that can't be, say"
+    " on_open_transaction='hold'.",
+    "locking.E007": "Name the database too: @distributed_lock(…, using=[…]).",
+    "locking.E008": "Leave fenced out, or use a backend that mints tokens and PostgreSQL, MariaDB, MySQL or"
+    " SQLite.",
+    "locking.E010": "Name an absolute path, or None to leave it out.",
+    "locking.E011": "Say on_open_transaction='hold', or decorate changeform_view or delete_view instead.",
+    "locking.E101": "Start the server, or correct its address in LOCKING or CACHES.",
+    "locking.W001": "Use it in tests; in production take a backend that all processes share, such as Redis.",
+    "locking.W002": "A row lock protects nothing there: use fenced=True or a conditional UPDATE, or"
+    " PostgreSQL.",
+    "locking.W003": "Set OPTIONS['isolation_level'] to 'read committed' (Django's default), unless the"
+    " server is MariaDB with innodb_snapshot_isolation=ON: any other refuses the call.",
+    "locking.W005": "If dispatch, or what it calls, reads what the lock protects, put"
+    " @method_decorator(distributed_lock(…), name='dispatch') on the class. If it only reads other"
+    " things, such as the user, ignore this: SILENCED_SYSTEM_CHECKS = ['locking.W005'].",
+}
+
+
+def _message(number: str, text: str) -> CheckMessage:
+    kind = Error if number.startswith("E") else Warning
+    return kind(text, hint=HINTS[f"locking.{number}"], id=f"locking.{number}")
+
+
 # --- the setting ------------------------------------------------------------------------------------------
 
 
@@ -38,10 +72,10 @@ def check_setting(**_: Any) -> list[CheckMessage]:
     """Check `LOCKING`, each alias by itself."""
     setting = getattr(settings, "LOCKING", {})
     if not isinstance(setting, Mapping):
-        return [_setting_error(f"LOCKING must be a dict of aliases, not {setting!r}.")]
+        return [_message("E001", f"LOCKING must be a dict of aliases, not {setting!r}.")]
     if setting and DEFAULT_ALIAS not in setting:
         known = ", ".join(map(repr, setting))
-        return [_missing_alias(f"LOCKING has no alias 'default', only {known}.")]
+        return [_message("E002", f"LOCKING has no alias 'default', only {known}.")]
     return [message for alias in locks for message in _check_alias(alias, locks.settings[alias])]
 
 
@@ -51,7 +85,7 @@ def check_runtime_directory(**_: Any) -> list[CheckMessage]:
     try:
         base_directory()
     except ImproperlyConfigured as error:
-        return [Error(f"{error}.", hint="Name an absolute path, or None to leave it out.", id="locking.E010")]
+        return [_message("E010", f"{error}.")]
     return []
 
 
@@ -63,13 +97,12 @@ def _check_alias(alias: str, raw: Any) -> Iterator[CheckMessage]:
             if given.get(key) is not None:
                 check_ttl(given[key], source=key)
     except ValueError as error:
-        hint = "Give seconds above 0, or None: a TTL of 30 s kept alive by the watchdog."
-        yield Error(f"LOCKING[{alias!r}]: {error}.", hint=hint, id="locking.E003")
+        yield _message("E003", f"LOCKING[{alias!r}]: {error}.")
         return
     try:
         check_policy(read_alias(alias, raw).on_conflict)
     except (ImproperlyConfigured, ValueError) as error:
-        yield _setting_error(f"LOCKING[{alias!r}]: {error}.")
+        yield _message("E001", f"LOCKING[{alias!r}]: {error}.")
         return
     yield from _check_backend(alias)
 
@@ -77,19 +110,12 @@ def _check_alias(alias: str, raw: Any) -> Iterator[CheckMessage]:
 def _check_backend(alias: str) -> Iterator[CheckMessage]:
     try:
         backend = locks[alias]
-    except (ImproperlyConfigured, ImportError, LookupError) as error:
-        yield Error(
-            f"The backend of LOCKING[{alias!r}] can't be made: {error}",
-            hint="Correct BACKEND, CACHE or LOCATION, or install the package that the backend needs.",
-            id="locking.E004",
-        )
+    except UNUSABLE as error:
+        yield _message("E004", f"The backend of LOCKING[{alias!r}] can't be made: {error}")
         return
     if not backend.shared_between_processes and not settings.DEBUG and not _under_test():
-        yield Warning(
-            f"LOCKING[{alias!r}] uses {backend.settings.backend}, whose locks hold within one process only.",
-            hint="Use it in tests; in production take a backend that all processes share, such as Redis.",
-            id="locking.W001",
-        )
+        name = backend.settings.backend
+        yield _message("W001", f"LOCKING[{alias!r}] uses {name}, whose locks hold within one process only.")
     yield from backend.check()
 
 
@@ -100,50 +126,51 @@ def _under_test() -> bool:
     )
 
 
-def _setting_error(text: str) -> CheckMessage:
-    return Error(text, hint=f"Each alias takes {', '.join(DEFAULTS)}.", id="locking.E001")
-
-
-def _missing_alias(text: str) -> CheckMessage:
-    return Error(text, hint="Add the alias to LOCKING, or name one that it has.", id="locking.E002")
-
-
 # --- decorated functions ----------------------------------------------------------------------------------
-
-
-@register("locking")
-def check_decorated(**_: Any) -> list[CheckMessage]:
-    """Check what the decorators name: aliases of `LOCKING` and of `DATABASES`."""
-    messages = [message for function in _decorated() for message in _check_options(function)]
-    return sorted(messages, key=lambda message: message.msg)
 
 
 def _decorated() -> list[Callable[..., Any]]:
     """What was decorated, the views too: checks run in no certain order, the first must load them."""
-    if getattr(settings, "ROOT_URLCONF", None):
-        list(_views(get_resolver().url_patterns))
+    _views()
     return list(DECORATED)
+
+
+def _views() -> list[Callable[..., Any]]:
+    """Return the project's views, as far as it has a URLconf."""
+    return list(_below(get_resolver().url_patterns)) if getattr(settings, "ROOT_URLCONF", None) else []
+
+
+def _below(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[Callable[..., Any]]:
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            yield from _below(pattern.url_patterns)
+        else:
+            yield pattern.callback
+
+
+def _sorted(messages: Iterable[CheckMessage]) -> list[CheckMessage]:
+    return sorted(messages, key=lambda message: message.msg)
+
+
+@register("locking")
+def check_decorated(**_: Any) -> list[CheckMessage]:
+    """Check what the decorators name: aliases of `LOCKING` and of `DATABASES`, and who can check a token.
+
+    Where nobody can, each call of a fenced function is refused.
+    """
+    return _sorted(m for each in _decorated() for m in (*_check_options(each), *_check_fence(each)))
 
 
 def _check_options(function: Any) -> Iterator[CheckMessage]:
     options: Options = function.lock_options
     path = dotted_path(function)
     if options.backend not in locks:
-        yield _missing_alias(f"{path} is locked on {options.backend!r}, which LOCKING doesn't have.")
+        text = f"{path} is locked on {options.backend!r}, which LOCKING doesn't have."
+        yield _message("E002", text)
     for alias in sorted(_using(options)):
         if alias not in connections.settings:
-            yield Error(
-                f"{path} commits on the database {alias!r}, which DATABASES doesn't have.",
-                hint="Correct using=, or add the database.",
-                id="locking.E005",
-            )
-
-
-@register("locking")
-def check_fenced(**_: Any) -> list[CheckMessage]:
-    """Find functions that are fenced where nobody can check a token: each of their calls is refused."""
-    messages = [message for function in _decorated() for message in _check_fence(function)]
-    return sorted(messages, key=lambda message: message.msg)
+            text = f"{path} commits on the database {alias!r}, which DATABASES doesn't have."
+            yield _message("E005", text)
 
 
 def _check_fence(function: Any) -> Iterator[CheckMessage]:
@@ -152,19 +179,12 @@ def _check_fence(function: Any) -> Iterator[CheckMessage]:
         return
     path = dotted_path(function)
     if not _mints_tokens(options.backend):
-        yield _unfenced(f"{path} is fenced, but the backend {options.backend!r} mints no tokens.")
-    for alias in sorted(_using(options)):
-        if alias not in connections.settings:
-            continue
+        yield _message("E008", f"{path} is fenced, but the backend {options.backend!r} mints no tokens.")
+    for alias in sorted(_using(options) & set(connections.settings)):
         if connections[alias].vendor not in VENDORS:
-            yield _unfenced(f"{path} is fenced, but the database {alias!r} can't check a token.")
+            yield _message("E008", f"{path} is fenced, but the database {alias!r} can't check a token.")
         elif connections[alias].vendor == "mysql" and _repeats_reads(alias):
-            yield Warning(
-                f"{path} is fenced, but the database {alias!r} runs at REPEATABLE READ.",
-                hint="Set OPTIONS['isolation_level'] to 'read committed' (Django's default), unless the"
-                " server is MariaDB with innodb_snapshot_isolation=ON: any other refuses the call.",
-                id="locking.W003",
-            )
+            yield _message("W003", f"{path} is fenced, but the database {alias!r} runs at REPEATABLE READ.")
 
 
 def _repeats_reads(alias: str) -> bool:
@@ -176,7 +196,7 @@ def _repeats_reads(alias: str) -> bool:
 def _mints_tokens(alias: str) -> bool:
     try:
         return locks[alias].supports_fencing
-    except (ImproperlyConfigured, ImportError, LookupError):
+    except UNUSABLE:
         return True  # told by locking.E002 or E004
 
 
@@ -187,27 +207,11 @@ def check_row_locks(**_: Any) -> list[CheckMessage]:
         return []
     every: list[Any] = _decorated()
     used = {alias for function in every for alias in _using(function.lock_options)}
-    return [_no_row_locks(alias) for alias in sorted(used & set(connections.settings)) if _is_sqlite(alias)]
-
-
-def _is_sqlite(alias: str) -> bool:
-    return connections[alias].vendor == "sqlite"
-
-
-def _no_row_locks(alias: str) -> CheckMessage:
-    return Warning(
-        f"Locked functions commit on {alias!r}, which is SQLite: it ignores select_for_update() silently.",
-        hint="A row lock protects nothing there: use fenced=True or a conditional UPDATE, or PostgreSQL.",
-        id="locking.W002",
-    )
-
-
-def _unfenced(text: str) -> CheckMessage:
-    return Error(
-        text,
-        hint="Leave fenced out, or use a backend that mints tokens and PostgreSQL, MariaDB, MySQL or SQLite.",
-        id="locking.E008",
-    )
+    ignored = [
+        each for each in sorted(used & set(connections.settings)) if connections[each].vendor == "sqlite"
+    ]
+    text = "Locked functions commit on {!r}, which is SQLite: it ignores select_for_update() silently."
+    return [_message("W002", text.format(alias)) for alias in ignored]
 
 
 def _using(options: Options) -> set[str]:
@@ -224,21 +228,11 @@ def check_atomic_requests(**_: Any) -> list[CheckMessage]:
     Every one that a URLconf leads to is looked at: views of Django, Django REST framework and Django Ninja,
     and what the admin calls.
     """
-    if not getattr(settings, "ROOT_URLCONF", None):
-        return []
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
-    views = list(_views(get_resolver().url_patterns))
+    views = _views()
     entries = [view for view in views if hasattr(view, "lock_options")]
     messages = [m for view in views for m in (*_check_view(view, atomic, entries), *_check_admin(view))]
     return list({(message.id, message.msg): message for message in messages}.values())
-
-
-def _views(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[Callable[..., Any]]:
-    for pattern in patterns:
-        if isinstance(pattern, URLResolver):
-            yield from _views(pattern.url_patterns)
-        else:
-            yield pattern.callback
 
 
 def _check_view(
@@ -251,16 +245,10 @@ def _check_view(
     for function in filter(_ends_early, locked_functions(view)):
         text = f"{dotted_path(function)} is locked, but {when}."
         if is_same(function, view):
-            hint = "Name the database too: @distributed_lock(…, using=[…])."
-            yield Error(text, hint=hint, id="locking.E007")
+            yield _message("E007", text)
         elif not any(is_same(function, entry) for entry in entries):  # it is called by its own URL
-            yield Error(text, hint=INSIDE, id="locking.E006")
+            yield _message("E006", text)
 
-
-INSIDE: Final = (
-    "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or the decorator above"
-    " @api_view, around what the URLconf calls. Where that can't be, say on_open_transaction='hold'."
-)
 
 IN_ADMIN: Final = ("save_form", "save_formset", "save_model", "save_related", "delete_model")
 """Methods of a ModelAdmin that the admin calls inside a transaction, whatever ATOMIC_REQUESTS says."""
@@ -271,23 +259,17 @@ def _check_admin(view: Callable[..., Any]) -> Iterator[CheckMessage]:
     for name in IN_ADMIN:
         method: Any = getattr(type(model_admin), name, None)
         if method is not None and _ends_early(method):
-            yield Error(
-                f"{dotted_path(method)} is locked, but the admin calls it inside a transaction of its own.",
-                hint="Say on_open_transaction='hold', or decorate changeform_view or delete_view instead.",
-                id="locking.E011",
+            path = dotted_path(method)
+            yield _message(
+                "E011", f"{path} is locked, but the admin calls it inside a transaction of its own."
             )
 
 
 @register("locking")
 def check_dispatch(**_: Any) -> list[CheckMessage]:
     """Find locked methods of views with a `dispatch` that runs before the lock, and may have read by then."""
-    if not getattr(settings, "ROOT_URLCONF", None):
-        return []
-    views = _views(get_resolver().url_patterns)
-    classes = {getattr(view, "view_class", None) or getattr(view, "cls", None) for view in views}
-    return sorted(
-        (message for kind in classes if kind for message in _check_dispatch(kind)), key=lambda m: m.msg
-    )
+    classes = {getattr(view, "view_class", None) or getattr(view, "cls", None) for view in _views()}
+    return _sorted(message for kind in classes if kind for message in _check_dispatch(kind))
 
 
 def _check_dispatch(kind: type) -> Iterator[CheckMessage]:
@@ -296,13 +278,7 @@ def _check_dispatch(kind: type) -> Iterator[CheckMessage]:
     locked = own[len(outside) :][:1] or locked_functions(kind)
     before = dict.fromkeys(dotted_path(dispatch) for dispatch in outside if may_read(dispatch))
     for function, dispatch in product(locked, before):
-        yield Warning(
-            f"{dotted_path(function)} is locked, but {dispatch} runs before the lock.",
-            hint="If dispatch, or what it calls, reads what the lock protects, put"
-            " @method_decorator(distributed_lock(…), name='dispatch') on the class. If it only reads other"
-            " things, such as the user, ignore this: SILENCED_SYSTEM_CHECKS = ['locking.W005'].",
-            id="locking.W005",
-        )
+        yield _message("W005", f"{dotted_path(function)} is locked, but {dispatch} runs before the lock.")
 
 
 def _ends_early(function: Any) -> bool:
@@ -336,7 +312,6 @@ def _ask(alias: str) -> list[CheckMessage]:
     try:
         return locks[alias].check(live=True)
     except BackendError as error:
-        hint = "Start the server, or correct its address in LOCKING or CACHES."
-        return [Error(f"LOCKING[{alias!r}] is not usable: {error}", hint=hint, id="locking.E101")]
-    except (ImproperlyConfigured, ImportError, LookupError):
+        return [_message("E101", f"LOCKING[{alias!r}] is not usable: {error}")]
+    except UNUSABLE:
         return []  # told by locking.E004

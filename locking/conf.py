@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -12,25 +12,6 @@ from locking.keys.names import OnOpenTransaction, check_on_open_transaction, che
 
 DEFAULT_LEASE: Final = 30.0
 """Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set; Redisson's default too."""
-
-DEFAULTS: Final[dict[str, Any]] = {
-    "BACKEND": "locking.backends.redis.RedisBackend",
-    "CACHE": None,
-    "LOCATION": None,
-    "TTL": None,
-    "WATCHDOG_TTL": None,
-    "WAIT": 5.0,
-    "MAX_WAITERS": None,
-    "RETRY_AFTER": None,
-    "KEY_PREFIX": None,
-    "ON_CONFLICT": "auto",
-    "ON_OPEN_TRANSACTION": "refuse",
-    "FENCE_TIMEOUT": None,
-    "OPTIONS": {},
-}
-
-LENGTHS: Final = ("TTL", "WATCHDOG_TTL", "FENCE_TIMEOUT", "RETRY_AFTER")
-"""Keys whose value is seconds above 0, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +39,7 @@ class AliasSettings:
     """
 
     alias: str
-    backend: str
+    backend: str = "locking.backends.redis.RedisBackend"
     cache: str | None = None
     location: str | list[str] | None = field(default=None, repr=False)  # may have passwords in it
     ttl: float | None = None
@@ -71,6 +52,32 @@ class AliasSettings:
     on_open_transaction: OnOpenTransaction = "refuse"
     fence_timeout: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # likewise
+
+
+DEFAULTS: Final[dict[str, Any]] = {
+    **{each.name.upper(): each.default for each in fields(AliasSettings) if each.name != "alias"},
+    "KEY_PREFIX": None,
+    "OPTIONS": {},
+}
+
+
+def _length(value: object, *, source: str) -> float | None:
+    return None if value is None else check_ttl(value, source=source)
+
+
+def _whole(value: object, *, source: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"{source} must be a whole number above 0, or None for no limit, not {value!r}")
+    return value
+
+
+CHECKS: Final[dict[str, Callable[..., Any]]] = {
+    "WAIT": check_wait,
+    "ON_OPEN_TRANSACTION": check_on_open_transaction,
+    **dict.fromkeys(("TTL", "WATCHDOG_TTL", "FENCE_TIMEOUT", "RETRY_AFTER"), _length),
+    "MAX_WAITERS": _whole,
+}
+"""What a value must be; each raises ValueError for another, and names the key."""
 
 
 def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
@@ -88,37 +95,11 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
         )
     values = {**DEFAULTS, **raw}
     try:
-        wait = check_wait(values["WAIT"], source="WAIT")
-        on_open_transaction = check_on_open_transaction(values["ON_OPEN_TRANSACTION"], "ON_OPEN_TRANSACTION")
-        ttl, watchdog_ttl, fence_timeout, retry_after = (_seconds(values, key) for key in LENGTHS)
-        max_waiters = _whole(values["MAX_WAITERS"])
+        values |= {key: check(values[key], source=key) for key, check in CHECKS.items()}
     except ValueError as error:
         raise ImproperlyConfigured(f"LOCKING[{alias!r}]: {error}") from None
-    if not isinstance(values["OPTIONS"], Mapping):
-        raise ImproperlyConfigured(f"LOCKING[{alias!r}]['OPTIONS'] must be a dict, not {values['OPTIONS']!r}")
-    return AliasSettings(
-        alias=alias,
-        backend=values["BACKEND"],
-        cache=values["CACHE"],
-        location=values["LOCATION"],
-        ttl=ttl,
-        watchdog_ttl=watchdog_ttl,
-        wait=wait,
-        max_waiters=max_waiters,
-        retry_after=retry_after,
-        key_prefix="" if values["KEY_PREFIX"] is None else str(values["KEY_PREFIX"]),
-        on_conflict=values["ON_CONFLICT"],
-        on_open_transaction=on_open_transaction,
-        fence_timeout=fence_timeout,
-        options=dict(values["OPTIONS"]),
-    )
-
-
-def _seconds(values: Mapping[str, Any], key: str) -> float | None:
-    return None if values[key] is None else check_ttl(values[key], source=key)
-
-
-def _whole(value: object) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"MAX_WAITERS must be a whole number above 0, or None for no limit, not {value!r}")
-    return value
+    prefix, options = values["KEY_PREFIX"], values["OPTIONS"]
+    if not isinstance(options, Mapping):
+        raise ImproperlyConfigured(f"LOCKING[{alias!r}]['OPTIONS'] must be a dict, not {options!r}")
+    values |= {"KEY_PREFIX": "" if prefix is None else str(prefix), "OPTIONS": dict(options)}
+    return AliasSettings(alias, **{key.lower(): value for key, value in values.items()})

@@ -19,7 +19,7 @@ different outcomes, three different classes.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 
 class LockError(Exception):
@@ -70,18 +70,12 @@ class LockNotAcquired(LockError, TimeoutError):
         return text
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with the keywords too: Celery sends exceptions between processes."""
-        options = {option: getattr(self, option) for option in PICKLED}
-        return _rebuild_not_acquired, (type(self), self.name, options)
+        """Pickle the attributes, not a call: Celery sends exceptions between processes."""
+        return _blank, (type(self),), {**vars(self), "args": self.args}
 
 
-PICKLED: Final = ("waited", "backend", "holder", "retry_after", "reason", "estimate")
-
-
-def _rebuild_not_acquired(
-    error: type[LockNotAcquired], name: str, options: dict[str, Any]
-) -> LockNotAcquired:
-    return error(name, **options)
+def _blank(error: type[LockNotAcquired]) -> LockNotAcquired:
+    return error.__new__(error)
 
 
 class TooManyWaiters(LockNotAcquired):
@@ -132,16 +126,6 @@ class LockDeadlock(LockNotAcquired):
         self.circle = circle
         reason = f"deadlock: {'; '.join(map(str, circle))}"
         super().__init__(name, waited=waited, backend=backend, holder=holder, reason=reason)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with the circle."""
-        return _rebuild_deadlock, (self.name, self.waited, self.backend, self.holder, self.circle)
-
-
-def _rebuild_deadlock(
-    name: str, waited: float, backend: str, holder: str | None, circle: tuple[BlockedWaiter, ...]
-) -> LockDeadlock:
-    return LockDeadlock(name, waited=waited, backend=backend, holder=holder, circle=circle)
 
 
 class LockLost(LockError):

@@ -58,11 +58,9 @@ class LockEventQuerySet(models.QuerySet["LockEvent"]):
     """Reads and adds; everything else is refused, on PostgreSQL by the database as well."""
 
     def update(self, **kwargs: Any) -> int:
-        """Refuse."""
         _refuse("changed")
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Refuse."""
         _refuse("deleted")
 
 
@@ -106,7 +104,6 @@ class LockEvent(models.Model):
         return f"{self.get_action_display()}: {self.name}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Insert; refuse to change a row that is there."""
         if not self._state.adding:
             _refuse("changed")
         super().save(*args, **kwargs)
@@ -118,24 +115,9 @@ class LockEvent(models.Model):
     @classmethod
     def of(cls, hold: held.HeldLock, action: Action, reason: str, actor: str, details: str = "") -> LockEvent:
         """Return the row, not yet written, of something done to this hold."""
-        return cls(
-            action=action,
-            actor=actor,
-            reason=reason,
-            backend=hold.backend,
-            name=hold.name,
-            key=hold.key,
-            kind=hold.kind,
-            owner=hold.owner,
-            holder=hold.holder[:400],
-            token=hold.token,
-            details=details,
-        )
-
-    def copy(self, *, done: bool) -> LockEvent:
-        """Return another row that says the same, but for `done`."""
-        same = {field.name: getattr(self, field.name) for field in self._meta.fields if field.name != "id"}
-        return LockEvent(**{**same, "done": done})
+        same = {name: getattr(hold, name) for name in ("backend", "name", "key", "kind", "owner", "token")}
+        holder = hold.holder[:400]
+        return cls(action=action, actor=actor, reason=reason, holder=holder, details=details, **same)
 
 
 class HeldLock(models.Model):

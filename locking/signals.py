@@ -208,14 +208,9 @@ def publish(signal: Signal, event: LockEvent) -> None:
             _log_failure(observer)
     if events_logger.isEnabledFor(level := level_of(signal, event)):
         _log(level, event)
-    for each in _sent_with(signal):
+    for each in (signal, lock_refused) if signal is lock_deadlocked else (signal,):  # it is a refusal, too
         if each.receivers:
             _dispatcher.put(each, event)
-
-
-def _sent_with(signal: Signal) -> tuple[Signal, ...]:
-    """Return the signals that one event is sent as: a deadlock is a refusal, too."""
-    return (signal, lock_refused) if signal is lock_deadlocked else (signal,)
 
 
 def _log_failure(observer: Observer) -> None:
@@ -280,16 +275,9 @@ SENTENCES: Final[dict[Outcome, str]] = {
 
 
 def _log(level: int, event: LockEvent) -> None:
-    fields = {name: getattr(event, name) for name in LOGGED} | {"lock": event.name}
-    extra = {f"lock_{name}": value for name, value in fields.items() if name != "lock"}
-    events_logger.log(level, SENTENCES[event.outcome], fields, extra=extra | {"lock_name": event.name})
-
-
-LOGGED: Final = (
-    "outcome", "key", "backend", "owner", "token", "ttl", "waited", "held", "holder", "template",
-    "reason",
-)  # fmt: skip
-"""Fields of an event that its log record has as `lock_<field>`, beside `lock_name`."""
+    fields = event._asdict()
+    extra = {f"lock_{name}": value for name, value in fields.items() if name not in ("at", "thread")}
+    events_logger.log(level, SENTENCES[event.outcome], fields | {"lock": event.name}, extra=extra)
 
 
 # --- the queue of the receivers ---------------------------------------------------------------------------
@@ -329,7 +317,7 @@ class Dispatcher:
         self._worker.wake()
 
     def flush(self, timeout: float) -> bool:
-        """See the function."""
+        """Wait until the queue so far was sent; see the function."""
         if (self._queue.empty() and not self._worker.running) or self._worker.runs_here():
             return True
         reached = threading.Event()

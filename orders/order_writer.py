@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final, overload
+from typing import Any, ClassVar, Final, cast, overload
 
 from django.db import Error
 
@@ -25,6 +25,7 @@ from inventory.progress import SaleProgress, refused_by_server
 from inventory.rows import in_key_order, mixed_currencies, refuse
 from inventory.statements import prepared_cursor
 from orders.models import Order
+from orders.schemas import ItemData, OrderData
 
 CREATED: Final = 201
 
@@ -171,6 +172,7 @@ class Receipt:
     pay_within: float | None = None
     key: ClientKey | None = None
     scope: str = ""
+    state: ClassVar[str] = Order.State.PLACED.value
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     created_at: datetime | None = None
     total: Decimal | None = None
@@ -185,26 +187,17 @@ class Receipt:
         self.watched = tuple(p.pk for p in bought if p.low_stock_threshold is not None)
         self.currency = bought[0].currency
         self.total = sum((products[line.sku].price * line.quantity for line in self.cart), Decimal(0))
-        self.body = {
-            "id": str(self.id),
-            "state": Order.State.PLACED.value,
-            "total": str(self.total),
-            "currency": self.currency,
-            "strategy": self.strategy,
-            "customer": self.customer,
-            "created_at": None,
-            "pay_by": None,
-            "lines": [
-                {
-                    "sku": line.sku,
-                    "name": products[line.sku].name,
-                    "quantity": line.quantity,
-                    "unit_price": str(products[line.sku].price),
-                    "shipped": 0,
-                }
-                for line in self.cart
-            ],
-        }
+        lines: list[ItemData] = [
+            {
+                "sku": line.sku,
+                "name": products[line.sku].name,
+                "quantity": line.quantity,
+                "unit_price": str(products[line.sku].price),
+                "shipped": 0,
+            }
+            for line in self.cart
+        ]
+        self.body = cast("dict[str, Any]", order_body(self, lines))
 
     def date(self, created_at: datetime) -> None:
         """Note when the database wrote the order."""
@@ -245,6 +238,21 @@ def moment(date: datetime | None) -> str | None: ...
 def moment(date: datetime | None) -> str | None:
     """Return a date as answers have it: in UTC, always with microseconds."""
     return None if date is None else date.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def order_body(order: Order | Receipt, lines: list[ItemData]) -> OrderData:
+    """Return the answer to an order's client; a receipt has no dates before it is written."""
+    return {
+        "id": str(order.id),
+        "state": order.state,
+        "total": str(order.total),
+        "currency": order.currency,
+        "strategy": order.strategy,
+        "customer": order.customer,
+        "created_at": cast("str", moment(order.created_at)),
+        "pay_by": moment(order.pay_by),
+        "lines": lines,
+    }
 
 
 def write_many(receipts: Sequence[Receipt], products: Mapping[str, Product]) -> dict[uuid.UUID, Exception]:

@@ -17,7 +17,7 @@ from inventory.reservations import Reserved
 from inventory.segments import in_all
 from inventory.strategies import STRATEGIES
 from orders.models import Order, OrderItem
-from orders.order_writer import moment
+from orders.order_writer import moment, order_body
 from orders.race.explain import explanation
 from orders.schemas import ItemData, OrderData, ProductData, ReservationData
 
@@ -128,21 +128,7 @@ def orders_data(orders: Sequence[Order]) -> list[OrderData]:
                 "shipped": item.shipped,
             }
         )
-    return [_order_data(order, lines[order.pk]) for order in orders]
-
-
-def _order_data(order: Order, lines: list[ItemData]) -> OrderData:
-    return {
-        "id": str(order.pk),
-        "state": order.state,
-        "total": str(order.total),
-        "currency": order.currency,
-        "strategy": order.strategy,
-        "customer": order.customer,
-        "created_at": moment(order.created_at),
-        "pay_by": moment(order.pay_by),
-        "lines": lines,
-    }
+    return [order_body(order, lines[order.pk]) for order in orders]
 
 
 @dataclass(frozen=True)

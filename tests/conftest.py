@@ -84,9 +84,10 @@ def quiet() -> Iterator[None]:
     from locking.core.dead_processes import watcher
     from locking.inspection import audit
     from locking.inspection.heartbeat import reporter
+    from locking.signals import lock_deadlocked
 
     reporter.enabled = watcher.enabled = False
-    audit.stop_listening()
+    lock_deadlocked.disconnect(dispatch_uid="locking.audit")
     yield
     audit.listen()
     reporter.enabled = watcher.enabled = True

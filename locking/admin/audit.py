@@ -14,24 +14,28 @@ from locking.models import Fence, LockEvent
 
 
 class ReadOnly:
-    """Read-only admin."""
+    """Read-only admin: the lock code writes the rows; a fence is never forgotten, the audit goes by age."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody may."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody may; what may be done to a held lock has permissions of its own."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody may."""
+        return False
+
+
+class Kept(ReadOnly):
+    """Rows of the database, by name."""
 
     class Media:
         """The same sheet as the held locks: links that are told from text by more than their color."""
 
         css: ClassVar = {"all": ["locking/held.css"]}
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Rows are written by the lock code, never by hand."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Events can't be edited."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A fence must never be forgotten; the audit goes by age, by its own command."""
-        return False
 
     @admin.display(description=_("name"), ordering="name")
     def short_name(self, row: Fence | LockEvent) -> str:
@@ -40,7 +44,7 @@ class ReadOnly:
 
 
 @admin.register(LockEvent)
-class LockEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class LockEventAdmin(Kept, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """What operators did to others' locks."""
 
     list_display = ("at", "action", "done", "short_name", "holder", "actor", "reason")
@@ -52,7 +56,7 @@ class LockEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # n
 
 
 @admin.register(Fence)
-class FenceAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class FenceAdmin(Kept, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The highest token that each name has been used with."""
 
     list_display = ("short_name", "token", "owner", "updated_at")

@@ -55,8 +55,3 @@ def duration(seconds: float | None) -> str:
 def age(moment: float | None) -> str | None:
     """Return how long ago a Unix time was."""
     return None if moment is None else gettext("%s ago") % duration(max(0.0, time.time() - moment))  # noqa: TID251 shown
-
-
-def shown(number: int | None) -> str:
-    """Return a number, or a dash where nobody told it."""
-    return "–" if number is None else str(number)

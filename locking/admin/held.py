@@ -17,10 +17,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
+from locking.admin.audit import ReadOnly
 from locking.admin.formatting import age, duration, shortened, visible
 from locking.admin.held_rows import (
     FILTERS,
-    KIND_NAMES,
     MOST_AT_ONCE,
     HeldChangeList,
     Rows,
@@ -29,10 +29,12 @@ from locking.admin.held_rows import (
 )
 from locking.admin.waiting import wait_trees
 from locking.core.handler import locks
+from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
 from locking.inspection.heartbeat import acquired_by_minute, figures
 from locking.inspection.held import waiters
+from locking.inspection.stats import Stats
 from locking.keys.names import MAX_TTL
 from locking.models import HeldLock, LockEvent
 
@@ -60,7 +62,7 @@ class ExtendForm(forms.Form):
 
 
 @admin.register(HeldLock)
-class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """What is held now. Subclass it to name the databases whose fences a force release advances."""
 
     fence_databases: ClassVar[tuple[str, ...]] = ("default",)
@@ -74,18 +76,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
     actions = ("release_selected",)
 
     # who may do what
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Locks are acquired by programs."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """There is nothing to edit; what may be done has permissions of its own."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A lock is released, with a reason, not deleted."""
-        return False
 
     def has_release_permission(self, request: HttpRequest) -> bool:
         """Whether the user may break a lock by force."""
@@ -101,17 +91,15 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
     # the list
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Return no rows: the change list asks for them itself."""
-        return Rows()
+        return Rows()  # the change list asks for them itself
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldChangeList]:
-        """Return the change list that asks the backends."""
         return HeldChangeList
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the list, below the figures of the last hour."""
-        extra = {"title": gettext("Held locks"), "figures": _figures(request), "history": _history(request)}
-        return super().changelist_view(request, {**extra, **(extra_context or {})})
+        extra = {"title": gettext("Held locks"), **_last_hour(request), **(extra_context or {})}
+        return super().changelist_view(request, extra)
 
     # other addresses
 
@@ -136,27 +124,16 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
             page = page_of(request.GET, search=search, offset=offset, limit=min(limit, MOST_AS_JSON))
         except ValueError as error:
             return JsonResponse({"error": str(error)}, status=400)
-        problems = [{"backend": each.backend, "message": each.message} for each in page.problems]
-        rows = [hold.as_dict() for hold in page.rows]
-        return JsonResponse(
-            {"rows": rows, "total": page.total, "complete": page.complete, "problems": problems}
-        )
+        return JsonResponse(page.as_dict())
 
     def waiting_view(self, request: HttpRequest) -> HttpResponse:
         """Show who waits for whom, across processes."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": gettext("Who waits for whom"),
-            "trees": wait_trees(waiters()),
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/locking/heldlock/waiting.html", context)
+        trees = wait_trees(waiters())
+        return self._render(request, "waiting", title=gettext("Who waits for whom"), trees=trees)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> HeldLock | None:
-        """Return the hold that an address means; None = it has ended, or can't be looked at."""
         try:
             return find_row(object_id)
         except BackendError as error:
@@ -178,25 +155,16 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
         """Ask for a reason, then break the lock of the owner that the page showed."""
         if not self.has_release_permission(request):
             raise PermissionDenied
-
-        def release(row: Any, data: dict[str, Any]) -> Result:
-            return self._force(request, row, data["reason"])
-
         done = _("Broken: %(name)s. The old holder was not stopped; fenced writes of it are refused.")
-        return self._intervene(request, object_id, "release", ReasonForm, release, done)
+        return self._intervene(request, object_id, "release", ReasonForm, self._force, done)
 
     def extend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask for a length, then extend the lease of the owner that the page showed."""
         if not self.has_extend_permission(request):
             raise PermissionDenied
-
-        def extend(row: Any, data: dict[str, Any]) -> Result:
-            actor = request.user.get_username()
-            result = extend_held(row.hold, data["ttl"], reason=data["reason"], actor=actor)
-            self._log(request, row, result, f"Extended to {data['ttl']:g} s.")
-            return result
-
-        return self._intervene(request, object_id, "extend", ExtendForm, extend, _("Extended: %(name)s."))
+        return self._intervene(
+            request, object_id, "extend", ExtendForm, self._extend, _("Extended: %(name)s.")
+        )
 
     def _intervene(
         self,
@@ -204,7 +172,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
         object_id: str,
         template: str,
         form_class: type[forms.Form],
-        step: Callable[[Any, dict[str, Any]], Result],
+        step: Callable[..., Result],
         done: Any,
     ) -> HttpResponse:
         row = self.get_object(request, unquote(object_id))
@@ -214,7 +182,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
         if request.method != "POST" or not form.is_valid():
             return self._page(request, template, row, form=form)
         try:
-            result = step(row, form.cleaned_data)
+            result = step(request, row, **form.cleaned_data)
         except (ValueError, BackendError, LockNotSupported) as error:
             form.add_error(None, str(error))
             return self._page(request, template, row, form=form)
@@ -224,16 +192,18 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
         return self._back_to_list()
 
     def _page(self, request: HttpRequest, template: str, row: Any, **context: Any) -> HttpResponse:
-        everywhere = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
+        of_hold = {
             "row": row,
             "hold": row.hold,
             "title": shortened(str(row)),
             "may_release": self.has_release_permission(request),
             "may_extend": self.has_extend_permission(request),
         }
+        return self._render(request, template, **{**of_hold, **context})
+
+    def _render(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
         request.current_app = self.admin_site.name
+        everywhere = {**self.admin_site.each_context(request), "opts": self.opts}
         return TemplateResponse(request, f"admin/locking/heldlock/{template}.html", {**everywhere, **context})
 
     def _ended(self, request: HttpRequest) -> HttpResponse:
@@ -285,6 +255,11 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
         self._log(request, row, result, f"Force released: {reason}")
         return result
 
+    def _extend(self, request: HttpRequest, row: Any, ttl: float, reason: str) -> Result:
+        result = extend_held(row.hold, ttl, reason=reason, actor=request.user.get_username())
+        self._log(request, row, result, f"Extended to {ttl:g} s.")
+        return result
+
     def _log(self, request: HttpRequest, row: Any, result: Result, message: str) -> None:
         if result.done:
             LogEntry.objects.log_actions(
@@ -296,14 +271,17 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not subscrip
             )
 
 
-def _figures(request: HttpRequest) -> list[tuple[Any, Any, str]]:
-    """Return the last hour's figures of the chosen backend, the default one else; none when it can't tell."""
+def _last_hour(request: HttpRequest) -> dict[str, Any]:
+    """Return the last hour of the chosen backend, the default one else; nothing when it can't tell."""
     try:
-        stats = figures(locks[request.GET.get("backend") or "default"])
+        backend = locks[request.GET.get("backend") or "default"]
+        stats, minutes = figures(backend), acquired_by_minute(backend)
     except (BackendError, KeyError, ValueError, locks.exception_class):
-        return []
-    if stats is None:
-        return []
+        return {}
+    return {"figures": stats and _shown(stats), "history": _history(minutes) if any(minutes) else None}
+
+
+def _shown(stats: Stats) -> list[tuple[Any, Any, str]]:
     return [
         (_("acquired"), stats.acquired, ""),
         (_("refused"), stats.refused, ""),
@@ -314,14 +292,8 @@ def _figures(request: HttpRequest) -> list[tuple[Any, Any, str]]:
     ]
 
 
-def _history(request: HttpRequest) -> dict[str, Any] | None:
-    """Return the last hour's acquisitions, minute by minute, as a line in a box of 60 × 20; None without."""
-    try:
-        minutes = acquired_by_minute(locks[request.GET.get("backend") or "default"])
-    except (BackendError, KeyError, ValueError, locks.exception_class):
-        return None
-    if not any(minutes):
-        return None
+def _history(minutes: list[int]) -> dict[str, Any]:
+    """Return acquisitions, minute by minute, as a line in a box of 60 × 20."""
     most = max(minutes)
     points = " ".join(f"{number},{20 - 19 * count / most:.1f}" for number, count in enumerate(minutes))
     text = gettext("Acquisitions per minute in the last hour; at most %(most)d.") % {"most": most}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from django.contrib import admin
@@ -20,11 +20,12 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from locking.admin.formatting import duration, shortened, shown, visible
+from locking.admin.formatting import duration, shortened, visible
 from locking.core.handler import InvalidLockBackend, locks
+from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import LockError
-from locking.inspection.held import STATES, Page, find_hold, held_locks
 from locking.inspection.held import HeldLock as HeldLockInfo
+from locking.inspection.held import Page, find_hold, held_locks
 from locking.models import HeldLock
 
 MOST_AT_ONCE = 100
@@ -35,13 +36,6 @@ STATE_NAMES = {
     "expiring": _("expiring"),
     "over-age": _("over-age"),
     "gone": _("holder gone"),
-}
-KIND_NAMES = {
-    "lock": _("lock"),
-    "read": _("read"),
-    "write": _("write"),
-    "semaphore": _("semaphore"),
-    "fair": _("fair"),
 }
 
 
@@ -110,85 +104,31 @@ class Rows:
         return (row for row in map(find_row, self.idents) if row is not None)
 
 
-class StateFilter(admin.SimpleListFilter):
-    """The state of a hold."""
+class Filter(admin.SimpleListFilter):
+    """A filter by which `HeldChangeList` asks the backends; it changes no queryset."""
 
-    title = _("state")
-    parameter_name = "state"
+    options: ClassVar[Callable[[], Iterable[tuple[str, Any]]]]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices."""
-        return [(state, STATE_NAMES[state]) for state in STATES]
+        return list(type(self).options())
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Change nothing: `HeldChangeList` reads the value."""
         return queryset
 
 
-class KindFilter(StateFilter):
-    """Which kind of lock."""
-
-    title = _("kind")
-    parameter_name = "kind"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices."""
-        return list(KIND_NAMES.items())
-
-
-class AgeFilter(StateFilter):
-    """For how long."""
-
-    title = _("held longer than")
-    parameter_name = "older_than"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices, in seconds."""
-        return [
-            ("10", _("10 seconds")),
-            ("60", _("1 minute")),
-            ("600", _("10 minutes")),
-            ("3600", _("1 hour")),
-        ]
-
-
-class OrderFilter(StateFilter):
-    """What comes first."""
-
-    title = pgettext_lazy("sorting", "order")
-    parameter_name = "order"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices beside the default, the contended first."""
-        return [("age", _("the oldest first")), ("waiters", _("most waiters first"))]
+class Order(Filter):
+    """What comes first; the contended without a choice, then the oldest."""
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """Yield the choices; without one the contended come first, then the oldest."""
         default, *others = super().choices(changelist)
         yield {**default, "display": _("the contended first")}
         yield from others
 
 
-class BackendFilter(StateFilter):
-    """Which entry of `LOCKING`; shown where there are several."""
-
-    title = _("backend")
-    parameter_name = "backend"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the aliases."""
-        aliases = list(locks)
-        return [(alias, alias) for alias in aliases] if len(aliases) > 1 else []
-
-
-class TextFilter(StateFilter):
+class Text(Filter):
     """A filter with a text field."""
 
     template = "admin/locking/heldlock/text_filter.html"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return one choice, for a filter without any isn't shown."""
-        return [("", "")]
 
     def choices(self, changelist: Any) -> Iterator[Any]:
         """Yield what the template needs: the text so far, and what else the address says."""
@@ -196,21 +136,31 @@ class TextFilter(StateFilter):
         yield {"value": self.value() or "", "name": self.parameter_name, "others": others}
 
 
-class PrefixFilter(TextFilter):
-    """How names begin."""
-
-    title = _("beginning of the name")
-    parameter_name = "prefix"
-
-
-class HostFilter(TextFilter):
-    """On which machine the holder runs."""
-
-    title = _("host")
-    parameter_name = "host"
+def _filter(
+    kind: type[Filter], name: str, title: Any, options: Callable[[], Iterable[tuple[str, Any]]]
+) -> type[Filter]:
+    of_class = {"parameter_name": name, "title": title, "options": staticmethod(options)}
+    return type(f"{name.capitalize()}Filter", (kind,), of_class)
 
 
-FILTERS = (OrderFilter, StateFilter, AgeFilter, KindFilter, BackendFilter, PrefixFilter, HostFilter)
+def _aliases() -> list[tuple[str, Any]]:
+    aliases = list(locks)
+    return [(alias, alias) for alias in aliases] if len(aliases) > 1 else []  # one alias is no choice
+
+
+ORDERS = {"age": _("the oldest first"), "waiters": _("most waiters first")}
+AGES = {"10": _("10 seconds"), "60": _("1 minute"), "600": _("10 minutes"), "3600": _("1 hour")}
+ONE = {"": ""}  # a filter without any choice isn't shown
+
+FILTERS = (
+    _filter(Order, "order", pgettext_lazy("sorting", "order"), ORDERS.items),
+    _filter(Filter, "state", _("state"), STATE_NAMES.items),
+    _filter(Filter, "older_than", _("held longer than"), AGES.items),
+    _filter(Filter, "kind", _("kind"), KIND_NAMES.items),
+    _filter(Filter, "backend", _("backend"), _aliases),
+    _filter(Text, "prefix", _("beginning of the name"), ONE.items),
+    _filter(Text, "host", _("host"), ONE.items),
+)
 
 
 def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "age") -> Page:
@@ -222,11 +172,8 @@ def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "
     try:
         return held_locks(
             params.get("backend") or None,
-            prefix=params.get("prefix", ""),
             search=search,
-            state=params.get("state", ""),
-            kind=params.get("kind", ""),
-            host=params.get("host", ""),
+            **{name: params.get(name, "") for name in ("prefix", "state", "kind", "host")},
             older_than=float(params.get("older_than") or 0),
             offset=offset,
             limit=limit,
@@ -240,21 +187,33 @@ TICKABLE = (
     '<tr><td class="action-checkbox"><input type="checkbox" name="_selected_action" value="{ident}"'
     ' class="action-select" aria-label="{name}"></td>'
 )
-ROW = (
-    '<td class="field-state"><span class="held-state {state}">{state_name}</span></td>'
-    '<th class="field-name" scope="row"><a href="{address}"><bdi title="{full_name}">{name}</bdi></a>'
-    '<br><span class="quiet">{kind} · {backend}</span></th>'
-    '<td class="field-waiters"><span class="held-count">{waiters}</span>{waiting}</td>'
-    '<td class="field-holder"><bdi>{holder}</bdi><br><span class="quiet">{doing}</span></td>'
-    '<td class="field-held_for">{held_for}</td>'
-    '<td class="field-lease"><progress class="held-lease" max="{longest}" value="{left}"'
-    ' aria-label="{lease_label}"></progress> {left_name}<br><span class="quiet">{renewed}</span></td>'
-    '<td class="field-token">{token}</td>'
-)
-RELEASE = '<td class="field-release"><a class="held-release" href="{address_release}">{release}</a></td></tr>'
 COLUMNS = [
-    _("state"), _("name"), _("waiters"), _("holder"), _("held for"), _("lease"), _("token"),
-]  # fmt: skip
+    (_("state"), '<td class="field-state"><span class="held-state {state}">{state_name}</span></td>'),
+    (
+        _("name"),
+        '<th class="field-name" scope="row"><a href="{address}"><bdi title="{full_name}">{name}</bdi></a>'
+        '<br><span class="quiet">{kind} · {backend}</span></th>',
+    ),
+    (
+        _("waiters"),
+        '<td class="field-waiters"><span class="held-count">{waiters}</span>{waiting}</td>',
+    ),
+    (
+        _("holder"),
+        '<td class="field-holder"><bdi>{holder}</bdi><br><span class="quiet">{doing}</span></td>',
+    ),
+    (_("held for"), '<td class="field-held_for">{held_for}</td>'),
+    (
+        _("lease"),
+        '<td class="field-lease"><progress class="held-lease" max="{longest}" value="{left}"'
+        ' aria-label="{lease_label}"></progress> {left_name}<br><span class="quiet">{renewed}</span></td>',
+    ),
+    (_("token"), '<td class="field-token">{token}</td>'),
+]
+"""Headings and cells; `_cells` has the values."""
+
+ROW = "".join(cell for _, cell in COLUMNS)
+RELEASE = '<td class="field-release"><a class="held-release" href="{address_release}">{release}</a></td></tr>'
 WAITERS_SHOWN = 3
 
 
@@ -283,7 +242,7 @@ class HeldChangeList(ChangeList):
 
     page: Page
     tickable: bool
-    filter_names: ClassVar = [each.parameter_name for each in FILTERS]
+    filter_names: ClassVar = [str(each.parameter_name) for each in FILTERS]
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
         """Read the filters; nothing is asked of a database."""
@@ -318,10 +277,7 @@ class HeldChangeList(ChangeList):
         """Whether it shows less than everything; if so, an empty list doesn't mean that nothing is held."""
         return bool(self.query or any(self.params.get(name) for name in self.filter_names if name != "order"))
 
-    @property
-    def labels(self) -> list[Any]:
-        """The headings of the columns."""
-        return COLUMNS
+    labels: ClassVar = [heading for heading, _ in COLUMNS]
 
     @property
     def rows_html(self) -> str:
@@ -367,7 +323,7 @@ def _cells(hold: HeldLockInfo) -> dict[str, Any]:
         "left": f"{longest if left is None else left:.1f}",
         "left_name": _("no end") if left is None else duration(left),
         "renewed": gettext("renewed %(times)d×") % {"times": hold.renewals} if hold.renewals else "",
-        "waiters": hold.waiter_count if hold.waiting else shown(hold.waiters),
+        "waiters": hold.waiter_count if hold.waiting else "–" if hold.waiters is None else hold.waiters,
         "waiting": _waiting(hold),
         "token": hold.token or "–",
     }

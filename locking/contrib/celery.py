@@ -149,7 +149,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         try:
             place.reserve()
         except LockNotAcquired as refused:
-            if not self._is_retry(task_id):
+            if self.request.id != task_id:  # else it is its own retry
                 return self._refused(refused)
         try:
             return super().apply_async(args, kwargs, task_id, *more, **options)
@@ -167,9 +167,6 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         if running is None:
             raise refused
         return self.AsyncResult(running)
-
-    def _is_retry(self, task_id: str) -> bool:
-        return bool(self.request.id == task_id)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run with the place that `apply_async` took; called as a function it is one, without a lock."""
@@ -244,8 +241,7 @@ class QueueSlot:
 
     def _held_as(self) -> str | None:
         holder = self.backend.holder(self.key)
-        mine = holder is not None and is_owner_of(self.client_id, holder.owner)
-        return holder.owner if mine and holder else None
+        return holder.owner if holder is not None and is_owner_of(self.client_id, holder.owner) else None
 
     def give_up(self) -> None:
         """Release the lock, whichever of this task's processes has it."""

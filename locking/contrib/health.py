@@ -78,16 +78,22 @@ def readiness(
 
 
 class Probes:
-    """One probe per server, made at the first request: settings are complete by then."""
+    """One question at a time per server, each in a thread of its own."""
 
     def __init__(self, databases: Sequence[str] | None, locks_on: Sequence[str] | None, name: str) -> None:
         self._databases, self._locks_on, self._name = databases, locks_on, name
-        self._made: dict[str, Probe] = {}
+        self.forget()
+        after_fork(self.forget)
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: the threads stayed with its parent."""
+        self._beginning = threading.Lock()
+        self._attempts: dict[str, Attempt] = {}
 
     def ask(self, within: float) -> dict[str, dict[str, Any]]:
         """Ask all at once and return what each said until the time was over."""
         deadline = now() + within
-        begun = {title: self._probe(title, step).begin() for title, step in self._steps()}
+        begun = {title: self._begin(title, step) for title, step in self._steps()}
         return {title: _answer(title, attempt, deadline) for title, attempt in begun.items()}
 
     def _steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -98,31 +104,15 @@ class Probes:
             *((f"locks {alias}", partial(ask_backend, alias, self._name)) for alias in aliases),
         ]
 
-    def _probe(self, title: str, step: Callable[[], None]) -> Probe:
-        return self._made.setdefault(title, Probe(step))
-
-
-class Probe:
-    """Asks one server in a thread of its own, and never twice at the same time."""
-
-    def __init__(self, step: Callable[[], None]) -> None:
-        self._step = step
-        self.forget()
-        after_fork(self.forget)
-
-    def forget(self) -> None:
-        """Begin anew in a forked child: the thread stayed with its parent."""
-        self._beginning = threading.Lock()
-        self._attempt: Attempt | None = None
-
-    def begin(self) -> Attempt:
+    def _begin(self, title: str, step: Callable[[], None]) -> Attempt:
         """Return the attempt that is under way, or a new one."""
         with self._beginning:
-            if self._attempt is None or self._attempt.done():
-                self._attempt = Attempt()
-                if not run_once("locking-health", partial(self._attempt.run, self._step)):
-                    self._attempt.set_exception(RuntimeError("no thread can be started"))
-            return self._attempt
+            attempt = self._attempts.get(title)
+            if attempt is None or attempt.done():
+                attempt = self._attempts[title] = Attempt()
+                if not run_once("locking-health", partial(attempt.run, step)):
+                    attempt.set_exception(RuntimeError("no thread can be started"))
+            return attempt
 
 
 class Attempt(Future[float]):

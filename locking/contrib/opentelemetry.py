@@ -34,7 +34,6 @@ class LockTracing(AppConfig):
     label = "locking_opentelemetry"
 
     def ready(self) -> None:
-        """Begin to trace."""
         setting = read_setting()
         instrument(groups=Groups(setting["GROUP"], setting["MOST_GROUPS"]))
 
@@ -67,11 +66,7 @@ class Spans(Observer):
         span = self._tracer.start_span(
             f"acquire {self._group(event)}", attributes=attributes(event), start_time=_nanoseconds(begun)
         )
-        if event.outcome == "unavailable":
-            span.set_status(Status(StatusCode.ERROR, "the lock backend didn't answer"))
-        elif event.outcome == "deadlock":
-            span.set_status(Status(StatusCode.ERROR, "the locks wait for each other in a circle"))
-        span.end(_nanoseconds(event.at))
+        _end(span, event)
         return span
 
     def _begin_hold(self, event: LockEvent, wait: Span) -> None:
@@ -91,12 +86,9 @@ class Spans(Observer):
     def _end_hold(self, event: LockEvent) -> None:
         with self._changing:
             span = self._holds.pop(event.owner, None)
-        if span is None:
-            return
-        span.set_attributes(attributes(event))
-        if event.outcome == "lost":
-            span.set_status(Status(StatusCode.ERROR, "the lease ended before its holder was done"))
-        span.end(_nanoseconds(event.at))
+        if span is not None:
+            span.set_attributes(attributes(event))
+            _end(span, event)
 
     def _group(self, event: LockEvent) -> str:
         return self._groups.of(event.name, event.template)
@@ -117,6 +109,19 @@ def attributes(event: LockEvent) -> dict[str, AttributeValue]:
         "locking.held": event.held,
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+ERRORS: Final = {
+    "unavailable": "the lock backend didn't answer",
+    "deadlock": "the locks wait for each other in a circle",
+    "lost": "the lease ended before its holder was done",
+}
+
+
+def _end(span: Span, event: LockEvent) -> None:
+    if error := ERRORS.get(event.outcome):
+        span.set_status(Status(StatusCode.ERROR, error))
+    span.end(_nanoseconds(event.at))
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -10,7 +10,6 @@ processes (web workers, Celery) set PROMETHEUS_MULTIPROC_DIR as prometheus_clien
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +41,6 @@ class LockMetrics(AppConfig):
     label = "locking_prometheus"
 
     def ready(self) -> None:
-        """Begin to count."""
         setting = read_setting()
         instrument(Groups(setting["GROUP"], setting["MOST_GROUPS"]), setting["BUCKETS"])
 
@@ -86,7 +84,7 @@ class Meter(Observer):
 
     def happened(self, event: LockEvent) -> None:
         series = self.series(event.backend, event.name, event.template)
-        REACTIONS[event.outcome](series, event)
+        series.happened(event)
         if now() - self._recounted_at > RECOUNT_EVERY:
             self.recount()
 
@@ -120,27 +118,29 @@ class Series:
         self.granted = meter.acquisitions.labels(*labels, "acquired")
         self.wait, self.hold = meter.wait.labels(*labels), meter.hold.labels(*labels)
         self.held, self.waiters = meter.held.labels(*labels), meter.waiters.labels(*labels)
-        self.lost, self.forced = meter.lost.labels(*labels), meter.forced.labels(*labels)
-        self.orphaned = meter.orphaned.labels(*labels)
+        told = {"lost": meter.lost, "force_released": meter.forced, "orphaned": meter.orphaned}
+        self._told = {outcome: counter.labels(*labels) for outcome, counter in told.items()}
         self.held.set(0)  # a forked child has its parent's figures
         self.waiters.set(0)
 
-    def acquired(self, event: LockEvent) -> None:
-        """One more hold."""
-        self.granted.inc()
-        self.wait.observe(event.waited or 0.0)
-        self._owners.add(event.owner)
-        self.held.inc()
-
-    def refused(self, event: LockEvent) -> None:
-        """One refusal."""
-        self._acquisitions.labels(*self._labels, event.outcome).inc()
-        self.wait.observe(event.waited or 0.0)
-
-    def ended(self, event: LockEvent) -> None:
-        """One hold fewer."""
-        self.hold.observe(event.held or 0.0)
-        self._forget(event.owner)
+    def happened(self, event: LockEvent) -> None:
+        """Count an event; a hold that another process ended by force is counted off by its own."""
+        match event.outcome:
+            case "acquired":
+                self.granted.inc()
+                self.wait.observe(event.waited or 0.0)
+                self._owners.add(event.owner)
+                self.held.inc()
+            case "contended" | "unavailable" | "deadlock":
+                self._acquisitions.labels(*self._labels, event.outcome).inc()
+                self.wait.observe(event.waited or 0.0)
+            case "force_released" | "orphaned":
+                self._told[event.outcome].inc()
+            case _:
+                if event.outcome == "lost":
+                    self._told["lost"].inc()
+                self.hold.observe(event.held or 0.0)
+                self._forget(event.owner)
 
     def _forget(self, owner: str) -> None:
         """Count a hold off once: its end may be told and looked for at the same time."""
@@ -150,36 +150,11 @@ class Series:
             return
         self.held.dec()
 
-    def was_lost(self, event: LockEvent) -> None:
-        """One hold fewer, and too early."""
-        self.lost.inc()
-        self.ended(event)
-
-    def was_forced(self, event: LockEvent) -> None:
-        """Broken from here; the holder's own process tells the end of the hold."""
-        self.forced.inc()
-
-    def was_orphaned(self, event: LockEvent) -> None:
-        """Released from here; its holder is dead, and so is what that counted."""
-        self.orphaned.inc()
-
     def keep_only(self, owners: set[str]) -> None:
         """Forget holds that aren't among these."""
         for owner in self._owners.copy() - owners:
             self._forget(owner)
 
-
-REACTIONS: Final[dict[str, Callable[[Series, LockEvent], None]]] = {
-    "acquired": Series.acquired,
-    "contended": Series.refused,
-    "unavailable": Series.refused,
-    "deadlock": Series.refused,
-    "released": Series.ended,
-    "kept": Series.ended,
-    "lost": Series.was_lost,
-    "force_released": Series.was_forced,
-    "orphaned": Series.was_orphaned,
-}
 
 _meter: Meter | None = None
 

@@ -5,14 +5,32 @@ surface.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Unpack
+from typing import Any, Final, Literal, Unpack
+
+from django.utils.translation import gettext_lazy as _
 
 from locking.backends.base import Holder
 from locking.core.lease import Lease, held_by
 from locking.core.lock import Lock, SingleLock, joined
-from locking.core.options import CheckedOptions, Kind, LockOptions, SemaphoreOptions, shared_options
+from locking.core.options import KINDS, CheckedOptions, LockOptions, SemaphoreOptions, shared_options
 from locking.exceptions import LockNotSupported
 from locking.keys.names import check_names
+
+__all__ = ["get_read_lock", "get_semaphore", "get_write_lock"]
+
+Kind = Literal["lock", "read", "write", "semaphore", "fair"]
+"""The kinds of lock; `lock` is what `get_lock` returns."""
+
+LABELS: Final[dict[str, Any]] = {
+    "lock": _("lock"),
+    "read": _("read"),
+    "write": _("write"),
+    "semaphore": _("semaphore"),
+    "fair": _("fair"),
+}
+"""What the admin calls them."""
+
+KINDS.extend(LABELS)
 
 
 def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:

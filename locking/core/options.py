@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from locking.backends.base import BaseLockBackend
 from locking.conf import DEFAULT_LEASE
@@ -23,10 +23,13 @@ from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import new_fenced_owner, new_outlasting_owner, new_owner
 
 if TYPE_CHECKING:
+    from locking.core.kinds import Kind as Kind
     from locking.core.lease import Lease
+else:
+    Kind = str
 
-Kind = Literal["lock", "read", "write", "semaphore", "fair"]
-"""The kinds of lock; `lock` is what `get_lock` returns."""
+KINDS: Final[list[str]] = []
+"""The kinds of lock; `locking.core.kinds`, which defines them, puts them here."""
 
 MAX_PERMITS: Final = 1_000_000
 
@@ -151,8 +154,8 @@ class CheckedOptions:
 
 
 def _check_kind(options: CheckedOptions) -> None:
-    if options.kind not in get_args(Kind):
-        raise ValueError(f"kind={options.kind!r} must be one of {', '.join(map(repr, get_args(Kind)))}")
+    if options.kind not in KINDS:
+        raise ValueError(f"kind={options.kind!r} must be one of {', '.join(map(repr, KINDS))}")
     if options.kind != "semaphore":
         if options.permits is not None:
             raise ValueError(f"permits={options.permits!r} cannot be combined with kind={options.kind!r}")

@@ -7,7 +7,7 @@ the old holder's fenced writes. Then the lock is taken away, from the owner that
 from __future__ import annotations
 
 import getpass
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,10 +42,6 @@ class Result:
     event: LockEvent
 
 
-class _NotHeld(Exception):
-    """Nothing was done: the row that says otherwise is rolled back."""
-
-
 def force_release(
     hold: HeldLock, *, reason: str, actor: str = "", databases: Sequence[str] = ("default",)
 ) -> Result:
@@ -63,7 +59,8 @@ def force_release(
     Example:
         >>> force_release(held_locks().rows[0], reason="worker 7 was killed")  # doctest: +SKIP
     """
-    reason = _required(reason)
+    if not (reason := reason.strip()):
+        raise ValueError("say why this lock is broken: the reason is kept in the audit")
     fences = "; ".join(_advance_fence(hold, database) for database in databases)
     engine = _engine(hold)
     event = LockEvent.of(hold, LockEvent.Action.FORCE_RELEASE, reason, actor or _user(), fences)
@@ -71,7 +68,8 @@ def force_release(
     for database in databases:  # until it was taken away, the holder may have been given a higher token
         _advance_fence(hold, database)
     if result.done:
-        notify(lock_force_released, lambda: _signal(hold))
+        told = {name: getattr(hold, name) for name in ("name", "key", "backend", "owner", "token")}
+        notify(lock_force_released, lambda: SignalEvent(outcome="force_released", **told))
     return result
 
 
@@ -92,29 +90,22 @@ def extend_held(hold: HeldLock, ttl: float, *, reason: str = "", actor: str = ""
     return _carry_out(event, lambda: engine.extend(hold.key, hold.owner, seconds))
 
 
-def _required(reason: str) -> str:
-    if not reason.strip():
-        raise ValueError("say why this lock is broken: the reason is kept in the audit")
-    return reason.strip()
-
-
 def _engine(hold: HeldLock) -> BaseLockBackend:
     return locks[hold.backend].of_kind(hold.kind)
 
 
-def _carry_out(event: LockEvent, step: object) -> Result:
+def _carry_out(event: LockEvent, step: Callable[[], bool]) -> Result:
     """Do `step` between the writing of its audit row and the COMMIT: what can't be audited isn't done."""
-    assert callable(step)
-    try:
-        with transaction.atomic(using=router.db_for_write(LockEvent)):
-            event.save()
-            if not step():
-                raise _NotHeld
-    except _NotHeld:
-        missed = event.copy(done=False)
-        missed.save()
-        return Result(False, missed)
-    return Result(True, event)
+    using = router.db_for_write(LockEvent)
+    with transaction.atomic(using=using):
+        event.save()
+        event.done = step()
+        if not event.done:
+            transaction.set_rollback(True, using=using)  # the row says otherwise
+    if not event.done:
+        event.pk, event._state.adding = None, True
+        event.save()
+    return Result(event.done, event)
 
 
 def _advance_fence(hold: HeldLock, database: str) -> str:
@@ -140,14 +131,3 @@ def _advance_fence(hold: HeldLock, database: str) -> str:
 
 def _user() -> str:
     return f"os:{getpass.getuser()}"
-
-
-def _signal(hold: HeldLock) -> SignalEvent:
-    return SignalEvent(
-        outcome="force_released",
-        name=hold.name,
-        key=hold.key,
-        backend=hold.backend,
-        owner=hold.owner,
-        token=hold.token,
-    )

@@ -40,8 +40,3 @@ def write_deadlock(sender: Any, event: Told, **kwargs: Any) -> None:
 def listen() -> None:
     """Have every deadlock of this process written."""
     lock_deadlocked.connect(write_deadlock, dispatch_uid="locking.audit")
-
-
-def stop_listening() -> None:
-    """Have none written any more."""
-    lock_deadlocked.disconnect(dispatch_uid="locking.audit")

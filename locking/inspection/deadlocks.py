@@ -19,18 +19,18 @@ requests); A. K. Elmagarmid, "A Survey of Distributed Deadlock Detection Algorit
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
 from locking.core import waits
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.waits import PUBLISH_AFTER, WAITS, Wait
 from locking.exceptions import BlockedWaiter, LockDeadlock, LockError
+from locking.inspection import held
 from locking.inspection.heartbeat import process_facts, reporter
 from locking.utils.call_site import CallSite
 from locking.utils.clock import now
@@ -54,58 +54,6 @@ Hold = tuple[str, str]
 """Alias and owner."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """A wait as its process published it.
-
-    Attributes:
-        id: unique to the wait.
-        alias, kind, key, name: the lock that is waited for.
-        since: Unix time at which it began, by its process's clock; only compared with others.
-        who: host, process and thread or task.
-        holds: by alias and owner, the names of what its thread or task holds.
-    """
-
-    id: str
-    alias: str
-    kind: str
-    key: str
-    name: str
-    since: float
-    who: str
-    holds: dict[Hold, str]
-
-    @property
-    def needs_all(self) -> bool:
-        """Whether any one of the holders could end the wait: a semaphore's permit may come from each."""
-        return self.kind == "semaphore"
-
-
-def read_waits(record: dict[str, Any]) -> list[Blocked]:
-    """Return the waits in a process's record; what another version wrote and can't be read is left out."""
-    waits: list[Blocked] = []
-    for wait_id, entry in record.get("waits", {}).items():
-        try:
-            waits.append(_blocked(wait_id, entry, record))
-        except (AttributeError, KeyError, TypeError, ValueError):
-            logger.debug("the wait %r can't be read: %r", wait_id, entry)
-    return waits
-
-
-def _blocked(wait_id: str, entry: dict[str, Any], record: dict[str, Any]) -> Blocked:
-    who = ":".join(str(part) for part in (record.get("host"), record.get("pid"), entry.get("thread")) if part)
-    return Blocked(
-        id=wait_id,
-        alias=entry["alias"],
-        kind=entry["kind"],
-        key=entry["key"],
-        name=entry["name"],
-        since=entry["since"],
-        who=who,
-        holds={(alias, owner): name for alias, owner, name in entry["holds"]},
-    )
-
-
 # --- following the circle ---------------------------------------------------------------------------------
 
 
@@ -117,34 +65,35 @@ class Search:
         holder: the owner that keeps it waiting, if the backend has just named it.
     """
 
-    def __init__(self, mine: Blocked, holder: str | None = None) -> None:
+    def __init__(self, mine: held.Waiter, holder: str | None = None) -> None:
         self._mine = mine
         self.asked = 0
         self._holders: dict[str, Collection[str]] = {}
-        self._waits: dict[Hold, Blocked | None] = {}
+        self._waits: dict[Hold, held.Waiter | None] = {}
         if holder is not None and mine.kind in ("lock", "fair"):
             self._holders[mine.id] = (holder,)
 
-    def circle(self) -> tuple[Blocked, ...] | None:
+    def circle(self) -> tuple[held.Waiter, ...] | None:
         """Return the waiters of a circle, `mine` first, or None."""
         way = self._way_back(self._mine, frozenset([self._mine.id]))
         return None if way is None else (self._mine, *way)
 
-    def _way_back(self, wait: Blocked, passed: frozenset[str]) -> list[Blocked] | None:
+    def _way_back(self, wait: held.Waiter, passed: frozenset[str]) -> list[held.Waiter] | None:
         """Return the further waiters between `wait` and the start, or None where it may be let go."""
-        ways: list[Blocked] = []
+        ways: list[held.Waiter] = []
         holders = self._holders_of(wait)
+        needs_all = wait.kind == "semaphore"  # any one of its holders could end the wait
         for owner in holders:
-            way = self._way_over((wait.alias, owner), passed)
-            if way is not None and not wait.needs_all:
+            way = self._way_over((wait.backend, owner), passed)
+            if way is not None and not needs_all:
                 return way
-            if way is None and wait.needs_all:
+            if way is None and needs_all:
                 return None
             ways += [each for each in way or () if each not in ways]
-        return ways if wait.needs_all and holders else None
+        return ways if needs_all and holders else None
 
-    def _way_over(self, hold: Hold, passed: frozenset[str]) -> list[Blocked] | None:
-        if hold in self._mine.holds:
+    def _way_over(self, hold: Hold, passed: frozenset[str]) -> list[held.Waiter] | None:
+        if hold in self._mine.owners:
             return []
         waiter = self._waiter_with(hold)
         if waiter is None or waiter.id in passed:
@@ -152,43 +101,38 @@ class Search:
         rest = self._way_back(waiter, passed | {waiter.id})
         return None if rest is None else [waiter, *rest]
 
-    def _waiter_with(self, hold: Hold) -> Blocked | None:
+    def _waiter_with(self, hold: Hold) -> held.Waiter | None:
         """Return the wait of the thread or task that has this hold."""
         if hold not in self._waits:
             self.asked += 1
-            self._waits[hold] = next((each for each in _published(hold) if hold in each.holds), None)
+            self._waits[hold] = next((each for each in _published(hold) if hold in each.owners), None)
         return self._waits[hold]
 
-    def _holders_of(self, wait: Blocked) -> Collection[str]:
+    def _holders_of(self, wait: held.Waiter) -> Collection[str]:
         if wait.id not in self._holders:
             self.asked += 1
             self._holders[wait.id] = holders_of(wait)
         return self._holders[wait.id]
 
 
-def _published(hold: Hold) -> list[Blocked]:
+def _published(hold: Hold) -> list[held.Waiter]:
     """Return the waits that the process of a hold has published, unless it has fallen silent."""
     alias, owner = hold
     client = owner.split(":", 1)[0]
-    presence = _engine(alias).heartbeats([client]).get(client)
+    presence = locks[alias].heartbeats([client]).get(client)
     if presence is None or (presence.silent or 0.0) > FRESH:
         return []
-    record = json.loads(presence.text)
-    return read_waits(record) if isinstance(record, dict) else []
+    return list(held.waiters_of(held.read(presence)))
 
 
-def holders_of(wait: Blocked) -> Collection[str]:
+def holders_of(wait: held.Waiter) -> Collection[str]:
     """Return the owners that have what is waited for, as the backend knows them now."""
-    engine = _engine(wait.alias)
+    engine = locks[wait.backend]
     if wait.kind in ("write", "semaphore"):
-        held = engine.held(prefix=wait.key, limit=MOST_HOLDERS)
-        return [hold.owner for hold in held if hold.key == wait.key]
+        holds = engine.held(prefix=wait.key, limit=MOST_HOLDERS)
+        return [hold.owner for hold in holds if hold.key == wait.key]
     holder = (engine if wait.kind == "lock" else engine.variant(wait.kind)).holder(wait.key)
     return [] if holder is None else [holder.owner]
-
-
-def _engine(alias: str) -> BaseLockBackend:
-    return locks[alias]
 
 
 # --- a waiter's part --------------------------------------------------------------------------------------
@@ -216,7 +160,8 @@ class Watch(waits.WaitWatch):
     ) -> None:
         self._wait = wait = Wait(backend, key, name, context, begun, site)
         # Without the records of other processes no holder can be followed.
-        self.active = wait.blocks and publishes(_engine(wait.alias))
+        publishes = type(locks[wait.alias]).heartbeats is not BaseLockBackend.heartbeats
+        self.active = wait.blocks and publishes
         self._looks = 0
         self._seen: frozenset[str] = frozenset()
         WAITS[wait.id] = wait
@@ -231,7 +176,7 @@ class Watch(waits.WaitWatch):
         Raises:
             LockDeadlock: the wait is part of a circle, and this waiter is the one to give up.
         """
-        if self._is_due():
+        if not self._left():
             self._look(busy)
         left = self._left()
         if left < longest and not self._looks:
@@ -239,16 +184,12 @@ class Watch(waits.WaitWatch):
         return place.wait(min(left, longest))  # a further look wants to know the holder of its time
 
     async def await_in(self, place: AsyncWaiter, busy: Busy, longest: float) -> Outcome:
-        """`wait` for asyncio."""
-        if self._is_due():
+        if not self._left():
             await asyncio.to_thread(self._look, busy)
         left = self._left()
         if left < longest and not self._looks:
             return await place.sleep(left) or _later(busy, left)
         return await place.wait(min(left, longest))
-
-    def _is_due(self) -> bool:
-        return self.active and self._due() <= now()
 
     def _left(self) -> float:
         return max(0.0, self._due() - now()) if self.active else inf
@@ -269,7 +210,7 @@ class Watch(waits.WaitWatch):
         if circle is not None and self._should_give_up(circle):
             raise self._error(circle, busy)
 
-    def _should_give_up(self, circle: tuple[Blocked, ...]) -> bool:
+    def _should_give_up(self, circle: tuple[held.Waiter, ...]) -> bool:
         """Whether this waiter began last, or the one that did has had its look since and is still there.
 
         What each has published decides, so that all agree on one of them, right clocks or wrong.
@@ -278,7 +219,7 @@ class Watch(waits.WaitWatch):
         again, self._seen = ids == self._seen, ids
         return again or max(circle, key=lambda each: (each.since, each.id)).id == self._wait.id
 
-    def _error(self, circle: tuple[Blocked, ...], busy: Busy) -> LockDeadlock:
+    def _error(self, circle: tuple[held.Waiter, ...], busy: Busy) -> LockDeadlock:
         wait = self._wait
         return LockDeadlock(
             wait.name,
@@ -286,7 +227,8 @@ class Watch(waits.WaitWatch):
             backend=wait.alias,
             holder=busy.holder,
             circle=tuple(
-                BlockedWaiter(each.who, tuple(each.holds.values()), each.name, each.since) for each in circle
+                BlockedWaiter(each.who, tuple(name for *_, name in each.holds), each.name, each.since)
+                for each in circle
             ),
         )
 
@@ -297,7 +239,6 @@ class Watch(waits.WaitWatch):
             reporter.publish()
 
     async def aend(self) -> None:
-        """`end` for asyncio."""
         WAITS.pop(self._wait.id, None)
         if self.active and self._wait.published:
             await asyncio.to_thread(reporter.publish)
@@ -310,14 +251,10 @@ def _later(busy: Busy, seconds: float) -> Busy:
     return replace(busy, retry_after=max(0.0, busy.retry_after - seconds))
 
 
-def publishes(backend: BaseLockBackend) -> bool:
-    """Whether processes publish what they hold and wait for on this backend."""
-    return type(backend).heartbeats is not BaseLockBackend.heartbeats
-
-
-def find_circle(wait: Wait, holder: str | None = None) -> tuple[Blocked, ...] | None:
+def find_circle(wait: Wait, holder: str | None = None) -> tuple[held.Waiter, ...] | None:
     """Return a circle through this wait that was read twice, or None."""
-    mine = _as_blocked(wait)
+    told = {**process_facts(), "waits": {wait.id: wait.as_record(wait.holds())}}
+    (mine,) = held.waiters_of(told)
     search = Search(mine, holder)
     try:
         first = search.circle()
@@ -326,14 +263,10 @@ def find_circle(wait: Wait, holder: str | None = None) -> tuple[Blocked, ...] | 
     return first if first is not None and is_confirmed(first, mine) else None
 
 
-def is_confirmed(circle: tuple[Blocked, ...], mine: Blocked) -> bool:
+def is_confirmed(circle: tuple[held.Waiter, ...], mine: held.Waiter) -> bool:
     """Whether a second search, which asks everything anew, finds the same waits."""
     again = Search(mine).circle()
     return again is not None and [each.id for each in again] == [each.id for each in circle]
-
-
-def _as_blocked(wait: Wait) -> Blocked:
-    return _blocked(wait.id, wait.as_record(wait.holds()), process_facts())
 
 
 waits.watch = Watch

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
@@ -144,7 +144,7 @@ class HeartbeatPublisher:
         counters = stats.take_counters()
         for alias, sums in counters.items():
             if (backend := locks.initialized(alias)) is not None:
-                self._try(lambda backend=backend, sums=sums: backend.add_counters(minute, sums))
+                self._try(backend.add_counters, minute, sums)
         return counters.keys()
 
     def _publish(self, records: Records, *, repeat: bool = True) -> None:
@@ -157,15 +157,12 @@ class HeartbeatPublisher:
             gone = old.keys() - new.keys()
             if not repeat:
                 changed = {client: text for client, text in changed.items() if text is not None}
-                if not changed and not gone:
-                    continue
-            self._try(
-                lambda backend=backend, tell=changed, gone=gone: backend.publish_heartbeats(tell, forget=gone)
-            )
+            if repeat or changed or gone:
+                self._try(backend.publish_heartbeats, changed, forget=gone)
 
-    def _try(self, step: Any) -> None:
+    def _try(self, step: Callable[..., object], *args: Any, **options: Any) -> None:
         try:
-            step()
+            step(*args, **options)
         except LockError as error:
             self._trouble = True
             self._published = {}  # nobody knows what has arrived: tell everything anew
@@ -187,15 +184,13 @@ def _long_holds() -> list[SingleLease]:
 def _long_waits() -> list[Wait]:
     """Return the waits that others are told of, the oldest first; each is marked as published."""
     moment = now() - PUBLISH_AFTER + TOGETHER
-    waits = nsmallest(MOST, [each for each in list(WAITS.values()) if each.begun <= moment], key=_begun)
+    waits = nsmallest(
+        MOST, [each for each in list(WAITS.values()) if each.begun <= moment], key=lambda wait: wait.begun
+    )
     for wait in waits:
         wait.published = True
     # One that ended before it was marked won't withdraw its record; one that ended since will.
     return [wait for wait in waits if wait.id in WAITS]
-
-
-def _begun(wait: Wait) -> float:
-    return wait.begun
 
 
 def records_of(
@@ -251,16 +246,18 @@ def _details(lease: SingleLease) -> dict[str, Any]:
 
 def figures(backend: BaseLockBackend, minutes: int = 60) -> stats.Stats | None:
     """Return the figures of the last `minutes` minutes; None where the backend keeps none."""
-    this = int(time.time() // 60)  # noqa: TID251 shown
-    sums = backend.figures(range(this - minutes + 1, this + 1))
+    sums = backend.figures(_last(minutes))
     return None if sums is None else stats.stats_of(sums)
 
 
 def acquired_by_minute(backend: BaseLockBackend, minutes: int = 60) -> list[int]:
     """Return how many locks were acquired in each of the last minutes, the oldest first; empty: not known."""
+    return [sums.get("acquired", 0) for sums in backend.figures_by_minute(_last(minutes))]
+
+
+def _last(minutes: int) -> range:
     this = int(time.time() // 60)  # noqa: TID251 shown
-    each = backend.figures_by_minute(range(this - minutes + 1, this + 1))
-    return [sums.get("acquired", 0) for sums in each]
+    return range(this - minutes + 1, this + 1)
 
 
 reporter = HeartbeatPublisher()

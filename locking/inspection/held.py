@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import json
+import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from typing import Any, Final
 
 from locking.backends.base import BaseLockBackend, Heartbeat, Held
 from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.kinds import LABELS
 from locking.exceptions import LockError, LockNotSupported
 from locking.keys.names import check_name
 from locking.utils.ownership import process_of
@@ -38,6 +40,8 @@ __all__ = [
     "waiters",
 ]
 
+logger = logging.getLogger(__name__)
+
 HELD: Final = "held"
 EXPIRING: Final = "expiring"
 OVER_AGE: Final = "over-age"
@@ -45,7 +49,7 @@ GONE: Final = "gone"
 STATES: Final = (HELD, EXPIRING, OVER_AGE, GONE)
 """Held; about to end; held for suspiciously long; its holder's process shows no sign of life."""
 
-KINDS: Final = ("lock", "read", "write", "semaphore", "fair")
+KINDS: Final = tuple(LABELS)
 
 ORDERS: Final = ("age", "contention", "waiters")
 
@@ -77,6 +81,7 @@ class Waiter:
         id: unique to this wait.
         backend: alias in `LOCKING` of the lock that is waited for.
         kind, key, name: that lock.
+        since: Unix time at which it began, by its process's clock; only compared with others.
         waited: seconds since it began, whatever its clock says: as its process measured them, and the time
             since that was published, by the backend's clock. ZooKeeper and etcd don't tell the latter, up to
             2 s.
@@ -91,6 +96,7 @@ class Waiter:
     kind: str
     key: str
     name: str
+    since: float
     waited: float
     host: str | None = None
     pid: int | None = None
@@ -102,23 +108,21 @@ class Waiter:
     @property
     def who(self) -> str:
         """Host, pid and thread of the waiter, joined by colons, as far as known."""
-        return ":".join(str(part) for part in (self.host, self.pid, self.thread) if part is not None)
+        return _joined_by_colons(self.host, self.pid, self.thread)
+
+    @property
+    def owners(self) -> set[tuple[str, str]]:
+        """Alias and owner of what it holds."""
+        return {(alias, owner) for alias, owner, _ in self.holds}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldLock:
-    """One hold and its holder; what is unknown is None.
+class HeldLock(Held):
+    """One hold and its holder; what is unknown is None. It has all that its backend tells, `Held`, and more.
 
     Attributes:
         backend: alias in `LOCKING`.
         name: what is locked, as its user named it.
-        key: where the backend keeps it.
-        kind: lock, read, write, semaphore or fair.
-        owner: the identity that proves the hold.
-        token: its fencing token; 0 where none is known.
-        count: the hold count the backend keeps.
-        remaining: seconds left of the lease; None when it has no end.
-        waiters: how many wait in the queue.
         since: Unix time of the grant, by the backend's clock; where that doesn't know it, by the holder's, or
             when its place in the queue was taken.
         held_for: seconds since then.
@@ -138,14 +142,6 @@ class HeldLock:
 
     backend: str
     name: str
-    key: str
-    kind: str
-    owner: str
-    token: int = 0
-    count: int = 1
-    remaining: float | None = None
-    waiters: int | None = None
-    since: float | None = None
     held_for: float | None = None
     ttl: float | None = None
     renewals: int | None = None
@@ -178,13 +174,15 @@ class HeldLock:
     @property
     def holder(self) -> str:
         """Host, pid and thread, joined by colons, where the process has published them; else the owner."""
-        if self.host is None:
-            return self.owner
-        return ":".join(str(part) for part in (self.host, self.pid, self.thread) if part is not None)
+        return self.owner if self.host is None else _joined_by_colons(self.host, self.pid, self.thread)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values, for JSON."""
         return {**dataclasses.asdict(self), "state": self.state, "holder": self.holder}
+
+
+def _joined_by_colons(*parts: object) -> str:
+    return ":".join(str(part) for part in parts if part is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +216,15 @@ class Page:
     total: int
     complete: bool = True
     problems: list[Problem] = dataclasses.field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the page as plain values, for JSON."""
+        return {
+            "total": self.total,
+            "complete": self.complete,
+            "rows": [hold.as_dict() for hold in self.rows],
+            "problems": [{"backend": each.backend, "message": each.message} for each in self.problems],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +319,7 @@ def _contended_first(page: Page, backends: Iterable[BaseLockBackend], wanted: Fi
 
     Only those locks are asked for, so that a list of many costs no more than without.
     """
-    waiting = _waiting(backend.settings.alias for backend in backends)
+    waiting = _by_lock(_waiters_on(backends))
     most = sorted(waiting, key=lambda lock: -len(waiting[lock]))[:MOST_CONTENDED]
     first = [hold for lock in most for hold in _holds(*lock, waiting[lock][0].kind, wanted)]
     shown = {(hold.backend, hold.key, hold.owner) for hold in first}
@@ -433,39 +440,92 @@ def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLoc
 def _joined(backend: BaseLockBackend, holds: Sequence[Held]) -> list[HeldLock]:
     clients = list(dict.fromkeys(client for hold in holds for client in _clients(hold.owner)))
     known = backend.heartbeats(clients) if clients else {}
-    records = {client: (presence, _read(presence)) for client, presence in known.items()}
-    return [_row(backend, hold, *_first(records, _clients(hold.owner))) for hold in holds]
-
-
-def _first(
-    records: Mapping[str, tuple[Heartbeat, dict[str, Any]]], clients: Iterable[str]
-) -> tuple[Heartbeat | None, dict[str, Any]]:
-    return next((records[client] for client in clients if client in records), (None, {}))
+    records = {client: (presence, read(presence)) for client, presence in known.items()}
+    return [
+        _row(backend, hold, *next((records[c] for c in _clients(hold.owner) if c in records), (None, {})))
+        for hold in holds
+    ]
 
 
 def _clients(owner: str) -> tuple[str, str]:
     """Return under which clients a hold may be published: its own, or at first only its process's."""
-    return _client(owner), process_of(owner)
+    return owner.split(":", 1)[0], process_of(owner)
+
+
+def read(presence: Heartbeat) -> dict[str, Any]:
+    """Return what a process has published about itself."""
+    record = json.loads(presence.text)
+    return record if isinstance(record, dict) else {}
+
+
+TOLD_BY_PROCESS: Final = ("host", "pid", "program", "started")
+TOLD_OF_HOLD: Final = ("ttl", "renewals", "thread", "doing", "site")
+
+
+def _row(
+    backend: BaseLockBackend, hold: Held, presence: Heartbeat | None, record: dict[str, Any]
+) -> HeldLock:
+    details = record.get("holds", {}).get(hold.owner, {})
+    since = hold.since if backend.lists_by_age else details.get("since", hold.since)
+    told = {each.name: getattr(hold, each.name) for each in dataclasses.fields(Held)}
+    return HeldLock(
+        backend=backend.alias,
+        name=hold.key.removeprefix(backend.settings.key_prefix),
+        held_for=None if since is None else max(0.0, time.time() - since),  # noqa: TID251 shown
+        silent=None if presence is None else presence.silent,
+        **{**told, "since": since},
+        **_known(record, TOLD_BY_PROCESS),
+        **_known(details, TOLD_OF_HOLD),
+    )
+
+
+def _known(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: record.get(name) for name in names}
 
 
 # who waits
-
-
-def _with_waiters(rows: Sequence[HeldLock]) -> list[HeldLock]:
-    """Return the rows with the waiters of each lock, as far as their processes have named them."""
-    return _named(rows, _waiting({row.backend for row in rows}))
 
 
 Waiting = dict[tuple[str, str], tuple[Waiter, ...]]
 """By alias and key."""
 
 
-def _waiting(aliases: Iterable[str]) -> Waiting:
-    waiting: Waiting = {}
-    for alias in aliases:
+def waiters() -> list[Waiter]:
+    """Return who waits, on all backends whose processes can tell, the longest waiting first."""
+    return _waiters_on(locks.all())
+
+
+def _waiters_on(backends: Iterable[BaseLockBackend]) -> list[Waiter]:
+    """Return the waiters that processes name; those of a process that has fallen silent are left out."""
+    found: dict[str, Waiter] = {}
+    for backend in backends:
         with suppress(LockError):  # the rows are worth showing without
-            waiting |= _by_lock(waiters_in(locks[alias].processes()))
-    return waiting
+            for presence in backend.processes().values():
+                if (silent := presence.silent or 0.0) <= SILENT:
+                    found |= {each.id: each for each in waiters_of(read(presence), silent)}
+    return sorted(found.values(), key=lambda each: -each.waited)
+
+
+def waiters_of(record: dict[str, Any], silent: float = 0.0) -> Iterator[Waiter]:
+    """Yield the waits in a process's record; what another version wrote and can't be read is left out."""
+    for wait_id, entry in record.get("waits", {}).items():
+        try:
+            yield Waiter(
+                id=wait_id,
+                backend=entry["alias"],
+                waited=entry["waited"] + silent,
+                holds=tuple((alias, owner, name) for alias, owner, name in entry["holds"]),
+                **{name: entry[name] for name in ("kind", "key", "name", "since")},
+                **_known(record, ("host", "pid")),
+                **_known(entry, ("thread", "doing", "site")),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            logger.debug("the wait %r can't be read: %r", wait_id, entry)
+
+
+def _with_waiters(rows: Sequence[HeldLock]) -> list[HeldLock]:
+    """Return the rows with the waiters of each lock, as far as their processes have named them."""
+    return _named(rows, _by_lock(_waiters_on(locks[alias] for alias in {row.backend for row in rows})))
 
 
 def _named(rows: Sequence[HeldLock], waiting: Waiting) -> list[HeldLock]:
@@ -477,46 +537,9 @@ def _named(rows: Sequence[HeldLock], waiting: Waiting) -> list[HeldLock]:
 
 def _by_lock(waiters: Iterable[Waiter]) -> Waiting:
     grouped: dict[tuple[str, str], list[Waiter]] = {}
-    for waiter in sorted(waiters, key=lambda each: -each.waited):
+    for waiter in waiters:
         grouped.setdefault((waiter.backend, waiter.key), []).append(waiter)
     return {lock: tuple(those) for lock, those in grouped.items()}
-
-
-def waiters_in(known: Mapping[str, Heartbeat]) -> list[Waiter]:
-    """Return the waiters that these records name; those of a process that has fallen silent are left out."""
-    found: dict[str, Waiter] = {}
-    for presence in known.values():
-        if presence.silent is None or presence.silent <= SILENT:
-            found.update((each.id, each) for each in _waiters_of(_read(presence), presence.silent or 0.0))
-    return list(found.values())
-
-
-def _waiters_of(record: dict[str, Any], silent: float) -> Iterator[Waiter]:
-    for wait_id, entry in record.get("waits", {}).items():
-        with suppress(AttributeError, KeyError, TypeError, ValueError):  # another version's record
-            yield Waiter(
-                id=wait_id,
-                backend=entry["alias"],
-                kind=entry["kind"],
-                key=entry["key"],
-                name=entry["name"],
-                waited=entry["waited"] + silent,
-                host=record.get("host"),
-                pid=record.get("pid"),
-                thread=entry.get("thread"),
-                doing=entry.get("doing"),
-                site=entry.get("site"),
-                holds=tuple((alias, owner, name) for alias, owner, name in entry["holds"]),
-            )
-
-
-def waiters() -> list[Waiter]:
-    """Return who waits, on all backends whose processes can tell, the longest waiting first."""
-    found: dict[str, Waiter] = {}
-    for backend in locks.all():
-        with suppress(LockError):
-            found.update((each.id, each) for each in waiters_in(backend.processes()))
-    return sorted(found.values(), key=lambda each: -each.waited)
 
 
 def waits_for(everybody: Sequence[Waiter]) -> dict[str, list[str]]:
@@ -558,43 +581,3 @@ def _reached(start: str, edges: Mapping[str, Sequence[str]]) -> set[str]:
             reached.add(one)
             ahead += edges.get(one, ())
     return reached
-
-
-def _client(owner: str) -> str:
-    return owner.split(":", 1)[0]
-
-
-def _read(presence: Heartbeat) -> dict[str, Any]:
-    record = json.loads(presence.text)
-    return record if isinstance(record, dict) else {}
-
-
-def _row(
-    backend: BaseLockBackend, hold: Held, presence: Heartbeat | None, record: dict[str, Any]
-) -> HeldLock:
-    details = record.get("holds", {}).get(hold.owner, {})
-    since = hold.since if backend.lists_by_age else details.get("since", hold.since)
-    held_for = None if since is None else max(0.0, time.time() - since)  # noqa: TID251 shown
-    return HeldLock(
-        backend=backend.alias,
-        name=hold.key.removeprefix(backend.settings.key_prefix),
-        key=hold.key,
-        kind=hold.kind,
-        owner=hold.owner,
-        token=hold.token,
-        count=hold.count,
-        remaining=hold.remaining,
-        waiters=hold.waiters,
-        since=since,
-        held_for=held_for,
-        silent=None if presence is None else presence.silent,
-        host=record.get("host"),
-        pid=record.get("pid"),
-        program=record.get("program"),
-        started=record.get("started"),
-        ttl=details.get("ttl"),
-        renewals=details.get("renewals"),
-        thread=details.get("thread"),
-        doing=details.get("doing"),
-        site=details.get("site"),
-    )

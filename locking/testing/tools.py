@@ -72,7 +72,7 @@ class override_locks(override_settings):  # noqa: N801 - named like Django's ove
 
 def _drop_leases(settings: set[int]) -> None:
     """Stop renewing what was left held, and don't let the next test re-enter it."""
-    for lease in [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]:
+    for lease in _leases():
         if id(lease.backend.settings) in settings:  # another kind of lock shares its backend's settings
             lease.renewed = False
             unregister(lease)
@@ -108,8 +108,11 @@ def held_locks(backend: str = DEFAULT_ALIAS) -> list[str]:
 
 
 def _held(alias: str) -> list[SingleLease]:
-    leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
-    return [lease for lease in leases if lease.backend.settings.alias == alias and lease.remaining() > 0]
+    return [lease for lease in _leases() if lease.backend.settings.alias == alias and lease.remaining() > 0]
+
+
+def _leases() -> list[SingleLease]:
+    return [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
 
 
 @contextmanager
@@ -189,17 +192,15 @@ class RefusedWaiter(Waiter):
         self._refuse, self._busy = refuse, busy
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """Tell that the lock is held, or raise the refusal."""
         if self._busy is None:
             raise self._refuse()
         return self._busy
 
     def wait(self, timeout: float) -> Outcome:
-        """Raise the refusal."""
         raise self._refuse()
 
     def leave(self) -> None:
-        """Nothing was sent, so nothing is to undo."""
+        pass  # nothing was sent, so nothing is to undo
 
 
 class AsyncRefusedWaiter(AsyncWaiter):
@@ -215,7 +216,7 @@ class AsyncRefusedWaiter(AsyncWaiter):
         return self._waiter.wait(timeout)
 
     async def leave(self) -> None:
-        """Nothing was sent, so nothing is to undo."""
+        self._waiter.leave()
 
 
 def simulate_loss(lease: Lease | str, *, backend: str = DEFAULT_ALIAS) -> None:

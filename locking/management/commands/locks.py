@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from itertools import count
 from typing import Any, Final, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
-from locking.core.handler import InvalidLockBackend
+from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend
 from locking.exceptions import BackendError, LockError
-from locking.inspection.admin_actions import Result, force_release
-from locking.inspection.held import KINDS, STATES, HeldLock, Page
+from locking.inspection.admin_actions import force_release
+from locking.inspection.held import KINDS, STATES, HeldLock, Page, held_locks
 from locking.keys.names import UNSET, check_wait
 from locking.management.locks import doctor, listing, output, running
 
@@ -34,7 +38,6 @@ class Command(BaseCommand):
     requires_system_checks = ()  # an operator comes when something is broken
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the verbs and their options."""
         parser.epilog = EPILOG.strip()
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
         self._add_list(self._verb(verbs, "list", "what is held, the oldest first"))
@@ -127,13 +130,21 @@ class Command(BaseCommand):
             sys.exit(status)
 
     def _do_list(self, options: dict[str, Any]) -> int:
-        page = listing.one_page(_filters(options))
-        if options["json"]:
-            self.stdout.write(output.dumps(listing.page_as_dict(page)))
-        else:
-            output.print_table(self._out, output.cells_of(page.rows))
+        page = held_locks(**_filters(options))
+        self._print_page(page, options, partial(output.print_table, self._out))
+        if not options["json"]:
             self._print_rest(page)
         return _status_of(page)
+
+    def _print_page(self, page: Page, options: dict[str, Any], draw: Callable[[output.Cells], None]) -> None:
+        if options["json"]:
+            self._print_json(page.as_dict())
+        else:
+            draw(output.cells_of(page.rows))
+
+    def _print_json(self, fields: dict[str, Any]) -> None:
+        self.stdout.write(output.dumps(fields))
+        self.stdout.flush()
 
     def _print_rest(self, page: Page) -> None:
         """What the table doesn't show goes to stderr: a pipe gets rows only."""
@@ -143,31 +154,25 @@ class Command(BaseCommand):
             self.stderr.write(f"backend {problem.backend}: {problem.message}")
 
     def _do_watch(self, options: dict[str, Any]) -> int:
-        every, times = options["every"], options["times"]
-        status = 0
-        with output.Screen(self._out) as draw:
-            for page in listing.pages(_filters(options), every, times):
-                if options["json"]:
-                    self.stdout.write(output.dumps(listing.page_as_dict(page)))
-                    self.stdout.flush()
-                else:
-                    draw(output.cells_of(page.rows))
-                status = _status_of(page)
-        return status
+        with output.screen(self._out) as draw:
+            for number in count(1):
+                page = held_locks(**_filters(options))
+                self._print_page(page, options, draw)
+                if options["times"] is not None and number >= options["times"]:
+                    break
+                time.sleep(options["every"])
+        return _status_of(page)
 
     def _do_show(self, options: dict[str, Any]) -> int:
         picture = listing.picture_of(options["name"], options["backend"])
         if options["json"]:
-            self.stdout.write(output.dumps(picture.as_dict()))
+            self._print_json(picture.as_dict())
         else:
-            self._print_picture(picture)
+            for line in listing.lines_of(picture):
+                self.stdout.write(output.printable(line))
+            for line in picture.unknown:
+                self.stderr.write(line)
         return 0 if picture.holds else NO
-
-    def _print_picture(self, picture: listing.Picture) -> None:
-        for line in listing.lines_of(picture):
-            self.stdout.write(output.printable(line))
-        for line in picture.unknown:
-            self.stderr.write(line)
 
     def _do_release(self, options: dict[str, Any]) -> int:
         filters = any(options[name] for name in ("prefix", "search", "state", "kind", "host", "longer_than"))
@@ -179,7 +184,7 @@ class Command(BaseCommand):
         """Break what the filters find, was shown, and still is as it was shown after the answer."""
         if options["owner"]:
             raise ValueError("--owner belongs to one lock: name it")
-        page = listing.one_page(_filters(options))
+        page = held_locks(**_filters(options))
         output.print_table(self._out if options["dry_run"] else self._err, output.cells_of(page.rows))
         self._print_rest(page)
         if options["dry_run"] or not page.rows:
@@ -188,16 +193,11 @@ class Command(BaseCommand):
             self.stderr.write("nothing was done")
             return NO
         shown = {(hold.backend, hold.key, hold.owner) for hold in page.rows}
-        found = listing.one_page(_filters(options)).rows
+        found = held_locks(**_filters(options)).rows
         still = [hold for hold in found if (hold.backend, hold.key, hold.owner) in shown]
-        done = [self._break(hold, options) for hold in still].count(True)
+        done = [self._break(hold, options) for hold in still].count(0)
         self.stderr.write(f"{done} of {len(page.rows)} broken")
         return 0 if done == len(page.rows) else NO
-
-    def _break(self, hold: HeldLock, options: dict[str, Any]) -> bool:
-        result = force_release(hold, reason=options["reason"])
-        self._released(result, hold, as_json=options["json"])
-        return result.done
 
     def _release_one(self, options: dict[str, Any]) -> int:
         picture = listing.picture_of(options["name"], options["backend"])
@@ -216,7 +216,7 @@ class Command(BaseCommand):
         if not options["yes"] and not self._is_confirmed("Break it?"):
             self.stderr.write("nothing was done")
             return NO
-        return self._released(force_release(hold, reason=options["reason"]), hold, as_json=options["json"])
+        return self._break(hold, options)
 
     def _is_confirmed(self, question: str) -> bool:
         self.stderr.write("Breaking a lock doesn't stop its holder: only its fenced writes are refused.")
@@ -225,10 +225,11 @@ class Command(BaseCommand):
         except EOFError:
             return False
 
-    def _released(self, result: Result, hold: HeldLock, *, as_json: bool) -> int:
-        if as_json:
+    def _break(self, hold: HeldLock, options: dict[str, Any]) -> int:
+        result = force_release(hold, reason=options["reason"])
+        if options["json"]:
             fields = {"done": result.done, "name": hold.name, "owner": hold.owner}
-            self.stdout.write(output.dumps({**fields, "details": result.event.details}))
+            self._print_json({**fields, "details": result.event.details})
         elif result.done:
             self.stdout.write(f"{hold.name} broken; {result.event.details}")
         else:
@@ -236,20 +237,11 @@ class Command(BaseCommand):
         return 0 if result.done else NO
 
     def _do_run(self, options: dict[str, Any]) -> int:
-        job = running.Job(
-            name=options["name"],
-            command=_command(options),
-            backend=options["backend"] or "default",
-            ttl=options["ttl"],
-            wait=options["wait"],
-            fenced=options["fenced"],
-            grace=options["grace"],
-            on_conflict=options["on_conflict"],
-        )
-        report = running.run(job)
+        same = {name: options[name] for name in ("name", "ttl", "wait", "fenced", "grace", "on_conflict")}
+        command, backend = _command(options), options["backend"] or DEFAULT_ALIAS
+        report = running.run(running.Job(command=command, backend=backend, **same))
         if options["json"]:
-            fields = {name: getattr(report, name) for name in ("status", "message", "waited", "held")}
-            self.stderr.write(output.dumps({"name": job.name, **fields}))
+            self.stderr.write(output.dumps({"name": options["name"], **asdict(report)}))
         elif report.message:
             self.stderr.write(report.message)
         return report.status
@@ -262,8 +254,7 @@ class Command(BaseCommand):
                 self._print_section(section)
         worst = doctor.worst(sections)
         if options["json"]:
-            fields = {"verdict": worst, "sections": [section.as_dict() for section in sections]}
-            self.stdout.write(output.dumps(fields))
+            self._print_json({"verdict": worst, "sections": [asdict(section) for section in sections]})
         else:
             self.stdout.write(f"verdict: {worst}")
         return NO if worst == "error" else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -49,19 +49,11 @@ class Section:
     title: str
     findings: list[Finding]
 
-    @property
-    def verdicts(self) -> set[str]:
-        """The verdicts in it."""
-        return {finding.verdict for finding in self.findings}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
-        return {"title": self.title, "findings": [asdict(finding) for finding in self.findings]}
-
 
 def worst(sections: Sequence[Section]) -> str:
     """Return the worst verdict that matters: `error`, `warning` or `ok`."""
-    return next((v for v in ("error", "warning") if any(v in each.verdicts for each in sections)), "ok")
+    found = {finding.verdict for section in sections for finding in section.findings}
+    return "error" if "error" in found else "warning" if "warning" in found else "ok"
 
 
 def examine(alias: str | None = None) -> Iterator[Section]:
@@ -130,16 +122,13 @@ def _backend(alias: str) -> list[Finding]:
 def _names(backend: BaseLockBackend) -> Finding:
     """Tell what is put before every name, and so with whom this alias shares its locks."""
     prefix, usual = backend.key(""), backend.default_key_prefix(backend.settings)
-    if prefix or not usual:
-        return Finding(
-            "names", "ok", f"every key begins with {prefix!r}" if prefix else "keys are the bare names"
+    text = f"every key begins with {prefix!r}" if prefix else "keys are the bare names"
+    if usual and not prefix:
+        text += (
+            " (KEY_PREFIX is ''): every project on this server shares these locks,"
+            f" and so does Redisson; without KEY_PREFIX they would begin with {usual!r}"
         )
-    return Finding(
-        "names",
-        "ok",
-        "keys are the bare names (KEY_PREFIX is ''): every project on this server shares these locks,"
-        f" and so does Redisson; without KEY_PREFIX they would begin with {usual!r}",
-    )
+    return Finding("names", "ok", text)
 
 
 def _latencies(backend: BaseLockBackend) -> list[Finding]:

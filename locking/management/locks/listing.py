@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from itertools import count
 from typing import Any
 
 from django.db import DatabaseError
@@ -14,37 +12,13 @@ from django.db import DatabaseError
 from locking.backends.base import BaseLockBackend
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockNotSupported
-from locking.inspection.held import HeldLock, Page, held_locks, holds_of
+from locking.inspection.held import HeldLock, holds_of
 from locking.keys.names import check_name
 from locking.management.locks.output import seconds
 from locking.models import Fence, LockEvent
 from locking.utils.databases import fence_name
 
 LAST_EVENTS = 10
-
-
-def one_page(filters: Mapping[str, Any]) -> Page:
-    """Return what `list` and `watch` show; the filters are the arguments of `held_locks`."""
-    return held_locks(filters["alias"], **{name: value for name, value in filters.items() if name != "alias"})
-
-
-def pages(filters: Mapping[str, Any], every: float, times: int | None) -> Iterator[Page]:
-    """Yield a page every so many seconds, so many times or without end."""
-    for number in count(1):
-        yield one_page(filters)
-        if times is not None and number >= times:
-            return
-        time.sleep(every)
-
-
-def page_as_dict(page: Page) -> dict[str, Any]:
-    """Return a page as plain values, for JSON."""
-    return {
-        "total": page.total,
-        "complete": page.complete,
-        "rows": [hold.as_dict() for hold in page.rows],
-        "problems": [{"backend": p.backend, "message": p.message} for p in page.problems],
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +45,7 @@ class Picture:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values, for JSON."""
-        rest = {
-            name: getattr(self, name) for name in ("name", "key", "backend", "fence", "events", "unknown")
-        }
-        return {**rest, "holds": [hold.as_dict() for hold in self.holds]}
+        return {**asdict(self), "holds": [hold.as_dict() for hold in self.holds]}
 
 
 def picture_of(name: str, alias: str | None) -> Picture:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final, TextIO
 
 from locking.inspection.held import HeldLock
@@ -20,8 +23,6 @@ except ImportError:  # a project that uses the app alone may not have it
 
 Row = Sequence[str]
 Cells = tuple[Sequence[str], list[Row]]
-
-COLUMNS: Final = ("STATE", "NAME", "KIND", "BACKEND", "HOLDER", "HELD", "LEFT", "WAITERS", "TOKEN")
 
 COLOURS: Final = {
     "held": "green",
@@ -51,17 +52,22 @@ def seconds(value: float | None, *, missing: str = "-") -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
+COLUMNS: Final[dict[str, Callable[[HeldLock], str]]] = {
+    "STATE": attrgetter("state"),
+    "NAME": attrgetter("name"),
+    "KIND": attrgetter("kind"),
+    "BACKEND": attrgetter("backend"),
+    "HOLDER": attrgetter("holder"),
+    "HELD": lambda hold: seconds(hold.held_for),
+    "LEFT": lambda hold: seconds(hold.remaining, missing="no end"),
+    "WAITERS": lambda hold: "-" if hold.waiters is None else str(hold.waiters),
+    "TOKEN": lambda hold: str(hold.token or "-"),
+}
+
+
 def cells_of(holds: Iterable[HeldLock]) -> Cells:
     """Return holds as a table."""
-    return COLUMNS, [_row(hold) for hold in holds]
-
-
-def _row(hold: HeldLock) -> Row:
-    waiters = "-" if hold.waiters is None else str(hold.waiters)
-    left = seconds(hold.remaining, missing="no end")
-    token = str(hold.token or "-")
-    held_for = seconds(hold.held_for)
-    return (hold.state, hold.name, hold.kind, hold.backend, hold.holder, held_for, left, waiters, token)
+    return list(COLUMNS), [[cell(hold) for cell in COLUMNS.values()] for hold in holds]
 
 
 def dumps(value: Any) -> str:
@@ -104,21 +110,11 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
-class Screen:
-    """A table that is drawn anew in place; where that can't be, one below the other."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._live: Any = None
-        if HAS_RICH and out.isatty():
-            self._live = Live(console=Console(file=out, highlight=False), auto_refresh=False, screen=True)
-
-    def __enter__(self) -> Callable[[Cells], None]:
-        if self._live is None:
-            return lambda cells: print_table(self._out, cells)
-        self._live.__enter__()
-        return lambda cells: self._live.update(rich_table(cells), refresh=True)
-
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.__exit__(*error)
+@contextmanager
+def screen(out: TextIO) -> Iterator[Callable[[Cells], None]]:
+    """Yield what draws a table anew in place; where that can't be, one below the other."""
+    if not (HAS_RICH and out.isatty()):
+        yield partial(print_table, out)
+        return
+    with Live(console=Console(file=out, highlight=False), auto_refresh=False, screen=True) as live:
+        yield lambda cells: live.update(rich_table(cells), refresh=True)

@@ -29,7 +29,7 @@ from locking.core.handler import locks
 from locking.core.waits import PUBLISH_AFTER, WAITS
 from locking.exceptions import LockLost
 from locking.inspection import audit, deadlocks, heartbeat, stats
-from locking.inspection.held import waiters
+from locking.inspection.held import Waiter, waiters, waiters_of
 from locking.models import LockEvent
 from locking.testing.contract.processes import child
 from locking.utils.ownership import PROCESS
@@ -246,7 +246,7 @@ def test_a_deadlock_is_written_to_the_audit(settings, redis_room):
         (error,) = victims(circle_of_threads(["a", "b"]))
         assert signals.flush()
     finally:
-        audit.stop_listening()
+        signals.lock_deadlocked.disconnect(dispatch_uid="locking.audit")
     row = LockEvent.objects.get()
     assert (row.action, row.name, row.kind, row.done) == ("deadlock", error.name, "lock", True)
     assert row.reason == error.reason
@@ -327,7 +327,9 @@ def test_a_circle_over_two_backends_is_found(settings, redis_room):
 
 def blocked(number, since):
     """Return a wait as somebody published it."""
-    return deadlocks.Blocked(f"p:{number}", "default", "lock", "shop:a", "a", since, "somewhere", {})
+    return Waiter(
+        id=f"p:{number}", backend="default", kind="lock", key="shop:a", name="a", since=since, waited=1.0
+    )
 
 
 @pytest.mark.parametrize("since_of_last", [-10.0, +3600.0], ids=["right clock", "an hour ahead"])
@@ -357,13 +359,21 @@ def test_how_long_somebody_waits_is_no_matter_of_clocks(engine, start, monkeypat
 
 def test_a_record_of_another_version_is_no_error():
     """What can't be read as a wait is left out, and the rest is read."""
-    good = {"alias": "default", "kind": "lock", "key": "shop:a", "name": "a", "since": 1.0, "holds": []}
+    good = {
+        "alias": "default",
+        "kind": "lock",
+        "key": "shop:a",
+        "name": "a",
+        "since": 1.0,
+        "waited": 1.0,
+        "holds": [],
+    }
     told = {
         "host": "h",
         "pid": 7,
         "waits": {"p:1": {}, "p:2": None, "p:3": good, "p:4": {**good, "holds": 3}},
     }
-    assert [(each.id, each.who) for each in deadlocks.read_waits(told)] == [("p:3", "h:7")]
+    assert [(each.id, each.who) for each in waiters_of(told)] == [("p:3", "h:7")]
 
 
 # --- several holders --------------------------------------------------------------------------------------
@@ -673,9 +683,9 @@ def test_a_look_without_a_question_leaves_the_end_of_the_lease_where_it_is():
 
 def test_a_long_chain_is_looked_at_less_often(monkeypatch):
     """Each waiter of it costs two requests; the next look comes that many seconds later."""
-    chain = [replace(blocked(n, 1.0), holds={("default", f"o:{n}"): "x"}) for n in range(5)]
+    chain = [replace(blocked(n, 1.0), holds=(("default", f"o:{n}", "x"),)) for n in range(5)]
     monkeypatch.setattr(deadlocks, "holders_of", lambda wait: [f"o:{int(wait.id[2:]) + 1}"])
-    monkeypatch.setattr(deadlocks, "_published", lambda hold: [wait for wait in chain if hold in wait.holds])
+    monkeypatch.setattr(deadlocks, "_published", lambda hold: [wait for wait in chain if hold in wait.owners])
     search = deadlocks.Search(chain[0])
     assert search.circle() is None
     assert search.asked == 2 * len(chain)
