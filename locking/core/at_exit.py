@@ -15,7 +15,7 @@ import threading
 from types import FrameType
 
 from locking.core.dead_processes import watcher
-from locking.core.lease import HOLDS, SingleLease
+from locking.core.lease import SingleLease, live_leases
 from locking.core.liveness import registration
 from locking.exceptions import BackendUnavailable
 
@@ -60,8 +60,7 @@ def release_what_is_left() -> None:
 
 
 def _leases() -> list[SingleLease]:
-    leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
-    return [lease for lease in leases if lease.open and not lease.unreleased]
+    return [lease for lease in live_leases() if lease.open and not lease.unreleased]
 
 
 def _is_finished(context: object) -> bool:

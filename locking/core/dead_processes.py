@@ -178,16 +178,14 @@ def _stays(record: Record, hold: Held) -> bool:
 
 def _report(backend: BaseLockBackend, hold: Held, record: Record) -> None:
     """Report to the signal's receivers, the log, the metrics and the audit."""
-    name = hold.key.removeprefix(backend.settings.key_prefix)
-    holder = f"{record.name}:{record.pid}"
     event = LockEvent(
         outcome="orphaned",
-        name=name,
+        name=hold.key.removeprefix(backend.settings.key_prefix),
         key=hold.key,
         backend=backend.alias,
         owner=hold.owner,
         token=hold.token,
-        holder=holder,
+        holder=f"{record.name}:{record.pid}",
     )
     notify(lock_orphaned, lambda: event)
     _audit(event, hold.kind)
@@ -198,18 +196,9 @@ def _audit(event: LockEvent, kind: str) -> None:
     if not apps.is_installed("locking"):
         return
     model: Any = apps.get_model("locking", "LockEvent")
-    row = model(
-        action=model.Action.DEAD_PROCESS,
-        actor="process liveness",
-        reason=f"the process {event.holder} has ended",
-        backend=event.backend,
-        name=event.name,
-        key=event.key,
-        kind=kind,
-        owner=event.owner,
-        holder=event.holder,
-        token=event.token,
-    )
+    same = {name: getattr(event, name) for name in ("backend", "name", "key", "owner", "holder", "token")}
+    reason = f"the process {event.holder} has ended"
+    row = model(action=model.Action.DEAD_PROCESS, actor="process liveness", reason=reason, kind=kind, **same)
     alias = router.db_for_write(model)
     try:
         row.save(using=alias)

@@ -110,16 +110,12 @@ class Semaphore(SingleLock):
         return holder is not None and holder.count >= (self._options.permits or 1)
 
 
-class FairLock(SingleLock):
-    """Redisson's fair lock; where an engine has none of its own, the ordinary lock, if that is fair."""
-
-
 CLASSES: Final[dict[Kind, type[SingleLock]]] = {
     "lock": SingleLock,
     "read": ReadLock,
     "write": WriteLock,
     "semaphore": Semaphore,
-    "fair": FairLock,
+    "fair": SingleLock,  # where an engine has no fair lock of its own, the ordinary one, if that is fair
 }
 
 

@@ -7,22 +7,24 @@ the server's.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 from locking.backends.base import BaseLockBackend
 from locking.core import events
 from locking.core.liveness import registration
-from locking.exceptions import BackendError, LockLost, LockNotOwned
+from locking.core.pending_release import release_retrier, report_unreleased
+from locking.exceptions import BackendError, LockError, LockLost, LockNotOwned
 from locking.keys.names import check_ttl
 from locking.signals import LockEvent, Outcome, has_listeners, lock_lost, lock_released, notify, publish
 from locking.utils.background import after_fork, run_once
@@ -77,26 +79,23 @@ def held_by(context: object, alias: str, key: str) -> SingleLease | None:
     return lease if lease.context() is context else None
 
 
+def live_leases() -> list[SingleLease]:
+    """Return the leases of this process. `valuerefs()` copies in one step; `values()` would trip over leases
+    that other threads add meanwhile.
+    """
+    return [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+
+
 def latest_of(context: object) -> SingleLease | None:
     """Return what a thread or task acquired last of all that it still holds."""
-    held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
-    mine = [lease for lease in held if lease.context() is context and not lease.unreleased]
+    mine = [lease for lease in live_leases() if lease.context() is context and not lease.unreleased]
     return max(mine, key=lambda lease: lease.taken_at, default=None)
-
-
-@dataclass(slots=True)
-class EndOfBlock:
-    """How a lease is released at the end of a block; `locking.core.lock` says it."""
-
-    release: Callable[[Lease, BaseException | None], None]
-    arelease: Callable[[Lease, BaseException | None], Awaitable[None]]
 
 
 class Lease(ABC):
     """What `acquire` returns: proof of a hold, and the way to ask for its state, prolong it and end it."""
 
     __slots__ = ()
-    _end_of_block: ClassVar[EndOfBlock]
     name: str
     key: str
     """Where the backend keeps it; of the first of several names, as `owner` is."""
@@ -174,7 +173,7 @@ class Lease(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.state is not State.RELEASED:
-            self._end_of_block.release(self, error)
+            self.give_back(error)
 
     async def __aenter__(self) -> Self:
         return self
@@ -183,7 +182,39 @@ class Lease(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.state is not State.RELEASED:
-            await self._end_of_block.arelease(self, error)
+            await self.agive_back(error)
+
+    def give_back(self, body_error: BaseException | None) -> None:
+        """Release at the end of a block that raised `body_error`, or nothing."""
+        try:
+            self.release()
+        except LockError as failure:
+            if not self._is_settled(failure, body_error):
+                raise
+
+    async def agive_back(self, body_error: BaseException | None) -> None:
+        """`give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
+        try:
+            await asyncio.shield(self.arelease())
+        except LockError as failure:
+            if not self._is_settled(failure, body_error):
+                raise
+
+    def _is_settled(self, failure: LockError, body_error: BaseException | None) -> bool:
+        """Whether a release that failed is settled when a `with` block is left, and need not be raised.
+
+        The body's own error is never masked, and an outage never spoils its result: a lock that can't be
+        released ends with its ttl. One that was lost is an error of its own, unless the body raised already.
+        """
+        if isinstance(failure, BackendError):
+            report_unreleased(self, failure)
+            release_retrier.schedule_lease(self)
+            if self.state is State.LOST and body_error is None:
+                self.ensure_held()
+            return True
+        if isinstance(failure, LockNotOwned) and all(single.is_others for single in self.leases):
+            return True  # a forked child leaves its parent's block, or another process has adopted the lease
+        return isinstance(failure, LockLost) and body_error is not None  # it was logged when it was found
 
     def __bool__(self) -> bool:
         """True, so that `if lock.try_acquire():` reads as it should."""
@@ -622,12 +653,16 @@ class MultiLease(Lease):
 
     def release(self) -> None:
         """Release every name, last one first; the first error is raised after all were tried."""
-        errors = [error for lease in reversed(self._leases) if (error := _error_of(lease.release))]
+        errors: list[Exception] = []
+        for lease in reversed(self._leases):
+            try:
+                lease.release()
+            except (LockLost, LockNotOwned, BackendError) as error:
+                errors.append(error)
         if errors:
             raise errors[0]
 
     async def arelease(self) -> None:
-        """`release` for asyncio."""
         errors: list[Exception] = []
         for lease in reversed(self._leases):
             try:
@@ -640,11 +675,3 @@ class MultiLease(Lease):
     def leave_to_expire(self) -> None:
         for lease in self._leases:
             lease.leave_to_expire()
-
-
-def _error_of(step: Callable[[], None]) -> Exception | None:
-    try:
-        step()
-    except (LockLost, LockNotOwned, BackendError) as error:
-        return error
-    return None

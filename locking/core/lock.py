@@ -16,26 +16,16 @@ from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Out
 from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import (
-    EndOfBlock,
-    Lease,
-    MultiLease,
-    SingleLease,
-    State,
-    held_by,
-    latest_of,
-)
+from locking.core.lease import Lease, MultiLease, SingleLease, held_by, latest_of
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
 from locking.core.options import CheckedOptions, LockOptions, shared_options
-from locking.core.pending_release import release_retrier, report_unreleased
+from locking.core.pending_release import release_retrier
 from locking.core.renewal import watchdogs
 from locking.exceptions import (
-    BackendError,
     BackendUnavailable,
     LockDeadlock,
     LockError,
-    LockLost,
     LockNotAcquired,
     LockNotOwned,
     LockNotSupported,
@@ -55,14 +45,10 @@ from locking.signals import (
     publish,
 )
 from locking.utils import logs
-from locking.utils.call_site import CallSite, caller_site
+from locking.utils.call_site import caller_site
 from locking.utils.clock import now
 from locking.utils.hints import refuse_unknown
-from locking.utils.ownership import (
-    current_context,
-    is_owner_of,
-    new_owner,
-)
+from locking.utils.ownership import current_context, is_owner_of, new_owner
 
 logger = logging.getLogger(__name__)
 
@@ -143,10 +129,6 @@ class Lock(ABC):
         """
 
     @abstractmethod
-    def taken_at(self, site: CallSite | None) -> None:
-        """Show `site` in the held list, instead of the line that acquires."""
-
-    @abstractmethod
     def locked(self) -> bool:
         """Return whether anyone holds the lock (any of its names) at this moment; asks the backend."""
 
@@ -190,7 +172,7 @@ class Lock(ABC):
             try:
                 await in_calling_thread(partial(hold_until_ended, lease))
             except BaseException as error:
-                await _agive_back(lease, error)
+                await lease.agive_back(error)
                 raise
         self._remember(lease, context)
         return lease
@@ -300,7 +282,7 @@ class Lock(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _give_back(self._forget(), error)
+        self._forget().give_back(error)
 
     async def __aenter__(self) -> Lease:
         return await self.aacquire()
@@ -308,51 +290,13 @@ class Lock(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await _agive_back(self._forget(), error)
+        await self._forget().agive_back(error)
 
 
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
     """Drop the leases of a thread or task that has ended without releasing them: nobody renews them."""
     if (left := lock()) is not None:
         left._entered.pop(context, None)
-
-
-def _give_back(lease: Lease, body_error: BaseException | None) -> None:
-    """Release `lease` at the end of a block that raised `body_error`, or nothing."""
-    try:
-        lease.release()
-    except LockError as failure:
-        if not _settled(lease, failure, body_error):
-            raise
-
-
-async def _agive_back(lease: Lease, body_error: BaseException | None) -> None:
-    """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
-    try:
-        await asyncio.shield(lease.arelease())
-    except LockError as failure:
-        if not _settled(lease, failure, body_error):
-            raise
-
-
-def _settled(lease: Lease, failure: LockError, body_error: BaseException | None) -> bool:
-    """Whether a release that failed is settled when a `with` block is left, and need not be raised.
-
-    The body's own error is never masked, and an outage never spoils its result: a lock that can't be released
-    ends with its ttl. One that was lost is an error of its own, unless the body raised already.
-    """
-    if isinstance(failure, BackendError):
-        report_unreleased(lease, failure)
-        release_retrier.schedule_lease(lease)
-        if lease.state is State.LOST and body_error is None:
-            lease.ensure_held()
-        return True
-    if isinstance(failure, LockNotOwned) and all(single.is_others for single in lease.leases):
-        return True  # a forked child leaves its parent's block, or another process has adopted the lease
-    return isinstance(failure, LockLost) and body_error is not None  # the loss was logged when it was found
-
-
-Lease._end_of_block = EndOfBlock(_give_back, _agive_back)
 
 
 class Attempt:
@@ -402,10 +346,6 @@ class SingleLock(Lock):
         self.ttl, self.renewed, self._wait, self.on_open_transaction, self._new_owner = terms
         self.transaction_on = backend.transaction_on
         self._shares_name = self._acts_for_work = False
-        self.site: CallSite | None = None
-
-    def taken_at(self, site: CallSite | None) -> None:
-        self.site = site
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r} on {self._backend.alias!r}>"
@@ -538,8 +478,9 @@ class SingleLock(Lock):
         try:
             notify_waiting(self.name, self._options.template, self._backend.alias, 1)
             watcher.enter()
-            site = self.site or caller_site()
-            return waits.watch(self._backend, self.key, self.name, context, begun, site)
+            site = self._options.site or caller_site()
+            wait = partial(waits.Wait, self._backend, self.key, self.name, context, begun, site)
+            return waits.watch(wait)
         except BaseException:
             self.end_wait()
             raise
@@ -652,31 +593,6 @@ class SingleLock(Lock):
             reason=getattr(error, "reason", None) if deadlock else None,
         )
 
-    def continued(self, owner: str, token: int, context: object) -> SingleLease | None:
-        """Return the lease of a hold that another process has detached; None when it has ended.
-
-        Raises:
-            BackendUnavailable: nobody answered.
-        """
-        begun = self._continues_as(owner)
-        held = self._backend.adopt(self.key, owner, token, self.ttl)
-        return self._continued_by(owner, Grant(token, begun), context) if held else None
-
-    async def acontinued(self, owner: str, token: int, context: object) -> SingleLease | None:
-        """`continued` for asyncio."""
-        begun = self._continues_as(owner)
-        held = await self._backend.aadopt(self.key, owner, token, self.ttl)
-        return self._continued_by(owner, Grant(token, begun), context) if held else None
-
-    def _continues_as(self, owner: str) -> float:
-        self.act_as(owner)
-        registration.enter(self._backend.settings.alias, self._backend.alias)
-        return now()
-
-    def _continued_by(self, owner: str, grant: Grant, context: object) -> SingleLease:
-        registration.act(owner)
-        return self._leased(owner, grant, context, grant.since)
-
     def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
         options = self._options
         lease = SingleLease(
@@ -693,7 +609,7 @@ class SingleLock(Lock):
             on_lost=options.on_lost,
             shared_name=self._shares_name,
             template=options.template,
-            site=self.site or caller_site(),
+            site=options.site or caller_site(),
         )
         alias, waited = self._backend.settings.alias, now() - begun
         events.acquired(alias, waited)
@@ -749,10 +665,6 @@ class MultiLock(Lock):
         for part in self._parts:
             part.act_for(client_id, take_over=take_over)
 
-    def taken_at(self, site: CallSite | None) -> None:
-        for part in self._parts:
-            part.taken_at(site)
-
     def locked(self) -> bool:
         return any(part.locked() for part in self._parts)
 
@@ -772,7 +684,7 @@ class MultiLock(Lock):
                 lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
             for lease in reversed(taken):
-                _give_back(lease, error)
+                lease.give_back(error)
             raise
         return _together(taken)
 
@@ -786,7 +698,7 @@ class MultiLock(Lock):
                 lease.ensure_held()
         except BaseException as error:
             for lease in reversed(taken):
-                await _agive_back(lease, error)
+                await lease.agive_back(error)
             raise
         return _together(taken)
 

@@ -19,6 +19,7 @@ from locking.keys.names import (
     check_ttl,
     check_wait,
 )
+from locking.utils.call_site import CallSite
 from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import new_fenced_owner, new_outlasting_owner, new_owner
 
@@ -91,6 +92,7 @@ class CheckedOptions:
 
     def __post_init__(self) -> None:
         self._terms: tuple[tuple[BaseLockBackend, float], Terms] | None = None  # the last ones, and for what
+        self.site: CallSite | None = None  # shown in the held list instead of the line that acquires
         if not isinstance(self.ttl, Unset) and self.ttl is not None:
             self.ttl = check_ttl(self.ttl)
         if not isinstance(self.wait, Unset):

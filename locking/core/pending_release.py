@@ -12,13 +12,16 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from locking.backends.base import BaseLockBackend
-from locking.core.lease import Lease
 from locking.exceptions import LockError
 from locking.utils import logs
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
+
+if TYPE_CHECKING:
+    from locking.core.lease import Lease
 
 logger = logging.getLogger(__name__)
 

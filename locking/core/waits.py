@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
@@ -116,16 +117,8 @@ class WaitWatch:
     `locking.inspection.deadlocks` puts its own in the place of `watch`: the core does not know who looks.
     """
 
-    def __init__(
-        self,
-        backend: BaseLockBackend,
-        key: str,
-        name: str,
-        context: object,
-        begun: float,
-        site: CallSite | None,
-    ) -> None:
-        """Note the wait."""
+    def __init__(self, make: Callable[[], Wait]) -> None:
+        """Note the wait that `make` returns, where anyone wants to know of it."""
 
     def wait(self, place: Waiter, busy: Busy, longest: float) -> Outcome:
         """Sleep for `longest` seconds at most, and return what came of it; may raise a LockNotAcquired."""

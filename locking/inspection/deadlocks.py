@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final
@@ -32,7 +32,6 @@ from locking.core.handler import InvalidLockBackend, locks
 from locking.core.waits import PUBLISH_AFTER, WAITS, Wait
 from locking.exceptions import BlockedWaiter, LockDeadlock, LockError
 from locking.inspection.heartbeat import process_facts, reporter
-from locking.utils.call_site import CallSite
 from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
@@ -195,26 +194,10 @@ def _engine(alias: str) -> BaseLockBackend:
 
 
 class Watch(waits.WaitWatch):
-    """Registers one wait, looks for a circle when it is time, and withdraws what was published.
+    """Registers one wait, looks for a circle when it is time, and withdraws what was published."""
 
-    Args:
-        backend: of the lock, perhaps a variant.
-        key, name: the lock.
-        context: the thread or task that waits.
-        begun: `clock.now()` at which it began.
-        site: where in the code.
-    """
-
-    def __init__(
-        self,
-        backend: BaseLockBackend,
-        key: str,
-        name: str,
-        context: object,
-        begun: float,
-        site: CallSite | None,
-    ) -> None:
-        self._wait = wait = Wait(backend, key, name, context, begun, site)
+    def __init__(self, make: Callable[[], Wait]) -> None:
+        self._wait = wait = make()
         # Without the records of other processes no holder can be followed.
         self.active = wait.blocks and publishes(_engine(wait.alias))
         self._looks = 0
@@ -223,7 +206,7 @@ class Watch(waits.WaitWatch):
         if not reporter.running:
             reporter.start()
         if self.active:
-            reporter.publish_by(begun + PUBLISH_AFTER)
+            reporter.publish_by(wait.begun + PUBLISH_AFTER)
 
     def wait(self, place: Waiter, busy: Busy, longest: float) -> Outcome:
         """Sleep until the next look or for `longest` seconds; look first, if it is time.

@@ -30,14 +30,13 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.http import HttpRequest
 
 from locking.exceptions import LockKeyError
-from locking.keys.names import MAX_TEMPLATE
+from locking.keys.names import MAX_TEMPLATE, balanced
 from locking.keys.values import (
     ALWAYS_ENCODED,
     CONVERTERS,
     DEFAULT_UNSAFE,
     TEXT_UNSAFE,
     as_text,
-    balanced,
     encode,
     says_nothing,
     shorten,
@@ -156,10 +155,10 @@ class Template:
             >>> compile_template("'order:'+<id>").render({"id": 42})
             'order:42'
         """
-        return shorten("".join(self._piece(term, arguments) for term in self.terms))
-
-    def _piece(self, term: Text | Value, arguments: Mapping[str, object]) -> str:
-        return term.text if isinstance(term, Text) else encode(term.read(arguments), self.unsafe)
+        pieces = (
+            t.text if isinstance(t, Text) else encode(t.read(arguments), self.unsafe) for t in self.terms
+        )
+        return shorten("".join(pieces))
 
     def check(self, signature: inspect.Signature, function_name: str) -> None:
         """Refuse a name that isn't a parameter; with `**kwargs` any name may come at the call."""
@@ -363,7 +362,11 @@ def compile_template(source: str) -> Template:
 def _compile(source: str) -> Template:
     read = _format_terms(source) if FORMAT_STYLE.fullmatch(source) else _Parser(source).template()
     terms = _merge_texts(read)
-    _refuse_unbalanced(source, "".join(t.text if isinstance(t, Text) else "x" for t in terms))
+    if not balanced("".join(t.text if isinstance(t, Text) else "x" for t in terms)):
+        # A cluster finds a key's slot by its braces, and Redisson derives names from them.
+        column = next((i for i, char in enumerate(source) if char in "{}"), 0)
+        reason = "the braces of a key must be balanced and hold something; drop this one, or close it"
+        raise _error(source, column, reason)
     if terms == (Text(""),):
         raise _error(source, 0, "the key is empty: unrelated callers would share one lock")
     return Template(source, terms, _unsafe(source, terms))
@@ -453,17 +456,6 @@ def _separating_mark(source: str, text: str, after: Value) -> str:
     )
 
 
-def _refuse_unbalanced(source: str, text: str) -> None:
-    """A cluster finds a key's slot by its braces, and Redisson derives names from them."""
-    if not balanced(text):
-        column = next((i for i, char in enumerate(source) if char in "{}"), 0)
-        raise _error(
-            source,
-            column,
-            "the braces of a key must be balanced and hold something; drop this one, or close it",
-        )
-
-
 def _error(source: str, column: int, reason: str) -> LockKeyError:
     shown = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", " ", source)
     return LockKeyError(f"key template, column {column + 1}: {reason}\n    {shown}\n    {' ' * column}^")
@@ -507,7 +499,8 @@ def key_builder(
         return partial(_call_key, key, empty)
     if callable(keys):
         return partial(_call_keys, keys, empty)
-    signature = signature_of(function)
+    # What `method_decorator` hands over pretends to be unbound; else the signature is what callers see.
+    signature = inspect.signature(function, follow_wrapped=not isinstance(function, partial))
     if key is None and keys is None:
         return partial(_default_key, signature, dotted_path(function))
     templates = tuple(compile_template(source) for source in _sources(key, keys))
@@ -521,11 +514,6 @@ def label_of(function: Callable[..., object], key: KeySource | None, keys: KeysS
     if callable(key) or callable(keys) or (key is None and keys is None):
         return dotted_path(function)[-MAX_TEMPLATE:]
     return ", ".join(compile_template(source).readable for source in _sources(key, keys))[:MAX_TEMPLATE]
-
-
-def signature_of(function: Callable[..., object]) -> inspect.Signature:
-    """The signature as callers see it; what `method_decorator` hands over pretends to be unbound."""
-    return inspect.signature(function, follow_wrapped=not isinstance(function, partial))
 
 
 def dotted_path(function: Callable[..., object]) -> str:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Unpack
 
@@ -60,17 +59,12 @@ def locked_transaction(
     Args:
         names: what to lock; several are taken all or none.
         using: the database alias, or several. Several commit one after the other, not as one.
-        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive by the watchdog.
-        wait: seconds to wait for the lock; 0 = don't, None = without end.
         fenced: have each database check the fencing token before the body reads anything, so that a holder
             that was overtaken can't write; see the page *Fencing*.
-        backend: alias in `LOCKING`.
-        min_hold: seconds for which the lock stays taken even if the block ends earlier.
-        on_lost: called with the lease when it is found lost.
         on_open_transaction: inside a transaction that is open already, `refuse`, `hold` the lock until that
             one has ended, by commit or rollback, or `ignore` it and release before. What it read before is as
             old as it was: read it again. Default: the alias's `ON_OPEN_TRANSACTION`.
-        template: what the names of this kind have in common; see `get_lock`.
+        options: the others of `get_lock`: `ttl`, `wait`, `backend`, `min_hold`, `on_lost`, `template`.
 
     Returns:
         A context manager that gives the lease.
@@ -88,11 +82,8 @@ def locked_transaction(
         >>> with locked_transaction("order:42") as lease:    # doctest: +SKIP
         ...     order.pay()
     """
-    given, checked, aliases = (
-        options_of("locked_transaction", options),
-        check_names(names),
-        database_aliases(using),
-    )
+    given, checked = options_of("locked_transaction", options), check_names(names)
+    aliases = database_aliases(using)
     policy = open_transaction_policy(given.on_open_transaction, given.backend, fenced=given.fenced)
     given.on_open_transaction = "ignore"  # looked at below, also for a lock that is held already
     lock = lock_of(checked, given)
@@ -134,7 +125,7 @@ class LockedAtomic(Atomic):
 
     section: LockedTransaction
 
-    def __init__(self, alias: str, section: LockedTransaction | None) -> None:
+    def __init__(self, alias: str, section: LockedTransaction | None = None) -> None:
         super().__init__(alias, savepoint=True, durable=True)
         if section is not None:
             self.section = section
@@ -210,18 +201,15 @@ def transaction_under(
     if outer := enclosing_locked_transaction(names, aliases, scope):
         if fenced and not outer.fenced:
             raise LockTransactionError(_why_unfenced(names))
-        with _atomics(aliases):
+        with transaction_without_lock(aliases):
             yield outer.lease
-            _refuse_silent_rollbacks(aliases)
         return
     if on_open_transaction != "refuse" and (open_ones := connections_in_transaction()):
         if on_open_transaction == "hold":
-            held = release_after_transaction(
-                lock.acquire, aliases, open_ones, partial(let_go, release=release)
-            )
+            held = release_after_transaction(lock.acquire, open_ones, release=release)
         else:
-            held = _released_before(lock, aliases, release=release)
-        with held as lease:
+            held = holding(lock, release=release)
+        with held as lease, _atomics(aliases):
             yield lease
             _refuse_silent_rollbacks(aliases)
             lease.confirm()
@@ -258,13 +246,6 @@ def open_transaction_policy(
 
 
 @contextmanager
-def _released_before(lock: Lock, aliases: Sequence[str], *, release: bool) -> Iterator[Lease]:
-    """Hold a lock around savepoints, and release it before the transaction around them has ended."""
-    with holding(lock, release=release) as lease, _atomics(aliases):
-        yield lease
-
-
-@contextmanager
 def _noting_commits(committed: Sequence[str]) -> Iterator[None]:
     """Have an error say which databases had committed before it was raised."""
     try:
@@ -286,8 +267,9 @@ def _inside_transaction(
     """
     home = _home_of(lock, aliases)
     with ExitStack() as settled, ExitStack() as stack:
-        order = [home, *(alias for alias in aliases if alias != home)]
-        blocks = [stack.enter_context(_block(alias)) for alias in order]
+        blocks = [LockedAtomic(alias) for alias in (home, *(alias for alias in aliases if alias != home))]
+        for block in blocks:
+            stack.enter_context(block)
         lease = lock.acquire()
         settled.callback(let_go, lease, release=True)
         section = LockedTransaction(frozenset(names), frozenset(aliases), scope, lease, committed=committed)
@@ -306,13 +288,6 @@ def _home_of(lock: Lock, aliases: Sequence[str]) -> str:
             f" {shown(aliases)}: name it in using="
         )
     return home
-
-
-@contextmanager
-def _block(alias: str) -> Iterator[LockedAtomic]:
-    block = LockedAtomic(alias, None)
-    with block:
-        yield block
 
 
 def _begin(aliases: Sequence[str], section: LockedTransaction) -> ExitStack:

@@ -62,13 +62,8 @@ def _reset_all() -> None:
             logger.exception("resetting %r after a fork failed", reset)
 
 
-def register_with_system() -> None:
-    """Have the system call the resets, where it can fork."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_reset_all)
-
-
-register_with_system()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all)
 
 
 # --- threads ----------------------------------------------------------------------------------------------
