@@ -159,16 +159,14 @@ class Cleanup:
 
     def _release(self, backend: BaseLockBackend, hold: Held) -> bool:
         """Release one hold, unless its process's work may still be running; True when it is settled."""
-        if not is_fenced(hold.owner) and not self._may_release():
-            return False
+        if not is_fenced(hold.owner):
+            # Once the databases show nothing of a dead process, that stays so.
+            self._guard_passed = self._guard_passed or has_no_session(self.dead.record)
+            if not self._guard_passed:
+                return False
         if backend.of_kind(hold.kind).force_release(hold.key, hold.owner):
             _report(backend, hold, self.dead.record)
         return True
-
-    def _may_release(self) -> bool:
-        """Ask the databases; once they show nothing of a dead process, that stays so."""
-        self._guard_passed = self._guard_passed or has_no_session(self.dead.record)
-        return self._guard_passed
 
 
 def _stays(record: Record, hold: Held) -> bool:
@@ -326,14 +324,13 @@ class Watcher:
 
     def _step(self) -> float:
         """Look and release once; until nobody waits and nothing is left, that is repeated."""
+        more = False
         try:
-            if self._look():
-                return now()
-        except BaseException:
-            self._close()
-            raise
-        self._close()
-        return math.inf
+            more = self._look()
+        finally:
+            if not more:
+                self._close()
+        return now() if more else math.inf
 
     def _look(self) -> bool:
         """Return whether there may be more to do."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from django.core import signing
 
-from locking.backends.base import BaseLockBackend, Grant
+from locking.backends.base import Grant
 from locking.core.kinds import CLASSES
 from locking.core.lease import Lease, MultiLease, SingleLease
 from locking.core.liveness import registration
@@ -139,7 +139,7 @@ def adopt(
             with part.claimed_once():
                 claims.extend(undo.enter_context(part.claim().acquire(wait=0)).leases)
             since = part.begin()
-            held = part.engine.adopt(part.lock.key, part.owner, part.token, part.lock.ttl)
+            held = part.lock.backend.adopt(part.lock.key, part.owner, part.token, part.lock.ttl)
             holds.append(undo.enter_context(part.lease(held, since)))
         undo.pop_all()
     return AdoptedLease(claims, holds)
@@ -166,7 +166,7 @@ async def aadopt(
                 claim = await part.claim().aacquire(wait=0)
             claims.extend((await undo.enter_async_context(claim)).leases)
             since = part.begin()
-            held = await part.engine.aadopt(part.lock.key, part.owner, part.token, part.lock.ttl)
+            held = await part.lock.backend.aadopt(part.lock.key, part.owner, part.token, part.lock.ttl)
             holds.append(await undo.enter_async_context(part.lease(held, since)))
         undo.pop_all()
     return AdoptedLease(claims, holds)
@@ -178,19 +178,17 @@ class Part:
 
     Attributes:
         lock: the lock itself, as the taker holds it.
-        engine: its backend.
         owner: the identity that proves the hold.
         token: its fencing token.
     """
 
     lock: SingleLock
-    engine: BaseLockBackend
     owner: str
     token: int
 
     def claim(self) -> SingleLock:
         """Return the lock that only one taker of the ticket gets."""
-        name, alias = f"handed-over:{self.owner}", self.engine.settings.alias
+        name, alias = f"handed-over:{self.owner}", self.lock.backend.settings.alias
         claim = get_lock(name, ttl=CLAIM * self.lock.ttl, backend=alias, on_open_transaction="ignore")
         assert isinstance(claim, SingleLock)
         claim.renewed = self.lock.renewed
@@ -207,7 +205,7 @@ class Part:
     def begin(self) -> float:
         """Note that the hold will be this process's; return the time before it is requested."""
         self.lock.act_as(self.owner)
-        registration.enter(self.engine.settings.alias, self.engine.alias)
+        registration.enter(self.lock.backend.settings.alias, self.lock.backend.alias)
         return now()
 
     def lease(self, held: bool, since: float) -> SingleLease:
@@ -234,8 +232,7 @@ def _parts(ticket: str, **options: Any) -> list[Part]:
 def _part(backend: str, kind: Kind, name: str, owner: str, token: int, options: dict[str, Any]) -> Part:
     permits = 1 if kind == "semaphore" else None  # any number: the permit is there already
     checked = CheckedOptions(backend=backend, kind=kind, permits=permits, **options)
-    engine = checked.engine()
-    return Part(CLASSES[kind](name, engine, checked), engine, owner, token)
+    return Part(CLASSES[kind](name, checked.engine(), checked), owner, token)
 
 
 class AdoptedLease(MultiLease):

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from locking.backends.base import BaseLockBackend
+from locking.backends.base import Grant
 from locking.core import events
 from locking.core.liveness import registration
 from locking.core.pending_release import release_retrier, report_unreleased
@@ -28,9 +28,12 @@ from locking.exceptions import BackendError, LockError, LockLost, LockNotOwned
 from locking.keys.names import check_ttl
 from locking.signals import LockEvent, Outcome, has_listeners, lock_lost, lock_released, notify, publish
 from locking.utils.background import after_fork, run_once
-from locking.utils.call_site import CallSite
+from locking.utils.call_site import caller_site
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, current_sync_call, runs_in
+
+if TYPE_CHECKING:
+    from locking.core.lock import SingleLock
 
 logger = logging.getLogger(__name__)
 
@@ -261,7 +264,6 @@ class SingleLease(Lease):
         "_extending",
         "_generation",
         "_hold_key",
-        "_on_lost",
         "_state",
         "_unanswered_ttl",
         "after_release",
@@ -272,8 +274,8 @@ class SingleLease(Lease):
         "depth",
         "handed_over",
         "key",
-        "min_hold",
         "name",
+        "options",
         "owner",
         "renew_at",
         "renewals",
@@ -283,49 +285,30 @@ class SingleLease(Lease):
         "site",
         "sync_call",
         "taken_at",
-        "template",
         "token",
         "ttl",
         "unreleased",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        name: str,
-        key: str,
-        owner: str,
-        backend: BaseLockBackend,
-        context: object,
-        *,
-        token: int,
-        ttl: float,
-        since: float,
-        renewed: bool,
-        min_hold: float = 0.0,
-        on_lost: Callable[[Lease], None] | None = None,
-        shared_name: bool = False,
-        template: str | None = None,
-        site: CallSite | None = None,
-    ) -> None:
-        self.name, self.key, self.owner, self.backend = name, key, owner, backend
+    def __init__(self, lock: SingleLock, owner: str, grant: Grant, context: object) -> None:
+        self.name, self.key, self.owner, self.backend = lock.name, lock.key, owner, lock.backend
+        self.options = options = lock.options
         # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
         self.context = weakref.ref(context)
         # In a thread that serves `sync_to_async` the call that took it, for other tasks share the thread.
         call = current_sync_call() if isinstance(context, threading.Thread) else None
         self.sync_call = None if call is None else weakref.ref(call)
-        self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
-        self.taken_at = since
-        self.deadline = since + ttl
-        self.renew_at = since + ttl * RENEW_AFTER
+        self.token, self.ttl, self.renewed = grant.token, lock.ttl, lock.renewed
+        self.taken_at = since = grant.since
+        self.deadline = since + self.ttl
+        self.renew_at = since + self.ttl * RENEW_AFTER
         self.depth = 1
         self.renewals = 0
         self.unreleased = False  # its release has begun, and nobody has answered it
-        self.site = site  # where in the code it was taken
+        self.site = options.site or caller_site()  # where in the code it was taken
         self.handed_over = False  # another process may have adopted it
         self.behind_fence = False  # a fenced body has begun: its token is final
-        self.shared_name = shared_name  # another process may act for the same client, and take the lock over
-        self.template = template
-        self._on_lost = on_lost
+        self.shared_name = lock.shares_name  # another process may act for the same client, and take it over
         self._state = State.HELD
         self._extending: list[Extension] = []  # requests under way
         self._unanswered_ttl = math.inf  # of requests that nobody answered, and that may be served late
@@ -334,7 +317,8 @@ class SingleLease(Lease):
         self.rescheduled: Callable[[SingleLease], None] | None = None  # told when `renew_at` comes nearer
         self._generation = PROCESS.generation
         # A semaphore's holder may hold it many times, each time by another owner; any other lock once.
-        self._hold_key = (backend.alias, key if backend.exclusive else owner, id(context))
+        backend = self.backend
+        self._hold_key = (backend.alias, self.key if backend.exclusive else owner, id(context))
         HOLDS[self._hold_key] = self
 
     def __repr__(self) -> str:
@@ -429,7 +413,7 @@ class SingleLease(Lease):
             ttl=self.ttl,
             waited=waited,
             held=now() - self.taken_at if waited is None else None,
-            template=self.template,
+            template=self.options.template,
         )
 
     # prolonging
@@ -523,14 +507,14 @@ class SingleLease(Lease):
             self._state = State.LOST
         events.SAMPLES.append((self.backend.settings.alias, "lost", 0.0))
         notify(lock_lost, lambda: self.event("lost"))
-        if self._on_lost is not None and not run_once("locking-on-lost", self._call_on_lost):
+        if self.options.on_lost is not None and not run_once("locking-on-lost", self._call_on_lost):
             self._call_on_lost()  # a late renewal of others is better than a holder that is not told
 
     def _call_on_lost(self) -> None:
         """Run the caller's hook in a thread of its own: a slow one must not hold up renewals."""
-        assert self._on_lost is not None
+        assert self.options.on_lost is not None
         try:
-            self._on_lost(self)
+            self.options.on_lost(self)
         except Exception:
             logger.exception("on_lost of the lock %r raised", self.name)
 
@@ -539,7 +523,7 @@ class SingleLease(Lease):
     def release(self) -> None:
         if not self._leave():
             return
-        if self.min_hold and (rest := self._rest_of_min_hold()):
+        if self.options.min_hold and (rest := self._rest_of_min_hold()):
             self._ended(self.backend.shorten(self.key, self.owner, rest), "kept", rest)
         else:
             self._ended(self.backend.release(self.key, self.owner), "released")
@@ -547,7 +531,7 @@ class SingleLease(Lease):
     async def arelease(self) -> None:
         if not self._leave():
             return
-        if self.min_hold and (rest := self._rest_of_min_hold()):
+        if self.options.min_hold and (rest := self._rest_of_min_hold()):
             self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept", rest)
         else:
             self._ended(await self.backend.arelease(self.key, self.owner), "released")
@@ -571,7 +555,7 @@ class SingleLease(Lease):
 
     def _rest_of_min_hold(self) -> float:
         """Return the seconds for which the lock must stay taken although its holder is done."""
-        rest = self.taken_at + self.min_hold - now()
+        rest = self.taken_at + self.options.min_hold - now()
         return rest if rest >= 0.001 else 0.0
 
     def _ended(self, was_held: bool, outcome: Outcome, left: float = 0.0) -> None:
@@ -592,7 +576,7 @@ class SingleLease(Lease):
         self._state = State.RELEASED
         alias, seconds = self.backend.settings.alias, now() - self.taken_at
         events.SAMPLES.append((alias, "ended", seconds))
-        events.held(alias, self.template, seconds + left)
+        events.held(alias, self.options.template, seconds + left)
         if has_listeners(lock_released) or seconds > self.ttl:
             publish(lock_released, self.event(outcome))
 

@@ -31,7 +31,7 @@ from locking.exceptions import (
     LockNotSupported,
     TooManyWaiters,
 )
-from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_names, check_wait
+from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_name, check_names, check_wait
 from locking.signals import (
     LONG_WAIT,
     LockEvent,
@@ -45,7 +45,6 @@ from locking.signals import (
     publish,
 )
 from locking.utils import logs
-from locking.utils.call_site import caller_site
 from locking.utils.clock import now
 from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import current_context, is_owner_of, new_owner
@@ -341,34 +340,34 @@ class SingleLock(Lock):
     def __init__(self, name: str, backend: BaseLockBackend, options: CheckedOptions) -> None:
         super().__init__()
         self.name, self.key = name, backend.key(name)
-        self._backend, self._options = backend, options
+        self.backend, self.options = backend, options
         terms = options.terms_on(backend)
         self.ttl, self.renewed, self._wait, self.on_open_transaction, self._new_owner = terms
         self.transaction_on = backend.transaction_on
-        self._shares_name = self._acts_for_work = False
+        self.shares_name = self._acts_for_work = False
 
     def __repr__(self) -> str:
-        return f"<Lock {self.name!r} on {self._backend.alias!r}>"
+        return f"<Lock {self.name!r} on {self.backend.alias!r}>"
 
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
         self._new_owner = partial(new_owner, client_id)
-        self._shares_name = self._acts_for_work = True
-        if take_over and self._backend.supports_force_release:
+        self.shares_name = self._acts_for_work = True
+        if take_over and self.backend.supports_force_release:
             self._end_hold_of(client_id)
 
     def _end_hold_of(self, client_id: str) -> None:
         """End this client's hold, unless it is the caller's own, who may re-enter."""
-        if held_by(current_context(), self._backend.alias, self.key) is not None:
+        if held_by(current_context(), self.backend.alias, self.key) is not None:
             return
-        holder = self._backend.holder(self.key)
+        holder = self.backend.holder(self.key)
         if holder is not None and is_owner_of(client_id, holder.owner):
             self._take_from(holder.owner)
 
     def _take_from(self, owner: str) -> bool:
         """End the hold of `owner` and of no newer holder; False when it does not hold the lock any more."""
-        broken = self._backend.force_release(self.key, owner)
+        broken = self.backend.force_release(self.key, owner)
         if broken:
-            alias = self._backend.settings.alias
+            alias = self.backend.settings.alias
             event = LockEvent(
                 outcome="force_released", name=self.name, key=self.key, backend=alias, owner=owner
             )
@@ -382,13 +381,13 @@ class SingleLock(Lock):
         have taken the lock anew, that ends with its ttl.
         """
         self._new_owner = lambda: owner
-        self._shares_name, self._acts_for_work = True, False
+        self.shares_name, self._acts_for_work = True, False
 
     def locked(self) -> bool:
-        return self._backend.holder(self.key) is not None
+        return self.backend.holder(self.key) is not None
 
     async def alocked(self) -> bool:
-        return await self._backend.aholder(self.key) is not None
+        return await self.backend.aholder(self.key) is not None
 
     def _take(self, wait: float | None, context: object) -> Lease:
         """Re-enter, or enqueue and wait for our turn."""
@@ -397,7 +396,7 @@ class SingleLock(Lock):
         if self.on_open_transaction != "ignore":
             before_acquiring(self.on_open_transaction, self.name)
         begun, owner = now(), self._registered_owner()
-        waiter = self._backend.waiter(self.key, owner, self.ttl, fenced=self._options.fenced)
+        waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
         outcome: Outcome | None = None
         try:
             outcome = waiter.try_acquire(queue=wait != 0)
@@ -418,7 +417,7 @@ class SingleLock(Lock):
         if self.on_open_transaction != "ignore":
             await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
         begun, owner = now(), self._registered_owner()
-        waiter = self._backend.async_waiter(self.key, owner, self.ttl, fenced=self._options.fenced)
+        waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
         outcome: Outcome | None = None
         try:
             outcome = await waiter.try_acquire(queue=wait != 0)
@@ -434,8 +433,8 @@ class SingleLock(Lock):
 
     def _registered_owner(self) -> str:
         """Return a new owner; should this process be killed, others know that what it holds is this one's."""
-        if self._backend.alias not in registration.aliases:
-            registration.enter(self._backend.settings.alias, self._backend.alias)
+        if self.backend.alias not in registration.aliases:
+            registration.enter(self.backend.settings.alias, self.backend.alias)
         owner = self._new_owner()
         if self._acts_for_work:
             registration.act(owner)
@@ -465,35 +464,9 @@ class SingleLock(Lock):
                 await asyncio.shield(watch.aend())
         return outcome
 
-    def begin_wait(self, busy: Busy, context: object, begun: float) -> waits.WaitWatch:
-        """Count the wait and tell observers, who hear of it until `end_wait`.
-
-        Raises:
-            TooManyWaiters: the process has enough of them.
-        """
-        settings = self._backend.settings
-        if not waits.waiters.enter(settings.alias, settings.max_waiters):
-            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
-            raise self._not_acquired(busy, begun, TooManyWaiters, reason)
-        try:
-            notify_waiting(self.name, self._options.template, self._backend.alias, 1)
-            watcher.enter()
-            site = self._options.site or caller_site()
-            wait = partial(waits.Wait, self._backend, self.key, self.name, context, begun, site)
-            return waits.watch(wait)
-        except BaseException:
-            self.end_wait()
-            raise
-
-    def end_wait(self) -> None:
-        """Count the wait no more."""
-        watcher.leave()
-        waits.waiters.leave(self._backend.settings.alias)
-        notify_waiting(self.name, self._options.template, self._backend.alias, -1)
-
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
-        hold = held_by(context, self._backend.alias, self.key)
+        hold = held_by(context, self.backend.alias, self.key)
         if hold is None:
             return None
         return self._enter_again(hold)
@@ -517,14 +490,15 @@ class SingleLock(Lock):
         if left <= 0:
             if busy.outage is not None:
                 raise busy.outage
-            raise self._not_acquired(busy, begun)
+            raise self.not_acquired(busy, begun)
         lease_end = LONGEST_SLEEP if busy.retry_after is None else busy.retry_after
         return min(left, lease_end, LONGEST_SLEEP)
 
-    def _not_acquired(
+    def not_acquired(
         self, busy: Busy, begun: float, error: type[LockNotAcquired] = LockNotAcquired, reason: str = ""
     ) -> LockNotAcquired:
-        alias = self._backend.settings.alias
+        """Return the error of a wait since `begun` that ends with this refusal."""
+        alias = self.backend.settings.alias
         return error(
             self.name,
             waited=now() - begun,
@@ -532,7 +506,7 @@ class SingleLock(Lock):
             holder=busy.holder,
             retry_after=busy.retry_after,
             reason=reason,
-            estimate=events.usual_hold(alias, self._options.template),
+            estimate=events.usual_hold(alias, self.options.template),
         )
 
     def _may_undo(self, first: Outcome | None) -> bool:
@@ -541,7 +515,7 @@ class SingleLock(Lock):
         Args:
             first: the first answer. Busy says that a given owner held nothing when the attempt began.
         """
-        owner_is_given = self._shares_name and not self._acts_for_work
+        owner_is_given = self.shares_name and not self._acts_for_work
         return not owner_is_given or (isinstance(first, Busy) and first.outage is None)
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
@@ -553,15 +527,15 @@ class SingleLock(Lock):
             registration.act_no_more(owner)
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
-            release_retrier.schedule(self._backend, self.key, owner, self.ttl)
+            release_retrier.schedule(self.backend, self.key, owner, self.ttl)
         if isinstance(error, BackendUnavailable):
-            logs.unavailable(logger, self._backend.settings.alias, error)
+            logs.unavailable(logger, self.backend.settings.alias, error)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
             waited = now() - begun
-            events.SAMPLES.append((self._backend.settings.alias, "refused", waited))
+            events.SAMPLES.append((self.backend.settings.alias, "refused", waited))
             deadlock = isinstance(error, LockDeadlock)
             if deadlock:
-                events.SAMPLES.append((self._backend.settings.alias, "deadlock", waited))
+                events.SAMPLES.append((self.backend.settings.alias, "deadlock", waited))
             signal = lock_deadlocked if deadlock else lock_refused
             notify(signal, lambda: self._refusal(error, owner, waited))
 
@@ -576,7 +550,7 @@ class SingleLock(Lock):
             unsettled = waiter.unsettled
         finally:
             if unsettled:
-                release_retrier.schedule(self._backend, self.key, waiter.owner or owner, self.ttl)
+                release_retrier.schedule(self.backend, self.key, waiter.owner or owner, self.ttl)
 
     def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
         contended = isinstance(error, LockNotAcquired)
@@ -585,33 +559,17 @@ class SingleLock(Lock):
             outcome="deadlock" if deadlock else "contended" if contended else "unavailable",
             name=self.name,
             key=self.key,
-            backend=self._backend.alias,
+            backend=self.backend.alias,
             owner=owner,
             waited=waited,
             holder=getattr(error, "holder", None),
-            template=self._options.template,
+            template=self.options.template,
             reason=getattr(error, "reason", None) if deadlock else None,
         )
 
     def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
-        options = self._options
-        lease = SingleLease(
-            self.name,
-            self.key,
-            owner,
-            self._backend,
-            context,
-            token=grant.token,
-            ttl=self.ttl,
-            since=grant.since,
-            renewed=self.renewed,
-            min_hold=options.min_hold,
-            on_lost=options.on_lost,
-            shared_name=self._shares_name,
-            template=options.template,
-            site=options.site or caller_site(),
-        )
-        alias, waited = self._backend.settings.alias, now() - begun
+        lease = SingleLease(self, owner, grant, context)
+        alias, waited = self.backend.settings.alias, now() - begun
         events.acquired(alias, waited)
         if logs.TROUBLES:
             logs.available(logger, alias)
@@ -626,7 +584,7 @@ class SingleLock(Lock):
 
 
 class Waiting:
-    """A wait that counts for as long as the block runs.
+    """A wait that counts, and of which observers hear, for as long as the block runs.
 
     A signal handler may raise anywhere but between `__enter__` and the block. A generator would cost more.
     """
@@ -637,10 +595,24 @@ class Waiting:
         self._lock, self._begin = lock, (busy, context, begun)
 
     def __enter__(self) -> waits.WaitWatch:
-        return self._lock.begin_wait(*self._begin)
+        lock, (busy, context, begun) = self._lock, self._begin
+        settings = lock.backend.settings
+        if not waits.waiters.enter(settings.alias, settings.max_waiters):
+            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
+            raise lock.not_acquired(busy, begun, TooManyWaiters, reason)
+        try:
+            notify_waiting(lock.name, lock.options.template, lock.backend.alias, 1)
+            watcher.enter()
+            return waits.watch(lock, context, begun)
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        self._lock.end_wait()
+        lock = self._lock
+        watcher.leave()
+        waits.waiters.leave(lock.backend.settings.alias)
+        notify_waiting(lock.name, lock.options.template, lock.backend.alias, -1)
 
 
 def _release_again(lease: SingleLease) -> None:
@@ -721,12 +693,16 @@ def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:
         >>> def refill(sku):
         ...     assert_locked(f"sku:{sku}")
     """
-    engine = locks[backend]
     for name in check_names(names):
-        lease = held_by(current_context(), engine.alias, engine.key(name))
+        lease = _held(name, backend)
         if lease is None:
             raise LockNotOwned(f"this code needs the lock {name!r}, which this thread or task doesn't hold")
         lease.ensure_held()
+
+
+def _held(name: str, backend: str) -> SingleLease | None:
+    engine = locks[backend]
+    return held_by(current_context(), engine.alias, engine.key(name))
 
 
 def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> Lease:
@@ -744,12 +720,7 @@ def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> L
         ... def pay(order_id):
         ...     current_lease().extend(60)
     """
-    context = current_context()
-    if name is not None:
-        engine = locks[backend]
-        lease = held_by(context, engine.alias, engine.key(check_names((name,))[0]))
-    else:
-        lease = latest_of(context)
+    lease = latest_of(current_context()) if name is None else _held(check_name(name), backend)
     if lease is None:
         which = "no lock" if name is None else f"not the lock {name!r}"
         raise LockNotOwned(

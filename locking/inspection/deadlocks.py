@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final
@@ -29,6 +29,7 @@ from typing import Any, Final
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
 from locking.core import waits
 from locking.core.handler import InvalidLockBackend, locks
+from locking.core.lock import SingleLock
 from locking.core.waits import PUBLISH_AFTER, WAITS, Wait
 from locking.exceptions import BlockedWaiter, LockDeadlock, LockError
 from locking.inspection.heartbeat import process_facts, reporter
@@ -196,8 +197,8 @@ def _engine(alias: str) -> BaseLockBackend:
 class Watch(waits.WaitWatch):
     """Registers one wait, looks for a circle when it is time, and withdraws what was published."""
 
-    def __init__(self, make: Callable[[], Wait]) -> None:
-        self._wait = wait = make()
+    def __init__(self, lock: SingleLock, context: object, begun: float) -> None:
+        self._wait = wait = Wait(lock, context, begun)
         # Without the records of other processes no holder can be followed.
         self.active = wait.blocks and publishes(_engine(wait.alias))
         self._looks = 0
@@ -206,7 +207,7 @@ class Watch(waits.WaitWatch):
         if not reporter.running:
             reporter.start()
         if self.active:
-            reporter.publish_by(wait.begun + PUBLISH_AFTER)
+            reporter.publish_by(begun + PUBLISH_AFTER)
 
     def wait(self, place: Waiter, busy: Busy, longest: float) -> Outcome:
         """Sleep until the next look or for `longest` seconds; look first, if it is time.

@@ -311,17 +311,13 @@ def _decorate(options: Options, function: Callable[..., Any]) -> Callable[..., A
     call = LockedCall(function, options)
     wrapper: Any = call.asynchronous() if iscoroutinefunction(function) else call.synchronous()
     update_wrapper(wrapper, function)
-    _take_out_of_atomic_requests(wrapper, options.using)
+    # ATOMIC_REQUESTS would commit after the release. The set is new: the wrapped function keeps its own.
+    aliases = {options.using} if isinstance(options.using, str) else options.using
+    wrapper._non_atomic_requests = {*getattr(wrapper, "_non_atomic_requests", ()), *aliases}
     wrapper.lock_options = options
     if not isinstance(function, partial):  # method_decorator decorates anew at every request
         DECORATED.add(wrapper)
     return cast(Callable[..., Any], wrapper)
-
-
-def _take_out_of_atomic_requests(wrapper: Any, using: DatabaseAliases) -> None:
-    """ATOMIC_REQUESTS would commit after the release. The set is new: the wrapped function keeps its own."""
-    aliases = {using} if isinstance(using, str) else using
-    wrapper._non_atomic_requests = {*getattr(wrapper, "_non_atomic_requests", ()), *aliases}
 
 
 def _refuse_undecoratable(function: Any) -> None:
@@ -408,7 +404,9 @@ class LockedCall:
                 return self._on_conflict(error, args, kwargs)
             if callable(self.options.keys):
                 _refuse_others(names, self.build_names(args, kwargs))
-            return self._finished(self.function(*args, **kwargs))
+            result = self.function(*args, **kwargs)
+            _refuse_unfinished(self.function, result)
+            return self._stored_or_refused(result)
 
     def _run_again(self, names: Sequence[str], args: Args, kwargs: Kwargs, progress: _Progress) -> Any:
         """Hold the lock, and so the token, around as many transactions as it takes until one commits."""
@@ -477,14 +475,14 @@ class LockedCall:
             _celery().act_for(task, lock)
         return lock
 
-    def _finished(self, result: Any) -> Any:
-        """Refuse a result whose work isn't done yet."""
-        _refuse_unfinished(self.function, result)
-        return self._stored_or_refused(result)
-
     def _stored_or_refused(self, result: Any) -> Any:
-        """Let a view's own refusal out of the transaction that it has had rolled back."""
-        if self._atomic and _is_refusal(result) and (_was_raised(result) or self._is_rolled_back()):
+        """Let a view's own refusal out of the transaction that it has had rolled back.
+
+        What was written before an exception that Django REST framework answers must go too: it rolls back
+        under ATOMIC_REQUESTS only, and the view was taken out of that.
+        """
+        refusal = isinstance(result, HttpResponseBase) and result.status_code >= 400
+        if self._atomic and refusal and (getattr(result, "exception", False) or self._is_rolled_back()):
             raise _Refusal(result)
         return result
 
@@ -608,18 +606,6 @@ class _Refusal(Exception):
         self.response = response
 
 
-def _is_refusal(result: object) -> bool:
-    return isinstance(result, HttpResponseBase) and result.status_code >= 400
-
-
-def _was_raised(response: HttpResponseBase) -> bool:
-    """Whether it is Django REST framework's answer to an exception in the view: what it wrote must go too.
-
-    The framework itself rolls back under ATOMIC_REQUESTS only, and the view was taken out of that.
-    """
-    return bool(getattr(response, "exception", False))
-
-
 def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
     """A generator, a coroutine or a streaming response does its work after the lock was released."""
     streams = isinstance(result, HttpResponseBase) and result.streaming
@@ -627,17 +613,13 @@ def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
         streams or inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result)
     ):
         return
-    _close(result)
+    if not inspect.isasyncgen(result) and hasattr(result, "close"):
+        result.close()
     raise LockTransactionError(
         f"{dotted_path(function)} returned a {type(result).__name__}, whose work is done after the lock was"
         " released; finish the work inside (return a list, an HttpResponse, an awaited result), or lock where"
         " it is consumed"
     )
-
-
-def _close(result: Any) -> None:
-    if not inspect.isasyncgen(result) and hasattr(result, "close"):
-        result.close()
 
 
 # who is calling

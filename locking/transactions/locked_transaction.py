@@ -200,7 +200,10 @@ def transaction_under(
     committed = [] if committed is None else committed
     if outer := enclosing_locked_transaction(names, aliases, scope):
         if fenced and not outer.fenced:
-            raise LockTransactionError(_why_unfenced(names))
+            raise LockTransactionError(
+                f"fenced=True for {shown(names)} inside a locked transaction without it: what that one has"
+                " read already is not behind the fence; write fenced=True on the outermost one"
+            )
         with transaction_without_lock(aliases):
             yield outer.lease
         return
@@ -321,13 +324,6 @@ def _begin_fenced(aliases: Sequence[str], section: LockedTransaction) -> ExitSta
                 raise
         time.sleep(jittered(attempt))
     return _begin(aliases, section)
-
-
-def _why_unfenced(names: Sequence[str]) -> str:
-    return (
-        f"fenced=True for {shown(names)} inside a locked transaction without it: what that one has read"
-        " already is not behind the fence; write fenced=True on the outermost one"
-    )
 
 
 @contextmanager
