@@ -14,9 +14,9 @@ import sys
 import threading
 from types import FrameType
 
-from locking.core.dead_processes import watcher
 from locking.core.lease import SingleLease, live_leases
 from locking.core.liveness import registration
+from locking.core.waits import waiters
 from locking.exceptions import BackendUnavailable
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def release_what_is_left() -> None:
         if alias not in silent and _is_finished(lease.context()) and not _try_release(lease):
             silent.add(alias)
     left = [lease.owner for lease in _leases() if lease.renewed]
-    registration.leave(left, waiting=watcher.waits)
+    registration.leave(left, waiting=waiters.total > 0)
 
 
 def _leases() -> list[SingleLease]:

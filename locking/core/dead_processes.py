@@ -26,16 +26,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Held
 from locking.core.handler import locks
-from locking.core.liveness import (
-    DeadProcess,
-    Record,
-    Session,
-    peers,
-    read,
-    registration,
-    seize,
-    server_of,
-)
+from locking.core.liveness import DeadProcess, Record, Session, peers, read, registration, seize, server_of
+from locking.core.waits import waiters
 from locking.exceptions import LockError
 from locking.signals import LockEvent, lock_orphaned, notify
 from locking.utils.background import Worker, after_fork
@@ -82,12 +74,8 @@ def has_no_session(record: Record) -> bool:
     """
     if record.unwatched:
         return False
-    by_server = sorted(record.sessions, key=_where)
-    return all(_none_on(*where, list(told)) for where, told in groupby(by_server, key=_where))
-
-
-def _where(session: Session) -> tuple[str, str]:
-    return session.alias, session.server
+    by_server = groupby(sorted(record.sessions), key=lambda session: (session.alias, session.server))
+    return all(_none_on(*where, list(told)) for where, told in by_server)
 
 
 def _none_on(alias: str, server: str, told: list[Session]) -> bool:
@@ -293,32 +281,16 @@ class Watcher:
     def reset(self) -> None:
         """Start from nothing: a forked child has none of its parent's waiters."""
         self._mutex = threading.Lock()
-        self._waiters = 0
         self._asked = False
         self._folder: Path | None = None
         self._watch: Watch | None = None
         self._cleanups: list[Cleanup] = []
 
-    @property
-    def waits(self) -> bool:
-        """Whether a thread or task of this process waits for a lock."""
-        return self._waiters > 0
-
-    def enter(self) -> None:
-        """Look out for dead processes, at least once, until each `enter` has had its `leave`."""
-        self.look(1)
-
-    def leave(self) -> None:
-        """Note that a wait is over."""
+    def look(self) -> None:
+        """Have the thread look in the background, once and for as long as somebody waits."""
         with self._mutex:
-            self._waiters = max(0, self._waiters - 1)
-
-    def look(self, waiters: int = 0) -> None:
-        """Have the thread look once, in the background."""
-        with self._mutex:
-            self._waiters += waiters
             self._asked = True
-            first = self._waiters <= 1
+        first = waiters.total <= 1
         if self.enabled and registration.folder is not None and (first or not self._worker.running):
             self._worker.wake()
 
@@ -346,7 +318,7 @@ class Watcher:
         if not self._cleanups:
             connections.close_all()  # this thread's, which has no request whose end would do so
         due = min((cleanup.due - now() for cleanup in self._cleanups), default=TICK)
-        watch.wait(min(TICK, due) if self._waiters or self._cleanups else 0.0)
+        watch.wait(min(TICK, due) if waiters.total or self._cleanups else 0.0)
         return True
 
     def _close(self) -> None:
@@ -361,7 +333,7 @@ class Watcher:
         """Whether somebody waits, or has asked for a look since the last one."""
         with self._mutex:
             asked, self._asked = self._asked, False
-            return self.enabled and (asked or self._waiters > 0)
+        return self.enabled and (asked or waiters.total > 0)
 
 
 def _is_done(cleanup: Cleanup) -> bool:

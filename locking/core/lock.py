@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import Final, Never, Unpack
 from weakref import ref
 
@@ -278,17 +277,13 @@ class Lock(ABC):
     def __enter__(self) -> Lease:
         return self.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._forget().give_back(error)
 
     async def __aenter__(self) -> Lease:
         return await self.aacquire()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._forget().agive_back(error)
 
 
@@ -314,9 +309,7 @@ class Attempt:
         self._leases.append(lease)
         return lease
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._leases.pop() is not None:
             self._lock.__exit__(kind, error, trace)
 
@@ -327,9 +320,7 @@ class Attempt:
         self._leases.append(lease)
         return lease
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._leases.pop() is not None:
             await self._lock.__aexit__(kind, error, trace)
 
@@ -602,7 +593,7 @@ class Waiting:
             raise lock.not_acquired(busy, begun, TooManyWaiters, reason)
         try:
             notify_waiting(lock.name, lock.options.template, lock.backend.alias, 1)
-            watcher.enter()
+            watcher.look()
             return waits.watch(lock, context, begun)
         except BaseException:
             self.__exit__()
@@ -610,7 +601,6 @@ class Waiting:
 
     def __exit__(self, *_: object) -> None:
         lock = self._lock
-        watcher.leave()
         waits.waiters.leave(lock.backend.settings.alias)
         notify_waiting(lock.name, lock.options.template, lock.backend.alias, -1)
 

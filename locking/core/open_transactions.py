@@ -23,22 +23,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from locking.core.lease import Lease
 from locking.core.pending_release import release_retrier, report_unreleased
 from locking.exceptions import BackendError, LockError, LockTransactionError
-from locking.keys.names import OnOpenTransaction, check_on_open_transaction
+from locking.keys.names import OnOpenTransaction
 
 logger = logging.getLogger(__name__)
 
 WATCHED: Final = ("commit", "set_autocommit", "savepoint_commit", "savepoint_rollback", "close")
 WATCH: Final = "_locking_watch"
-
-
-def check_together(policy: object, *, fenced: bool = False, retries: int = 0) -> None:
-    """Raise ValueError for what isn't a policy, or can't be used inside an open transaction."""
-    if check_on_open_transaction(policy) != "refuse" and (fenced or retries):
-        option, needs = ("fenced", "come first in") if fenced else ("retries", "restart")
-        raise ValueError(
-            f"on_open_transaction={policy!r} can't be combined with {option}, which has to {needs} the"
-            " transaction, and it is open already; put the lock outside it"
-        )
 
 
 def before_acquiring(policy: OnOpenTransaction, name: str) -> None:

@@ -48,7 +48,7 @@ class PendingRelease:
     key: str
     owner: str
     until: float
-    answered_at: float | None = None
+    answered: bool = False
     next_try: float = 0.0
 
 
@@ -127,18 +127,10 @@ class ReleaseRetrier:
             if queue.due() > now():
                 return queue.due()
             release = queue.releases[0]
-        result = _try_attempt(release)
+        result = attempt_release(release)
         with self._mutex:
             queue.record(release, result)
         return now()
-
-
-def _try_attempt(release: PendingRelease) -> AttemptResult:
-    try:
-        return attempt_release(release)
-    except Exception:  # the thread must outlive every surprise: the next release is another one
-        logger.exception("the pending release of %r failed and is retried", release.key)
-        return AttemptResult.UNAVAILABLE
 
 
 def attempt_release(release: PendingRelease) -> AttemptResult:
@@ -151,10 +143,12 @@ def attempt_release(release: PendingRelease) -> AttemptResult:
         release.backend.release(release.key, release.owner)
     except LockError:
         return AttemptResult.UNAVAILABLE
-    if release.answered_at is not None:
+    except Exception:  # the thread must outlive every surprise: the next release is another one
+        logger.exception("the pending release of %r failed and is retried", release.key)
+        return AttemptResult.UNAVAILABLE
+    if release.answered:
         return AttemptResult.DONE
-    release.answered_at = now()
-    release.next_try = release.answered_at + CONFIRM_PAUSE
+    release.answered, release.next_try = True, now() + CONFIRM_PAUSE
     return AttemptResult.REPEAT
 
 

@@ -146,6 +146,7 @@ class Waiters:
         """Start from nothing: a forked child has none of its parent's waiters."""
         self._mutex = threading.Lock()
         self._waiting: Counter[str] = Counter()
+        self.total = 0
 
     def enter(self, alias: str, most: int | None) -> bool:
         """Count one more, unless there are `most` already; True when it was counted."""
@@ -153,12 +154,14 @@ class Waiters:
             if most is not None and self._waiting[alias] >= most:
                 return False
             self._waiting[alias] += 1
+            self.total += 1
             return True
 
     def leave(self, alias: str) -> None:
         """Count one less."""
         with self._mutex:
             self._waiting[alias] -= 1
+            self.total -= 1
 
 
 waiters: Final = Waiters()

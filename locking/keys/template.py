@@ -48,7 +48,9 @@ KeySource = str | Callable[..., "str | Sequence[str]"]
 KeysSource = Sequence[str] | Callable[..., Iterable[str]]
 EmptyKeys = Literal["refuse", "skip"]
 """What a callable that returns no name means: an error, or that the call needs no lock."""
-KeyBuilder = Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[str, ...]]
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+KeyBuilder = Callable[[Args, Kwargs], tuple[str, ...]]
 
 KEEPS_APART: Final = re.compile(r"[\s:{}]")
 SPARE_MARK: Final = re.compile(r"[^%0-9A-Za-z]")
@@ -533,18 +535,13 @@ def _sources(key: object, keys: Sequence[str] | None) -> Sequence[Any]:
 
 
 def _render_all(
-    signature: inspect.Signature,
-    templates: tuple[Template, ...],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    signature: inspect.Signature, templates: tuple[Template, ...], args: Args, kwargs: Kwargs
 ) -> tuple[str, ...]:
     arguments = _arguments(signature, args, kwargs)
     return tuple(template.render(arguments) for template in templates)
 
 
-def _arguments(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, object]:
+def _arguments(signature: inspect.Signature, args: Args, kwargs: Kwargs) -> dict[str, object]:
     """The call's arguments by name, those in `**kwargs` included. A wrong call is a TypeError, as ever."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -556,17 +553,13 @@ def _arguments(
     return arguments
 
 
-def _call_key(
-    key: Callable[..., object], empty: EmptyKeys, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _call_key(key: Callable[..., object], empty: EmptyKeys, args: Args, kwargs: Kwargs) -> tuple[str, ...]:
     result = key(*args, **kwargs)
     names = result if isinstance(result, list | tuple) else (result,)
     return _own_names(names, key, empty, "return a str, or a list of them")
 
 
-def _call_keys(
-    keys: Callable[..., object], empty: EmptyKeys, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _call_keys(keys: Callable[..., object], empty: EmptyKeys, args: Args, kwargs: Kwargs) -> tuple[str, ...]:
     result = keys(*args, **kwargs)
     if isinstance(result, str) or not isinstance(result, Iterable):
         raise LockKeyError(
@@ -606,16 +599,12 @@ def _own_name(name: object, key: Callable[..., object]) -> str:
     return shorten(name)
 
 
-def _default_key(
-    signature: inspect.Signature, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _default_key(signature: inspect.Signature, path: str, args: Args, kwargs: Kwargs) -> tuple[str, ...]:
     pairs = _named_values(signature, args, kwargs)
     return (shorten(":".join([path, *(_default_pair(path, name, value) for name, value in pairs)])),)
 
 
-def _named_values(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[tuple[str, object]]:
+def _named_values(signature: inspect.Signature, args: Args, kwargs: Kwargs) -> list[tuple[str, object]]:
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     pairs: list[tuple[str, object]] = []

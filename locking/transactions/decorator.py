@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -26,11 +26,7 @@ from django.http import HttpRequest, HttpResponseBase
 from locking.core.handler import locks
 from locking.core.kinds import lock_of
 from locking.core.lock import Lock
-from locking.core.open_transactions import (
-    check_together,
-    connections_in_transaction,
-    refuse_open_transactions,
-)
+from locking.core.open_transactions import connections_in_transaction, refuse_open_transactions
 from locking.core.options import CheckedOptions, Kind, LockOptions
 from locking.exceptions import (
     BackendUnavailable,
@@ -40,11 +36,13 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
-from locking.keys.names import UNSET, OnOpenTransaction, Unset
+from locking.keys.names import UNSET, Unset
 from locking.keys.template import (
+    Args,
     EmptyKeys,
     KeySource,
     KeysSource,
+    Kwargs,
     dotted_path,
     is_request,
     key_builder,
@@ -55,7 +53,6 @@ from locking.transactions.locked_transaction import (
     database_aliases,
     enclosing_locked_transaction,
     holding,
-    open_transaction_policy,
     silent_rollback,
     transaction_under,
     transaction_without_lock,
@@ -70,8 +67,6 @@ from locking.utils.hints import refuse_unknown
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Args = tuple[Any, ...]
-Kwargs = Mapping[str, Any]
 Conflict = LockNotAcquired | BackendUnavailable
 NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
 ConflictPolicy = NeverSkips | Literal["skip"]
@@ -222,7 +217,7 @@ class Options(CheckedOptions):
                 "release=False keeps the lock locked until its ttl ends: give a ttl, for example ttl=3"
             )
         if not isinstance(self.on_open_transaction, Unset):
-            check_together(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
+            self.open_transaction_policy()
         if self.on_open_transaction == "hold" and self.atomic is False:
             raise ValueError("on_open_transaction='hold' cannot be combined with atomic=False")
         if callable(self.keys) and (self.min_hold or not self.release):
@@ -249,12 +244,6 @@ class Options(CheckedOptions):
     def scope(self) -> str:
         """Which locks a name is one of: locks of another alias or kind have nothing to do with it."""
         return self.backend if self.kind == "lock" else f"{self.backend}/{self.kind}"
-
-    def open_transaction_policy(self) -> OnOpenTransaction:
-        """What to do inside an open transaction: the decorator's own word, or else the alias's."""
-        return open_transaction_policy(
-            self.on_open_transaction, self.backend, fenced=self.fenced, retries=self.retries
-        )
 
     def policy(self) -> ConflictPolicy:
         """What to do on a conflict: the decorator's own word, or else the alias's."""

@@ -11,19 +11,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Unpack
 
 from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, atomic, on_commit
 
-from locking.core.handler import locks
 from locking.core.kinds import lock_of
 from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import (
-    check_together,
     connections_in_transaction,
     let_go,
     refuse_open_transactions,
@@ -33,7 +30,7 @@ from locking.core.open_transactions import (
 )
 from locking.core.options import LockOptions, options_of
 from locking.exceptions import LockLost, LockTransactionError
-from locking.keys.names import OnOpenTransaction, Unset, check_names
+from locking.keys.names import OnOpenTransaction, check_names
 from locking.transactions import fence
 from locking.transactions.commit_probe import CommitMarker, resolve
 from locking.utils.backoff import jittered
@@ -84,7 +81,7 @@ def locked_transaction(
     """
     given, checked = options_of("locked_transaction", options), check_names(names)
     aliases = database_aliases(using)
-    policy = open_transaction_policy(given.on_open_transaction, given.backend, fenced=given.fenced)
+    policy = given.open_transaction_policy()
     given.on_open_transaction = "ignore"  # looked at below, also for a lock that is held already
     lock = lock_of(checked, given)
     with transaction_under(
@@ -148,9 +145,7 @@ class LockedAtomic(Atomic):
         if not inside_test_case(connections[self.alias]):
             self.marker = marker
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         hooks = list(connections[self.alias].run_on_commit)
         try:
             super().__exit__(kind, error, trace)
@@ -230,22 +225,6 @@ def transaction_under(
             yield lease
             _refuse_silent_rollbacks(aliases)
             lease.confirm()
-
-
-def open_transaction_policy(
-    chosen: OnOpenTransaction | Unset, backend: str, *, fenced: bool = False, retries: int = 0
-) -> OnOpenTransaction:
-    """Return what to do inside an open transaction: the caller's word, or else the alias's.
-
-    A fence and retries need a transaction of their own: with them the alias's word counts as `refuse`.
-
-    Raises:
-        ValueError: the caller's word isn't one, or can't go together with `fenced` or `retries`.
-    """
-    if not isinstance(chosen, Unset):
-        check_together(chosen, fenced=fenced, retries=retries)
-        return chosen
-    return "refuse" if fenced or retries else locks[backend].settings.on_open_transaction
 
 
 @contextmanager
