@@ -14,9 +14,9 @@ import sys
 import threading
 from types import FrameType
 
-from locking.core.dead_processes import watcher
-from locking.core.lease import HOLDS, SingleLease
+from locking.core.lease import SingleLease, live_leases
 from locking.core.liveness import registration
+from locking.core.waits import waiters
 from locking.exceptions import BackendUnavailable
 
 logger = logging.getLogger(__name__)
@@ -56,12 +56,11 @@ def release_what_is_left() -> None:
         if alias not in silent and _is_finished(lease.context()) and not _try_release(lease):
             silent.add(alias)
     left = [lease.owner for lease in _leases() if lease.renewed]
-    registration.leave(left, waiting=watcher.waits)
+    registration.leave(left, waiting=waiters.total > 0)
 
 
 def _leases() -> list[SingleLease]:
-    leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
-    return [lease for lease in leases if lease.open and not lease.unreleased]
+    return [lease for lease in live_leases() if lease.open and not lease.unreleased]
 
 
 def _is_finished(context: object) -> bool:

@@ -26,16 +26,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Held
 from locking.core.handler import locks
-from locking.core.liveness import (
-    DeadProcess,
-    Record,
-    Session,
-    peers,
-    read,
-    registration,
-    seize,
-    server_of,
-)
+from locking.core.liveness import DeadProcess, Record, Session, peers, read, registration, seize, server_of
+from locking.core.waits import waiters
 from locking.exceptions import LockError
 from locking.signals import LockEvent, lock_orphaned, notify
 from locking.utils.background import Worker, after_fork
@@ -82,12 +74,8 @@ def has_no_session(record: Record) -> bool:
     """
     if record.unwatched:
         return False
-    by_server = sorted(record.sessions, key=_where)
-    return all(_none_on(*where, list(told)) for where, told in groupby(by_server, key=_where))
-
-
-def _where(session: Session) -> tuple[str, str]:
-    return session.alias, session.server
+    by_server = groupby(sorted(record.sessions), key=lambda session: (session.alias, session.server))
+    return all(_none_on(*where, list(told)) for where, told in by_server)
 
 
 def _none_on(alias: str, server: str, told: list[Session]) -> bool:
@@ -159,16 +147,14 @@ class Cleanup:
 
     def _release(self, backend: BaseLockBackend, hold: Held) -> bool:
         """Release one hold, unless its process's work may still be running; True when it is settled."""
-        if not is_fenced(hold.owner) and not self._may_release():
-            return False
+        if not is_fenced(hold.owner):
+            # Once the databases show nothing of a dead process, that stays so.
+            self._guard_passed = self._guard_passed or has_no_session(self.dead.record)
+            if not self._guard_passed:
+                return False
         if backend.of_kind(hold.kind).force_release(hold.key, hold.owner):
             _report(backend, hold, self.dead.record)
         return True
-
-    def _may_release(self) -> bool:
-        """Ask the databases; once they show nothing of a dead process, that stays so."""
-        self._guard_passed = self._guard_passed or has_no_session(self.dead.record)
-        return self._guard_passed
 
 
 def _stays(record: Record, hold: Held) -> bool:
@@ -178,16 +164,14 @@ def _stays(record: Record, hold: Held) -> bool:
 
 def _report(backend: BaseLockBackend, hold: Held, record: Record) -> None:
     """Report to the signal's receivers, the log, the metrics and the audit."""
-    name = hold.key.removeprefix(backend.settings.key_prefix)
-    holder = f"{record.name}:{record.pid}"
     event = LockEvent(
         outcome="orphaned",
-        name=name,
+        name=hold.key.removeprefix(backend.settings.key_prefix),
         key=hold.key,
         backend=backend.alias,
         owner=hold.owner,
         token=hold.token,
-        holder=holder,
+        holder=f"{record.name}:{record.pid}",
     )
     notify(lock_orphaned, lambda: event)
     _audit(event, hold.kind)
@@ -198,18 +182,9 @@ def _audit(event: LockEvent, kind: str) -> None:
     if not apps.is_installed("locking"):
         return
     model: Any = apps.get_model("locking", "LockEvent")
-    row = model(
-        action=model.Action.DEAD_PROCESS,
-        actor="process liveness",
-        reason=f"the process {event.holder} has ended",
-        backend=event.backend,
-        name=event.name,
-        key=event.key,
-        kind=kind,
-        owner=event.owner,
-        holder=event.holder,
-        token=event.token,
-    )
+    same = {name: getattr(event, name) for name in ("backend", "name", "key", "owner", "holder", "token")}
+    reason = f"the process {event.holder} has ended"
+    row = model(action=model.Action.DEAD_PROCESS, actor="process liveness", reason=reason, kind=kind, **same)
     alias = router.db_for_write(model)
     try:
         row.save(using=alias)
@@ -306,45 +281,28 @@ class Watcher:
     def reset(self) -> None:
         """Start from nothing: a forked child has none of its parent's waiters."""
         self._mutex = threading.Lock()
-        self._waiters = 0
         self._asked = False
         self._folder: Path | None = None
         self._watch: Watch | None = None
         self._cleanups: list[Cleanup] = []
 
-    @property
-    def waits(self) -> bool:
-        """Whether a thread or task of this process waits for a lock."""
-        return self._waiters > 0
-
-    def enter(self) -> None:
-        """Look out for dead processes, at least once, until each `enter` has had its `leave`."""
-        self.look(1)
-
-    def leave(self) -> None:
-        """Note that a wait is over."""
+    def look(self) -> None:
+        """Have the thread look in the background, once and for as long as somebody waits."""
         with self._mutex:
-            self._waiters = max(0, self._waiters - 1)
-
-    def look(self, waiters: int = 0) -> None:
-        """Have the thread look once, in the background."""
-        with self._mutex:
-            self._waiters += waiters
             self._asked = True
-            first = self._waiters <= 1
+        first = waiters.total <= 1
         if self.enabled and registration.folder is not None and (first or not self._worker.running):
             self._worker.wake()
 
     def _step(self) -> float:
         """Look and release once; until nobody waits and nothing is left, that is repeated."""
+        more = False
         try:
-            if self._look():
-                return now()
-        except BaseException:
-            self._close()
-            raise
-        self._close()
-        return math.inf
+            more = self._look()
+        finally:
+            if not more:
+                self._close()
+        return now() if more else math.inf
 
     def _look(self) -> bool:
         """Return whether there may be more to do."""
@@ -360,7 +318,7 @@ class Watcher:
         if not self._cleanups:
             connections.close_all()  # this thread's, which has no request whose end would do so
         due = min((cleanup.due - now() for cleanup in self._cleanups), default=TICK)
-        watch.wait(min(TICK, due) if self._waiters or self._cleanups else 0.0)
+        watch.wait(min(TICK, due) if waiters.total or self._cleanups else 0.0)
         return True
 
     def _close(self) -> None:
@@ -375,7 +333,7 @@ class Watcher:
         """Whether somebody waits, or has asked for a look since the last one."""
         with self._mutex:
             asked, self._asked = self._asked, False
-            return self.enabled and (asked or self._waiters > 0)
+        return self.enabled and (asked or waiters.total > 0)
 
 
 def _is_done(cleanup: Cleanup) -> bool:

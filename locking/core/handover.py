@@ -12,17 +12,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from django.core import signing
 
+from locking.backends.base import Grant
 from locking.core.kinds import CLASSES
 from locking.core.lease import Lease, MultiLease, SingleLease
 from locking.core.liveness import registration
 from locking.core.lock import SingleLock, get_lock
-from locking.core.options import CheckedOptions
+from locking.core.options import CheckedOptions, Kind
 from locking.exceptions import LockKeyError, LockLost, LockNotAcquired, LockNotOwned, LockNotSupported
 from locking.keys.names import UNSET, Unset, check_ttl
+from locking.utils.clock import now
 from locking.utils.ownership import current_context
 
 SALT: Final = "locking.handover"
@@ -79,19 +81,14 @@ def _check(lease: Lease, ttl: float) -> None:
     if isinstance(lease, AdoptedLease):
         raise LockNotSupported(f"the lock {lease.name!r} was handed over once: acquire it anew to pass it on")
     for single in lease.leases:
-        _check_single(single)
-
-
-def _check_single(single: SingleLease) -> None:
-    single.ensure_held()
-    if not single.backend.supports_handover:
-        raise single.backend.unsupported(
-            f"hand a held lock over to another process: a hold ends with {single.backend.bound_to}"
-        )
-    if single.depth > 1:
-        raise LockNotOwned(
-            f"the lock {single.name!r} was entered {single.depth} times; hand it over from its outer block"
-        )
+        single.ensure_held()
+        if not single.backend.supports_handover:
+            raise single.backend.unsupported(
+                f"hand a held lock over to another process: a hold ends with {single.backend.bound_to}"
+            )
+        if single.depth > 1:
+            times = f"was entered {single.depth} times"
+            raise LockNotOwned(f"the lock {single.name!r} {times}; hand it over from its outer block")
 
 
 def _leave(lease: Lease) -> None:
@@ -135,14 +132,15 @@ def adopt(
         ...     with adopt(ticket):
         ...         ...
     """
-    parts = _parts(ticket, ttl, on_lost)
+    parts = _parts(ticket, ttl=ttl, on_lost=on_lost)
     claims, holds = list[SingleLease](), list[SingleLease]()
     with ExitStack() as undo:
         for part in parts:
             with part.claimed_once():
                 claims.extend(undo.enter_context(part.claim().acquire(wait=0)).leases)
-            hold = part.held(part.lock.continued(part.owner, part.token, current_context()))
-            holds.append(undo.enter_context(hold))
+            since = part.begin()
+            held = part.lock.backend.adopt(part.lock.key, part.owner, part.token, part.lock.ttl)
+            holds.append(undo.enter_context(part.lease(held, since)))
         undo.pop_all()
     return AdoptedLease(claims, holds)
 
@@ -160,15 +158,16 @@ async def aadopt(
         ...     async with await aadopt(ticket):
         ...         ...
     """
-    parts = _parts(ticket, ttl, on_lost)
+    parts = _parts(ticket, ttl=ttl, on_lost=on_lost)
     claims, holds = list[SingleLease](), list[SingleLease]()
     async with AsyncExitStack() as undo:
         for part in parts:
             with part.claimed_once():
                 claim = await part.claim().aacquire(wait=0)
             claims.extend((await undo.enter_async_context(claim)).leases)
-            hold = part.held(await part.lock.acontinued(part.owner, part.token, current_context()))
-            holds.append(await undo.enter_async_context(hold))
+            since = part.begin()
+            held = await part.lock.backend.aadopt(part.lock.key, part.owner, part.token, part.lock.ttl)
+            holds.append(await undo.enter_async_context(part.lease(held, since)))
         undo.pop_all()
     return AdoptedLease(claims, holds)
 
@@ -179,21 +178,18 @@ class Part:
 
     Attributes:
         lock: the lock itself, as the taker holds it.
-        backend: alias in `LOCKING`.
         owner: the identity that proves the hold.
         token: its fencing token.
     """
 
     lock: SingleLock
-    backend: str
     owner: str
     token: int
 
     def claim(self) -> SingleLock:
         """Return the lock that only one taker of the ticket gets."""
-        name = f"handed-over:{self.owner}"
-        ttl = CLAIM * self.lock.ttl
-        claim = get_lock(name, ttl=ttl, backend=self.backend, on_open_transaction="ignore")
+        name, alias = f"handed-over:{self.owner}", self.lock.backend.settings.alias
+        claim = get_lock(name, ttl=CLAIM * self.lock.ttl, backend=alias, on_open_transaction="ignore")
         assert isinstance(claim, SingleLock)
         claim.renewed = self.lock.renewed
         return claim
@@ -206,35 +202,37 @@ class Part:
         except LockNotAcquired as error:
             raise LockNotOwned(f"the ticket of the lock {self.lock.name!r} was adopted already") from error
 
-    def held(self, lease: SingleLease | None) -> SingleLease:
-        """Return the lease, if there is one."""
-        if lease is None:
+    def begin(self) -> float:
+        """Note that the hold will be this process's; return the time before it is requested."""
+        self.lock.act_as(self.owner)
+        registration.enter(self.lock.backend.settings.alias, self.lock.backend.alias)
+        return now()
+
+    def lease(self, held: bool, since: float) -> SingleLease:
+        """Return the lease of a hold that was adopted by a request sent at `since`."""
+        if not held:
             raise LockLost(
                 f"the lock {self.lock.name!r} that was handed over is held no more: its ticket was adopted"
                 " later than its ttl allows, or the lock was broken"
             )
-        return lease
+        registration.act(self.owner)
+        return self.lock._leased(self.owner, Grant(self.token, since), current_context(), since)
 
 
-def _parts(ticket: str, ttl: float | Unset | None, on_lost: Callable[[Lease], None] | None) -> list[Part]:
-    return [_part(record, ttl, on_lost) for record in _records(ticket)]
-
-
-def _part(record: dict[str, Any], ttl: float | Unset | None, on_lost: Callable[[Lease], None] | None) -> Part:
-    kind = record["kind"]
-    permits = 1 if kind == "semaphore" else None  # any number: the permit is there already
-    options = CheckedOptions(backend=record["backend"], kind=kind, permits=permits, ttl=ttl, on_lost=on_lost)
-    lock = CLASSES[options.kind](record["name"], options.engine(), options)
-    return Part(lock, record["backend"], record["owner"], record["token"])
-
-
-def _records(ticket: str) -> list[dict[str, Any]]:
+def _parts(ticket: str, **options: Any) -> list[Part]:
     try:
-        return cast("list[dict[str, Any]]", signing.loads(ticket, salt=SALT))
+        records = signing.loads(ticket, salt=SALT)
     except signing.BadSignature as error:
         raise LockKeyError(
             f"{ticket[:40]!r}… is not a ticket that hand_over() made with this SECRET_KEY"
         ) from error
+    return [_part(**record, options=options) for record in records]
+
+
+def _part(backend: str, kind: Kind, name: str, owner: str, token: int, options: dict[str, Any]) -> Part:
+    permits = 1 if kind == "semaphore" else None  # any number: the permit is there already
+    checked = CheckedOptions(backend=backend, kind=kind, permits=permits, **options)
+    return Part(CLASSES[kind](name, checked.engine(), checked), owner, token)
 
 
 class AdoptedLease(MultiLease):

@@ -90,7 +90,7 @@ class ReadLock(SingleLock):
     """The shared side; for the holder of the write lock it is a re-entry into that lock."""
 
     def _reenter(self, context: object) -> Lease | None:
-        writing = held_by(context, _sibling(self._backend.alias, "write"), self.key)
+        writing = held_by(context, _sibling(self.backend.alias, "write"), self.key)
         if writing is None:
             return super()._reenter(context)
         return self._enter_again(writing)
@@ -100,7 +100,7 @@ class WriteLock(SingleLock):
     """The exclusive side; refused to a reader, which would deadlock."""
 
     def _reenter(self, context: object) -> Lease | None:
-        reading = held_by(context, _sibling(self._backend.alias, "read"), self.key)
+        reading = held_by(context, _sibling(self.backend.alias, "read"), self.key)
         if reading is not None:
             reading.ensure_held()
             raise LockNotSupported(
@@ -118,18 +118,13 @@ class Semaphore(SingleLock):
 
     def locked(self) -> bool:
         """Return whether all permits are out at this moment; asks the backend."""
-        return self._are_all_out(self._backend.holder(self.key))
+        return self._are_all_out(self.backend.holder(self.key))
 
     async def alocked(self) -> bool:
-        """`locked` for asyncio."""
-        return self._are_all_out(await self._backend.aholder(self.key))
+        return self._are_all_out(await self.backend.aholder(self.key))
 
     def _are_all_out(self, holder: Holder | None) -> bool:
-        return holder is not None and holder.count >= (self._options.permits or 1)
-
-
-class FairLock(SingleLock):
-    """Redisson's fair lock; where an engine has none of its own, the ordinary lock, if that is fair."""
+        return holder is not None and holder.count >= (self.options.permits or 1)
 
 
 CLASSES: Final[dict[Kind, type[SingleLock]]] = {
@@ -137,7 +132,7 @@ CLASSES: Final[dict[Kind, type[SingleLock]]] = {
     "read": ReadLock,
     "write": WriteLock,
     "semaphore": Semaphore,
-    "fair": FairLock,
+    "fair": SingleLock,  # where an engine has no fair lock of its own, the ordinary one, if that is fair
 }
 
 

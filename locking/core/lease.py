@@ -7,28 +7,32 @@ the server's.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from locking.backends.base import BaseLockBackend
+from locking.backends.base import Grant
 from locking.core import events
 from locking.core.liveness import registration
-from locking.exceptions import BackendError, LockLost, LockNotOwned
+from locking.core.pending_release import release_retrier, report_unreleased
+from locking.exceptions import BackendError, LockError, LockLost, LockNotOwned
 from locking.keys.names import check_ttl
 from locking.signals import LockEvent, Outcome, has_listeners, lock_lost, lock_released, notify, publish
 from locking.utils.background import after_fork, run_once
-from locking.utils.call_site import CallSite
+from locking.utils.call_site import caller_site
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, current_sync_call, runs_in
+
+if TYPE_CHECKING:
+    from locking.core.lock import SingleLock
 
 logger = logging.getLogger(__name__)
 
@@ -77,26 +81,23 @@ def held_by(context: object, alias: str, key: str) -> SingleLease | None:
     return lease if lease.context() is context else None
 
 
+def live_leases() -> list[SingleLease]:
+    """Return the leases of this process. `valuerefs()` copies in one step; `values()` would trip over leases
+    that other threads add meanwhile.
+    """
+    return [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+
+
 def latest_of(context: object) -> SingleLease | None:
     """Return what a thread or task acquired last of all that it still holds."""
-    held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
-    mine = [lease for lease in held if lease.context() is context and not lease.unreleased]
+    mine = [lease for lease in live_leases() if lease.context() is context and not lease.unreleased]
     return max(mine, key=lambda lease: lease.taken_at, default=None)
-
-
-@dataclass(slots=True)
-class EndOfBlock:
-    """How a lease is released at the end of a block; `locking.core.lock` says it."""
-
-    release: Callable[[Lease, BaseException | None], None]
-    arelease: Callable[[Lease, BaseException | None], Awaitable[None]]
 
 
 class Lease(ABC):
     """What `acquire` returns: proof of a hold, and the way to ask for its state, prolong it and end it."""
 
     __slots__ = ()
-    _end_of_block: ClassVar[EndOfBlock]
     name: str
     key: str
     """Where the backend keeps it; of the first of several names, as `owner` is."""
@@ -170,20 +171,48 @@ class Lease(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.state is not State.RELEASED:
-            self._end_of_block.release(self, error)
+            self.give_back(error)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.state is not State.RELEASED:
-            await self._end_of_block.arelease(self, error)
+            await self.agive_back(error)
+
+    def give_back(self, body_error: BaseException | None) -> None:
+        """Release at the end of a block that raised `body_error`, or nothing."""
+        try:
+            self.release()
+        except LockError as failure:
+            if not self._is_settled(failure, body_error):
+                raise
+
+    async def agive_back(self, body_error: BaseException | None) -> None:
+        """`give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
+        try:
+            await asyncio.shield(self.arelease())
+        except LockError as failure:
+            if not self._is_settled(failure, body_error):
+                raise
+
+    def _is_settled(self, failure: LockError, body_error: BaseException | None) -> bool:
+        """Whether a release that failed is settled when a `with` block is left, and need not be raised.
+
+        The body's own error is never masked, and an outage never spoils its result: a lock that can't be
+        released ends with its ttl. One that was lost is an error of its own, unless the body raised already.
+        """
+        if isinstance(failure, BackendError):
+            report_unreleased(self, failure)
+            release_retrier.schedule_lease(self)
+            if self.state is State.LOST and body_error is None:
+                self.ensure_held()
+            return True
+        if isinstance(failure, LockNotOwned) and all(single.is_others for single in self.leases):
+            return True  # a forked child leaves its parent's block, or another process has adopted the lease
+        return isinstance(failure, LockLost) and body_error is not None  # it was logged when it was found
 
     def __bool__(self) -> bool:
         """True, so that `if lock.try_acquire():` reads as it should."""
@@ -230,7 +259,6 @@ class SingleLease(Lease):
         "_extending",
         "_generation",
         "_hold_key",
-        "_on_lost",
         "_state",
         "_unanswered_ttl",
         "after_release",
@@ -241,8 +269,8 @@ class SingleLease(Lease):
         "depth",
         "handed_over",
         "key",
-        "min_hold",
         "name",
+        "options",
         "owner",
         "renew_at",
         "renewals",
@@ -252,49 +280,30 @@ class SingleLease(Lease):
         "site",
         "sync_call",
         "taken_at",
-        "template",
         "token",
         "ttl",
         "unreleased",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        name: str,
-        key: str,
-        owner: str,
-        backend: BaseLockBackend,
-        context: object,
-        *,
-        token: int,
-        ttl: float,
-        since: float,
-        renewed: bool,
-        min_hold: float = 0.0,
-        on_lost: Callable[[Lease], None] | None = None,
-        shared_name: bool = False,
-        template: str | None = None,
-        site: CallSite | None = None,
-    ) -> None:
-        self.name, self.key, self.owner, self.backend = name, key, owner, backend
+    def __init__(self, lock: SingleLock, owner: str, grant: Grant, context: object) -> None:
+        self.name, self.key, self.owner, self.backend = lock.name, lock.key, owner, lock.backend
+        self.options = options = lock.options
         # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
         self.context = weakref.ref(context)
         # In a thread that serves `sync_to_async` the call that took it, for other tasks share the thread.
         call = current_sync_call() if isinstance(context, threading.Thread) else None
         self.sync_call = None if call is None else weakref.ref(call)
-        self.token, self.ttl, self.renewed, self.min_hold = token, ttl, renewed, min_hold
-        self.taken_at = since
-        self.deadline = since + ttl
-        self.renew_at = since + ttl * RENEW_AFTER
+        self.token, self.ttl, self.renewed = grant.token, lock.ttl, lock.renewed
+        self.taken_at = since = grant.since
+        self.deadline = since + self.ttl
+        self.renew_at = since + self.ttl * RENEW_AFTER
         self.depth = 1
         self.renewals = 0
         self.unreleased = False  # its release has begun, and nobody has answered it
-        self.site = site  # where in the code it was taken
+        self.site = options.site or caller_site()  # where in the code it was taken
         self.handed_over = False  # another process may have adopted it
         self.behind_fence = False  # a fenced body has begun: its token is final
-        self.shared_name = shared_name  # another process may act for the same client, and take the lock over
-        self.template = template
-        self._on_lost = on_lost
+        self.shared_name = lock.shares_name  # another process may act for the same client, and take it over
         self._state = State.HELD
         self._extending: list[Extension] = []  # requests under way
         self._unanswered_ttl = math.inf  # of requests that nobody answered, and that may be served late
@@ -303,7 +312,8 @@ class SingleLease(Lease):
         self.rescheduled: Callable[[SingleLease], None] | None = None  # told when `renew_at` comes nearer
         self._generation = PROCESS.generation
         # A semaphore's holder may hold it many times, each time by another owner; any other lock once.
-        self._hold_key = (backend.alias, key if backend.exclusive else owner, id(context))
+        backend = self.backend
+        self._hold_key = (backend.alias, self.key if backend.exclusive else owner, id(context))
         HOLDS[self._hold_key] = self
 
     def __repr__(self) -> str:
@@ -398,7 +408,7 @@ class SingleLease(Lease):
             ttl=self.ttl,
             waited=waited,
             held=now() - self.taken_at if waited is None else None,
-            template=self.template,
+            template=self.options.template,
         )
 
     # prolonging
@@ -492,14 +502,14 @@ class SingleLease(Lease):
             self._state = State.LOST
         events.SAMPLES.append((self.backend.settings.alias, "lost", 0.0))
         notify(lock_lost, lambda: self.event("lost"))
-        if self._on_lost is not None and not run_once("locking-on-lost", self._call_on_lost):
+        if self.options.on_lost is not None and not run_once("locking-on-lost", self._call_on_lost):
             self._call_on_lost()  # a late renewal of others is better than a holder that is not told
 
     def _call_on_lost(self) -> None:
         """Run the caller's hook in a thread of its own: a slow one must not hold up renewals."""
-        assert self._on_lost is not None
+        assert self.options.on_lost is not None
         try:
-            self._on_lost(self)
+            self.options.on_lost(self)
         except Exception:
             logger.exception("on_lost of the lock %r raised", self.name)
 
@@ -508,7 +518,7 @@ class SingleLease(Lease):
     def release(self) -> None:
         if not self._leave():
             return
-        if self.min_hold and (rest := self._rest_of_min_hold()):
+        if self.options.min_hold and (rest := self._rest_of_min_hold()):
             self._ended(self.backend.shorten(self.key, self.owner, rest), "kept", rest)
         else:
             self._ended(self.backend.release(self.key, self.owner), "released")
@@ -516,7 +526,7 @@ class SingleLease(Lease):
     async def arelease(self) -> None:
         if not self._leave():
             return
-        if self.min_hold and (rest := self._rest_of_min_hold()):
+        if self.options.min_hold and (rest := self._rest_of_min_hold()):
             self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept", rest)
         else:
             self._ended(await self.backend.arelease(self.key, self.owner), "released")
@@ -540,7 +550,7 @@ class SingleLease(Lease):
 
     def _rest_of_min_hold(self) -> float:
         """Return the seconds for which the lock must stay taken although its holder is done."""
-        rest = self.taken_at + self.min_hold - now()
+        rest = self.taken_at + self.options.min_hold - now()
         return rest if rest >= 0.001 else 0.0
 
     def _ended(self, was_held: bool, outcome: Outcome, left: float = 0.0) -> None:
@@ -561,7 +571,7 @@ class SingleLease(Lease):
         self._state = State.RELEASED
         alias, seconds = self.backend.settings.alias, now() - self.taken_at
         events.SAMPLES.append((alias, "ended", seconds))
-        events.held(alias, self.template, seconds + left)
+        events.held(alias, self.options.template, seconds + left)
         if has_listeners(lock_released) or seconds > self.ttl:
             publish(lock_released, self.event(outcome))
 
@@ -622,12 +632,16 @@ class MultiLease(Lease):
 
     def release(self) -> None:
         """Release every name, last one first; the first error is raised after all were tried."""
-        errors = [error for lease in reversed(self._leases) if (error := _error_of(lease.release))]
+        errors: list[Exception] = []
+        for lease in reversed(self._leases):
+            try:
+                lease.release()
+            except (LockLost, LockNotOwned, BackendError) as error:
+                errors.append(error)
         if errors:
             raise errors[0]
 
     async def arelease(self) -> None:
-        """`release` for asyncio."""
         errors: list[Exception] = []
         for lease in reversed(self._leases):
             try:
@@ -640,11 +654,3 @@ class MultiLease(Lease):
     def leave_to_expire(self) -> None:
         for lease in self._leases:
             lease.leave_to_expire()
-
-
-def _error_of(step: Callable[[], None]) -> Exception | None:
-    try:
-        step()
-    except (LockLost, LockNotOwned, BackendError) as error:
-        return error
-    return None

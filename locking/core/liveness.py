@@ -23,11 +23,11 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.apps import apps
 from django.conf import settings
@@ -65,12 +65,10 @@ def base_directory() -> Path | None:
         ImproperlyConfigured: the setting is no path.
     """
     chosen = getattr(settings, SETTING, ...)
-    if chosen is ... and fcntl is None:
+    if chosen is None or (chosen is ... and fcntl is None):
         return None
     if chosen is ...:
         return Path(tempfile.gettempdir()) / f"holdfast-{os.geteuid()}"
-    if chosen is None:
-        return None
     if not isinstance(chosen, str | Path) or not Path(chosen).is_absolute():
         raise ImproperlyConfigured(
             f"{SETTING} must be an absolute path, or None to leave dead processes to their leases; not"
@@ -139,21 +137,14 @@ def _require_private(folder: Path, *, shared: bool) -> int:
 # --- who ---------------------------------------------------------------------------------------------------
 
 
-def _read_line(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
-
-
 def host_identity() -> str:
     """Return what identifies this host since it was booted, and the namespace that its pids are of."""
-    boot = _read_line("/proc/sys/kernel/random/boot_id") or platform.node()
-    try:
+    boot, namespace = "", 0
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError):
         namespace = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        namespace = 0
-    return f"{boot}/{namespace}"
+    return f"{boot or platform.node()}/{namespace}"
 
 
 def start_of(pid: int) -> str | None:
@@ -180,8 +171,7 @@ def _start_without_proc(pid: int) -> str | None:
     return "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """A connection to a PostgreSQL: which one, and the process number of the server's side.
 
     Attributes:
@@ -229,9 +219,7 @@ class Record:
 
     def as_text(self) -> str:
         """Return it as the file has it."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        fields["sessions"] = [list(astuple(each)) for each in self.sessions]
-        return json.dumps(fields)
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def parse(cls, text: bytes) -> Record | None:
@@ -274,7 +262,10 @@ class Sessions:
     def reset(self) -> None:
         """Tell a forked child's connections from those that it has inherited."""
         self._mutex = threading.Lock()
-        self._open = [(raw, _as_inherited(told)) for raw, told in self._open]
+        self._open = [
+            (raw, told._replace(inherited=True) if isinstance(told, Session) else told)
+            for raw, told in self._open
+        ]
 
     def add(self, connection: BaseDatabaseWrapper) -> bool:
         """Note a new connection; False when there is nothing new to tell.
@@ -301,10 +292,6 @@ class Sessions:
             told = [session for _, session in self._open]
         unwatched = self._untold.union(each for each in told if isinstance(each, str))
         return [each for each in told if isinstance(each, Session)], sorted(unwatched)
-
-
-def _as_inherited(told: Session | str) -> Session | str:
-    return replace(told, inherited=True) if isinstance(told, Session) else told
 
 
 def _is_open(raw: Any) -> bool:
@@ -342,16 +329,17 @@ class Registration:
     def __init__(self) -> None:
         self.problem: str | None = None
         """Why this process has no file; None where it has one, or needs none."""
-        self._fd: int | None = None
+        self.fd: int | None = None
+        """The file descriptor whose flock says that this process is alive."""
         self.reset()
 
     def reset(self) -> None:
         """Start from nothing: a forked child closes its parent's file, whose flock the parent keeps."""
-        if self._fd is not None:
+        if self.fd is not None:
             with suppress(OSError):
-                os.close(self._fd)
+                os.close(self.fd)
         self._mutex = threading.RLock()
-        self._fd = None
+        self.fd = None
         self.path: Path | None = None
         self.aliases: set[str] = set()
         """The backends that this process has used; asked before every acquisition."""
@@ -361,14 +349,9 @@ class Registration:
         self._identity: tuple[str, int, str | None, str] = ("", 0, None, "")
 
     @property
-    def fd(self) -> int | None:
-        """The file descriptor whose flock says that this process is alive."""
-        return self._fd
-
-    @property
     def folder(self) -> Path | None:
         """The directory of this process's file; None while it has none."""
-        return None if self._fd is None or self.path is None else self.path.parent
+        return None if self.fd is None or self.path is None else self.path.parent
 
     def enter(self, *aliases: str) -> None:
         """Say that this process uses these backends; the first time it gets its file.
@@ -377,7 +360,7 @@ class Registration:
         """
         with self._mutex:
             self.aliases.update(aliases)
-            if self._fd is not None:
+            if self.fd is not None:
                 self.rewrite()
             elif self.problem is None:
                 self._open()
@@ -405,7 +388,7 @@ class Registration:
             with suppress(OSError):
                 os.unlink(draft)
             raise
-        self._fd, self.path, self.problem = fd, path, None
+        self.fd, self.path, self.problem = fd, path, None
 
     def _fail(self, problem: str) -> None:
         if self.problem is None:
@@ -429,18 +412,18 @@ class Registration:
     def rewrite(self, only: list[str] | None = None) -> None:
         """Bring the file up to date; nothing to do without one."""
         with self._mutex:
-            if self._fd is None:
+            if self.fd is None:
                 return
             record = self._record()
             record.only = only
             try:
-                _write(self._fd, record.as_text())
+                _write(self.fd, record.as_text())
             except OSError as error:
                 self._withdraw(error)
 
     def _withdraw(self, error: OSError) -> None:
         """Give the file up: what it says isn't true any more, and nobody may go by it."""
-        fd, self._fd = self._fd, None
+        fd, self.fd = self.fd, None
         assert fd is not None
         with suppress(OSError):
             os.ftruncate(fd, 0)  # first of all: the flock ends with the next line
@@ -475,11 +458,11 @@ class Registration:
     def refresh(self) -> None:
         """Keep the file from looking old to a sweep of `/tmp`; make one where there is none any more."""
         with self._mutex:
-            if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
-                fd, self._fd = self._fd, None
+            if self.fd is not None and os.fstat(self.fd).st_nlink == 0:
+                fd, self.fd = self.fd, None
                 os.close(fd)
-            if self._fd is not None:
-                os.utime(self._fd)
+            if self.fd is not None:
+                os.utime(self.fd)
             elif self.aliases:
                 self._open()
 
@@ -491,7 +474,7 @@ class Registration:
             waiting: a daemon thread of this process is still in the queue of a lock.
         """
         with self._mutex:
-            if self._fd is None:
+            if self.fd is None:
                 return
             if left or waiting:
                 self.rewrite(only=left)

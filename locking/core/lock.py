@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import Final, Never, Unpack
 from weakref import ref
 
@@ -16,32 +15,22 @@ from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Out
 from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import (
-    EndOfBlock,
-    Lease,
-    MultiLease,
-    SingleLease,
-    State,
-    held_by,
-    latest_of,
-)
+from locking.core.lease import Lease, MultiLease, SingleLease, held_by, latest_of
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
 from locking.core.options import CheckedOptions, LockOptions, shared_options
-from locking.core.pending_release import release_retrier, report_unreleased
+from locking.core.pending_release import release_retrier
 from locking.core.renewal import watchdogs
 from locking.exceptions import (
-    BackendError,
     BackendUnavailable,
     LockDeadlock,
     LockError,
-    LockLost,
     LockNotAcquired,
     LockNotOwned,
     LockNotSupported,
     TooManyWaiters,
 )
-from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_names, check_wait
+from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_name, check_names, check_wait
 from locking.signals import (
     LONG_WAIT,
     LockEvent,
@@ -55,14 +44,9 @@ from locking.signals import (
     publish,
 )
 from locking.utils import logs
-from locking.utils.call_site import CallSite, caller_site
 from locking.utils.clock import now
 from locking.utils.hints import refuse_unknown
-from locking.utils.ownership import (
-    current_context,
-    is_owner_of,
-    new_owner,
-)
+from locking.utils.ownership import current_context, is_owner_of, new_owner
 
 logger = logging.getLogger(__name__)
 
@@ -143,10 +127,6 @@ class Lock(ABC):
         """
 
     @abstractmethod
-    def taken_at(self, site: CallSite | None) -> None:
-        """Show `site` in the held list, instead of the line that acquires."""
-
-    @abstractmethod
     def locked(self) -> bool:
         """Return whether anyone holds the lock (any of its names) at this moment; asks the backend."""
 
@@ -190,7 +170,7 @@ class Lock(ABC):
             try:
                 await in_calling_thread(partial(hold_until_ended, lease))
             except BaseException as error:
-                await _agive_back(lease, error)
+                await lease.agive_back(error)
                 raise
         self._remember(lease, context)
         return lease
@@ -297,62 +277,20 @@ class Lock(ABC):
     def __enter__(self) -> Lease:
         return self.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _give_back(self._forget(), error)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._forget().give_back(error)
 
     async def __aenter__(self) -> Lease:
         return await self.aacquire()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await _agive_back(self._forget(), error)
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._forget().agive_back(error)
 
 
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
     """Drop the leases of a thread or task that has ended without releasing them: nobody renews them."""
     if (left := lock()) is not None:
         left._entered.pop(context, None)
-
-
-def _give_back(lease: Lease, body_error: BaseException | None) -> None:
-    """Release `lease` at the end of a block that raised `body_error`, or nothing."""
-    try:
-        lease.release()
-    except LockError as failure:
-        if not _settled(lease, failure, body_error):
-            raise
-
-
-async def _agive_back(lease: Lease, body_error: BaseException | None) -> None:
-    """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
-    try:
-        await asyncio.shield(lease.arelease())
-    except LockError as failure:
-        if not _settled(lease, failure, body_error):
-            raise
-
-
-def _settled(lease: Lease, failure: LockError, body_error: BaseException | None) -> bool:
-    """Whether a release that failed is settled when a `with` block is left, and need not be raised.
-
-    The body's own error is never masked, and an outage never spoils its result: a lock that can't be released
-    ends with its ttl. One that was lost is an error of its own, unless the body raised already.
-    """
-    if isinstance(failure, BackendError):
-        report_unreleased(lease, failure)
-        release_retrier.schedule_lease(lease)
-        if lease.state is State.LOST and body_error is None:
-            lease.ensure_held()
-        return True
-    if isinstance(failure, LockNotOwned) and all(single.is_others for single in lease.leases):
-        return True  # a forked child leaves its parent's block, or another process has adopted the lease
-    return isinstance(failure, LockLost) and body_error is not None  # the loss was logged when it was found
-
-
-Lease._end_of_block = EndOfBlock(_give_back, _agive_back)
 
 
 class Attempt:
@@ -371,9 +309,7 @@ class Attempt:
         self._leases.append(lease)
         return lease
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._leases.pop() is not None:
             self._lock.__exit__(kind, error, trace)
 
@@ -384,9 +320,7 @@ class Attempt:
         self._leases.append(lease)
         return lease
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._leases.pop() is not None:
             await self._lock.__aexit__(kind, error, trace)
 
@@ -397,38 +331,34 @@ class SingleLock(Lock):
     def __init__(self, name: str, backend: BaseLockBackend, options: CheckedOptions) -> None:
         super().__init__()
         self.name, self.key = name, backend.key(name)
-        self._backend, self._options = backend, options
+        self.backend, self.options = backend, options
         terms = options.terms_on(backend)
         self.ttl, self.renewed, self._wait, self.on_open_transaction, self._new_owner = terms
         self.transaction_on = backend.transaction_on
-        self._shares_name = self._acts_for_work = False
-        self.site: CallSite | None = None
-
-    def taken_at(self, site: CallSite | None) -> None:
-        self.site = site
+        self.shares_name = self._acts_for_work = False
 
     def __repr__(self) -> str:
-        return f"<Lock {self.name!r} on {self._backend.alias!r}>"
+        return f"<Lock {self.name!r} on {self.backend.alias!r}>"
 
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
         self._new_owner = partial(new_owner, client_id)
-        self._shares_name = self._acts_for_work = True
-        if take_over and self._backend.supports_force_release:
+        self.shares_name = self._acts_for_work = True
+        if take_over and self.backend.supports_force_release:
             self._end_hold_of(client_id)
 
     def _end_hold_of(self, client_id: str) -> None:
         """End this client's hold, unless it is the caller's own, who may re-enter."""
-        if held_by(current_context(), self._backend.alias, self.key) is not None:
+        if held_by(current_context(), self.backend.alias, self.key) is not None:
             return
-        holder = self._backend.holder(self.key)
+        holder = self.backend.holder(self.key)
         if holder is not None and is_owner_of(client_id, holder.owner):
             self._take_from(holder.owner)
 
     def _take_from(self, owner: str) -> bool:
         """End the hold of `owner` and of no newer holder; False when it does not hold the lock any more."""
-        broken = self._backend.force_release(self.key, owner)
+        broken = self.backend.force_release(self.key, owner)
         if broken:
-            alias = self._backend.settings.alias
+            alias = self.backend.settings.alias
             event = LockEvent(
                 outcome="force_released", name=self.name, key=self.key, backend=alias, owner=owner
             )
@@ -442,13 +372,13 @@ class SingleLock(Lock):
         have taken the lock anew, that ends with its ttl.
         """
         self._new_owner = lambda: owner
-        self._shares_name, self._acts_for_work = True, False
+        self.shares_name, self._acts_for_work = True, False
 
     def locked(self) -> bool:
-        return self._backend.holder(self.key) is not None
+        return self.backend.holder(self.key) is not None
 
     async def alocked(self) -> bool:
-        return await self._backend.aholder(self.key) is not None
+        return await self.backend.aholder(self.key) is not None
 
     def _take(self, wait: float | None, context: object) -> Lease:
         """Re-enter, or enqueue and wait for our turn."""
@@ -457,7 +387,7 @@ class SingleLock(Lock):
         if self.on_open_transaction != "ignore":
             before_acquiring(self.on_open_transaction, self.name)
         begun, owner = now(), self._registered_owner()
-        waiter = self._backend.waiter(self.key, owner, self.ttl, fenced=self._options.fenced)
+        waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
         outcome: Outcome | None = None
         try:
             outcome = waiter.try_acquire(queue=wait != 0)
@@ -478,7 +408,7 @@ class SingleLock(Lock):
         if self.on_open_transaction != "ignore":
             await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
         begun, owner = now(), self._registered_owner()
-        waiter = self._backend.async_waiter(self.key, owner, self.ttl, fenced=self._options.fenced)
+        waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
         outcome: Outcome | None = None
         try:
             outcome = await waiter.try_acquire(queue=wait != 0)
@@ -494,8 +424,8 @@ class SingleLock(Lock):
 
     def _registered_owner(self) -> str:
         """Return a new owner; should this process be killed, others know that what it holds is this one's."""
-        if self._backend.alias not in registration.aliases:
-            registration.enter(self._backend.settings.alias, self._backend.alias)
+        if self.backend.alias not in registration.aliases:
+            registration.enter(self.backend.settings.alias, self.backend.alias)
         owner = self._new_owner()
         if self._acts_for_work:
             registration.act(owner)
@@ -525,34 +455,9 @@ class SingleLock(Lock):
                 await asyncio.shield(watch.aend())
         return outcome
 
-    def begin_wait(self, busy: Busy, context: object, begun: float) -> waits.WaitWatch:
-        """Count the wait and tell observers, who hear of it until `end_wait`.
-
-        Raises:
-            TooManyWaiters: the process has enough of them.
-        """
-        settings = self._backend.settings
-        if not waits.waiters.enter(settings.alias, settings.max_waiters):
-            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
-            raise self._not_acquired(busy, begun, TooManyWaiters, reason)
-        try:
-            notify_waiting(self.name, self._options.template, self._backend.alias, 1)
-            watcher.enter()
-            site = self.site or caller_site()
-            return waits.watch(self._backend, self.key, self.name, context, begun, site)
-        except BaseException:
-            self.end_wait()
-            raise
-
-    def end_wait(self) -> None:
-        """Count the wait no more."""
-        watcher.leave()
-        waits.waiters.leave(self._backend.settings.alias)
-        notify_waiting(self.name, self._options.template, self._backend.alias, -1)
-
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
-        hold = held_by(context, self._backend.alias, self.key)
+        hold = held_by(context, self.backend.alias, self.key)
         if hold is None:
             return None
         return self._enter_again(hold)
@@ -576,14 +481,15 @@ class SingleLock(Lock):
         if left <= 0:
             if busy.outage is not None:
                 raise busy.outage
-            raise self._not_acquired(busy, begun)
+            raise self.not_acquired(busy, begun)
         lease_end = LONGEST_SLEEP if busy.retry_after is None else busy.retry_after
         return min(left, lease_end, LONGEST_SLEEP)
 
-    def _not_acquired(
+    def not_acquired(
         self, busy: Busy, begun: float, error: type[LockNotAcquired] = LockNotAcquired, reason: str = ""
     ) -> LockNotAcquired:
-        alias = self._backend.settings.alias
+        """Return the error of a wait since `begun` that ends with this refusal."""
+        alias = self.backend.settings.alias
         return error(
             self.name,
             waited=now() - begun,
@@ -591,7 +497,7 @@ class SingleLock(Lock):
             holder=busy.holder,
             retry_after=busy.retry_after,
             reason=reason,
-            estimate=events.usual_hold(alias, self._options.template),
+            estimate=events.usual_hold(alias, self.options.template),
         )
 
     def _may_undo(self, first: Outcome | None) -> bool:
@@ -600,7 +506,7 @@ class SingleLock(Lock):
         Args:
             first: the first answer. Busy says that a given owner held nothing when the attempt began.
         """
-        owner_is_given = self._shares_name and not self._acts_for_work
+        owner_is_given = self.shares_name and not self._acts_for_work
         return not owner_is_given or (isinstance(first, Busy) and first.outage is None)
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
@@ -612,15 +518,15 @@ class SingleLock(Lock):
             registration.act_no_more(owner)
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
-            release_retrier.schedule(self._backend, self.key, owner, self.ttl)
+            release_retrier.schedule(self.backend, self.key, owner, self.ttl)
         if isinstance(error, BackendUnavailable):
-            logs.unavailable(logger, self._backend.settings.alias, error)
+            logs.unavailable(logger, self.backend.settings.alias, error)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
             waited = now() - begun
-            events.SAMPLES.append((self._backend.settings.alias, "refused", waited))
+            events.SAMPLES.append((self.backend.settings.alias, "refused", waited))
             deadlock = isinstance(error, LockDeadlock)
             if deadlock:
-                events.SAMPLES.append((self._backend.settings.alias, "deadlock", waited))
+                events.SAMPLES.append((self.backend.settings.alias, "deadlock", waited))
             signal = lock_deadlocked if deadlock else lock_refused
             notify(signal, lambda: self._refusal(error, owner, waited))
 
@@ -635,7 +541,7 @@ class SingleLock(Lock):
             unsettled = waiter.unsettled
         finally:
             if unsettled:
-                release_retrier.schedule(self._backend, self.key, waiter.owner or owner, self.ttl)
+                release_retrier.schedule(self.backend, self.key, waiter.owner or owner, self.ttl)
 
     def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
         contended = isinstance(error, LockNotAcquired)
@@ -644,58 +550,17 @@ class SingleLock(Lock):
             outcome="deadlock" if deadlock else "contended" if contended else "unavailable",
             name=self.name,
             key=self.key,
-            backend=self._backend.alias,
+            backend=self.backend.alias,
             owner=owner,
             waited=waited,
             holder=getattr(error, "holder", None),
-            template=self._options.template,
+            template=self.options.template,
             reason=getattr(error, "reason", None) if deadlock else None,
         )
 
-    def continued(self, owner: str, token: int, context: object) -> SingleLease | None:
-        """Return the lease of a hold that another process has detached; None when it has ended.
-
-        Raises:
-            BackendUnavailable: nobody answered.
-        """
-        begun = self._continues_as(owner)
-        held = self._backend.adopt(self.key, owner, token, self.ttl)
-        return self._continued_by(owner, Grant(token, begun), context) if held else None
-
-    async def acontinued(self, owner: str, token: int, context: object) -> SingleLease | None:
-        """`continued` for asyncio."""
-        begun = self._continues_as(owner)
-        held = await self._backend.aadopt(self.key, owner, token, self.ttl)
-        return self._continued_by(owner, Grant(token, begun), context) if held else None
-
-    def _continues_as(self, owner: str) -> float:
-        self.act_as(owner)
-        registration.enter(self._backend.settings.alias, self._backend.alias)
-        return now()
-
-    def _continued_by(self, owner: str, grant: Grant, context: object) -> SingleLease:
-        registration.act(owner)
-        return self._leased(owner, grant, context, grant.since)
-
     def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
-        options = self._options
-        lease = SingleLease(
-            self.name,
-            self.key,
-            owner,
-            self._backend,
-            context,
-            token=grant.token,
-            ttl=self.ttl,
-            since=grant.since,
-            renewed=self.renewed,
-            min_hold=options.min_hold,
-            on_lost=options.on_lost,
-            shared_name=self._shares_name,
-            template=options.template,
-            site=self.site or caller_site(),
-        )
-        alias, waited = self._backend.settings.alias, now() - begun
+        lease = SingleLease(self, owner, grant, context)
+        alias, waited = self.backend.settings.alias, now() - begun
         events.acquired(alias, waited)
         if logs.TROUBLES:
             logs.available(logger, alias)
@@ -710,7 +575,7 @@ class SingleLock(Lock):
 
 
 class Waiting:
-    """A wait that counts for as long as the block runs.
+    """A wait that counts, and of which observers hear, for as long as the block runs.
 
     A signal handler may raise anywhere but between `__enter__` and the block. A generator would cost more.
     """
@@ -721,10 +586,23 @@ class Waiting:
         self._lock, self._begin = lock, (busy, context, begun)
 
     def __enter__(self) -> waits.WaitWatch:
-        return self._lock.begin_wait(*self._begin)
+        lock, (busy, context, begun) = self._lock, self._begin
+        settings = lock.backend.settings
+        if not waits.waiters.enter(settings.alias, settings.max_waiters):
+            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
+            raise lock.not_acquired(busy, begun, TooManyWaiters, reason)
+        try:
+            notify_waiting(lock.name, lock.options.template, lock.backend.alias, 1)
+            watcher.look()
+            return waits.watch(lock, context, begun)
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        self._lock.end_wait()
+        lock = self._lock
+        waits.waiters.leave(lock.backend.settings.alias)
+        notify_waiting(lock.name, lock.options.template, lock.backend.alias, -1)
 
 
 def _release_again(lease: SingleLease) -> None:
@@ -749,10 +627,6 @@ class MultiLock(Lock):
         for part in self._parts:
             part.act_for(client_id, take_over=take_over)
 
-    def taken_at(self, site: CallSite | None) -> None:
-        for part in self._parts:
-            part.taken_at(site)
-
     def locked(self) -> bool:
         return any(part.locked() for part in self._parts)
 
@@ -772,7 +646,7 @@ class MultiLock(Lock):
                 lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
             for lease in reversed(taken):
-                _give_back(lease, error)
+                lease.give_back(error)
             raise
         return _together(taken)
 
@@ -786,7 +660,7 @@ class MultiLock(Lock):
                 lease.ensure_held()
         except BaseException as error:
             for lease in reversed(taken):
-                await _agive_back(lease, error)
+                await lease.agive_back(error)
             raise
         return _together(taken)
 
@@ -809,12 +683,16 @@ def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:
         >>> def refill(sku):
         ...     assert_locked(f"sku:{sku}")
     """
-    engine = locks[backend]
     for name in check_names(names):
-        lease = held_by(current_context(), engine.alias, engine.key(name))
+        lease = _held(name, backend)
         if lease is None:
             raise LockNotOwned(f"this code needs the lock {name!r}, which this thread or task doesn't hold")
         lease.ensure_held()
+
+
+def _held(name: str, backend: str) -> SingleLease | None:
+    engine = locks[backend]
+    return held_by(current_context(), engine.alias, engine.key(name))
 
 
 def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> Lease:
@@ -832,12 +710,7 @@ def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> L
         ... def pay(order_id):
         ...     current_lease().extend(60)
     """
-    context = current_context()
-    if name is not None:
-        engine = locks[backend]
-        lease = held_by(context, engine.alias, engine.key(check_names((name,))[0]))
-    else:
-        lease = latest_of(context)
+    lease = latest_of(current_context()) if name is None else _held(check_name(name), backend)
     if lease is None:
         which = "no lock" if name is None else f"not the lock {name!r}"
         raise LockNotOwned(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,27 +19,16 @@ from typing import Any, Final
 from asgiref.sync import AsyncToSync, sync_to_async
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.transaction import atomic
 
 from locking.core.lease import Lease
 from locking.core.pending_release import release_retrier, report_unreleased
 from locking.exceptions import BackendError, LockError, LockTransactionError
-from locking.keys.names import OnOpenTransaction, check_on_open_transaction
+from locking.keys.names import OnOpenTransaction
 
 logger = logging.getLogger(__name__)
 
 WATCHED: Final = ("commit", "set_autocommit", "savepoint_commit", "savepoint_rollback", "close")
 WATCH: Final = "_locking_watch"
-
-
-def check_together(policy: object, *, fenced: bool = False, retries: int = 0) -> None:
-    """Raise ValueError for what isn't a policy, or can't be used inside an open transaction."""
-    if check_on_open_transaction(policy) != "refuse" and (fenced or retries):
-        option, needs = ("fenced", "come first in") if fenced else ("retries", "restart")
-        raise ValueError(
-            f"on_open_transaction={policy!r} can't be combined with {option}, which has to {needs} the"
-            " transaction, and it is open already; put the lock outside it"
-        )
 
 
 def before_acquiring(policy: OnOpenTransaction, name: str) -> None:
@@ -74,7 +63,7 @@ def hold_until_ended(lease: Lease) -> None:
     for single in lease.leases:
         if open_ones and single.depth == 1:  # else an outer hold outlasts this one, or it is kept already
             single.depth += 1
-            _watch(DeferredRelease(single, set(open_ones), let_go))
+            _watch(DeferredRelease(single, set(open_ones)))
 
 
 def section_of(connection: BaseDatabaseWrapper) -> Any:
@@ -161,32 +150,18 @@ def let_go(lease: Lease, *, release: bool = True) -> None:
 
 @contextmanager
 def release_after_transaction(
-    acquire: Callable[[], Lease],
-    aliases: Sequence[str],
-    open_connections: Sequence[BaseDatabaseWrapper],
-    end: Callable[[Lease], None],
+    acquire: Callable[[], Lease], open_connections: Sequence[BaseDatabaseWrapper], *, release: bool
 ) -> Iterator[Lease]:
-    """Hold a lock from here until the last of these connections' transactions has ended.
-
-    The body runs in a block of its own (a savepoint, or a transaction of a database that has none open).
-
-    Args:
-        acquire: takes the lock.
-        aliases: the databases that the body writes to.
-        open_connections: those of this thread's connections that are in a transaction.
-        end: ends the hold; must not raise.
+    """Hold a lock from here until the last of these connections' transactions has ended; see `let_go`.
 
     Raises:
         LockTransactionError: a transaction that doesn't see what others commit, or whose end can't be seen.
     """
     for connection in open_connections:
         _refuse_blind(connection)
-    hold = DeferredRelease(acquire(), set(open_connections), end)
+    hold = DeferredRelease(acquire(), set(open_connections), release)
     _watch(hold)
-    with ExitStack() as blocks:
-        for alias in aliases:
-            blocks.enter_context(atomic(alias))
-        yield hold.lease
+    yield hold.lease
 
 
 @dataclass(slots=True, eq=False)
@@ -195,13 +170,13 @@ class DeferredRelease:
 
     lease: Lease
     pending: set[BaseDatabaseWrapper]
-    end: Callable[[Lease], None]
+    release: bool = True
 
     def ended(self, connection: BaseDatabaseWrapper) -> None:
         """Note the end of one transaction; release after the last."""
         self.pending.discard(connection)
         if not self.pending:
-            self.end(self.lease)
+            let_go(self.lease, release=self.release)
 
 
 class Watch:
@@ -210,13 +185,13 @@ class Watch:
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self.connection = connection
         self.holds: list[DeferredRelease] = []
-        blocks: list[Any] = connection.atomic_blocks
-        self.block = next(block for block in blocks if not block._from_testcase)
+        self.block = open_blocks(connection)[0]
         self._calls = 0
         self._replaced: dict[str, Any] = {}
         for name in WATCHED:
             self._replaced[name] = partial(self._call, name, getattr(connection, name))
             setattr(connection, name, self._replaced[name])
+        setattr(connection, WATCH, self)
 
     def _call(self, name: str, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if name == "commit":
@@ -246,9 +221,7 @@ class Watch:
     def _finish(self) -> None:
         vars(self.connection).pop(WATCH, None)
         for name, ours in self._replaced.items():
-            if (
-                vars(self.connection).get(name) is ours
-            ):  # else somebody has wrapped it further, and it is inert
+            if vars(self.connection).get(name) is ours:  # else it was wrapped further, and ours is inert
                 delattr(self.connection, name)
         holds, self.holds = self.holds, []
         for hold in reversed(holds):
@@ -257,15 +230,8 @@ class Watch:
 
 def _watch(hold: DeferredRelease) -> None:
     for connection in hold.pending:
-        _watch_of(connection).holds.append(hold)
-
-
-def _watch_of(connection: BaseDatabaseWrapper) -> Watch:
-    watch: Watch | None = vars(connection).get(WATCH)
-    if watch is None:
-        watch = Watch(connection)
-        setattr(connection, WATCH, watch)
-    return watch
+        watch: Watch = vars(connection).get(WATCH) or Watch(connection)
+        watch.holds.append(hold)
 
 
 def _refuse_blind(connection: BaseDatabaseWrapper) -> None:

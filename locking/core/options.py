@@ -19,6 +19,7 @@ from locking.keys.names import (
     check_ttl,
     check_wait,
 )
+from locking.utils.call_site import CallSite
 from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import new_fenced_owner, new_outlasting_owner, new_owner
 
@@ -94,6 +95,7 @@ class CheckedOptions:
 
     def __post_init__(self) -> None:
         self._terms: tuple[tuple[BaseLockBackend, float], Terms] | None = None  # the last ones, and for what
+        self.site: CallSite | None = None  # shown in the held list instead of the line that acquires
         if not isinstance(self.ttl, Unset) and self.ttl is not None:
             self.ttl = check_ttl(self.ttl)
         if not isinstance(self.wait, Unset):
@@ -121,6 +123,28 @@ class CheckedOptions:
         if self.fenced and not engine.supports_fencing:
             raise engine.unsupported("mint fencing tokens (fenced=True)")
         return engine
+
+    retries = 0  # the decorator has the option
+
+    def open_transaction_policy(self) -> OnOpenTransaction:
+        """Return what a locked transaction does inside an open one: its own word, or else the alias's.
+
+        A fence and retries need a transaction of their own: with them the alias's word counts as `refuse`.
+
+        Raises:
+            ValueError: its own word cannot go together with `fenced` or `retries`.
+        """
+        chosen = self.on_open_transaction
+        if isinstance(chosen, Unset):
+            needs_own = self.fenced or self.retries
+            return "refuse" if needs_own else locks[self.backend].settings.on_open_transaction
+        if chosen != "refuse" and (self.fenced or self.retries):
+            option, needs = ("fenced", "come first in") if self.fenced else ("retries", "restart")
+            raise ValueError(
+                f"on_open_transaction={chosen!r} can't be combined with {option}, which has to {needs} the"
+                " transaction, and it is open already; put the lock outside it"
+            )
+        return chosen
 
     def terms_on(self, engine: BaseLockBackend) -> Terms:
         """Return what these options mean on `engine`; most locks of a program share one answer."""

@@ -12,13 +12,16 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from locking.backends.base import BaseLockBackend
-from locking.core.lease import Lease
 from locking.exceptions import LockError
 from locking.utils import logs
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
+
+if TYPE_CHECKING:
+    from locking.core.lease import Lease
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ class PendingRelease:
     key: str
     owner: str
     until: float
-    answered_at: float | None = None
+    answered: bool = False
     next_try: float = 0.0
 
 
@@ -102,7 +105,7 @@ class ReleaseRetrier:
         """Release a lease whose release failed, once the backend answers again."""
         for single in lease.leases:
             # Under a shared name it may be another's by then, and a min_hold isn't over yet.
-            if single.unreleased and not single.shared_name and not single.min_hold:
+            if single.unreleased and not single.shared_name and not single.options.min_hold:
                 self.schedule(single.backend, single.key, single.owner, single.ttl)
 
     def clear(self) -> None:
@@ -124,18 +127,10 @@ class ReleaseRetrier:
             if queue.due() > now():
                 return queue.due()
             release = queue.releases[0]
-        result = _try_attempt(release)
+        result = attempt_release(release)
         with self._mutex:
             queue.record(release, result)
         return now()
-
-
-def _try_attempt(release: PendingRelease) -> AttemptResult:
-    try:
-        return attempt_release(release)
-    except Exception:  # the thread must outlive every surprise: the next release is another one
-        logger.exception("the pending release of %r failed and is retried", release.key)
-        return AttemptResult.UNAVAILABLE
 
 
 def attempt_release(release: PendingRelease) -> AttemptResult:
@@ -148,10 +143,12 @@ def attempt_release(release: PendingRelease) -> AttemptResult:
         release.backend.release(release.key, release.owner)
     except LockError:
         return AttemptResult.UNAVAILABLE
-    if release.answered_at is not None:
+    except Exception:  # the thread must outlive every surprise: the next release is another one
+        logger.exception("the pending release of %r failed and is retried", release.key)
+        return AttemptResult.UNAVAILABLE
+    if release.answered:
         return AttemptResult.DONE
-    release.answered_at = now()
-    release.next_try = release.answered_at + CONFIRM_PAUSE
+    release.answered, release.next_try = True, now() + CONFIRM_PAUSE
     return AttemptResult.REPEAT
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from locking.backends.base import BaseLockBackend
-from locking.core.lease import HOLDS, Extension, SingleLease, State
+from locking.core.lease import HOLDS, Extension, SingleLease, State, live_leases
 from locking.exceptions import LockError
 from locking.signals import Renewal, notify_observers
 from locking.utils import logs
@@ -32,56 +33,42 @@ RETRY_PAUSE = 0.5
 """Seconds between attempts while a backend doesn't answer."""
 
 
-class Watchdog:
-    """Renews the leases of one alias; its thread starts with the first and sleeps until the next is due."""
-
-    def __init__(self, alias: str) -> None:
-        self._alias = alias
-        self._worker = Worker(f"locking-watchdog-{alias}", self._round)
-
-    def watch(self, lease: SingleLease) -> None:
-        """Renew `lease` from now on, until it is released, lost, or garbage-collected."""
-        self._worker.wake_by(lease.renew_at)
-
-    def _round(self) -> float:
-        """Do what is due and return when the next thing will be."""
-        moment = now()
-        leases = [
-            lease
-            for lease in _watched(self._alias)
-            if lease.renew_at <= moment + lease.ttl * EARLY_RENEWAL_FRACTION
-        ]
-        by_backend = sorted(leases, key=lambda lease: id(lease.backend))
-        for _, batch in itertools.groupby(by_backend, key=lambda lease: id(lease.backend)):
-            renew(list(batch))
-        return self._next_due()
-
-    def _next_due(self) -> float:
-        return min((lease.renew_at for lease in _watched(self._alias)), default=now() + 3600.0)
+def renew_due(alias: str) -> float:
+    """Renew the leases of one alias that are due; return when the next will be."""
+    moment = now()
+    leases = [
+        lease for lease in _watched(alias) if lease.renew_at <= moment + lease.ttl * EARLY_RENEWAL_FRACTION
+    ]
+    by_backend = sorted(leases, key=lambda lease: id(lease.backend))
+    for _, batch in itertools.groupby(by_backend, key=lambda lease: id(lease.backend)):
+        renew(list(batch))
+    return min((lease.renew_at for lease in _watched(alias)), default=now() + 3600.0)
 
 
 def _watched(alias: str) -> Iterable[SingleLease]:
-    # valuerefs() copies in one step; values() would trip over leases that other threads add meanwhile
-    held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
-    return [lease for lease in held if lease.renewed and lease.backend.settings.alias == alias]
+    return [lease for lease in live_leases() if lease.renewed and lease.backend.settings.alias == alias]
 
 
 class Watchdogs:
-    """The watchdog of each alias of `LOCKING`."""
+    """One thread per alias of `LOCKING`; it starts with the first lease and sleeps until the next is due."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Start from nothing; a forked child has neither the threads nor its parent's leases."""
-        self._by_alias: dict[str, Watchdog] = {}
+        self._workers: dict[str, Worker] = {}
         HOLDS.clear()
 
     def watch(self, lease: SingleLease) -> None:
-        """See `Watchdog.watch`."""
+        """Renew `lease` from now on, until it is released, lost, or garbage-collected."""
         alias = lease.backend.settings.alias
-        watchdog = self._by_alias.get(alias) or self._by_alias.setdefault(alias, Watchdog(alias))
-        watchdog.watch(lease)
+        worker = self._workers.get(alias) or self._workers.setdefault(alias, _worker_of(alias))
+        worker.wake_by(lease.renew_at)
+
+
+def _worker_of(alias: str) -> Worker:
+    return Worker(f"locking-watchdog-{alias}", partial(renew_due, alias))
 
 
 def renew(leases: list[SingleLease]) -> None:

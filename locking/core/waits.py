@@ -11,14 +11,17 @@ import threading
 import weakref
 from collections import Counter
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
+from locking.backends.base import AsyncWaiter, Busy, Outcome, Waiter
 from locking.core.lease import HOLDS, SingleLease
 from locking.utils.background import after_fork
-from locking.utils.call_site import CallSite, activity_of, name_of
+from locking.utils.call_site import activity_of, caller_site, name_of
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, new_owner
+
+if TYPE_CHECKING:
+    from locking.core.lock import SingleLock
 
 PUBLISH_AFTER: Final = 0.5
 """Seconds of waiting after which others are told of it."""
@@ -43,19 +46,12 @@ class Wait:
         "alias", "asked", "begun", "blocks", "context", "id", "key", "kind", "name", "published", "site",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        backend: BaseLockBackend,
-        key: str,
-        name: str,
-        context: object,
-        begun: float,
-        site: CallSite | None,
-    ) -> None:
+    def __init__(self, lock: SingleLock, context: object, begun: float) -> None:
         self.id = new_owner()
-        self.alias = backend.settings.alias
-        self.kind = backend.alias.removeprefix(self.alias).lstrip("/") or "lock"
-        self.key, self.name, self.begun, self.site = key, name, begun, site
+        self.alias = lock.backend.settings.alias
+        self.kind = lock.backend.alias.removeprefix(self.alias).lstrip("/") or "lock"
+        self.key, self.name, self.begun = lock.key, lock.name, begun
+        self.site = lock.options.site or caller_site()
         self.context = weakref.ref(context)
         self.published = False
         self.asked = 0
@@ -116,16 +112,8 @@ class WaitWatch:
     `locking.inspection.deadlocks` puts its own in the place of `watch`: the core does not know who looks.
     """
 
-    def __init__(
-        self,
-        backend: BaseLockBackend,
-        key: str,
-        name: str,
-        context: object,
-        begun: float,
-        site: CallSite | None,
-    ) -> None:
-        """Note the wait."""
+    def __init__(self, lock: SingleLock, context: object, begun: float) -> None:
+        """Note the wait of a thread or task since `begun`."""
 
     def wait(self, place: Waiter, busy: Busy, longest: float) -> Outcome:
         """Sleep for `longest` seconds at most, and return what came of it; may raise a LockNotAcquired."""
@@ -158,6 +146,7 @@ class Waiters:
         """Start from nothing: a forked child has none of its parent's waiters."""
         self._mutex = threading.Lock()
         self._waiting: Counter[str] = Counter()
+        self.total = 0
 
     def enter(self, alias: str, most: int | None) -> bool:
         """Count one more, unless there are `most` already; True when it was counted."""
@@ -165,12 +154,14 @@ class Waiters:
             if most is not None and self._waiting[alias] >= most:
                 return False
             self._waiting[alias] += 1
+            self.total += 1
             return True
 
     def leave(self, alias: str) -> None:
         """Count one less."""
         with self._mutex:
             self._waiting[alias] -= 1
+            self.total -= 1
 
 
 waiters: Final = Waiters()

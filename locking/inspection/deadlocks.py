@@ -28,11 +28,11 @@ from typing import Final
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
 from locking.core import waits
 from locking.core.handler import InvalidLockBackend, locks
+from locking.core.lock import SingleLock
 from locking.core.waits import PUBLISH_AFTER, WAITS, Wait
 from locking.exceptions import BlockedWaiter, LockDeadlock, LockError
 from locking.inspection import held
 from locking.inspection.heartbeat import process_facts, reporter
-from locking.utils.call_site import CallSite
 from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
@@ -139,26 +139,10 @@ def holders_of(wait: held.Waiter) -> Collection[str]:
 
 
 class Watch(waits.WaitWatch):
-    """Registers one wait, looks for a circle when it is time, and withdraws what was published.
+    """Registers one wait, looks for a circle when it is time, and withdraws what was published."""
 
-    Args:
-        backend: of the lock, perhaps a variant.
-        key, name: the lock.
-        context: the thread or task that waits.
-        begun: `clock.now()` at which it began.
-        site: where in the code.
-    """
-
-    def __init__(
-        self,
-        backend: BaseLockBackend,
-        key: str,
-        name: str,
-        context: object,
-        begun: float,
-        site: CallSite | None,
-    ) -> None:
-        self._wait = wait = Wait(backend, key, name, context, begun, site)
+    def __init__(self, lock: SingleLock, context: object, begun: float) -> None:
+        self._wait = wait = Wait(lock, context, begun)
         # Without the records of other processes no holder can be followed.
         publishes = type(locks[wait.alias]).heartbeats is not BaseLockBackend.heartbeats
         self.active = wait.blocks and publishes

@@ -43,7 +43,7 @@ def check_name(name: object) -> str:
         raise LockKeyError(
             f"a lock's name has at most {MAX_NAME} characters, {name[:40]!r}… has {len(name)}; hash it"
         )
-    if ("{" in name or "}" in name) and not _balanced(name):
+    if ("{" in name or "}" in name) and not balanced(name):
         raise LockKeyError(
             f"the braces in the lock's name {name!r} don't pair up; leave them out or close them"
         )
@@ -54,7 +54,8 @@ def check_name(name: object) -> str:
     return name
 
 
-def _balanced(name: str) -> bool:
+def balanced(name: str) -> bool:
+    """Return whether each brace has its partner, in order, with something between."""
     depth = 0
     for letter in name:
         depth += (letter == "{") - (letter == "}")

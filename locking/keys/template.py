@@ -30,14 +30,13 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.http import HttpRequest
 
 from locking.exceptions import LockKeyError
-from locking.keys.names import MAX_TEMPLATE
+from locking.keys.names import MAX_TEMPLATE, balanced
 from locking.keys.values import (
     ALWAYS_ENCODED,
     CONVERTERS,
     DEFAULT_UNSAFE,
     TEXT_UNSAFE,
     as_text,
-    balanced,
     encode,
     says_nothing,
     shorten,
@@ -49,7 +48,9 @@ KeySource = str | Callable[..., "str | Sequence[str]"]
 KeysSource = Sequence[str] | Callable[..., Iterable[str]]
 EmptyKeys = Literal["refuse", "skip"]
 """What a callable that returns no name means: an error, or that the call needs no lock."""
-KeyBuilder = Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[str, ...]]
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+KeyBuilder = Callable[[Args, Kwargs], tuple[str, ...]]
 
 KEEPS_APART: Final = re.compile(r"[\s:{}]")
 SPARE_MARK: Final = re.compile(r"[^%0-9A-Za-z]")
@@ -156,10 +157,10 @@ class Template:
             >>> compile_template("'order:'+<id>").render({"id": 42})
             'order:42'
         """
-        return shorten("".join(self._piece(term, arguments) for term in self.terms))
-
-    def _piece(self, term: Text | Value, arguments: Mapping[str, object]) -> str:
-        return term.text if isinstance(term, Text) else encode(term.read(arguments), self.unsafe)
+        pieces = (
+            t.text if isinstance(t, Text) else encode(t.read(arguments), self.unsafe) for t in self.terms
+        )
+        return shorten("".join(pieces))
 
     def check(self, signature: inspect.Signature, function_name: str) -> None:
         """Refuse a name that isn't a parameter; with `**kwargs` any name may come at the call."""
@@ -363,7 +364,11 @@ def compile_template(source: str) -> Template:
 def _compile(source: str) -> Template:
     read = _format_terms(source) if FORMAT_STYLE.fullmatch(source) else _Parser(source).template()
     terms = _merge_texts(read)
-    _refuse_unbalanced(source, "".join(t.text if isinstance(t, Text) else "x" for t in terms))
+    if not balanced("".join(t.text if isinstance(t, Text) else "x" for t in terms)):
+        # A cluster finds a key's slot by its braces, and Redisson derives names from them.
+        column = next((i for i, char in enumerate(source) if char in "{}"), 0)
+        reason = "the braces of a key must be balanced and hold something; drop this one, or close it"
+        raise _error(source, column, reason)
     if terms == (Text(""),):
         raise _error(source, 0, "the key is empty: unrelated callers would share one lock")
     return Template(source, terms, _unsafe(source, terms))
@@ -453,17 +458,6 @@ def _separating_mark(source: str, text: str, after: Value) -> str:
     )
 
 
-def _refuse_unbalanced(source: str, text: str) -> None:
-    """A cluster finds a key's slot by its braces, and Redisson derives names from them."""
-    if not balanced(text):
-        column = next((i for i, char in enumerate(source) if char in "{}"), 0)
-        raise _error(
-            source,
-            column,
-            "the braces of a key must be balanced and hold something; drop this one, or close it",
-        )
-
-
 def _error(source: str, column: int, reason: str) -> LockKeyError:
     shown = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", " ", source)
     return LockKeyError(f"key template, column {column + 1}: {reason}\n    {shown}\n    {' ' * column}^")
@@ -507,7 +501,8 @@ def key_builder(
         return partial(_call_key, key, empty)
     if callable(keys):
         return partial(_call_keys, keys, empty)
-    signature = signature_of(function)
+    # What `method_decorator` hands over pretends to be unbound; else the signature is what callers see.
+    signature = inspect.signature(function, follow_wrapped=not isinstance(function, partial))
     if key is None and keys is None:
         return partial(_default_key, signature, dotted_path(function))
     templates = tuple(compile_template(source) for source in _sources(key, keys))
@@ -521,11 +516,6 @@ def label_of(function: Callable[..., object], key: KeySource | None, keys: KeysS
     if callable(key) or callable(keys) or (key is None and keys is None):
         return dotted_path(function)[-MAX_TEMPLATE:]
     return ", ".join(compile_template(source).readable for source in _sources(key, keys))[:MAX_TEMPLATE]
-
-
-def signature_of(function: Callable[..., object]) -> inspect.Signature:
-    """The signature as callers see it; what `method_decorator` hands over pretends to be unbound."""
-    return inspect.signature(function, follow_wrapped=not isinstance(function, partial))
 
 
 def dotted_path(function: Callable[..., object]) -> str:
@@ -545,18 +535,13 @@ def _sources(key: object, keys: Sequence[str] | None) -> Sequence[Any]:
 
 
 def _render_all(
-    signature: inspect.Signature,
-    templates: tuple[Template, ...],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    signature: inspect.Signature, templates: tuple[Template, ...], args: Args, kwargs: Kwargs
 ) -> tuple[str, ...]:
     arguments = _arguments(signature, args, kwargs)
     return tuple(template.render(arguments) for template in templates)
 
 
-def _arguments(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, object]:
+def _arguments(signature: inspect.Signature, args: Args, kwargs: Kwargs) -> dict[str, object]:
     """The call's arguments by name, those in `**kwargs` included. A wrong call is a TypeError, as ever."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -568,17 +553,13 @@ def _arguments(
     return arguments
 
 
-def _call_key(
-    key: Callable[..., object], empty: EmptyKeys, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _call_key(key: Callable[..., object], empty: EmptyKeys, args: Args, kwargs: Kwargs) -> tuple[str, ...]:
     result = key(*args, **kwargs)
     names = result if isinstance(result, list | tuple) else (result,)
     return _own_names(names, key, empty, "return a str, or a list of them")
 
 
-def _call_keys(
-    keys: Callable[..., object], empty: EmptyKeys, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _call_keys(keys: Callable[..., object], empty: EmptyKeys, args: Args, kwargs: Kwargs) -> tuple[str, ...]:
     result = keys(*args, **kwargs)
     if isinstance(result, str) or not isinstance(result, Iterable):
         raise LockKeyError(
@@ -618,16 +599,12 @@ def _own_name(name: object, key: Callable[..., object]) -> str:
     return shorten(name)
 
 
-def _default_key(
-    signature: inspect.Signature, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _default_key(signature: inspect.Signature, path: str, args: Args, kwargs: Kwargs) -> tuple[str, ...]:
     pairs = _named_values(signature, args, kwargs)
     return (shorten(":".join([path, *(_default_pair(path, name, value) for name, value in pairs)])),)
 
 
-def _named_values(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[tuple[str, object]]:
+def _named_values(signature: inspect.Signature, args: Args, kwargs: Kwargs) -> list[tuple[str, object]]:
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     pairs: list[tuple[str, object]] = []

@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db.models import Model
 
 from locking.exceptions import LockKeyError
+from locking.keys.names import balanced
 
 MAX_LENGTH: Final = 200
 HASH_MARK: Final = "%~"  # a percent sign is otherwise always followed by two hexadecimal digits
@@ -140,13 +141,3 @@ def _balanced_head(head: str) -> str:
     while not balanced(head):
         head = head[: head.rindex("{")]
     return head
-
-
-def balanced(text: str) -> bool:
-    """Whether each brace has its partner, in order, with something between: what a lock's name must be."""
-    depth = 0
-    for char in text:
-        depth += (char == "{") - (char == "}")
-        if depth < 0:
-            return False
-    return depth == 0 and "{}" not in text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,18 +65,15 @@ class CommitMarker:
         return row
 
 
-class _undone:  # noqa: N801 - reads as a state where it is used
+@contextmanager
+def _undone(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """A transaction on a connection that no alias knows; it is rolled back whatever happens."""
-
-    def __init__(self, connection: BaseDatabaseWrapper) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.set_autocommit(False)
-
-    def __exit__(self, *_: object) -> None:
-        if self._connection.connection is not None and self._connection.is_usable():
-            self._connection.rollback()
+    connection.set_autocommit(False)
+    try:
+        yield
+    finally:
+        if connection.connection is not None and connection.is_usable():
+            connection.rollback()
 
 
 def resolve(marker: CommitMarker, error: Error) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import partial, update_wrapper
@@ -26,11 +26,7 @@ from django.http import HttpRequest, HttpResponseBase
 from locking.core.handler import locks
 from locking.core.kinds import lock_of
 from locking.core.lock import Lock
-from locking.core.open_transactions import (
-    check_together,
-    connections_in_transaction,
-    refuse_open_transactions,
-)
+from locking.core.open_transactions import connections_in_transaction, refuse_open_transactions
 from locking.core.options import CheckedOptions, Kind, LockOptions
 from locking.exceptions import (
     BackendUnavailable,
@@ -40,12 +36,13 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
-from locking.keys.names import UNSET, OnOpenTransaction, Unset
+from locking.keys.names import UNSET, Unset
 from locking.keys.template import (
+    Args,
     EmptyKeys,
-    KeyBuilder,
     KeySource,
     KeysSource,
+    Kwargs,
     dotted_path,
     is_request,
     key_builder,
@@ -56,7 +53,6 @@ from locking.transactions.locked_transaction import (
     database_aliases,
     enclosing_locked_transaction,
     holding,
-    open_transaction_policy,
     silent_rollback,
     transaction_under,
     transaction_without_lock,
@@ -70,9 +66,7 @@ from locking.utils.hints import refuse_unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
-Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 Conflict = LockNotAcquired | BackendUnavailable
 NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
 ConflictPolicy = NeverSkips | Literal["skip"]
@@ -223,7 +217,7 @@ class Options(CheckedOptions):
                 "release=False keeps the lock locked until its ttl ends: give a ttl, for example ttl=3"
             )
         if not isinstance(self.on_open_transaction, Unset):
-            check_together(self.on_open_transaction, fenced=self.fenced, retries=self.retries)
+            self.open_transaction_policy()
         if self.on_open_transaction == "hold" and self.atomic is False:
             raise ValueError("on_open_transaction='hold' cannot be combined with atomic=False")
         if callable(self.keys) and (self.min_hold or not self.release):
@@ -236,24 +230,20 @@ class Options(CheckedOptions):
                 f"condition={self.condition!r} must be a callable that gets the call's arguments"
             )
 
-    def of_lock(self, template: str, *, looks_itself: bool) -> CheckedOptions:
-        """Return the options of the lock; `looks_itself` where the decorator looks at open transactions."""
+    def of_lock(self, function: Callable[..., Any]) -> CheckedOptions:
+        """Return the options of the lock around a function."""
         given = {field.name: getattr(self, field.name) for field in fields(CheckedOptions)}
-        given["template"] = self.template or template
-        if looks_itself:
+        given["template"] = self.template or label_of(function, self.key, self.keys)
+        if not iscoroutinefunction(function):  # `transaction_under` looks at what is open
             given["on_open_transaction"] = "ignore"
-        return CheckedOptions(**given)
+        options = CheckedOptions(**given)
+        options.site = call_site_of(function)
+        return options
 
     @property
     def scope(self) -> str:
         """Which locks a name is one of: locks of another alias or kind have nothing to do with it."""
         return self.backend if self.kind == "lock" else f"{self.backend}/{self.kind}"
-
-    def open_transaction_policy(self) -> OnOpenTransaction:
-        """What to do inside an open transaction: the decorator's own word, or else the alias's."""
-        return open_transaction_policy(
-            self.on_open_transaction, self.backend, fenced=self.fenced, retries=self.retries
-        )
 
     def policy(self) -> ConflictPolicy:
         """What to do on a conflict: the decorator's own word, or else the alias's."""
@@ -307,24 +297,16 @@ def check_policy(policy: object) -> ConflictPolicy:
 
 def _decorate(options: Options, function: Callable[..., Any]) -> Callable[..., Any]:
     _refuse_undecoratable(function)
-    call = LockedCall(function, options, _names_for(function, options))
+    call = LockedCall(function, options)
     wrapper: Any = call.asynchronous() if iscoroutinefunction(function) else call.synchronous()
     update_wrapper(wrapper, function)
-    _take_out_of_atomic_requests(wrapper, options.using)
+    # ATOMIC_REQUESTS would commit after the release. The set is new: the wrapped function keeps its own.
+    aliases = {options.using} if isinstance(options.using, str) else options.using
+    wrapper._non_atomic_requests = {*getattr(wrapper, "_non_atomic_requests", ()), *aliases}
     wrapper.lock_options = options
     if not isinstance(function, partial):  # method_decorator decorates anew at every request
         DECORATED.add(wrapper)
     return cast(Callable[..., Any], wrapper)
-
-
-def _names_for(function: Callable[..., Any], options: Options) -> KeyBuilder:
-    return key_builder(function, options.key, options.keys, empty=options.empty)
-
-
-def _take_out_of_atomic_requests(wrapper: Any, using: DatabaseAliases) -> None:
-    """ATOMIC_REQUESTS would commit after the release. The set is new: the wrapped function keeps its own."""
-    aliases = {using} if isinstance(using, str) else using
-    wrapper._non_atomic_requests = {*getattr(wrapper, "_non_atomic_requests", ()), *aliases}
 
 
 def _refuse_undecoratable(function: Any) -> None:
@@ -348,14 +330,10 @@ def _refuse_undecoratable(function: Any) -> None:
 class LockedCall:
     """A function and the lock around each of its calls."""
 
-    def __init__(self, function: Callable[..., Any], options: Options, build_names: KeyBuilder) -> None:
-        self.function = function
-        self.options = options
-        self.build_names = build_names
-        self.template = label_of(function, options.key, options.keys)
-        self.site = call_site_of(function)
-        # Around a synchronous function `transaction_under` looks at what is open.
-        self.lock_options = options.of_lock(self.template, looks_itself=not iscoroutinefunction(function))
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        self.function, self.options = function, options
+        self.build_names = key_builder(function, options.key, options.keys, empty=options.empty)
+        self.lock_options = options.of_lock(function)
 
     # synchronous
 
@@ -378,7 +356,7 @@ class LockedCall:
 
         return locked
 
-    def _with_lock(self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _with_lock(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
         if not names:
             return self._without_lock(args, kwargs, ask_again=callable(self.options.keys))
         progress = _Progress(request_of(args, kwargs))
@@ -392,7 +370,7 @@ class LockedCall:
                 progress.before.restore()
             return self._on_loss(error, args, kwargs)
 
-    def _on_loss(self, error: LockError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _on_loss(self, error: LockError, args: Args, kwargs: Kwargs) -> Any:
         """Everything was rolled back, so it may be done again; a transaction around this one gets the error
         in any case, for it has to be rolled back as well.
         """
@@ -407,9 +385,7 @@ class LockedCall:
             retry_running_task(self.function, error)
         raise error
 
-    def _run(
-        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], progress: _Progress
-    ) -> Any:
+    def _run(self, names: Sequence[str], args: Args, kwargs: Kwargs, progress: _Progress) -> Any:
         with ExitStack() as section:
             try:
                 section.enter_context(self._section(names, progress.committed))
@@ -417,18 +393,20 @@ class LockedCall:
                 return self._on_conflict(error, args, kwargs)
             if callable(self.options.keys):
                 _refuse_others(names, self.build_names(args, kwargs))
-            return self._finished(self.function(*args, **kwargs))
+            result = self.function(*args, **kwargs)
+            _refuse_unfinished(self.function, result)
+            return self._stored_or_refused(result)
 
-    def _run_again(
-        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any], progress: _Progress
-    ) -> Any:
+    def _run_again(self, names: Sequence[str], args: Args, kwargs: Kwargs, progress: _Progress) -> Any:
         """Hold the lock, and so the token, around as many transactions as it takes until one commits."""
         with ExitStack() as hold:
+            # Inside another locked transaction nothing is retried: given up as a whole, it must begin anew.
+            retries = self.options.retries if self._refuse_open_transactions(names) else 0
             try:
-                hold.enter_context(self._hold(names))
+                hold.enter_context(holding(self._lock(names), release=self.options.release))
             except (LockNotAcquired, BackendUnavailable) as error:
                 return self._on_conflict(error, args, kwargs)
-            for attempt in range(self._retries(names)):
+            for attempt in range(retries):
                 try:
                     return self._run(names, args, kwargs, progress)
                 except DatabaseError as error:
@@ -438,20 +416,15 @@ class LockedCall:
                 time.sleep(jittered(attempt))
             return self._run(names, args, kwargs, progress)
 
-    def _hold(self, names: Sequence[str]) -> AbstractContextManager[Any]:
-        if not self._is_nested(names):
-            refuse_open_transactions(names)
-        return holding(self._lock(names), release=self.options.release)
-
-    def _retries(self, names: Sequence[str]) -> int:
-        """None inside another locked transaction: given up as a whole, it must begin anew itself."""
-        return 0 if self._is_nested(names) else self.options.retries
-
-    def _is_nested(self, names: Sequence[str]) -> bool:
+    def _refuse_open_transactions(self, names: Sequence[str]) -> bool:
+        """Refuse open transactions but a locked one that has all these names; False inside such a one."""
         options = self.options
-        return enclosing_locked_transaction(names, database_aliases(options.using), options.scope) is not None
+        if enclosing_locked_transaction(names, database_aliases(options.using), options.scope) is not None:
+            return False
+        refuse_open_transactions(names)
+        return True
 
-    def _applies(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    def _applies(self, args: Args, kwargs: Kwargs) -> bool:
         condition = self.options.condition
         return condition is None or bool(condition(*args, **kwargs))
 
@@ -459,9 +432,7 @@ class LockedCall:
     def _atomic(self) -> bool:
         return self.options.atomic is not False
 
-    def _without_lock(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, ask_again: bool = False
-    ) -> Any:
+    def _without_lock(self, args: Args, kwargs: Kwargs, *, ask_again: bool = False) -> Any:
         """Run where no lock is needed, by the condition or without names; the transaction's rules stay."""
         with transaction_without_lock(database_aliases(self.options.using) if self._atomic else ()):
             if ask_again:  # in the transaction, like the body
@@ -469,38 +440,38 @@ class LockedCall:
             return self._stored_or_refused(self.function(*args, **kwargs))
 
     def _section(self, names: Sequence[str], committed: list[str]) -> AbstractContextManager[Any]:
-        options = self.options
-        lock = self._lock(names)
-        if not self._atomic:
-            return _without_transaction(lock, names, options)
-        aliases = database_aliases(options.using)
-        return transaction_under(
-            lock,
-            names,
-            aliases,
-            options.scope,
-            release=options.release,
-            fenced=options.fenced,
-            on_open_transaction=options.open_transaction_policy(),
-            committed=committed,
-        )
+        """Return what takes the lock and, unless the function opens its own, begins the transactions."""
+        options, lock, policy = self.options, self._lock(names), self.options.open_transaction_policy()
+        if self._atomic:
+            return transaction_under(
+                lock,
+                names,
+                database_aliases(options.using),
+                options.scope,
+                release=options.release,
+                fenced=options.fenced,
+                on_open_transaction=policy,
+                committed=committed,
+            )
+        if policy != "ignore":
+            self._refuse_open_transactions(names)
+        return lock if options.release else holding(lock, release=False)
 
     def _lock(self, names: Sequence[str]) -> Lock:
         """The lock of one call; a Celery task takes it in its own name, which a redelivery has too."""
         lock = lock_of(names, self.lock_options)
-        lock.taken_at(self.site)
         if task := running_task(self.function):
             _celery().act_for(task, lock)
         return lock
 
-    def _finished(self, result: Any) -> Any:
-        """Refuse a result whose work isn't done yet."""
-        _refuse_unfinished(self.function, result)
-        return self._stored_or_refused(result)
-
     def _stored_or_refused(self, result: Any) -> Any:
-        """Let a view's own refusal out of the transaction that it has had rolled back."""
-        if self._atomic and _is_refusal(result) and (_was_raised(result) or self._is_rolled_back()):
+        """Let a view's own refusal out of the transaction that it has had rolled back.
+
+        What was written before an exception that Django REST framework answers must go too: it rolls back
+        under ATOMIC_REQUESTS only, and the view was taken out of that.
+        """
+        refusal = isinstance(result, HttpResponseBase) and result.status_code >= 400
+        if self._atomic and refusal and (getattr(result, "exception", False) or self._is_rolled_back()):
             raise _Refusal(result)
         return result
 
@@ -526,15 +497,16 @@ class LockedCall:
 
         return locked
 
-    async def _awith_lock(
-        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    async def _awith_lock(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
         if not names:
             return await self.function(*args, **kwargs)
         async with AsyncExitStack() as section:
             try:
                 lock = lock_of(names, self.lock_options)
-                await section.enter_async_context(_asection(lock, self.options))
+                if self.options.release:
+                    await section.enter_async_context(lock)
+                else:
+                    section.callback((await lock.aacquire()).leave_to_expire)
             except (LockNotAcquired, BackendUnavailable) as error:
                 return await _awaited(self._on_conflict(error, args, kwargs))
             if callable(self.options.keys):
@@ -557,7 +529,7 @@ class LockedCall:
                     " decorate that, and call it through sync_to_async"
                 )
 
-    async def _names(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    async def _names(self, args: Args, kwargs: Kwargs) -> tuple[str, ...]:
         """Build the names; where an attribute turns out to need the database, in a thread."""
         try:
             return self.build_names(args, kwargs)
@@ -574,7 +546,7 @@ class LockedCall:
             reason=f"the keys changed {MOST_CHANGES} times while it waited for them",
         )
 
-    def _on_conflict(self, error: Conflict, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _on_conflict(self, error: Conflict, args: Args, kwargs: Kwargs) -> Any:
         """Do what the policy says instead of running the function."""
         policy = self.options.policy()
         if callable(policy):
@@ -623,18 +595,6 @@ class _Refusal(Exception):
         self.response = response
 
 
-def _is_refusal(result: object) -> bool:
-    return isinstance(result, HttpResponseBase) and result.status_code >= 400
-
-
-def _was_raised(response: HttpResponseBase) -> bool:
-    """Whether it is Django REST framework's answer to an exception in the view: what it wrote must go too.
-
-    The framework itself rolls back under ATOMIC_REQUESTS only, and the view was taken out of that.
-    """
-    return bool(getattr(response, "exception", False))
-
-
 def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
     """A generator, a coroutine or a streaming response does its work after the lock was released."""
     streams = isinstance(result, HttpResponseBase) and result.streaming
@@ -642,7 +602,8 @@ def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
         streams or inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result)
     ):
         return
-    _close(result)
+    if not inspect.isasyncgen(result) and hasattr(result, "close"):
+        result.close()
     raise LockTransactionError(
         f"{dotted_path(function)} returned a {type(result).__name__}, whose work is done after the lock was"
         " released; finish the work inside (return a list, an HttpResponse, an awaited result), or lock where"
@@ -650,47 +611,10 @@ def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
     )
 
 
-def _close(result: Any) -> None:
-    if not inspect.isasyncgen(result) and hasattr(result, "close"):
-        result.close()
-
-
-@contextmanager
-def _without_transaction(lock: Lock, names: Sequence[str], options: Options) -> Iterator[None]:
-    """`atomic=False`: the function opens its own transactions, which must end before the release."""
-    policy = options.open_transaction_policy()
-    if policy != "ignore" and not enclosing_locked_transaction(
-        names, database_aliases(options.using), options.scope
-    ):
-        refuse_open_transactions(names)
-    if options.release:
-        with lock:
-            yield
-        return
-    lease = lock.acquire()
-    try:
-        yield
-    finally:
-        lease.leave_to_expire()
-
-
-@asynccontextmanager
-async def _asection(lock: Lock, options: Options) -> AsyncIterator[None]:
-    if options.release:
-        async with lock:
-            yield
-        return
-    lease = await lock.aacquire()
-    try:
-        yield
-    finally:
-        lease.leave_to_expire()
-
-
 # who is calling
 
 
-def request_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> HttpRequest | None:
+def request_of(args: Args, kwargs: Kwargs) -> HttpRequest | None:
     """The request of a view's call: its first argument, the one after `self`, or the keyword `request`."""
     for value in (*args[:2], kwargs.get("request")):
         if is_request(value):

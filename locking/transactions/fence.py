@@ -257,11 +257,8 @@ def forbid(key: str, token: int, using: str = "default", *, owner: str = "") -> 
         True
     """
     connection = connections[using]
-    name, broken, by = (
-        fence_name(key, connection.vendor),
-        (FORBIDDEN + owner if owner else "")[:80],
-        owner or None,
-    )
+    name, by = fence_name(key, connection.vendor), owner or None
+    broken = (FORBIDDEN + owner if owner else "")[:80]
     with atomic(using), connection.cursor() as cursor:
         if connection.vendor == "mysql":
             cursor.execute(MAKE, [name, timestamp(connection)])

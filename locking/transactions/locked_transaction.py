@@ -11,20 +11,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from types import TracebackType
 from typing import Any, Final, Unpack
 
 from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, atomic, on_commit
 
-from locking.core.handler import locks
 from locking.core.kinds import lock_of
 from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import (
-    check_together,
     connections_in_transaction,
     let_go,
     refuse_open_transactions,
@@ -34,7 +30,7 @@ from locking.core.open_transactions import (
 )
 from locking.core.options import LockOptions, options_of
 from locking.exceptions import LockLost, LockTransactionError
-from locking.keys.names import OnOpenTransaction, Unset, check_names
+from locking.keys.names import OnOpenTransaction, check_names
 from locking.transactions import fence
 from locking.transactions.commit_probe import CommitMarker, resolve
 from locking.utils.backoff import jittered
@@ -60,17 +56,12 @@ def locked_transaction(
     Args:
         names: what to lock; several are taken all or none.
         using: the database alias, or several. Several commit one after the other, not as one.
-        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive by the watchdog.
-        wait: seconds to wait for the lock; 0 = don't, None = without end.
         fenced: have each database check the fencing token before the body reads anything, so that a holder
             that was overtaken can't write; see the page *Fencing*.
-        backend: alias in `LOCKING`.
-        min_hold: seconds for which the lock stays taken even if the block ends earlier.
-        on_lost: called with the lease when it is found lost.
         on_open_transaction: inside a transaction that is open already, `refuse`, `hold` the lock until that
             one has ended, by commit or rollback, or `ignore` it and release before. What it read before is as
             old as it was: read it again. Default: the alias's `ON_OPEN_TRANSACTION`.
-        template: what the names of this kind have in common; see `get_lock`.
+        options: the others of `get_lock`: `ttl`, `wait`, `backend`, `min_hold`, `on_lost`, `template`.
 
     Returns:
         A context manager that gives the lease.
@@ -88,12 +79,9 @@ def locked_transaction(
         >>> with locked_transaction("order:42") as lease:    # doctest: +SKIP
         ...     order.pay()
     """
-    given, checked, aliases = (
-        options_of("locked_transaction", options),
-        check_names(names),
-        database_aliases(using),
-    )
-    policy = open_transaction_policy(given.on_open_transaction, given.backend, fenced=given.fenced)
+    given, checked = options_of("locked_transaction", options), check_names(names)
+    aliases = database_aliases(using)
+    policy = given.open_transaction_policy()
     given.on_open_transaction = "ignore"  # looked at below, also for a lock that is held already
     lock = lock_of(checked, given)
     with transaction_under(
@@ -134,7 +122,7 @@ class LockedAtomic(Atomic):
 
     section: LockedTransaction
 
-    def __init__(self, alias: str, section: LockedTransaction | None) -> None:
+    def __init__(self, alias: str, section: LockedTransaction | None = None) -> None:
         super().__init__(alias, savepoint=True, durable=True)
         if section is not None:
             self.section = section
@@ -157,9 +145,7 @@ class LockedAtomic(Atomic):
         if not inside_test_case(connections[self.alias]):
             self.marker = marker
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         hooks = list(connections[self.alias].run_on_commit)
         try:
             super().__exit__(kind, error, trace)
@@ -209,19 +195,19 @@ def transaction_under(
     committed = [] if committed is None else committed
     if outer := enclosing_locked_transaction(names, aliases, scope):
         if fenced and not outer.fenced:
-            raise LockTransactionError(_why_unfenced(names))
-        with _atomics(aliases):
+            raise LockTransactionError(
+                f"fenced=True for {shown(names)} inside a locked transaction without it: what that one has"
+                " read already is not behind the fence; write fenced=True on the outermost one"
+            )
+        with transaction_without_lock(aliases):
             yield outer.lease
-            _refuse_silent_rollbacks(aliases)
         return
     if on_open_transaction != "refuse" and (open_ones := connections_in_transaction()):
         if on_open_transaction == "hold":
-            held = release_after_transaction(
-                lock.acquire, aliases, open_ones, partial(let_go, release=release)
-            )
+            held = release_after_transaction(lock.acquire, open_ones, release=release)
         else:
-            held = _released_before(lock, aliases, release=release)
-        with held as lease:
+            held = holding(lock, release=release)
+        with held as lease, _atomics(aliases):
             yield lease
             _refuse_silent_rollbacks(aliases)
             lease.confirm()
@@ -239,29 +225,6 @@ def transaction_under(
             yield lease
             _refuse_silent_rollbacks(aliases)
             lease.confirm()
-
-
-def open_transaction_policy(
-    chosen: OnOpenTransaction | Unset, backend: str, *, fenced: bool = False, retries: int = 0
-) -> OnOpenTransaction:
-    """Return what to do inside an open transaction: the caller's word, or else the alias's.
-
-    A fence and retries need a transaction of their own: with them the alias's word counts as `refuse`.
-
-    Raises:
-        ValueError: the caller's word isn't one, or can't go together with `fenced` or `retries`.
-    """
-    if not isinstance(chosen, Unset):
-        check_together(chosen, fenced=fenced, retries=retries)
-        return chosen
-    return "refuse" if fenced or retries else locks[backend].settings.on_open_transaction
-
-
-@contextmanager
-def _released_before(lock: Lock, aliases: Sequence[str], *, release: bool) -> Iterator[Lease]:
-    """Hold a lock around savepoints, and release it before the transaction around them has ended."""
-    with holding(lock, release=release) as lease, _atomics(aliases):
-        yield lease
 
 
 @contextmanager
@@ -286,8 +249,9 @@ def _inside_transaction(
     """
     home = _home_of(lock, aliases)
     with ExitStack() as settled, ExitStack() as stack:
-        order = [home, *(alias for alias in aliases if alias != home)]
-        blocks = [stack.enter_context(_block(alias)) for alias in order]
+        blocks = [LockedAtomic(alias) for alias in (home, *(alias for alias in aliases if alias != home))]
+        for block in blocks:
+            stack.enter_context(block)
         lease = lock.acquire()
         settled.callback(let_go, lease, release=True)
         section = LockedTransaction(frozenset(names), frozenset(aliases), scope, lease, committed=committed)
@@ -306,13 +270,6 @@ def _home_of(lock: Lock, aliases: Sequence[str]) -> str:
             f" {shown(aliases)}: name it in using="
         )
     return home
-
-
-@contextmanager
-def _block(alias: str) -> Iterator[LockedAtomic]:
-    block = LockedAtomic(alias, None)
-    with block:
-        yield block
 
 
 def _begin(aliases: Sequence[str], section: LockedTransaction) -> ExitStack:
@@ -346,13 +303,6 @@ def _begin_fenced(aliases: Sequence[str], section: LockedTransaction) -> ExitSta
                 raise
         time.sleep(jittered(attempt))
     return _begin(aliases, section)
-
-
-def _why_unfenced(names: Sequence[str]) -> str:
-    return (
-        f"fenced=True for {shown(names)} inside a locked transaction without it: what that one has read"
-        " already is not behind the fence; write fenced=True on the outermost one"
-    )
 
 
 @contextmanager

@@ -62,13 +62,8 @@ def _reset_all() -> None:
             logger.exception("resetting %r after a fork failed", reset)
 
 
-def register_with_system() -> None:
-    """Have the system call the resets, where it can fork."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_reset_all)
-
-
-register_with_system()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all)
 
 
 # --- threads ----------------------------------------------------------------------------------------------
@@ -180,7 +175,9 @@ class Worker:
             while self._sleep_until(due, me):
                 due = self._call_step()
         finally:
-            self._note_end(me)
+            with self._changed:
+                if self._thread is me:
+                    self._thread = None
 
     def _call_step(self) -> float | None:
         try:
@@ -205,11 +202,6 @@ class Worker:
                     return True
                 self._changed.wait(min(pause, LONGEST_PAUSE))
             return False
-
-    def _note_end(self, me: threading.Thread) -> None:
-        with self._changed:
-            if self._thread is me:
-                self._thread = None
 
 
 _NOT_STARTED: Final[set[Worker]] = set()

@@ -26,7 +26,7 @@ class _Trouble:
 
 
 TROUBLES: Final[dict[Hashable, _Trouble]] = {}
-"""What is wrong at the moment; nearly always nothing, and then a caller needs no `log_end`."""
+"""What is wrong at the moment; nearly always nothing, and then a caller needs no `available`."""
 _mutex = threading.Lock()
 
 
@@ -65,16 +65,6 @@ def log_rarely(
     logger.log(level, f"{message}%s", *values, more, extra={**fields, "lock_repeated": left_out})
 
 
-def log_end(logger: logging.Logger, level: int, trouble: Hashable, message: str, *values: object) -> None:
-    """Log that a trouble is over, if there was one; `message` gets its seconds behind `values`."""
-    if trouble not in TROUBLES:  # nearly always: costs no lock
-        return
-    with _mutex:
-        ended = TROUBLES.pop(trouble, None)
-    if ended is not None:
-        logger.log(level, message, *values, now() - ended.since)
-
-
 # --- a backend that does not answer ------------------------------------------------------------------------
 
 
@@ -86,5 +76,8 @@ def unavailable(logger: logging.Logger, alias: str, error: Exception) -> None:
 
 def available(logger: logging.Logger, alias: str) -> None:
     """Log the end of an outage, if there was one."""
-    message = "the lock backend %r answers again, %.1f s after its first failure"
-    log_end(logger, logging.WARNING, ("unavailable", alias), message, alias)
+    with _mutex:
+        ended = TROUBLES.pop(("unavailable", alias), None)
+    if ended is not None:
+        message = "the lock backend %r answers again, %.1f s after its first failure"
+        logger.warning(message, alias, now() - ended.since)

@@ -23,16 +23,11 @@ from locking.utils.background import after_fork
 from locking.utils.clock import now
 
 
-def _new_client_id() -> str:
-    """Return a random UUID of version 8 (RFC 9562, "custom").
+def _as_uuid8(digits: str) -> str:
+    """Write 32 hex digits as a UUID of version 8 (RFC 9562, "custom"), variant 10.
 
     Redisson's clients are version 4, so a script can tell a Java holder from one of ours by a single letter.
     """
-    return _as_uuid8(secrets.token_hex(16))
-
-
-def _as_uuid8(digits: str) -> str:
-    """Write 32 hex digits as a UUID of version 8, variant 10."""
     return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
@@ -56,7 +51,7 @@ class _Process:
         self.renew()
 
     def renew(self) -> None:
-        self.client_id = _new_client_id()
+        self.client_id = _as_uuid8(secrets.token_hex(16))
         self.counter = itertools.count(1)
         self.generation += 1
         self.started, self.started_at = time.time(), now()  # noqa: TID251 shown

@@ -21,6 +21,7 @@ from locking.core.dead_processes import Cleanup, Watch, has_no_session, watcher
 from locking.core.handler import locks
 from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.core.liveness import DeadProcess, Record, Session, registration, server_of, sessions
+from locking.core.waits import waiters
 from locking.models import LockEvent
 from locking.signals import Observer, flush, lock_orphaned, observe, stop_observing
 from locking.testing.contract.base import begin
@@ -91,7 +92,7 @@ def test_a_waiter_gets_what_a_killed_process_held(engine):
     with child(holding(lambda: get_lock("a", ttl=LEASE))) as holder:
         holder.report()
         waiter = begin(get_lock("a", ttl=60, wait=WAIT).acquire)
-        until(lambda: watcher._waiters, "the waiter has been refused once")
+        until(lambda: waiters.total, "the waiter has been refused once")
         holder.kill()
         waiter.result(timeout=2 * WAIT).release()
 
@@ -133,7 +134,7 @@ def test_a_killed_waiter_is_dequeued(engine, make):
     with child(waiting_for(make)) as first:
         assert first.report() == "queued"
         third = begin(make("a", ttl=60, wait=WAIT).acquire)
-        until(lambda: watcher._waiters, "the waiter has been refused once")
+        until(lambda: waiters.total, "the waiter has been refused once")
         first.kill()
         lease.release()
         third.result(timeout=2 * WAIT).release()
@@ -570,11 +571,12 @@ def test_a_thread_that_cannot_be_started_is_started_later(watching, monkeypatch)
 
 def runs_while_somebody_waits() -> bool:
     """Whether the thread runs that looks for dead processes."""
-    watcher.enter()
+    waiters.enter("default", None)
+    watcher.look()
     try:
         return watcher._worker.running
     finally:
-        watcher.leave()
+        waiters.leave("default")
 
 
 def test_a_forked_child_has_its_own_sessions():

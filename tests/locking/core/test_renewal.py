@@ -9,7 +9,7 @@ from locking import BackendError, BackendUnavailable, Lease, LockLost, get_lock,
 from locking.backends.base import ask_each
 from locking.core.handler import locks
 from locking.core.lease import State
-from locking.core.renewal import Watchdog, _doubt, _settle, renew
+from locking.core.renewal import _doubt, _settle, renew, renew_due
 from locking.testing.contract.base import at_leisure, until
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
@@ -280,8 +280,7 @@ def test_a_backend_that_fails_in_an_unforeseen_way_costs_no_other_its_leases(mon
     monkeypatch.setattr(permit.backend, "extend_many", lambda leases: 1 / 0)
     for each in (permit, lease):
         each.renew_at = now()
-    watchdog = Watchdog("default")
-    watchdog._round()
+    renew_due("default")
     assert (lease.renewals, permit.renewals, permit.state) == (1, 0, State.UNKNOWN)
     assert "division by zero" in caplog.text
 

@@ -20,8 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locking.exceptions import LockKeyError
+from locking.keys.names import balanced
 from locking.keys.template import compile_template, key_builder
-from locking.keys.values import MAX_LENGTH, as_text, balanced, encode
+from locking.keys.values import MAX_LENGTH, as_text, encode
 
 
 def render(source: str, **arguments: object) -> str:
