@@ -12,8 +12,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakSet, finalize
@@ -136,7 +136,7 @@ class ConnectionPool:
             error.sent = attempt > 1  # by the attempt before
             raise
         except Error as error:
-            raise self._meant(error) from error
+            raise self.meant(error) from error
 
     def fetch(self, statement: str, asked: Any = None) -> list[Any]:
         """Return the rows that a statement answers; see `run`."""
@@ -238,15 +238,8 @@ class ConnectionPool:
     def _which(self) -> str:
         return f"the database {self.using!r} of the lock backend {self.owner!r}"
 
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Raise our errors for the database's: *no answer* and *an error as answer* are two things."""
-        try:
-            yield
-        except Error as error:
-            raise self._meant(error) from error
-
-    def _meant(self, error: Error) -> BackendError:
+    def meant(self, error: Error) -> BackendError:
+        """Return our error for the database's: *no answer* and *an error as answer* are two things."""
         if isinstance(error, UNREACHABLE) and "no such table" not in str(error):
             return BackendUnavailable(f"{self._which} doesn't answer: {error}")
         return BackendError(
@@ -323,11 +316,8 @@ def _bound(connection: BaseDatabaseWrapper, timeout: float) -> None:
 
 def _is_a_tests(connection: BaseDatabaseWrapper) -> bool:
     settings = connection.settings_dict
-    return bool(settings["NAME"] == (settings["TEST"]["NAME"] or f"test_{_undecorated(settings['NAME'])}"))
-
-
-def _undecorated(name: object) -> str:
-    return str(name).removeprefix("test_")
+    undecorated = str(settings["NAME"]).removeprefix("test_")
+    return bool(settings["NAME"] == (settings["TEST"]["NAME"] or f"test_{undecorated}"))
 
 
 def close_all(idle: deque[BaseDatabaseWrapper]) -> None:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from contextlib import suppress
 from typing import Any, Final
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, Error, connections
 from django.db.transaction import atomic
 
 from locking.backends.base import Busy, Grant, Holder, Outcome
@@ -63,15 +63,14 @@ class TransactionScopedBackend(ServerQueueBackend):
                 " none is open: use locked_transaction(…) or @distributed_lock(…) with it"
             )
         self.prepare(key)
-        with self._pool.translated():
-            try:
-                # A savepoint: a refusal must not spoil the transaction, and takes its settings back with it.
-                with atomic(self._using), connection.cursor() as cursor:
-                    granted = self._lock_within(cursor, key, seconds)
-            except DatabaseError as error:
-                if not (was_locked_out(error) or error.args[:1] == (NOWAIT_REFUSED,)):
-                    raise
-                granted = False
+        try:
+            # A savepoint: a refusal must not spoil the transaction, and takes its settings back with it.
+            with atomic(self._using), connection.cursor() as cursor:
+                granted = self._lock_within(cursor, key, seconds)
+        except Error as error:
+            if not (was_locked_out(error) or error.args[:1] == (NOWAIT_REFUSED,)):
+                raise self._pool.meant(error) from error
+            granted = False
         return Grant(0, now()) if granted else Busy()
 
     def _lock_within(self, cursor: Any, key: str, seconds: float) -> bool:

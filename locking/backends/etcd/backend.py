@@ -65,9 +65,8 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         urls = read_location(settings)
-        options = read_options(settings, urls)
-        self.alone, self._prefix = len(urls) == 1, options.prefix
-        self._client = Client(settings.alias, urls, options.timeout, options.tls, options.login)
+        self._prefix, timeout, tls, login = read_options(settings, urls)
+        self.alone, self._client = len(urls) == 1, Client(settings.alias, urls, timeout, tls, login)
         self._leases = Leases(self._client)
         self._watches = WatchManager(self._client)
         self._holds = LeaseExpirer[EtcdHold](self._end)
