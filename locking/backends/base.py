@@ -221,7 +221,7 @@ class BaseLockBackend(ABC):
 
     supports_fencing: ClassVar[bool] = False
     """Every grant carries a token that strictly rises for its name."""
-    supports_listing: ClassVar[bool] = False
+    supports_listing: bool = False
     """`held()` pages through the locks that are held."""
     lists_by_age: ClassVar[bool] = True
     """`held()` is in the order of the grants, whose time it tells."""

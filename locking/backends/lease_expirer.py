@@ -122,6 +122,25 @@ class LeaseExpirer(Generic[Hold]):
             hold.overlapped = hold.prolonging > 0
         self._worker.wake()
 
+    def extend(self, key: str, owner: str, ttl: float, ask: Callable[[Hold], bool]) -> bool:
+        """Extend a hold by `ttl` seconds from now if `ask`, one at a time per hold, extends it on the engine.
+
+        Returns:
+            False when the hold is over.
+        """
+        hold = self.begin(key, owner)
+        if hold is None:
+            return False
+        sent, held = now(), False
+        try:
+            with hold.mutex:
+                held = ask(hold)
+        finally:
+            self.settle(hold, sent + ttl if held else None)
+        if not held:
+            self.discard(key, owner, hold)
+        return held
+
     def __len__(self) -> int:
         with self._mutex:
             return len(self._holds)

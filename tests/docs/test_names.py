@@ -24,7 +24,7 @@ from inventory.strategies import STRATEGIES
 from locking import conf, exceptions, get_lock, locked_transaction, signals
 from locking.backends import redlock
 from locking.backends.database import connection_pool
-from locking.backends.database.rows import DEFAULT_TIMEOUT
+from locking.backends.database.connection_pool import DEFAULT_TIMEOUT
 from locking.backends.etcd import options as etcd_options
 from locking.backends.redis import topology
 from locking.backends.redlock import RedlockBackend

@@ -12,8 +12,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakSet, finalize
@@ -25,9 +25,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.background import after_fork
 from locking.utils.clock import now
-from locking.utils.databases import VENDORS, setting_too_small, was_overtaken
+from locking.utils.databases import VENDORS, setting_too_small
 
 T = TypeVar("T")
+
+DEFAULT_TIMEOUT: Final = 5.0
+"""Seconds after which a request to a database that doesn't answer is given up."""
 
 ATTEMPTS: Final = 2
 """The first may meet a connection that the server closed while it was idle; the second has a fresh one."""
@@ -98,9 +101,7 @@ class ConnectionPool:
 
     def forget(self) -> None:
         """Drop the idle ones without a word to the server: they are the parent process's."""
-        PARENTS.extend(self._idle)
-        for connection in self._idle:
-            detach(connection)
+        abandon(self._idle)
         self._idle.clear()
         self._reset()
 
@@ -116,18 +117,32 @@ class ConnectionPool:
             BackendUnavailable: no reply; what was done is unknown. NoConnection: see `take`. BackendError: an
                 error as reply.
         """
-        with self.translated():
-            for attempt in range(1, ATTEMPTS):
-                with suppress(*UNREACHABLE):
-                    return self._try(step, attempt, patience)
-                self.close()
-            try:
-                return self._try(step, ATTEMPTS, patience)
-            except NoConnection as error:
-                error.sent = True  # by the attempt before
-                raise
+        answer: T = self.retried(self._try, step, patience)
+        return answer
 
-    def _try(self, step: Callable[[Any, int], T], attempt: int, patience: float | None) -> T:
+    def retried(self, request: Callable[..., T], *asked: Any, attempts: int = ATTEMPTS) -> T:
+        """Return what `request` makes of the number of the attempt and `asked`; see `run`."""
+        attempt = 1
+        try:
+            while True:
+                try:
+                    return request(attempt, *asked)
+                except UNREACHABLE:
+                    if attempt == attempts:
+                        raise
+                self.close()
+                attempt += 1
+        except NoConnection as error:
+            error.sent = attempt > 1  # by the attempt before
+            raise
+        except Error as error:
+            raise self.meant(error) from error
+
+    def fetch(self, statement: str, asked: Any = None) -> list[Any]:
+        """Return the rows that a statement answers; see `run`."""
+        return self.run(lambda cursor, _: fetched(cursor, statement, asked))
+
+    def _try(self, attempt: int, step: Callable[[Any, int], T], patience: float | None) -> T:
         permit = self._enter()
         try:
             connection = self.take(patience)
@@ -223,15 +238,8 @@ class ConnectionPool:
     def _which(self) -> str:
         return f"the database {self.using!r} of the lock backend {self.owner!r}"
 
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Raise our errors for the database's: *no answer* and *an error as answer* are two things."""
-        try:
-            yield
-        except Error as error:
-            raise self._meant(error) from error
-
-    def _meant(self, error: Error) -> BackendError:
+    def meant(self, error: Error) -> BackendError:
+        """Return our error for the database's: *no answer* and *an error as answer* are two things."""
         if isinstance(error, UNREACHABLE) and "no such table" not in str(error):
             return BackendUnavailable(f"{self._which} doesn't answer: {error}")
         return BackendError(
@@ -308,11 +316,8 @@ def _bound(connection: BaseDatabaseWrapper, timeout: float) -> None:
 
 def _is_a_tests(connection: BaseDatabaseWrapper) -> bool:
     settings = connection.settings_dict
-    return bool(settings["NAME"] == (settings["TEST"]["NAME"] or f"test_{_undecorated(settings['NAME'])}"))
-
-
-def _undecorated(name: object) -> str:
-    return str(name).removeprefix("test_")
+    undecorated = str(settings["NAME"]).removeprefix("test_")
+    return bool(settings["NAME"] == (settings["TEST"]["NAME"] or f"test_{undecorated}"))
 
 
 def close_all(idle: deque[BaseDatabaseWrapper]) -> None:
@@ -331,15 +336,22 @@ def discard(connection: BaseDatabaseWrapper) -> None:
         raw.close()
 
 
-def detach(connection: BaseDatabaseWrapper) -> None:
-    """Take this process's hands off its parent's socket: a copy keeps it open beyond the parent's end."""
-    fileno = fileno_of(connection.connection)
-    if fileno is None:
-        return
-    with suppress(Exception):
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, fileno)
-        os.close(nothing)
+def abandon(parents: Collection[BaseDatabaseWrapper]) -> None:
+    """Take a forked child's hands off its parent's sockets: a copy keeps one open beyond the parent's end."""
+    PARENTS.extend(parents)
+    for connection in parents:
+        fileno = fileno_of(connection.connection)
+        with suppress(Exception):
+            if fileno is not None:
+                nothing = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nothing, fileno)
+                os.close(nothing)
+
+
+def fetched(cursor: Any, statement: str, asked: Any = None) -> list[Any]:
+    """Return the rows that a statement answers."""
+    cursor.execute(statement, asked)
+    return list(cursor.fetchall())
 
 
 def fileno_of(raw: Any) -> int | None:
@@ -348,8 +360,3 @@ def fileno_of(raw: Any) -> int | None:
         number = int((getattr(raw, "_sock", None) or raw).fileno())
         return None if number < 0 else number
     return None
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Whether the database gave the statement up for another's sake, and changed nothing."""
-    return was_overtaken(error)

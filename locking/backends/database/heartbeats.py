@@ -5,63 +5,47 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from locking.backends.base import HEARTBEAT_TTL, Heartbeat
+from locking.backends.base import HEARTBEAT_TTL, BaseLockBackend, Heartbeat
 from locking.backends.database.connection_pool import ConnectionPool
-from locking.backends.database.sql import BY_VENDOR, ProcessStatements
+from locking.backends.database.sql import Statements
 from locking.utils.databases import fence_name
 
 
-class HeartbeatStore:
-    """The records of one alias."""
+class HeartbeatRows(BaseLockBackend):
+    """Heartbeats of a backend's processes."""
 
-    def __init__(self, pool: ConnectionPool, key_prefix: str) -> None:
-        self._pool, self._prefix = pool, key_prefix
+    _pool: ConnectionPool
+    sql: Statements
 
-    @property
-    def _sql(self) -> ProcessStatements:
-        return BY_VENDOR[self._pool.vendor].presence
+    def _heartbeat_id(self, client: str) -> str:
+        return fence_name(self.key(client), self._pool.vendor)
 
-    def _id(self, client: str) -> str:
-        return fence_name(self._prefix + client, self._pool.vendor)
-
-    def publish(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
-        """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
-
+    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         def step(cursor: Any, _: int) -> None:
             for client, text in records.items():
-                statement = self._sql.same if text is None else self._sql.tell
-                cursor.execute(statement, {"id": self._id(client), "text": text})
+                statement = self.sql["tell_same" if text is None else "tell"]
+                cursor.execute(statement, {"id": self._heartbeat_id(client), "text": text})
             for client in forget:
-                cursor.execute(self._sql.forget, {"id": self._id(client)})
+                cursor.execute(self.sql["forget"], {"id": self._heartbeat_id(client)})
 
         self._pool.run(step)
 
-    def read_all(self) -> dict[str, Heartbeat]:
-        """Return every record of this alias."""
+    def processes(self) -> dict[str, Heartbeat]:
+        prefix, rows = self.settings.key_prefix, self._pool.fetch(self.sql["all_told"])
+        return {row[0].removeprefix(prefix): _heartbeat(*row) for row in rows if row[0].startswith(prefix)}
 
-        def step(cursor: Any, _: int) -> list[Any]:
-            cursor.execute(self._sql.read_all)
-            return list(cursor.fetchall())
-
-        rows = [row for row in self._pool.run(step) if row[0].startswith(self._prefix)]
-        return {name.removeprefix(self._prefix): _heartbeats(text, silent) for name, text, silent in rows}
-
-    def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """Return what is known of these clients."""
-        asked = {f"c{number}": self._id(client) for number, client in enumerate(clients)}
-        statement = self._sql.read.replace("CLIENTS", ", ".join(f"%({name})s" for name in asked))
-
-        def step(cursor: Any, _: int) -> list[Any]:
-            cursor.execute(statement, asked)
-            return list(cursor.fetchall())
-
-        known = {each: _heartbeats(text, silent) for each, text, silent in self._pool.run(step)}
-        return {client: known[key] for client in clients if (key := self._id(client)) in known}
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+        asked = {f"c{number}": self._heartbeat_id(client) for number, client in enumerate(clients)}
+        statement = self.sql["told"].replace("CLIENTS", ", ".join(f"%({name})s" for name in asked))
+        known = {row[0]: _heartbeat(*row) for row in self._pool.fetch(statement, asked)}
+        return {client: known[key] for client in clients if (key := self._heartbeat_id(client)) in known}
 
     def tidy(self) -> None:
         """Delete the records of processes that stopped long ago."""
-        self._pool.run(lambda cursor, _: cursor.execute(self._sql.tidy, {"kept": HEARTBEAT_TTL * 1_000_000}))
+        self._pool.run(
+            lambda cursor, _: cursor.execute(self.sql["tidy"], {"kept": HEARTBEAT_TTL * 1_000_000})
+        )
 
 
-def _heartbeats(text: str, silent: int) -> Heartbeat:
+def _heartbeat(_id: str, text: str, silent: int) -> Heartbeat:
     return Heartbeat(text, max(0, silent) / 1e6)

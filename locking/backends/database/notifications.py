@@ -10,8 +10,8 @@ import logging
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -29,17 +29,19 @@ LINGER: Final = 5.0
 RECONNECT_PAUSE: Final = 0.5
 
 
-class Subscriber:
-    """A waiter: `wake` is called, perhaps from another thread, when it is time to ask again."""
+class Subscriber(ABC):
+    """A waiter that a notification wakes, perhaps from another thread, when it is time to ask again."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self.woken = False
+    woken = False
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Wake it."""
 
     def notify(self) -> None:
-        """Wake it."""
+        """Wake it, and note that the notification was meant for it."""
         self.woken = True
-        self._wake()
+        self.wake()
 
 
 class NotificationListener:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -15,10 +13,8 @@ from django.db import DatabaseError
 from locking.backends.base import (
     AsyncPollingWaiter,
     AsyncWaiter,
-    BaseLockBackend,
     Busy,
     Grant,
-    Heartbeat,
     Held,
     Holder,
     Outcome,
@@ -26,25 +22,24 @@ from locking.backends.base import (
     Waiter,
 )
 from locking.backends.database.connection_pool import (
+    DEFAULT_TIMEOUT,
     MAX_CONNECTIONS,
     ConnectionPool,
     NoConnection,
+    fetched,
     in_memory,
-    is_conflict,
     require_alias,
 )
-from locking.backends.database.heartbeats import HeartbeatStore
+from locking.backends.database.heartbeats import HeartbeatRows
 from locking.backends.database.notifications import NotificationListener, Subscriber
-from locking.backends.database.sql import BY_VENDOR, Statements
+from locking.backends.database.sql import BY_VENDOR
 from locking.backends.options import own_count, own_options
+from locking.backends.waiters import TaskWaiter, ThreadWaiter, WaitingSteps
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.backoff import jittered
 from locking.utils.clock import now
-from locking.utils.databases import fence_name
-
-DEFAULT_TIMEOUT: Final = 5.0
-"""Seconds after which a request to a database that doesn't answer is given up."""
+from locking.utils.databases import fence_name, was_overtaken
 
 RECHECK: Final = 1.0
 """Seconds after which a waiter asks again although it heard nothing: news may be lost with a connection."""
@@ -54,7 +49,7 @@ SWEEP_LIMIT: Final = 1000
 CONFLICT_TRIES: Final = 5
 
 
-class DatabaseBackend(BaseLockBackend):
+class DatabaseBackend(HeartbeatRows):
     """`"BACKEND": "locking.backends.database.DatabaseBackend"`, `"OPTIONS": {"using": "default"}`.
 
     Options:
@@ -77,13 +72,8 @@ class DatabaseBackend(BaseLockBackend):
         self._using = require_alias(options["using"], settings.alias)
         self._pool = ConnectionPool(self._using, options["timeout"], settings.alias, size=size)
         self._listener = NotificationListener(self._pool)
-        self._heartbeats = HeartbeatStore(self._pool, settings.key_prefix)
         self._next_sweep = now() + SWEEP_EVERY
-
-    @property
-    def sql(self) -> Statements:
-        """The statements of this engine."""
-        return BY_VENDOR[self._pool.vendor]
+        self.sql = BY_VENDOR[self._pool.vendor]
 
     def _id(self, key: str) -> str:
         return fence_name(key, self._pool.vendor)
@@ -117,7 +107,7 @@ class DatabaseBackend(BaseLockBackend):
             try:
                 return self._take_once(cursor, asked)
             except DatabaseError as error:
-                if not is_conflict(error) or attempt == CONFLICT_TRIES - 1:
+                if not was_overtaken(error) or attempt == CONFLICT_TRIES - 1:
                     raise
         raise AssertionError("unreachable")
 
@@ -127,30 +117,26 @@ class DatabaseBackend(BaseLockBackend):
             row = self._seen(cursor, asked)
             if row is not None and row[0] != asked["owner"]:
                 return row
-        if self.sql.take is not None:
-            cursor.execute(self.sql.take, asked)
-            rows = cursor.fetchall()
+        if "take" in self.sql:
+            rows = fetched(cursor, self.sql["take"], asked)
             return rows[0] if rows else self._seen(cursor, asked)
-        cursor.execute(self.sql.update, asked)
+        cursor.execute(self.sql["update"], asked)
         if cursor.rowcount == 0:
             row = self._seen(cursor, asked)
             if row is not None:
                 return row
-            cursor.execute(self.sql.insert, asked)
+            cursor.execute(self.sql["insert"], asked)
         return self._seen(cursor, asked)
 
     def _seen(self, cursor: Any, asked: dict[str, Any]) -> Any:
-        cursor.execute(self.sql.seen, asked)
-        rows = cursor.fetchall()
+        rows = fetched(cursor, self.sql["seen"], asked)
         return rows[0] if rows else None
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
-        return self._pool.run(lambda cursor, _: _changed(cursor, self.sql.extend, asked))
+        return self._change("extend", key, owner, ttl)
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
-        return self._pool.run(lambda cursor, _: self._changed(cursor, self.sql.shorten, asked))
+        return self._change("shorten", key, owner, ttl)
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class: one statement for all, then one for each lease that it did not extend.
@@ -170,8 +156,7 @@ class DatabaseBackend(BaseLockBackend):
 
     def _extended(self, leases: Sequence[tuple[str, str, float]]) -> set[tuple[str, str]]:
         """Return key and owner of each lease that the statement for all has extended."""
-        statement = self.sql.extend_many
-        if statement is None or not leases:
+        if "extend_many" not in self.sql or not leases:
             return set()
         of_row = {(self._id(key), owner): (key, owner) for key, owner, _ in leases}
         asked = {
@@ -179,21 +164,21 @@ class DatabaseBackend(BaseLockBackend):
             "owners": [owner for _, owner, _ in leases],
             "ttls": [microseconds(ttl) for _, _, ttl in leases],
         }
-        return {of_row[row] for row in self._pool.run(lambda cursor, _: _rows(cursor, statement, asked))}
+        return {of_row[row] for row in self._pool.fetch(self.sql["extend_many"], asked)}
 
     def release(self, key: str, owner: str) -> bool:
-        asked = {"id": self._id(key), "owner": owner}
+        return self._change("release", key, owner)
+
+    def _change(self, verb: str, key: str, owner: str, ttl: float = 0.0) -> bool:
+        """Change the row if it is the owner's; False when it isn't."""
+        asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
 
         def step(cursor: Any, attempt: int) -> bool:
-            # The first attempt, whose reply was lost, has most likely been carried out.
-            return self._changed(cursor, self.sql.release, asked) or attempt > 1
+            cursor.execute(self.sql[verb], asked)
+            # The first attempt at a release, whose reply was lost, has most likely been carried out.
+            return cursor.rowcount == 1 or (attempt > 1 and verb == "release")
 
         return self._pool.run(step)
-
-    def _changed(self, cursor: Any, statement: str, asked: dict[str, Any]) -> bool:
-        if self.sql.telling:
-            return bool(_rows(cursor, statement, asked))
-        return _changed(cursor, statement, asked)
 
     def force_release(self, key: str, expected: str) -> bool:
         return self.release(key, expected)
@@ -204,15 +189,15 @@ class DatabaseBackend(BaseLockBackend):
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
         asked = {"prefix": prefix, "offset": offset, "limit": limit}
-        rows = self._pool.run(lambda cursor, _: _rows(cursor, self.sql.held, asked))
+        rows = self._pool.fetch(self.sql["held"], asked)
         return [
             Held(key=name, owner=owner, token=token, remaining=left / 1e6, since=since / 1e6)
             for name, owner, token, left, since in rows
         ]
 
     def count_held(self, *, prefix: str = "") -> int:
-        rows = self._pool.run(lambda cursor, _: _rows(cursor, self.sql.counted, {"prefix": prefix}))
-        return int(rows[0][0])
+        ((number,),) = self._pool.fetch(self.sql["count"], {"prefix": prefix})
+        return int(number)
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> int:
         """Delete rows of locks that nobody has held for a day; once an hour a process does it by itself.
@@ -225,7 +210,12 @@ class DatabaseBackend(BaseLockBackend):
         Returns:
             How many were deleted.
         """
-        return self._pool.run(lambda cursor, _: _count_changed(cursor, self.sql.sweep, {"limit": limit}))
+
+        def step(cursor: Any, _: int) -> int:
+            cursor.execute(self.sql["sweep"], {"limit": limit})
+            return int(cursor.rowcount)
+
+        return self._pool.run(step)
 
     def _sweep_if_due(self) -> None:
         if now() < self._next_sweep:
@@ -235,31 +225,19 @@ class DatabaseBackend(BaseLockBackend):
             if self.sweep() == SWEEP_LIMIT:
                 self._next_sweep = now()
 
-    # heartbeats
-
-    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        self._heartbeats.publish(records, forget)
-
-    def processes(self) -> dict[str, Heartbeat]:
-        return self._heartbeats.read_all()
-
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        return self._heartbeats.read(clients)
-
-    def tidy(self) -> None:
-        self._heartbeats.tidy()
-
     # waiting
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        if not self.sql.telling:
-            return PollingWaiter(self, key, owner, ttl, fenced)
-        return RowWaiter(self, self._listener, key, owner, ttl, fenced)
+        kind = RowWaiter if self._notifies else PollingWaiter
+        return kind(self, key, owner, ttl, fenced)
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        if not self.sql.telling:
-            return AsyncPollingWaiter(self, key, owner, ttl, fenced)
-        return AsyncRowWaiter(self, self._listener, key, owner, ttl, fenced)
+        kind = AsyncRowWaiter if self._notifies else AsyncPollingWaiter
+        return kind(self, key, owner, ttl, fenced)
+
+    @property
+    def _notifies(self) -> bool:
+        return self._pool.vendor == "postgresql"
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         if in_memory(self._using):
@@ -284,131 +262,53 @@ def microseconds(seconds: float) -> int:
     return max(1, round(seconds * 1_000_000))
 
 
-def _rows(cursor: Any, statement: str, asked: dict[str, Any]) -> list[Any]:
-    cursor.execute(statement, asked)
-    rows: list[Any] = cursor.fetchall()
-    return rows
+class RowSteps(Subscriber, WaitingSteps):
+    """What a waiter does: it is woken by the listener, and polls where the listener is silent."""
 
+    def __init__(self, backend: DatabaseBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        self._backend, self._listener, self._id = backend, backend._listener, backend._id(key)
+        self._asked = partial(backend.ask, key, owner, ttl, fenced=fenced)
+        self._attempts = -1  # the first isn't a wait's
+        self._stands = self._left = False
 
-def _changed(cursor: Any, statement: str, asked: dict[str, Any]) -> bool:
-    return _count_changed(cursor, statement, asked) == 1
-
-
-def _count_changed(cursor: Any, statement: str, asked: dict[str, Any]) -> int:
-    cursor.execute(statement, asked)
-    return int(cursor.rowcount)
-
-
-class RowWaiter(Waiter):
-    """A thread that is woken by the listener, and polls where the listener is silent."""
-
-    def __init__(
-        self,
-        backend: DatabaseBackend,
-        listener: NotificationListener,
-        key: str,
-        owner: str,
-        ttl: float,
-        fenced: bool,
-    ) -> None:
-        self._backend, self._listener, self._id = backend, listener, backend._id(key)
-        self._asked = (key, owner, ttl)
-        self._fenced = fenced
-        self._woken = threading.Event()
-        self._subscriber = Subscriber(self._woken.set)
-        self._attempts = 0
-        self._stands = False
-
-    def try_acquire(self, *, queue: bool) -> Outcome:
+    def ask(self, *, queue: bool) -> Outcome:
         """See the base class; a waiter listens before it asks again, so that no release is missed."""
-        outcome = self._backend.ask(*self._asked, fenced=self._fenced, queue=queue and self._stands)
+        outcome = self._asked(queue=queue and self._stands)
         if queue and not self._stands and isinstance(outcome, Busy):
-            self._listener.subscribe(self._id, self._subscriber)
             self._stands = True
-            outcome = self._backend.ask(*self._asked, fenced=self._fenced, queue=True)
-        self._subscriber.woken = False
+            self._listener.subscribe(self._id, self)
+            if self._left:  # meanwhile: this is a thread that a cancelled task left behind
+                self.give_up()
+            outcome = self._asked(queue=True)
+        self.woken = False
+        self._attempts += 1
         if isinstance(outcome, Grant):
-            self.leave()
+            self.give_up()
         return outcome
 
-    def wait(self, timeout: float) -> Outcome:
-        self._woken.wait(min(timeout, _pause(self._listener, self._attempts)))
-        self._woken.clear()
-        self._attempts += 1
-        return self.try_acquire(queue=True)
+    def give_up(self) -> None:
+        self._left = True
+        if self._stands:
+            self._listener.unsubscribe(self._id, self)
 
-    def sleep(self, timeout: float) -> Outcome | None:
-        """See the base class; where nothing listens it asks at its intervals."""
-        if timeout > _pause(self._listener, self._attempts) or self._woken.wait(timeout):
-            return self.wait(timeout)
-        return None
-
-    def leave(self) -> None:
-        self._listener.unsubscribe(self._id, self._subscriber)
+    def pause(self) -> float:
+        return RECHECK if self._listener.listens else jittered(self._attempts)
 
 
-class AsyncRowWaiter(AsyncWaiter):
-    """`RowWaiter` for a task; its questions are asked in a thread, its waiting occupies none."""
+class RowWaiter(ThreadWaiter, RowSteps):
+    """A thread that waits for a row."""
 
-    def __init__(
-        self,
-        backend: DatabaseBackend,
-        listener: NotificationListener,
-        key: str,
-        owner: str,
-        ttl: float,
-        fenced: bool,
-    ) -> None:
-        self._backend, self._listener, self._id = backend, listener, backend._id(key)
-        self._asked = (key, owner, ttl)
-        self._fenced = fenced
-        self._woken = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._subscriber = Subscriber(lambda: _set(loop, self._woken))
-        self._attempts = 0
-        self._stands = False
+    def __init__(self, backend: DatabaseBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        ThreadWaiter.__init__(self)
+        RowSteps.__init__(self, backend, key, owner, ttl, fenced)
 
-    async def try_acquire(self, *, queue: bool) -> Outcome:
-        outcome = await self._ask(queue=queue and self._stands)
-        if queue and not self._stands and isinstance(outcome, Busy):
-            self._listener.subscribe(self._id, self._subscriber)
-            self._stands = True
-            outcome = await self._ask(queue=True)
-        self._subscriber.woken = False
-        if isinstance(outcome, Grant):
-            await self.leave()
-        return outcome
 
-    async def _ask(self, *, queue: bool) -> Outcome:
-        key, owner, _ = self._asked
-        ask = partial(self._backend.ask, *self._asked, fenced=self._fenced, queue=queue)
-        return await self._backend.asked_in_thread(ask, key, owner)
+class AsyncRowWaiter(TaskWaiter, RowSteps):
+    """A task that waits for a row."""
 
-    async def wait(self, timeout: float) -> Outcome:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(timeout, _pause(self._listener, self._attempts))):
-                await self._woken.wait()
-        self._woken.clear()
-        self._attempts += 1
-        return await self.try_acquire(queue=True)
-
-    async def sleep(self, timeout: float) -> Outcome | None:
-        """See `RowWaiter.sleep`."""
-        if timeout > _pause(self._listener, self._attempts):
-            return await self.wait(timeout)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._woken.wait()
-        return await self.wait(0) if self._woken.is_set() else None
+    def __init__(self, backend: DatabaseBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        TaskWaiter.__init__(self, backend, key, owner)
+        RowSteps.__init__(self, backend, key, owner, ttl, fenced)
 
     async def leave(self) -> None:
-        self._listener.unsubscribe(self._id, self._subscriber)
-
-
-def _pause(listener: NotificationListener, attempts: int) -> float:
-    return RECHECK if listener.listens else jittered(attempts)
-
-
-def _set(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(event.set)
+        self.give_up()

@@ -18,7 +18,6 @@ from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.database.connection_pool import ConnectionPool, discard
-from locking.exceptions import LockNotSupported
 from locking.utils.databases import was_locked_out
 
 IDLE_NAME: Final = "holdfast"
@@ -73,27 +72,6 @@ def number_of(key: str) -> int:
 def as_milliseconds(seconds: float) -> str:
     """Return a length of time as PostgreSQL's settings take it: at least 1 ms, for 0 means without end."""
     return f"{max(1, round(seconds * 1000))}ms"
-
-
-def refuse_poolers(connection: BaseDatabaseWrapper, alias: str, *, session_pooling: bool) -> None:
-    """Raise where a pooler stands between: it may give the session, and the lock in it, to another client.
-
-    A pooler answers with a process number of its own when a client connects, the server with its session's.
-
-    Raises:
-        LockNotSupported: naming what can be done.
-    """
-    with connection.cursor() as cursor:
-        cursor.execute(PID)
-        (pid,) = cursor.fetchone()
-    if pid == connection.connection.info.backend_pid or session_pooling:
-        return
-    raise LockNotSupported(
-        f"the lock backend {alias!r} needs a session of its own, but a connection pooler stands between it"
-        f" and the database {connection.alias!r}: one that pools transactions would give the lock away."
-        " Connect directly; or, where it pools whole sessions, say OPTIONS={'session_pooling': True}; or take"
-        " TransactionLockBackend, which any pooler leaves alone"
-    )
 
 
 class Session:

@@ -7,7 +7,8 @@ its holder believes.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final
 
 CHANNEL: Final = "holdfast_locks"
 
@@ -55,7 +56,7 @@ UPDATE locking_row SET expires = 0, owner = '' WHERE id = %(id)s AND owner = %(o
 """
 TELLING: Final = """
 WITH done AS ({statement} RETURNING id, wanted)
-SELECT CASE WHEN wanted > {now} THEN pg_notify('{channel}', id)::text END FROM done
+SELECT CASE WHEN wanted > {now} THEN pg_notify('holdfast_locks', id)::text END FROM done
 """
 HELD: Final = """
 SELECT name, owner, token, expires - {now}, since FROM locking_row
@@ -74,113 +75,70 @@ ON DUPLICATE KEY UPDATE text = VALUES(text), seen = VALUES(seen)
 """
 
 
-class ProcessStatements(NamedTuple):
-    """What is sent about the processes that hold locks.
+TEXTS: Final = {
+    "take": UPSERT,  # takes the lock, or refuses, in one statement; where that isn't there:
+    "update": UPDATE,
+    "insert": INSERT,
+    "seen": SEEN,
+    "extend": EXTEND,
+    "shorten": EXTEND,
+    "extend_many": EXTEND_MANY,  # but leases whose row another transaction has locked
+    "release": RELEASE,
+    "held": HELD,
+    "count": COUNT,
+    # processes that hold locks
+    "tell": TELL,
+    "tell_same": "UPDATE locking_process SET seen = {now} WHERE id = %(id)s",
+    "told": "SELECT id, text, {now} - seen FROM locking_process WHERE id IN (CLIENTS)",
+    "all_told": "SELECT id, text, {now} - seen FROM locking_process",
+    "forget": "DELETE FROM locking_process WHERE id = %(id)s",
+    "tidy": "DELETE FROM locking_process WHERE seen < {now} - %(kept)s",
+}
 
-    Attributes:
-        tell: notes a sign of life and what the process tells.
-        same: notes a sign of life of one that tells the same as before.
-        read: what is known of some; `CLIENTS` stands for their parameters.
-        read_all: what is known of all.
-        forget: deletes a record.
-        tidy: deletes those that are older than `kept`.
-    """
-
-    tell: str
-    same: str
-    read: str
-    read_all: str
-    forget: str
-    tidy: str
-
-
-def _process_statements(tell: str, now: str) -> ProcessStatements:
-    return ProcessStatements(
-        tell=tell.format(now=now),
-        same=f"UPDATE locking_process SET seen = {now} WHERE id = %(id)s",  # noqa: S608 - a constant
-        read=f"SELECT id, text, {now} - seen FROM locking_process WHERE id IN (CLIENTS)",  # noqa: S608
-        read_all=f"SELECT id, text, {now} - seen FROM locking_process",  # noqa: S608
-        forget="DELETE FROM locking_process WHERE id = %(id)s",
-        tidy=f"DELETE FROM locking_process WHERE seen < {now} - %(kept)s",  # noqa: S608
-    )
+Statements = dict[str, str]
+"""What is sent to one engine. PostgreSQL's `release` and `shorten` return a row when something was done, and
+wake waiters.
+"""
 
 
-class Statements(NamedTuple):
-    """What is sent to one engine.
-
-    Attributes:
-        take: takes the lock, or refuses, in one statement; None where that takes `update` and `insert`.
-        extend_many: for a batch of leases, but those whose row another transaction has locked; None where
-            they are extended one by one.
-        presence: about the processes that hold locks.
-        telling: `release` and `extend` return a row when something was done, and wake waiters.
-    """
-
-    take: str | None
-    update: str
-    insert: str
-    seen: str
-    extend: str
-    shorten: str
-    extend_many: str | None
-    release: str
-    held: str
-    counted: str
-    sweep: str
-    presence: ProcessStatements
-    telling: bool = False
-
-
-def _statements(
-    now: str, greatest: str, prefixed: str, sweep: str, tell: str = TELL, **parts: str | None
-) -> Statements:
+def _made(now: str, greatest: str, prefixed: str, without: Iterable[str] = (), **more: str) -> Statements:
     over = "locking_row.expires <= excluded.since"
     mine = "(locking_row.owner = excluded.owner AND locking_row.expires > excluded.since)"
-
-    def written(text: str) -> str:
-        return text.format(now=now, greatest=greatest, prefixed=prefixed, over=over, mine=mine)
-
-    texts = {
-        "take": UPSERT, "update": UPDATE, "insert": INSERT, "seen": SEEN, "extend": EXTEND,
-        "shorten": EXTEND, "extend_many": EXTEND_MANY, "release": RELEASE, "held": HELD, "counted": COUNT,
-        "sweep": sweep.replace("FORGOTTEN", FORGOTTEN),
-    }  # fmt: skip
-    ready: dict[str, str | None] = {name: written(text) for name, text in texts.items()}
-    return Statements(**{**ready, **parts}, presence=_process_statements(tell, now))  # type: ignore[arg-type]
+    parts = {"now": now, "greatest": greatest, "prefixed": prefixed, "over": over, "mine": mine}
+    texts = {**TEXTS, **more}
+    return {name: text.format(**parts) for name, text in texts.items() if name not in without}
 
 
-def _telling(statement: str, now: str) -> str:
-    return TELLING.format(statement=statement.format(now=now), now=now, channel=CHANNEL)
+def _telling(statement: str) -> str:
+    return TELLING.replace("{statement}", statement)
 
 
-PG_NOW: Final = "(extract(epoch from statement_timestamp()) * 1000000)::bigint"
-
-POSTGRESQL: Final = _statements(
-    PG_NOW,
+POSTGRESQL: Final = _made(
+    "(extract(epoch from statement_timestamp()) * 1000000)::bigint",
     "greatest",
     "starts_with(name, %(prefix)s)",
-    "DELETE FROM locking_row WHERE id IN"
-    " (SELECT id FROM locking_row WHERE FORGOTTEN LIMIT %(limit)s FOR UPDATE SKIP LOCKED)",
-    release=_telling(RELEASE, PG_NOW),
-    shorten=_telling(EXTEND, PG_NOW),
-)._replace(telling=True)
+    sweep="DELETE FROM locking_row WHERE id IN"  # noqa: S608 - constants, here and below
+    f" (SELECT id FROM locking_row WHERE {FORGOTTEN} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)",
+    release=_telling(RELEASE),
+    shorten=_telling(EXTEND),
+)
 
-MYSQL: Final = _statements(
+MYSQL: Final = _made(
     "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     "GREATEST",
     "CAST(LEFT(name, CHAR_LENGTH(%(prefix)s)) AS BINARY) = CAST(%(prefix)s AS BINARY)",
-    "DELETE FROM locking_row WHERE FORGOTTEN LIMIT %(limit)s",
-    TELL_MYSQL,
-    take=None,
-    extend_many=None,
+    without=("take", "extend_many"),
+    sweep=f"DELETE FROM locking_row WHERE {FORGOTTEN} LIMIT %(limit)s",  # noqa: S608
+    tell=TELL_MYSQL,
 )
 
-SQLITE: Final = _statements(
+SQLITE: Final = _made(
     "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)",
     "MAX",
     "substr(name, 1, length(%(prefix)s)) = %(prefix)s",
-    "DELETE FROM locking_row WHERE id IN (SELECT id FROM locking_row WHERE FORGOTTEN LIMIT %(limit)s)",
-    extend_many=None,
+    without=("extend_many",),
+    sweep="DELETE FROM locking_row WHERE id IN"  # noqa: S608
+    f" (SELECT id FROM locking_row WHERE {FORGOTTEN} LIMIT %(limit)s)",
 )
 
 BY_VENDOR: Final = {"postgresql": POSTGRESQL, "mysql": MYSQL, "sqlite": SQLITE}

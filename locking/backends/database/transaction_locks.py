@@ -8,49 +8,40 @@ release.
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import suppress
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, Error, connections
 from django.db.transaction import atomic
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
-from locking.backends.database.advisory import HOLDERS, _fetched, _halves
-from locking.backends.database.connection_pool import ConnectionPool, require_alias
-from locking.backends.database.rows import DEFAULT_TIMEOUT
+from locking.backends.base import Busy, Grant, Holder, Outcome
+from locking.backends.database.advisory import HOLDERS, _halves
+from locking.backends.database.connection_pool import fetched
+from locking.backends.database.server_queue import ServerQueueBackend
 from locking.backends.database.sessions import as_milliseconds, number_of
-from locking.backends.options import own_options
 from locking.conf import AliasSettings
 from locking.exceptions import LockNotSupported, LockTransactionError
 from locking.utils.clock import now
 from locking.utils.databases import fence_name, timestamp, was_locked_out
 
-ISOLATION: Final = {
-    "postgresql": "SELECT current_setting('transaction_isolation')",
-    "mysql": "SELECT @@tx_isolation",
+WAITING: Final = {
+    "postgresql": ("SELECT current_setting('lock_timeout')", "SELECT set_config('lock_timeout', %s, true)"),
+    "mysql": ("SELECT @@innodb_lock_wait_timeout", "SET SESSION innodb_lock_wait_timeout = %s"),
 }
-LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', %s, true)"
-MYSQL_TIMEOUT: Final = "SET SESSION innodb_lock_wait_timeout = %s"
+"""What reads, and what sets, how long the database lets a statement wait for a lock."""
+
 NOWAIT_REFUSED: Final = 3572
 """MySQL's answer to NOWAIT; MariaDB's is that of a time-out."""
 
 
-class TransactionScopedBackend(BaseLockBackend):
+class TransactionScopedBackend(ServerQueueBackend):
     """What both forms share."""
 
-    vendors: tuple[str, ...] = ("postgresql",)
     bound_to = "its transaction"
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
-        options = own_options(settings, using="default", timeout=DEFAULT_TIMEOUT)
-        self.transaction_on = self._using = require_alias(options["using"], settings.alias)
-        self._pool = ConnectionPool(self._using, options["timeout"], settings.alias)
-        if self._pool.vendor not in self.vendors:
-            raise ImproperlyConfigured(
-                f"LOCKING[{settings.alias!r}]: {type(self).__name__} works on {', '.join(self.vendors)}, and"
-                f" the database {self._using!r} is {self._pool.vendor}; take DatabaseBackend"
-            )
+        self.transaction_on = self._using
 
     @abstractmethod
     def lock(self, cursor: Any, key: str, *, wait: bool) -> bool:
@@ -72,39 +63,32 @@ class TransactionScopedBackend(BaseLockBackend):
                 " none is open: use locked_transaction(…) or @distributed_lock(…) with it"
             )
         self.prepare(key)
-        with self._pool.translated():
-            try:
-                # A savepoint: a refusal must not spoil the transaction, and takes its settings back with it.
-                with atomic(self._using), connection.cursor() as cursor:
-                    granted = self._lock_within(cursor, key, seconds)
-            except DatabaseError as error:
-                if not (was_locked_out(error) or error.args[:1] == (NOWAIT_REFUSED,)):
-                    raise
-                granted = False
+        try:
+            # A savepoint: a refusal must not spoil the transaction, and takes its settings back with it.
+            with atomic(self._using), connection.cursor() as cursor:
+                granted = self._lock_within(cursor, key, seconds)
+        except Error as error:
+            if not (was_locked_out(error) or error.args[:1] == (NOWAIT_REFUSED,)):
+                raise self._pool.meant(error) from error
+            granted = False
         return Grant(0, now()) if granted else Busy()
 
     def _lock_within(self, cursor: Any, key: str, seconds: float) -> bool:
         self._refuse_snapshots(cursor)
         if not seconds:
             return self.lock(cursor, key, wait=False)
-        if self._pool.vendor == "mysql":
-            cursor.execute("SELECT @@innodb_lock_wait_timeout")
-            (before,) = cursor.fetchone()
-            cursor.execute(MYSQL_TIMEOUT, [max(1, round(seconds))])
-            try:
-                return self.lock(cursor, key, wait=True)
-            finally:
-                cursor.execute(MYSQL_TIMEOUT, [before])
-        cursor.execute("SELECT current_setting('lock_timeout')")
-        (before,) = cursor.fetchone()
-        cursor.execute(LOCK_TIMEOUT, [as_milliseconds(seconds)])
-        granted = self.lock(cursor, key, wait=True)
-        cursor.execute(LOCK_TIMEOUT, [before])
-        return granted
+        mysql = self._pool.vendor == "mysql"
+        before, limit = WAITING[self._pool.vendor]
+        ((former,),) = fetched(cursor, before)
+        cursor.execute(limit, [max(1, round(seconds)) if mysql else as_milliseconds(seconds)])
+        try:
+            return self.lock(cursor, key, wait=True)
+        finally:
+            with suppress(DatabaseError):  # PostgreSQL's goes with the savepoint, where that is broken
+                cursor.execute(limit, [former])
 
     def _refuse_snapshots(self, cursor: Any) -> None:
-        cursor.execute(self._isolation_question)
-        (level,) = cursor.fetchone()
+        ((level,),) = fetched(cursor, self._isolation_question)
         if level.lower().replace("-", " ") != "read committed":
             raise LockTransactionError(
                 f"the backend {self.alias!r} locks inside the transaction, which runs at {level} on the"
@@ -115,9 +99,9 @@ class TransactionScopedBackend(BaseLockBackend):
     @property
     def _isolation_question(self) -> str:
         connection: Any = connections[self._using]
-        if self._pool.vendor == "mysql" and not connection.mysql_is_mariadb:
-            return "SELECT @@transaction_isolation"
-        return ISOLATION[self._pool.vendor]
+        if self._pool.vendor == "postgresql":
+            return "SELECT current_setting('transaction_isolation')"
+        return "SELECT @@tx_isolation" if connection.mysql_is_mariadb else "SELECT @@transaction_isolation"
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """There is no lease: the lock lasts as long as its transaction."""
@@ -130,11 +114,8 @@ class TransactionScopedBackend(BaseLockBackend):
     def holder(self, key: str) -> Holder | None:
         raise self.unsupported("tell who holds a lock")
 
-    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        return TransactionLockWaiter(self, key)
-
-    def close(self) -> None:
-        self._pool.close()
+    def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
+        return self.take(key, max(seconds, 0.001))
 
 
 class TransactionLockBackend(TransactionScopedBackend):
@@ -144,6 +125,8 @@ class TransactionLockBackend(TransactionScopedBackend):
         using: alias in DATABASES, on PostgreSQL; the transaction must be on it.
     """
 
+    scope = "TransactionLockBackend works on postgresql"
+
     def lock(self, cursor: Any, key: str, *, wait: bool) -> bool:
         verb = "pg_advisory_xact_lock" if wait else "pg_try_advisory_xact_lock"
         cursor.execute(f"SELECT {verb}(%s)", [number_of(key)])
@@ -151,7 +134,7 @@ class TransactionLockBackend(TransactionScopedBackend):
 
     def holder(self, key: str) -> Holder | None:
         """See the base class: somebody, for a transaction has no owner to show."""
-        rows = self._pool.run(lambda cursor, _: _fetched(cursor, HOLDERS, _halves(key)))
+        rows = self._pool.fetch(HOLDERS, _halves(key))
         return Holder(f"session {rows[0][1]}", 1, None) if rows else None
 
 
@@ -165,6 +148,7 @@ class RowLockBackend(TransactionScopedBackend):
     """
 
     vendors = ("postgresql", "mysql")
+    scope = "RowLockBackend works on postgresql, mysql"
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -198,19 +182,3 @@ class RowLockBackend(TransactionScopedBackend):
         if not found:
             self._made.discard(name)  # someone has deleted it; the next attempt makes it anew
         return found
-
-
-class TransactionLockWaiter(Waiter):
-    """A thread that waits in the database's own queue, within its transaction."""
-
-    def __init__(self, backend: TransactionScopedBackend, key: str) -> None:
-        self._backend, self._key = backend, key
-
-    def try_acquire(self, *, queue: bool) -> Outcome:
-        return self._backend.take(self._key, 0.0)
-
-    def wait(self, timeout: float) -> Outcome:
-        return self._backend.take(self._key, max(timeout, 0.001))
-
-    def leave(self) -> None:
-        """The transaction that was refused ends, and whatever it took with it."""

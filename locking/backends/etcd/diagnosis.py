@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import requests
@@ -22,61 +23,34 @@ def examine(client: Client, alias: str) -> list[CheckMessage]:
         BackendUnavailable: none answers.
     """
     told = {url: _status(client, url) for url in client.urls}
-    answers = {url: answer for url, answer in told.items() if answer is not None}
-    if not answers:
+    if not any(told.values()):
         raise BackendUnavailable(f"no etcd member answers at {', '.join(client.urls)}")
-    silent = [url for url in client.urls if url not in answers]
-    return [
-        *_judge_silent(silent, alias),
-        *_judge_leader(answers, alias),
-        *_judge_versions(answers, alias),
-        *_judge_size(client, alias),
-    ]
+    return list(_judge(told, client, alias))
 
 
-def _status(client: Client, url: str) -> dict[str, Any] | None:
+def _judge(told: dict[str, dict[str, Any]], client: Client, alias: str) -> Iterator[CheckMessage]:
+    if silent := [url for url, answer in told.items() if not answer]:
+        text = f"{len(silent)} of the etcd members of LOCKING[{alias!r}] don't answer: {', '.join(silent)}."
+        yield Warning(text, hint="Start them: a cluster stops when half or more are gone.", id="locking.W103")
+    answers = {url: answer for url, answer in told.items() if answer}
+    if lost := [url for url, answer in answers.items() if answer.get("leader", "0") == "0"]:
+        text = f"etcd at {', '.join(lost)} (LOCKING[{alias!r}]) has no leader."
+        yield Error(text, hint="Start the other members of the cluster.", id="locking.E103")
+    versions = [str(answer.get("version", "0")) for answer in answers.values()]
+    if old := [version for version in versions if _numbers(version) < FLOOR]:
+        text = f"An etcd member of LOCKING[{alias!r}] has version {old[0]}, older than 3.4."
+        yield Error(text, hint="Upgrade the member: its gateway speaks another dialect.", id="locking.E102")
+    if len(client.ask("/cluster/member/list").get("members", ())) <= 1:
+        text = f"etcd of LOCKING[{alias!r}] has a single server: if it fails, no other takes over."
+        yield Warning(text, hint="Run a cluster of three or five members.", id="locking.W102")
+
+
+def _status(client: Client, url: str) -> dict[str, Any]:
+    """Return what a member says; nothing when it is silent."""
     try:
         return dict(client.member(url).status())
     except (Etcd3Exception, requests.RequestException):
-        return None
-
-
-def _judge_silent(silent: list[str], alias: str) -> list[CheckMessage]:
-    if not silent:
-        return []
-    text = f"{len(silent)} of the etcd members of LOCKING[{alias!r}] don't answer: {', '.join(silent)}."
-    hint = "Start them: a cluster stops when half or more are gone."
-    return [Warning(text, hint=hint, id="locking.W103")]
-
-
-def _judge_leader(answers: dict[str, dict[str, Any]], alias: str) -> list[CheckMessage]:
-    lost = [url for url, answer in answers.items() if answer.get("leader", "0") == "0"]
-    if not lost:
-        return []
-    text = f"etcd at {', '.join(lost)} (LOCKING[{alias!r}]) has no leader."
-    return [Error(text, hint="Start the other members of the cluster.", id="locking.E103")]
-
-
-def _judge_versions(answers: dict[str, dict[str, Any]], alias: str) -> list[CheckMessage]:
-    versions = [str(answer.get("version", "0")) for answer in answers.values()]
-    old = [version for version in versions if _numbers(version) < FLOOR]
-    if not old:
-        return []
-    text = f"An etcd member of LOCKING[{alias!r}] has version {old[0]}, older than 3.4."
-    return [Error(text, hint="Upgrade the member: its gateway speaks another dialect.", id="locking.E102")]
-
-
-def _judge_size(client: Client, alias: str) -> list[CheckMessage]:
-    """Warn of a cluster of one."""
-    if len(client.ask("/cluster/member/list").get("members", ())) > 1:
-        return []
-    return [
-        Warning(
-            f"etcd of LOCKING[{alias!r}] has a single server: if it fails, no other takes over.",
-            hint="Run a cluster of three or five members.",
-            id="locking.W102",
-        )
-    ]
+        return {}
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -8,15 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote
 
 from locking.backends.etcd.watches import decoded, encoded
-from locking.backends.queue.backend import QueueEntry
-
-SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
+from locking.backends.queue.backend import QueueEntry, without_suffix
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +25,14 @@ class Entry(QueueEntry):
     lease: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(list[Entry]):
     """All who have a lock or want it, at one revision of the cluster."""
 
-    entries: Sequence[Entry] = ()
-    revision: int = 0
+    revision = 0
 
-    def of(self, node: str) -> Entry | None:
-        """Return the contender of a key."""
-        return next((entry for entry in self.entries if entry.node == node), None)
+    def by(self, owner: str) -> Entry | None:
+        """Return an owner's entry."""
+        return next((entry for entry in self if entry.owner == owner), None)
 
 
 def lease_of(folder: str, owner: str) -> int:
@@ -58,7 +53,9 @@ def escape(key: str) -> str:
 
 def queue_of(answer: dict[str, Any], found: dict[str, Any]) -> Queue:
     """Return the queue of a range that was read, alone or as a part of a transaction's answer."""
-    return Queue([_entry(kv) for kv in found.get("kvs", ())], int(answer["header"]["revision"]))
+    queue = Queue(map(_entry, found.get("kvs", ())))
+    queue.revision = int(answer["header"]["revision"])
+    return queue
 
 
 def _entry(kv: dict[str, Any]) -> Entry:
@@ -79,9 +76,7 @@ def name_of(folder: str) -> str:
         >>> name_of(escape("order:42/a") + "%rw")
         'order:42/a'
     """
-    for suffix in ("%rw", "%semaphore"):
-        folder = folder.removesuffix(suffix)
-    return unquote(folder)
+    return unquote(without_suffix(folder))
 
 
 def value_of(owner: str, ttl: float, kind: str, permits: int) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from locking.backends.base import HEARTBEAT_TTL, Heartbeat
+from locking.backends.base import HEARTBEAT_TTL, BaseLockBackend, Heartbeat
 from locking.backends.etcd.client import Client
 from locking.backends.etcd.entries import escape, lease_of, name_of
 from locking.backends.etcd.leases import Leases
@@ -20,49 +20,49 @@ from locking.backends.etcd.watches import decoded, encoded, range_end
 FOLDER: Final = "%presence"
 
 
-class HeartbeatStore:
-    """The records of one alias."""
+class HeartbeatKeys(BaseLockBackend):
+    """Heartbeats of a backend's processes."""
 
-    def __init__(self, client: Client, leases: Leases, prefix: str, key_prefix: str) -> None:
-        self._client, self._leases = client, leases
-        self._folder, self._prefix = f"{prefix}{FOLDER}/", key_prefix
+    _client: Client
+    _leases: Leases
+    _prefix: str
 
-    def _key(self, client: str) -> str:
-        return self._folder + escape(self._prefix + client)
+    def _heartbeat_lease(self, client: str) -> int:
+        return lease_of(f"{self._prefix}{FOLDER}/", self.key(client))
 
-    def _lease(self, client: str) -> int:
-        return lease_of(self._folder, self._prefix + client)
-
-    def publish(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
-        """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
+    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         for client, text in records.items():
+            lease = self._heartbeat_lease(client)
             if text is None:
-                self._leases.renew(self._lease(client))
+                self._leases.renew(lease)
             else:
-                self._write(client, text)
+                self._leases.grant(lease, HEARTBEAT_TTL)
+                key = encoded(f"{self._prefix}{FOLDER}/{escape(self.key(client))}")
+                self._client.ask("/kv/put", key=key, value=encoded(text), lease=str(lease))
         for client in forget:
-            self._leases.revoke(self._lease(client))
+            self._leases.revoke(self._heartbeat_lease(client))
 
-    def _write(self, client: str, text: str) -> None:
-        lease = self._lease(client)
-        self._leases.grant(lease, HEARTBEAT_TTL)
-        self._client.ask("/kv/put", key=encoded(self._key(client)), value=encoded(text), lease=str(lease))
-
-    def _texts(self) -> dict[str, str]:
-        """Return all records, of every alias, by key."""
-        found = self._client.ask("/kv/range", key=encoded(self._folder), range_end=range_end(self._folder))
-        return {decoded(kv["key"]): decoded(kv["value"]) for kv in found.get("kvs", ())}
-
-    def read_all(self) -> dict[str, Heartbeat]:
-        """Return every record of this alias."""
-        names = [name_of(key.removeprefix(self._folder)) for key in self._texts()]
-        return self.read([name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)])
-
-    def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """Return what is known of these clients; their leases count in whole seconds."""
-        texts = self._texts()
+    def _heartbeat_texts(self) -> dict[str, str]:
+        """Return the records of all processes, by client."""
+        folder, prefix = f"{self._prefix}{FOLDER}/", self.settings.key_prefix
+        found = self._client.ask("/kv/range", key=encoded(folder), range_end=range_end(folder))
+        named = {name_of(decoded(kv["key"])[len(folder) :]): kv["value"] for kv in found.get("kvs", ())}
         return {
-            client: Heartbeat(text, max(0.0, HEARTBEAT_TTL - self._leases.left(self._lease(client))))
-            for client in clients
-            if (text := texts.get(self._key(client))) is not None
+            name.removeprefix(prefix): decoded(value)
+            for name, value in named.items()
+            if name.startswith(prefix)
+        }
+
+    def processes(self) -> dict[str, Heartbeat]:
+        return self._as_heartbeats(self._heartbeat_texts())
+
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+        texts = self._heartbeat_texts()
+        return self._as_heartbeats({client: texts[client] for client in clients if client in texts})
+
+    def _as_heartbeats(self, texts: Mapping[str, str]) -> dict[str, Heartbeat]:
+        """Ask for the age of each record; the leases count in whole seconds."""
+        left = {client: self._leases.left(self._heartbeat_lease(client)) for client in texts}
+        return {
+            client: Heartbeat(text, max(0.0, HEARTBEAT_TTL - left[client])) for client, text in texts.items()
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -24,25 +23,11 @@ DEFAULTS: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EtcdOptions:
-    """One alias' options.
-
-    Attributes:
-        prefix: of all keys.
-        timeout: seconds that a request may take.
-        login: user and password, or None.
-        tls: etcd3gw's `ca_cert`, `cert_cert` and `cert_key`, as far as they are given.
-    """
-
-    prefix: str
-    timeout: float
-    login: tuple[str, str] | None = field(repr=False)
-    tls: dict[str, Any]
-
-
-def read_options(settings: AliasSettings, urls: list[str]) -> EtcdOptions:
-    """Return the options of an alias.
+def read_options(
+    settings: AliasSettings, urls: list[str]
+) -> tuple[str, float, dict[str, Any], tuple[str, str] | None]:
+    """Return the options of an alias: the prefix of all keys, the seconds that a request may take, etcd3gw's
+    `ca_cert`, `cert_cert` and `cert_key`, as far as they are given, and user and password, or None.
 
     Raises:
         ImproperlyConfigured: one that there isn't, half of a pair, a file that can't be read, or TLS' without
@@ -56,7 +41,7 @@ def read_options(settings: AliasSettings, urls: list[str]) -> EtcdOptions:
     if tls and plain:
         raise misplaced(settings, min(tls), f"is for https, but LOCATION has {plain[0]!r}")
     login = None if options["user"] is None else (own_text(settings, "user"), own_text(settings, "password"))
-    return EtcdOptions(str(options["prefix"]), float(options["timeout"]), login, tls)
+    return str(options["prefix"]), float(options["timeout"]), tls, login
 
 
 def read_location(settings: AliasSettings) -> list[str]:

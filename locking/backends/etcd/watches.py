@@ -84,16 +84,14 @@ class WatchManager:
             if watch is None or watch.waiting.pop(contender, None) is None or watch.waiting:
                 return
             del self._watches[prefix]
-            watch.ended = True
-        _hang_up(watch.response)
+        _end(watch)
 
     def close(self) -> None:
         """End every watch."""
         with self._mutex:
             watches, self._watches = self._watches, {}
         for watch in watches.values():
-            watch.ended = True
-            _hang_up(watch.response)
+            _end(watch)
 
     def _run(self, prefix: str, watch: Watch, revision: int) -> None:
         try:
@@ -111,17 +109,11 @@ class WatchManager:
 
     def _listen(self, prefix: str, watch: Watch, revision: int) -> None:
         member = self._client.preferred()
-        request: dict[str, Any] = {
-            "key": encoded(prefix),
-            "range_end": range_end(prefix),
-            "start_revision": revision,
-            "filters": ["NOPUT"],
-        }
+        where: dict[str, Any] = {"key": encoded(prefix), "range_end": range_end(prefix)}
+        request = {"create_request": {**where, "start_revision": revision, "filters": ["NOPUT"]}}
         timeouts = (self._client.timeout, None)  # to connect; an event may take for ever
         url = member.get_url("/watch")
-        with member.session.post(
-            url, json={"create_request": request}, stream=True, timeout=timeouts
-        ) as response:
+        with member.session.post(url, json=request, stream=True, timeout=timeouts) as response:
             watch.response = response
             if watch.ended:
                 return
@@ -134,23 +126,22 @@ class WatchManager:
                 self._wake(watch, result)
 
     def _wake(self, watch: Watch, result: dict[str, Any]) -> None:
-        gone = {decoded(event["kv"]["key"]) for event in result.get("events", ())}
+        events = [event["kv"] for event in result.get("events", ())]
+        gone = {decoded(kv["key"]) for kv in events}
         with self._mutex:
-            watch.seen = (
-                max(watch.seen, *(int(e["kv"]["mod_revision"]) for e in result["events"]))
-                if gone
-                else watch.seen
-            )
+            watch.seen = max([watch.seen, *(int(kv["mod_revision"]) for kv in events)])
             woken = [contender for contender, nodes in watch.waiting.items() if nodes & gone]
         for contender in woken:
             contender.wake()
 
 
-def _hang_up(response: requests.Response | None) -> None:
+def _end(watch: Watch) -> None:
     """End a stream that a thread reads: only the socket's shutdown wakes that thread."""
-    if response is None:
+    watch.ended = True
+    if watch.response is None:
         return
     with contextlib.suppress(OSError, AttributeError, ValueError):
-        connection = response.raw.connection or response.raw._original_response.fp.raw._sock
+        raw = watch.response.raw
+        connection = raw.connection or raw._original_response.fp.raw._sock
         sock = getattr(connection, "sock", connection)
         sock.shutdown(socket.SHUT_RDWR)

@@ -8,16 +8,32 @@ read/write locks).
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
+from typing import Any, Final
 
-from locking.backends.base import AsyncWaiter, BaseLockBackend, Held, Holder, Outcome, Waiter
-from locking.exceptions import LockError
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Waiter
+from locking.backends.lease_expirer import LeaseExpirer
+from locking.backends.waiters import TaskWaiter, ThreadWaiter, WaitingSteps
+from locking.conf import AliasSettings
+from locking.exceptions import BackendUnavailable, LockError
+from locking.utils.clock import now
+
+OUTAGE_PAUSE: Final = 0.25
+"""Seconds until a waiter asks again while the servers have no leader."""
+
+SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
+"""What the folder of a lock is called behind its name."""
+
+
+def without_suffix(folder: str) -> str:
+    """Return the name of a folder, whatever the kind."""
+    return folder.removesuffix("%rw").removesuffix("%semaphore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +122,12 @@ class Contender:
 
 
 class QueueBackend(BaseLockBackend):
-    """What both engines have in common; a variant is a backend of its own on the same servers."""
+    """What both engines have in common; a variant is a copy on the same servers, with a queue of its own.
+
+    `_queued` returns the queue, with the contender's own entry in it if it was enqueued; `_entry_of` finds an
+    owner's entry there. `_watch` has the contender woken when a blocker ends, and is False when one has ended
+    already. `_withdraw` takes an entry away, and is False when it was gone.
+    """
 
     supports_fencing = True
     supports_listing = True
@@ -117,14 +138,64 @@ class QueueBackend(BaseLockBackend):
 
     kind: str = "lock"
     permits: int = 0
+    alone: bool
+    """There is a single server, so that no other takes over when it fails."""
+    _holds: LeaseExpirer[Any]
 
-    @abstractmethod
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        self._variants: dict[tuple[str, int], QueueBackend] = {}
+
+    # the queue
+
     def enqueue(self, contender: Contender, *, queue: bool) -> Outcome:
         """Take the lock if it is the contender's turn; else, with `queue`, wait in the queue and watch."""
+        try:
+            return self._enqueue(contender, queue)
+        except BackendUnavailable as outage:
+            if not queue or self.alone:
+                raise
+            return Busy(retry_after=OUTAGE_PAUSE, outage=outage)  # another server may take over
+
+    def _enqueue(self, contender: Contender, queue: bool) -> Outcome:
+        while True:
+            sent = now()
+            line = self._queued(contender, queue)
+            mine = self._entry_of(line, contender.owner)
+            if mine is None:  # somebody else has it and we don't queue, or our session is over: begin anew
+                if not queue and line:
+                    return self._busy(line)
+                continue
+            blockers = blockers_of(line, mine)
+            if not blockers:
+                return self._grant(contender, mine, sent)
+            if not queue:
+                self._withdraw(mine)
+                return self._busy(line)
+            if self._watch(contender, blockers, line):
+                return self._busy(line)
 
     @abstractmethod
+    def _queued(self, contender: Contender, queue: bool) -> Sequence[Any]: ...
+
+    @abstractmethod
+    def _entry_of(self, line: Any, owner: str) -> Any: ...
+
+    @abstractmethod
+    def _grant(self, contender: Contender, mine: Any, sent: float) -> Grant: ...
+
+    @abstractmethod
+    def _busy(self, line: Any) -> Busy: ...
+
+    @abstractmethod
+    def _watch(self, contender: Contender, blockers: Sequence[QueueEntry], line: Any) -> bool: ...
+
+    @abstractmethod
+    def _withdraw(self, entry: Any) -> bool: ...
+
     def dequeue(self, contender: Contender) -> None:
         """Remove the contender from the queue, whether it waits or holds."""
+        self.release(contender.key, contender.owner)
 
     @abstractmethod
     def poll_interval(self, contender: Contender) -> float:
@@ -134,25 +205,12 @@ class QueueBackend(BaseLockBackend):
         return self.enqueue(Contender(key, owner, ttl, wake=lambda: None), queue=False)
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        return QueueWaiter(self, key, owner, ttl)
+        return QueueThreadWaiter(self, key, owner, ttl)
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        return AsyncQueueWaiter(self, key, owner, ttl)
+        return QueueTaskWaiter(self, key, owner, ttl)
 
-    def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        """See the base class; reads everything below the prefix, and each hold of the page."""
-        return [self._shown(*hold) for hold in self._holders(prefix)[offset : offset + limit]]
-
-    def count_held(self, *, prefix: str = "") -> int:
-        return len(self._holders(prefix))
-
-    @abstractmethod
-    def _holders(self, prefix: str) -> list[tuple[str, QueueEntry, int]]:
-        """Return key, holder and number of waiters of each hold, the oldest first."""
-
-    @abstractmethod
-    def _shown(self, key: str, contender: QueueEntry, waiters: int) -> Held:
-        """Return a hold as a list shows it."""
+    # who has it
 
     def holder(self, key: str) -> Holder | None:
         """See the base class; of several holders the oldest, and their number as its count."""
@@ -167,101 +225,117 @@ class QueueBackend(BaseLockBackend):
     def _line(self, key: str) -> Sequence[QueueEntry]:
         """Return all who hold the lock or wait for it, sorted by number."""
 
+    def force_release(self, key: str, expected: str) -> bool:
+        holders = holders_of(self._line(key))
+        for holder, owner in zip(holders, self._owners(holders), strict=True):
+            if owner == expected:
+                self._holds.pop(key, expected)
+                return self._withdraw(holder)
+        return False
 
-class Variant:
-    """What variants don't do: the main backend lists all kinds."""
+    def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
+        lines = [line for _, line in self._lines(self.settings.key_prefix)]
+        waiters = [waiter for line in lines for waiter in line[len(holders_of(line)) :]]
+        for waiter, owner in zip(waiters, self._owners(waiters), strict=True):
+            if owner is not None and owned(owner):
+                self._withdraw(waiter)
 
-    supports_listing = False
+    @abstractmethod
+    def _owners(self, entries: Sequence[Any]) -> Sequence[str | None]:
+        """Return the owner of each entry; None for one that has ended."""
+
+    # listing
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        """Refuse."""
-        raise self.unsupported("list what is held: ask the backend itself")  # type: ignore[attr-defined]
+        """See the base class; reads everything below the prefix, and each hold of the page."""
+        return [self._shown(*hold) for hold in self._holders(prefix)[offset : offset + limit]]
 
     def count_held(self, *, prefix: str = "") -> int:
-        """Refuse."""
-        raise self.unsupported("list what is held: ask the backend itself")  # type: ignore[attr-defined]
+        return len(self._holders(prefix))
 
-    def close(self) -> None:
-        """The connections are the main backend's."""
+    def _holders(self, prefix: str) -> list[tuple[str, QueueEntry, int]]:
+        """Return key, holder and number of waiters of each hold, the oldest first."""
+        if self.kind != "lock":
+            raise self.unsupported("list what is held: ask the backend itself")
+        found = [
+            (key, holder, len(line) - len(holders_of(line)))
+            for key, line in self._lines(prefix)
+            for holder in holders_of(line)
+        ]
+        ages = self._ages([holder for _, holder, _ in found])
+        dated = [(age, hold) for age, hold in zip(ages, found, strict=True) if age is not None]
+        return [hold for _, hold in sorted(dated, key=lambda each: each[0])]
 
+    @abstractmethod
+    def _lines(self, prefix: str) -> Iterable[tuple[str, Sequence[QueueEntry]]]:
+        """Return the keys that begin with `prefix`, each with its queue."""
 
-class QueueWaiter(Waiter):
-    """A thread that waits: it sleeps on its own event."""
+    @abstractmethod
+    def _ages(self, entries: Sequence[QueueEntry]) -> Sequence[int | None]:
+        """Return a number for each entry that is lower for an older one; None for one that has ended."""
 
-    def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
-        self._backend = backend
-        self._woken = threading.Event()
-        self._ticket = Contender(key, owner, ttl, wake=self._woken.set)
+    @abstractmethod
+    def _shown(self, key: str, contender: QueueEntry, waiters: int) -> Held:
+        """Return a hold as a list shows it."""
 
-    def try_acquire(self, *, queue: bool) -> Outcome:
-        return enqueue(self._backend, self._ticket, queue)
+    # kinds
 
-    def wait(self, timeout: float) -> Outcome:
-        self._woken.wait(min(timeout, self._backend.poll_interval(self._ticket)))
-        self._woken.clear()
-        return self.try_acquire(queue=True)
+    def variant(self, kind: str, **options: int) -> BaseLockBackend:
+        """See the base class; one object per kind, because the watchdog renews by backend."""
+        if kind not in self.kinds:
+            return super().variant(kind)
+        which = (kind, options.get("permits", 0))
+        if kind != "fair" and which not in self._variants:  # the ordinary lock is fair here
+            self._variants[which] = self._copy(*which)
+        return self._variants.get(which, self)
 
-    def sleep(self, timeout: float) -> Outcome | None:
-        """See the base class."""
-        if timeout > self._backend.poll_interval(self._ticket) or self._woken.wait(timeout):
-            return self.wait(timeout)
-        return None
-
-    def leave(self) -> None:
-        leave(self._backend, self._ticket)
-
-
-class AsyncQueueWaiter(AsyncWaiter):
-    """A task that waits: its requests run in threads, its waiting in the event loop."""
-
-    def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
-        self._backend = backend
-        self._woken = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._ticket = Contender(key, owner, ttl, wake=self._wake)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(self._woken.set)
-
-    async def try_acquire(self, *, queue: bool) -> Outcome:
-        return await asyncio.to_thread(enqueue, self._backend, self._ticket, queue)
-
-    async def wait(self, timeout: float) -> Outcome:
-        with contextlib.suppress(TimeoutError):
-            # Not wait_for: before Python 3.12 it swallows a cancellation that comes with the wake-up.
-            async with asyncio.timeout(min(timeout, self._backend.poll_interval(self._ticket))):
-                await self._woken.wait()
-        self._woken.clear()
-        return await self.try_acquire(queue=True)
-
-    async def sleep(self, timeout: float) -> Outcome | None:
-        """See the base class."""
-        if timeout > self._backend.poll_interval(self._ticket):
-            return await self.wait(timeout)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._woken.wait()
-        return await self.wait(0) if self._woken.is_set() else None
-
-    async def leave(self) -> None:
-        await asyncio.to_thread(leave, self._backend, self._ticket)
+    def _copy(self, kind: str, permits: int) -> QueueBackend:
+        made = copy(self)
+        made.alias = f"{self.settings.alias}/{kind}"
+        made.kind, made.permits, made.exclusive = kind, permits, kind != "semaphore"
+        made.supports_listing = False  # the main backend lists all kinds
+        made._variants = {}
+        return made
 
 
-def enqueue(backend: QueueBackend, contender: Contender, queue: bool) -> Outcome:
-    """Enqueue the contender, one thread at a time, and never after it was cancelled.
+class QueueSteps(WaitingSteps):
+    """A contender's steps, one thread at a time.
 
-    A cancelled task leaves its request running in a thread: `leave` waits for that one.
+    A cancelled task leaves its request running in a thread: `give_up` waits for that one.
     """
-    with contender.mutex:
-        if contender.left:
-            raise LockError(f"the waiter in the queue of {contender.key!r} was given up")
-        return backend.enqueue(contender, queue=queue)
+
+    _backend: QueueBackend
+    _contender: Contender
+
+    def ask(self, *, queue: bool) -> Outcome:
+        contender = self._contender
+        with contender.mutex:
+            if contender.left:
+                raise LockError(f"the waiter in the queue of {contender.key!r} was given up")
+            return self._backend.enqueue(contender, queue=queue)
+
+    def give_up(self) -> None:
+        """Cancel the contender; what the engine doesn't receive now ends with the session."""
+        with self._contender.mutex:
+            self._contender.left = True
+            with suppress(LockError):
+                self._backend.dequeue(self._contender)
+
+    def pause(self) -> float:
+        return self._backend.poll_interval(self._contender)
 
 
-def leave(backend: QueueBackend, contender: Contender) -> None:
-    """Cancel the contender; what the engine doesn't receive now ends with the session."""
-    with contender.mutex:
-        contender.left = True
-        with contextlib.suppress(LockError):
-            backend.dequeue(contender)
+class QueueThreadWaiter(QueueSteps, ThreadWaiter):
+    """A thread in the queue."""
+
+    def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
+        super().__init__()
+        self._backend, self._contender = backend, Contender(key, owner, ttl, self.wake)
+
+
+class QueueTaskWaiter(QueueSteps, TaskWaiter):
+    """A task in the queue."""
+
+    def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
+        super().__init__(backend, key, owner)
+        self._backend, self._contender = backend, Contender(key, owner, ttl, self.wake)

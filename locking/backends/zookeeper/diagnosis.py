@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from typing import Final
 
 from django.core.checks import CheckMessage, Error, Warning
@@ -20,11 +21,26 @@ def examine(hosts: str, alias: str, timeout: float) -> list[CheckMessage]:
         BackendUnavailable: none answers.
     """
     told = {host: four_letters(host, b"srvr", timeout) for host in hosts.split(",")}
-    silent = [host for host, answer in told.items() if answer is None]
-    if len(silent) == len(told):
+    if not any(told.values()):
         raise BackendUnavailable(f"no ZooKeeper server answers at {hosts}")
-    answers = {host: answer for host, answer in told.items() if answer is not None}
-    return [*_judge_silent(silent, alias), *_judge_modes(answers, alias), *_judge_versions(answers, alias)]
+    return list(_judge({host: answer or "" for host, answer in told.items()}, alias))
+
+
+def _judge(told: dict[str, str], alias: str) -> Iterator[CheckMessage]:
+    if silent := [host for host, answer in told.items() if not answer]:
+        text = f"{len(silent)} ZooKeeper servers of LOCKING[{alias!r}] don't answer: {', '.join(silent)}."
+        hint = "Start them: an ensemble stops when more than half are gone."
+        yield Warning(text, hint=hint, id="locking.W103")
+    if lost := [host for host, answer in told.items() if "not currently serving" in answer]:
+        text = f"ZooKeeper at {', '.join(lost)} (LOCKING[{alias!r}]) is running without a quorum."
+        yield Error(text, hint="Start the other servers of the ensemble.", id="locking.E103")
+    elif any(_field(answer, "Mode") == "standalone" for answer in told.values()):
+        text = f"ZooKeeper of LOCKING[{alias!r}] has a single server: if it fails, no other takes over."
+        yield Warning(text, hint="Run an ensemble of three or five servers.", id="locking.W102")
+    if old := [version for answer in told.values() if (version := _version(answer)) and version < FLOOR]:
+        oldest = ".".join(map(str, min(old)))
+        text = f"A ZooKeeper server of LOCKING[{alias!r}] has version {oldest}, older than 3.5."
+        yield Error(text, hint="Upgrade the server: it lacks requests that the locks use.", id="locking.E102")
 
 
 def four_letters(host: str, word: bytes, timeout: float) -> str | None:
@@ -36,45 +52,6 @@ def four_letters(host: str, word: bytes, timeout: float) -> str | None:
             return b"".join(iter(lambda: connection.recv(4096), b"")).decode(errors="replace")
     except (OSError, ValueError):
         return None
-
-
-def _judge_silent(silent: list[str], alias: str) -> list[CheckMessage]:
-    if not silent:
-        return []
-    return [
-        Warning(
-            f"{len(silent)} ZooKeeper servers of LOCKING[{alias!r}] don't answer: {', '.join(silent)}.",
-            hint="Start them: an ensemble stops when more than half are gone.",
-            id="locking.W103",
-        )
-    ]
-
-
-def _judge_modes(answers: dict[str, str], alias: str) -> list[CheckMessage]:
-    """Refuse a server without a leader; warn of one that stands alone."""
-    modes = {host: _field(answer, "Mode") for host, answer in answers.items()}
-    lost = [host for host, answer in answers.items() if "not currently serving" in answer]
-    if lost:
-        text = f"ZooKeeper at {', '.join(lost)} (LOCKING[{alias!r}]) is running without a quorum."
-        return [Error(text, hint="Start the other servers of the ensemble.", id="locking.E103")]
-    if "standalone" not in modes.values():
-        return []
-    return [
-        Warning(
-            f"ZooKeeper of LOCKING[{alias!r}] has a single server: if it fails, no other takes over.",
-            hint="Run an ensemble of three or five servers.",
-            id="locking.W102",
-        )
-    ]
-
-
-def _judge_versions(answers: dict[str, str], alias: str) -> list[CheckMessage]:
-    old = {v for answer in answers.values() if (v := _version(answer)) and v < FLOOR}
-    if not old:
-        return []
-    version = ".".join(map(str, min(old)))
-    text = f"A ZooKeeper server of LOCKING[{alias!r}] has version {version}, older than 3.5."
-    return [Error(text, hint="Upgrade the server: it lacks requests that the locks use.", id="locking.E102")]
 
 
 def _version(answer: str) -> tuple[int, ...]:

@@ -18,9 +18,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote, unquote
 
-from locking.backends.queue.backend import QueueEntry
-
-SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
+from locking.backends.queue.backend import QueueEntry, without_suffix
 
 _TAGS: Final = {"lock": "lock-", "read": "__rlock__", "write": "__lock__", "semaphore": "{permits}-lease-"}
 _KINDS: Final = {"lock-": "lock", "__rlock__": "read", "__lock__": "write", "lease-": "semaphore"}
@@ -49,9 +47,7 @@ def decode(folder: str) -> str:
         >>> decode("order:42%2F订单%rw")
         'order:42/订单'
     """
-    for suffix in ("%rw", "%semaphore"):
-        folder = folder.removesuffix(suffix)
-    return unquote(folder)
+    return unquote(without_suffix(folder))
 
 
 def guid(owner: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from kazoo.client import KazooClient
@@ -31,22 +31,9 @@ TLS: Final = (*FILES, "keyfile_password", "verify_certs", "check_hostname")
 KNOWN: Final = {*OWN, *inspect.signature(KazooClient).parameters} - {"hosts", "client_id", "kwargs"}
 
 
-class ZooKeeperOptions(NamedTuple):
-    """One alias' options.
-
-    Attributes:
-        session_timeout: seconds after which the servers end a session that they don't hear of.
-        timeout: seconds that a request may take.
-        kazoo: the rest, as KazooClient takes it.
-    """
-
-    session_timeout: float
-    timeout: float
-    kazoo: dict[str, Any]
-
-
-def read_options(settings: AliasSettings) -> ZooKeeperOptions:
-    """Return the options of an alias.
+def read_options(settings: AliasSettings) -> tuple[float, float, dict[str, Any]]:
+    """Return the options of an alias: session timeout, time of a request (both in seconds), and the rest as
+    KazooClient takes it.
 
     Raises:
         ImproperlyConfigured: one that there isn't, half of a pair, a file that can't be read, or TLS' without
@@ -59,7 +46,7 @@ def read_options(settings: AliasSettings) -> ZooKeeperOptions:
         own_number(settings, settings.options.get(name, default), name) for name, default in seconds.items()
     )
     others = {name: value for name, value in settings.options.items() if name not in OWN}
-    return ZooKeeperOptions(session_timeout, timeout, {**others, **_tls(settings), **_login(settings)})
+    return session_timeout, timeout, {**others, **_tls(settings), **_login(settings)}
 
 
 def _login(settings: AliasSettings) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from operator import methodcaller
 from typing import Any, Final, TypeVar
 
 from kazoo.client import KazooClient
@@ -152,7 +153,7 @@ class Session:
         """
         client = self.client()
         try:
-            pending = [request(client) for request in requests]
+            pending = [send(client) for send in requests]
         except DROPPED as error:
             raise self._dropped(error) from error
         until = now() + self.timeout
@@ -237,56 +238,14 @@ class Session:
         return self._length() / BEATS
 
 
-def synced(path: str) -> Request:
-    """Ask the leader for everything up to now."""
-    return lambda client: client.sync_async(path)
-
-
-def children(path: str, watch: Callable[[object], None] | None = None) -> Request:
-    """Ask for the names of a folder's nodes."""
-    return lambda client: client.get_children_async(path, watch=watch)
-
-
-def data(path: str, watch: Callable[[object], None] | None = None) -> Request:
-    """Ask for a node's data and figures; unlike `exists` it leaves no watch on what isn't there."""
-    return lambda client: client.get_async(path, watch=watch)
-
-
-def created(path: str, value: bytes = b"", *, contender: bool = False) -> Request:
-    """Ask for a node; a contender's is ephemeral and numbered, and its figures are returned too."""
-    return lambda client: client.create_async(
-        path, value, ephemeral=contender, sequence=contender, include_data=contender
-    )
-
-
-def marked(path: str, value: bytes) -> Request:
-    """Ask for a node that ends with the session."""
-    return lambda client: client.create_async(path, value, ephemeral=True)
-
-
-def ensured(path: str) -> Request:
-    """Ask for a folder with all above it."""
-    return lambda client: client.ensure_path_async(path)
-
-
-def written(path: str, value: bytes) -> Request:
-    """Ask to replace a node's data."""
-    return lambda client: client.set_async(path, value)
-
-
-def deleted(path: str) -> Request:
-    """Ask to delete a node."""
-    return lambda client: client.delete_async(path)
+def request(verb: str, *arguments: Any, **options: Any) -> Request:
+    """Return a request that is sent by kazoo's method for `verb`, which doesn't wait for the answer."""
+    return methodcaller(f"{verb}_async", *arguments, **options)
 
 
 def is_answer(answer: Any) -> bool:
     """Whether the request did what it should, instead of being answered by one of `ANSWERS`."""
     return not isinstance(answer, ANSWERS)
-
-
-def all_answered(answers: Sequence[Any]) -> bool:
-    """Whether every request did."""
-    return all(map(is_answer, answers))
 
 
 def end_all_sessions() -> None:

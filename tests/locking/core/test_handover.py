@@ -28,7 +28,6 @@ from locking import (
     locked_transaction,
 )
 from locking.backends.etcd.backend import EtcdBackend
-from locking.backends.etcd.entries import Queue
 from locking.core.handler import locks
 from locking.core.handover import AdoptedLease, Part
 from locking.core.lease import State
@@ -324,7 +323,7 @@ class TestOnEtcd:
         ticket = hand_over(lease)
         taken = adopt(ticket)
         etcd._prolonged(hold, lease.owner, 60.0)
-        entry = Queue(etcd._line(lease.key)).of(hold.node)
+        entry = etcd._line(lease.key).by(lease.owner)
         assert entry is not None
         found = "the giver's" if entry.lease == hold.session else "the taker's"
         taken.release()
