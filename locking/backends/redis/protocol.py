@@ -11,9 +11,10 @@ loop. What holds for every socket therefore stands here, once:
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
@@ -112,29 +113,47 @@ class Message(NamedTuple):
     payload: bytes
 
 
-class Transport(Protocol):
-    """The connections to one server that the threads of a process, or the tasks of an event loop, share."""
+class Transport:
+    """The connections to one server that the threads of a process, or the tasks of an event loop, share.
 
-    @property
-    def subscriptions(self) -> SubscriptionPool:
-        """Those that receive messages."""
+    Args:
+        make: returns a new connection, not yet connected.
+        subscriptions: those that receive messages.
 
-    @property
-    def idle(self) -> deque[Any]:
-        """The connected ones, without an unread reply, that no request uses at the moment."""
+    Attributes:
+        idle: the connected ones, without an unread reply, that no request uses at the moment.
+    """
 
-    def make(self) -> Any:
-        """Return a new connection, not yet connected."""
+    def __init__(self, make: Callable[[], Any], subscriptions: SubscriptionPool) -> None:
+        self.make, self.subscriptions = make, subscriptions
+        self.idle: deque[Any] = deque()
 
     def close(self, connection: Any) -> None:
         """Close the connection at once; it may be connected again."""
+        connection.disconnect()
 
 
-class SubscriptionPool(Protocol):
-    """The subscriptions on one server: only there a script can tell who listens."""
+class SubscriptionPool(ABC):
+    """The subscriptions on one server: only there a script can tell who listens.
 
+    Args:
+        make: returns a new connection, not yet connected.
+        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
+    """
+
+    def __init__(self, make: Callable[[], Any], verbs: tuple[str, ...]) -> None:
+        self._make, self.verbs = make, verbs
+
+    @abstractmethod
     def idle(self, owner: str) -> Subscription | None:
         """Return a subscription without any I/O, if there is one; it may have died unseen."""
+
+    def is_too_old(self, error: ResponseError) -> bool:
+        """Whether a server without sharded channels, Redis 6, says so; it is asked for none from now on."""
+        if "unknown command" not in str(error):
+            return False
+        self.verbs = ("SUBSCRIBE",)
+        return True
 
 
 class Subscription(Protocol):
@@ -152,6 +171,11 @@ class Subscription(Protocol):
 
     def close(self) -> None:
         """Close its connection: the scripts pass over a waiter whose channel nobody listens to."""
+
+
+def own_channel() -> str:
+    """Return a new channel that wakes waiters of the ordinary lock."""
+    return f"holdfast_lock_wake:{secrets.token_hex(8)}"
 
 
 # errors
@@ -187,11 +211,6 @@ def _hint(error: Exception) -> str:
     if isinstance(error, NoPermissionError):
         return " (the ACL of this user lacks commands, keys or channels that locks need)"
     return ""
-
-
-def is_unknown_command(error: ResponseError) -> bool:
-    """Whether a server that is too old for sharded channels, Redis 6, says so."""
-    return "unknown command" in str(error)
 
 
 # requests
@@ -338,11 +357,9 @@ class Server(Calls):
         self._is_clustered = index.clustered
 
     def server_of(self, key: str | bytes) -> Server:
-        """Itself."""
         return self
 
     def servers(self) -> Steps[list[Server]]:
-        """Itself."""
         yield from ()
         return [self]
 
@@ -350,7 +367,6 @@ class Server(Calls):
         return [self.transport]
 
     def slots(self, keys: Sequence[str]) -> list[int]:
-        """See the base class: all keys may stand in one request."""
         return [0] * len(keys)
 
     def deliver(

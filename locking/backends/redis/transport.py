@@ -6,7 +6,6 @@ kept in hand after its first use: the pool's check-out and check-in cost as much
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
+from locking.backends.redis import protocol
 from locking.backends.redis.compat import is_open, read_within
 from locking.backends.redis.fast_socket import MessageReader, fast_socket, message_reader, talk
 from locking.backends.redis.protocol import (
@@ -35,7 +35,7 @@ from locking.backends.redis.protocol import (
     Steps,
     Subscribe,
     Unsubscribe,
-    is_unknown_command,
+    own_channel,
     translated,
 )
 from locking.backends.redis.scripts import Command, Request, command
@@ -82,32 +82,22 @@ def new_connection(pool: ConnectionPool) -> AbstractConnection:
     return connection  # type: ignore[no-any-return]
 
 
-class Transport:
-    """The connections of all threads to one server.
-
-    Args:
-        pool: tells how to connect.
-        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
+class Transport(protocol.Transport):
+    """The connections of all threads to one server, which `pool` tells how to reach; for `verbs` see
+    `SubscriptionPool`.
     """
 
+    subscriptions: SubscriptionPool
+
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        self._pool = pool
-        self.idle: deque[AbstractConnection] = deque()
-        self.subscriptions = SubscriptionPool(partial(new_connection, pool), verbs)
+        make = partial(new_connection, pool)
+        super().__init__(make, SubscriptionPool(make, verbs))
         IDLE_SOCKETS.add(self)
 
     def forget(self) -> None:
         """See `KeepsSockets`."""
         self.idle = deque()
         self.subscriptions.forget()
-
-    def make(self) -> AbstractConnection:
-        """See `protocol.Transport`."""
-        return new_connection(self._pool)
-
-    def close(self, connection: AbstractConnection) -> None:
-        """See `protocol.Transport`."""
-        connection.disconnect()
 
     def shutdown(self) -> None:
         """Close everything idle."""
@@ -125,7 +115,7 @@ class Subscription:
 
     def __init__(self, pool: SubscriptionPool, connection: AbstractConnection) -> None:
         self.pool = pool
-        self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
+        self.channel = own_channel()
         self._connection = connection
         self._fast: MessageReader | None = None
         self._extra: str | None = None
@@ -172,9 +162,8 @@ class Subscription:
             while not self._read(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
                 pass  # an older message, which nobody waits for any more
         except ResponseError as error:
-            if not is_unknown_command(error):
+            if not self.pool.is_too_old(error):
                 raise
-            self.pool.verbs = ("SUBSCRIBE",)
 
     def receive(self, timeout: float) -> Message | None:
         """Return the next message, or None after `timeout` seconds."""
@@ -199,20 +188,18 @@ class Subscription:
         return not is_open(self._connection)
 
 
-class SubscriptionPool:
+class SubscriptionPool(protocol.SubscriptionPool):
     """The subscriptions on one server that no thread waits with at the moment."""
 
     def __init__(self, make: Callable[[], AbstractConnection], verbs: tuple[str, ...]) -> None:
-        self._make = make
-        self.verbs = verbs
-        self._idle: deque[Subscription] = deque()
+        super().__init__(make, verbs)
+        self.forget()
 
     def forget(self) -> None:
         """See `KeepsSockets`."""
-        self._idle = deque()
+        self._idle: deque[Subscription] = deque()
 
     def idle(self, owner: str) -> Subscription | None:
-        """See `protocol.SubscriptionPool`."""
         if not self._idle:  # nearly always; an exception costs more than a look
             return None
         try:

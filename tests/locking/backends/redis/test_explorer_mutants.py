@@ -11,9 +11,8 @@ from contextlib import suppress
 import pytest
 from redis.exceptions import RedisError
 
-from locking.backends.redis import RedisBackend, scripts, transport, waiter
-from locking.backends.redis.async_transport import AsyncTransport
-from locking.backends.redis.protocol import Listen, Subscribe, Unsubscribe
+from locking.backends.redis import RedisBackend, scripts, waiter
+from locking.backends.redis.protocol import Listen, Subscribe, Transport, Unsubscribe
 from locking.backends.redis.scripts import Request, extend_request
 from locking.core import lease, renewal
 from locking.core.lease import HOLDS
@@ -30,8 +29,7 @@ def an_incomplete_exchange_keeps_its_socket(patch):
     def close(self, connection):
         self.idle.append(connection)
 
-    patch.setattr(transport.Transport, "close", close)
-    patch.setattr(AsyncTransport, "close", close)
+    patch.setattr(Transport, "close", close)
 
 
 def an_idle_subscription_is_trusted(patch):
