@@ -41,6 +41,7 @@ from locking.backends.redis.protocol import (
     Sleep,
     Steps,
     Subscribe,
+    Subscription,
     SubscriptionPool,
     Transport,
     Unsubscribe,
@@ -196,8 +197,8 @@ class AsyncTransport(Transport):
             await self._connector.close()
 
 
-class AsyncSubscription:
-    """One task's share of a subscribed socket; see `protocol.Subscription`."""
+class AsyncSubscription(Subscription):
+    """One task's share of a subscribed socket."""
 
     def __init__(self, reader: PubSubReader, owner: str) -> None:
         self.reader, self.owner = reader, owner
@@ -206,7 +207,6 @@ class AsyncSubscription:
         self.put = self._messages.put_nowait
 
     def hears(self, channel: str) -> bool:
-        """See `protocol.Subscription`."""
         return self in self.reader.listeners.get(channel, ())
 
     async def listen(self, channel: str) -> None:
@@ -229,7 +229,7 @@ class AsyncSubscription:
             return None
 
     def close(self) -> None:
-        """See `protocol.Subscription`: other tasks of the loop go on over a new socket."""
+        """See the base class; other tasks of the loop go on over a new socket."""
         self.reader.close()
 
 
@@ -478,7 +478,6 @@ class TaskWaiter(AsyncWaiter):
         return await arun(self._wait_steps.wait(timeout))
 
     async def sleep(self, timeout: float) -> Outcome | None:
-        """See the base class."""
         assert self._wait_steps is not None
         return await arun(self._wait_steps.sleep(timeout))
 

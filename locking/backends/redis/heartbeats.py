@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat
-from locking.backends.redis.scripts import INCR_COUNTERS, Command, command
+from locking.backends.redis.scripts import INCR_COUNTERS, Request, command
 from locking.backends.redis.verbs import RedisVerbs
 
 
@@ -23,7 +23,7 @@ class HeartbeatVerbs(RedisVerbs):
         return f"holdfast_{what}:{self.settings.key_prefix}{name}".encode()
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        listed, requests = self._record("presence"), list[Command]()
+        listed, requests = self._record("presence"), list[Request]()
         for client, text in records.items():
             key = self._record("presence", client)
             if text is None:

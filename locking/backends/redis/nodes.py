@@ -22,8 +22,8 @@ from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.compat import read_within
 from locking.backends.redis.diagnosis import parse_info
 from locking.backends.redis.scripts import Request
-from locking.backends.redis.transport import IDLE_SOCKETS
 from locking.conf import AliasSettings
+from locking.utils.background import after_fork
 from locking.utils.clock import now
 
 LEFT_ALONE: Final = 1.0
@@ -73,10 +73,10 @@ class Node:
         self._debts: deque[Debt] = deque(maxlen=MOST_DEBTS)
         self._silent_until = 0.0
         self._why = ""
-        IDLE_SOCKETS.add(self)
+        after_fork(self.forget)
 
     def forget(self) -> None:
-        """See `transport.KeepsSockets`."""
+        """Drop the idle sockets; see `transport.Transport`."""
         self._idle = deque()
 
     def send(self, request: Request) -> Asked | Silence:

@@ -88,7 +88,7 @@ class Resent(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One call of a script, in its two forms."""
+    """One call of a script, in its two forms, or an ordinary command, which has one."""
 
     script: Script
     head: bytes
@@ -124,40 +124,23 @@ class Request(NamedTuple):
         return self.head + self.script._by_source + self.tail
 
 
-class Command(NamedTuple):
-    """An ordinary command, usable in a pipeline like a script's call."""
+class Plain(Script):
+    """In the place of a script where a request is an ordinary command: repeating one changes nothing."""
 
-    packet: bytes
-    key: bytes
+    releases = acquires = False
 
-    def settled(self, reply: Any) -> Any:
-        """Return the reply: repeating one of these changes nothing."""
-        return reply
-
-    def resent(self, reply: Any) -> Any:
-        """See `Request.resent`."""
-        return reply
-
-    @property
-    def in_cluster(self) -> Command:
-        """Itself."""
-        return self
-
-    @property
-    def by_digest(self) -> bytes:
-        """The packed command."""
-        return self.packet
-
-    @property
-    def by_source(self) -> bytes:
-        """The same: there is nothing that the server might not know."""
-        return self.packet
+    def __init__(self) -> None:
+        self._files = ()
+        self._by_digest = self._by_source = b""
 
 
-def command(*parts: Part) -> Command:
+PLAIN: Final = Plain()
+
+
+def command(*parts: Part) -> Request:
     """Return a command; its second part is the key that tells where it goes."""
     packed = raw(*parts)
-    return Command(b"*%d\r\n%b" % (len(packed), pack(*packed)), packed[1] if len(packed) > 1 else b"")
+    return Request(PLAIN, b"*%d\r\n" % len(packed), pack(*packed), packed[1] if len(packed) > 1 else b"")
 
 
 def guarded(source: bytes, expected: bytes) -> bytes:
@@ -201,11 +184,6 @@ def derived(prefix: bytes, key: bytes) -> bytes:
 def fair_queue(key: bytes) -> bytes:
     """Return the queue of Redisson's fair lock."""
     return derived(b"redisson_lock_queue", key)
-
-
-def lock_channel(key: str) -> str:
-    """Return the channel on which Redisson's clients announce that the lock is free."""
-    return derived(b"redisson_lock__channel", key.encode()).decode()
 
 
 class Keys(NamedTuple):

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
-from weakref import WeakSet
+from typing import Any, Final, TypeVar
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool
@@ -23,7 +22,7 @@ from redis.retry import Retry
 from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
 from locking.backends.redis.compat import is_open, read_within
-from locking.backends.redis.fast_socket import MessageReader, fast_socket, message_reader, talk
+from locking.backends.redis.fast_socket import MessageReader, fast_socket, talk
 from locking.backends.redis.protocol import (
     Calls,
     Connect,
@@ -38,7 +37,7 @@ from locking.backends.redis.protocol import (
     own_channel,
     translated,
 )
-from locking.backends.redis.scripts import Command, Request, command
+from locking.backends.redis.scripts import Request, command
 from locking.backends.redis.waiter import WaitSteps
 from locking.utils.background import after_fork
 
@@ -51,24 +50,6 @@ OPPOSITES: Final = {"SUBSCRIBE": "UNSUBSCRIBE", "SSUBSCRIBE": "SUNSUBSCRIBE"}
 
 MESSAGES: Final = (b"message", b"smessage", b"sunsubscribe")
 """What wakes a waiter; a slot that moves to another node ends its subscriptions, a reason to ask again."""
-
-
-class KeepsSockets(Protocol):
-    """What a forked child must empty: a socket that two processes read mixes up their replies."""
-
-    def forget(self) -> None:
-        """Drop the idle sockets; a lock made before the fork then opens its own."""
-
-
-IDLE_SOCKETS: WeakSet[KeepsSockets] = WeakSet()
-
-
-def _forget_all() -> None:
-    for keeper in list(IDLE_SOCKETS):
-        keeper.forget()
-
-
-after_fork(_forget_all)
 
 
 def new_connection(pool: ConnectionPool) -> AbstractConnection:
@@ -92,10 +73,10 @@ class Transport(protocol.Transport):
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         make = partial(new_connection, pool)
         super().__init__(make, SubscriptionPool(make, verbs))
-        IDLE_SOCKETS.add(self)
+        after_fork(self.forget)
 
     def forget(self) -> None:
-        """See `KeepsSockets`."""
+        """Drop what a forked child must not read: replies to two processes on one socket mix up."""
         self.idle = deque()
         self.subscriptions.forget()
 
@@ -106,16 +87,17 @@ class Transport(protocol.Transport):
             self.idle.pop().disconnect()
 
 
-class Subscription:
+class Subscription(protocol.Subscription):
     """A connection of one waiting thread, subscribed to a channel of its own and perhaps to one more.
 
     One per waiter: a thread that reads its own socket is woken by the kernel, without a hop through a
     dispatching thread, and when the process dies the server sees it and passes the dead waiter over.
     """
 
+    pool: SubscriptionPool
+
     def __init__(self, pool: SubscriptionPool, connection: AbstractConnection) -> None:
-        self.pool = pool
-        self.channel = own_channel()
+        self.pool, self.channel = pool, own_channel()
         self._connection = connection
         self._fast: MessageReader | None = None
         self._extra: str | None = None
@@ -124,11 +106,11 @@ class Subscription:
         """Connect and subscribe to the own channel."""
         with self._closed_on_failure():
             self._connection.connect()
-            self._fast = message_reader(self._connection)
+            if (sock := fast_socket(self._connection)) is not None:
+                self._fast = MessageReader(self._connection, sock)
             self._change("SUBSCRIBE", self.channel)
 
     def hears(self, channel: str) -> bool:
-        """See `protocol.Subscription`."""
         return self._extra == channel
 
     def listen(self, channel: str) -> None:
@@ -179,7 +161,6 @@ class Subscription:
         return read_within(self._connection, timeout, push_request=True, disconnect_on_error=False)
 
     def close(self) -> None:
-        """See `protocol.Subscription`."""
         self._connection.disconnect()
 
     @property
@@ -196,7 +177,7 @@ class SubscriptionPool(protocol.SubscriptionPool):
         self.forget()
 
     def forget(self) -> None:
-        """See `KeepsSockets`."""
+        """Drop the idle ones."""
         self._idle: deque[Subscription] = deque()
 
     def idle(self, owner: str) -> Subscription | None:
@@ -284,7 +265,7 @@ class Client:
         self.calls = calls
         self.index, self.replica_ack = calls.index, calls.replica_ack
 
-    def call(self, request: Request | Command) -> Any:
+    def call(self, request: Request) -> Any:
         """See `Calls.call`."""
         try:
             return run(self.calls.deliver(request))  # not `calls.call`: a generator less on the way
@@ -295,7 +276,7 @@ class Client:
         """Send an ordinary command; the second part is the key that tells where it goes."""
         return self.call(command(*parts))
 
-    def call_many(self, requests: Sequence[Request | Command]) -> list[Any]:
+    def call_many(self, requests: Sequence[Request]) -> list[Any]:
         """See `Calls.call_many`."""
         return run(self.calls.call_many(requests))
 
@@ -322,7 +303,6 @@ class ThreadWaiter(Waiter):
         return run(self._wait_steps.wait(timeout))
 
     def sleep(self, timeout: float) -> Outcome | None:
-        """See the base class."""
         return run(self._wait_steps.sleep(timeout))
 
     def leave(self) -> None:

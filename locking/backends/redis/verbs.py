@@ -9,7 +9,7 @@ from locking.backends.base import AsyncWaiter, BaseLockBackend, Holder, Outcome,
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
 from locking.backends.redis.kinds import Kind, key_of_queue
 from locking.backends.redis.protocol import Calls, Steps
-from locking.backends.redis.scripts import Command, Request
+from locking.backends.redis.scripts import Request
 from locking.backends.redis.transport import Client, ThreadWaiter, run
 from locking.backends.redis.waiter import WaitSteps
 from locking.conf import AliasSettings
@@ -56,7 +56,7 @@ class RedisVerbs(BaseLockBackend):
         """See the base class: one answer per lease, whatever becomes of the others."""
         return [_answer(reply) for reply in self._ask_each([self.kind.extend(*lease) for lease in leases])]
 
-    def _ask_each(self, requests: Sequence[Request | Command]) -> list[Any]:
+    def _ask_each(self, requests: Sequence[Request]) -> list[Any]:
         """Return the reply or the error of each; raise when nobody answers."""
         replies = run(self.calls.call_each(requests))
         if replies and all(isinstance(reply, BackendUnavailable) for reply in replies):
