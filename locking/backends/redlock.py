@@ -11,11 +11,11 @@ given: any later majority shares a server with it, which then mints a higher one
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.core.checks import CheckMessage, Warning
 from django.core.exceptions import ImproperlyConfigured
@@ -35,23 +35,18 @@ from locking.backends.base import (
     ask_each,
 )
 from locking.backends.options import own_number
-from locking.backends.redis.health import judge, parse_info
+from locking.backends.redis.backend import BATCH, RedisBackend
+from locking.backends.redis.diagnosis import judge
 from locking.backends.redis.index import Index
-from locking.backends.redis.namespace import default_key_prefix
+from locking.backends.redis.kinds import Ordinary
 from locking.backends.redis.nodes import Node, Silence, ask_all
-from locking.backends.redis.quorum_listing import QuorumListing
-from locking.backends.redis.scripts import (
-    acquire_request,
-    extend_request,
-    get_holder_request,
-    raise_token_request,
-    reissue_token_request,
-    release_request,
-)
+from locking.backends.redis.scripts import extend_request
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now
 from locking.utils.ownership import new_owner
+
+T = TypeVar("T")
 
 __all__ = ["RedlockBackend"]
 
@@ -62,7 +57,8 @@ DRIFT_SECONDS: Final = 0.002
 DEFAULT_NODE_TIMEOUT: Final = 0.25
 """Seconds for which a server that doesn't answer is waited for; small beside a ttl, and the same for all."""
 
-BATCH: Final = 100
+MOST: Final = 10_000
+"""Holds of each server that are looked at, the oldest first."""
 
 
 class RedlockBackend(BaseLockBackend):
@@ -93,19 +89,16 @@ class RedlockBackend(BaseLockBackend):
             alias=settings.alias, backend=settings.backend, key_prefix=settings.key_prefix, options=options
         )
         self.nodes = [Node(redis, url, self._timeout, self._restart_delay) for url in _urls(settings)]
-        self._index = Index(settings.key_prefix)
+        self._kind = Ordinary(Index(settings.key_prefix))
         self.quorum = len(self.nodes) // 2 + 1
-        self._quorum_listing = QuorumListing(
-            [node.wire for node in self.nodes], settings.key_prefix, self.quorum
-        )
 
     @classmethod
     def default_key_prefix(cls, settings: AliasSettings) -> str:
-        return default_key_prefix(settings)
+        return RedisBackend.default_key_prefix(settings)
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         sent, patience = now(), min(self._timeout, ttl / 3)
-        request = acquire_request(key, owner, padded(ttl), keep=fenced, entry=b"", index=self._index)
+        request = self._kind.acquire(key, owner, padded(ttl), keep=fenced, queue=False)
         replies = ask_all(self.nodes, request, patience)
         tokens = [reply for reply in replies if isinstance(reply, int)]
         if len(tokens) >= self.quorum:
@@ -119,7 +112,7 @@ class RedlockBackend(BaseLockBackend):
 
     def _cancel_debts(self, key: str, owner: str) -> None:
         """Forget what earlier tries of this owner left to be undone: it would undo the grant."""
-        request = release_request(key, owner, index=self._index)
+        request = self._kind.release(key, owner)
         for node in self.nodes:
             node.cancel(request)
 
@@ -137,13 +130,12 @@ class RedlockBackend(BaseLockBackend):
         """Have a majority know the token, so that no later one of another majority is lower."""
         if tokens.count(token) >= self.quorum:
             return True
-        request = raise_token_request(key, owner, token, keep=keep, index=self._index)
+        request = self._kind.raise_token(key, owner, token, keep=keep)
         return ask_all(self.nodes, request, patience).count(1) >= self.quorum
 
     def reissue_token(self, key: str, owner: str, above: int) -> int:
         """See the base class: a majority must name the holder, and a majority know the new token."""
-        request = reissue_token_request(key, owner, above, index=self._index)
-        replies = ask_all(self.nodes, request, self._timeout)
+        replies = ask_all(self.nodes, self._kind.reissue_token(key, owner, above), self._timeout)
         self._require_quorum(replies)
         tokens = [reply for reply in replies if isinstance(reply, int) and reply > 0]
         if len(tokens) < self.quorum:
@@ -153,7 +145,7 @@ class RedlockBackend(BaseLockBackend):
 
     def _undo(self, key: str, owner: str, replies: list[Any], patience: float) -> None:
         """Give back what too few have granted; a silent server may still grant it, and is told later."""
-        request = release_request(key, owner, index=self._index)
+        request = self._kind.release(key, owner)
         granted = [node for node, reply in zip(self.nodes, replies, strict=True) if isinstance(reply, int)]
         again = ask_all(granted, request, patience)
         silent = [node for node, reply in zip(self.nodes, replies, strict=True) if isinstance(reply, Silence)]
@@ -213,7 +205,7 @@ class RedlockBackend(BaseLockBackend):
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class; servers that don't answer release it as soon as they do."""
-        request = release_request(key, owner, index=self._index)
+        request = self._kind.release(key, owner)
         replies = ask_all(self.nodes, request, self._timeout)
         for node, reply in zip(self.nodes, replies, strict=True):
             if isinstance(reply, Silence):
@@ -225,7 +217,7 @@ class RedlockBackend(BaseLockBackend):
 
     def holder(self, key: str) -> Holder | None:
         """See the base class: whom a majority names."""
-        replies = ask_all(self.nodes, get_holder_request(key), self._timeout)
+        replies = ask_all(self.nodes, self._kind.holder(key), self._timeout)
         self._require_quorum(replies)
         seen = [
             (reply[0].decode(), reply[1]) for reply in replies if not isinstance(reply, Silence) and reply
@@ -240,7 +232,28 @@ class RedlockBackend(BaseLockBackend):
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
         """See the base class: what a majority lists."""
-        return [self._agreed(holds) for holds in self._quorum_listing.held(prefix)[offset : offset + limit]]
+        return [self._agreed(holds) for holds in self._listed(prefix)[offset : offset + limit]]
+
+    def _listed(self, prefix: str) -> list[list[Held]]:
+        """Return what a majority lists, the oldest first: for each hold what each of them says of it."""
+        said: defaultdict[tuple[str, str], list[Held]] = defaultdict(list)
+        for holds in self._from_each(lambda server: server.indexed(prefix, 0, MOST)):
+            for hold in holds:
+                said[hold.key, hold.owner].append(hold)
+        agreed = [holds for holds in said.values() if len(holds) >= self.quorum]
+        return sorted(agreed, key=lambda holds: min(hold.since or 0.0 for hold in holds))
+
+    def _from_each(self, ask: Callable[[RedisBackend], T]) -> list[T]:
+        """Return what the servers answer, a majority at least."""
+        answers, silent = list[T](), list[BackendUnavailable]()
+        for node in self.nodes:
+            try:
+                answers.append(ask(node.backend))
+            except BackendUnavailable as error:
+                silent.append(error)
+        if len(answers) < self.quorum:
+            raise silent[0]
+        return answers
 
     def _agreed(self, holds: Sequence[Held]) -> Held:
         """Return what several servers say of one hold, which ends when no majority has it any more."""
@@ -254,19 +267,24 @@ class RedlockBackend(BaseLockBackend):
         )
 
     def count_held(self, *, prefix: str = "") -> int:
-        return len(self._quorum_listing.held(prefix))
+        return len(self._listed(prefix))
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        self._quorum_listing.publish(records, forget)
+        self._from_each(lambda server: server.publish_heartbeats(records, forget=forget))
 
     def processes(self) -> dict[str, Heartbeat]:
-        return self._quorum_listing.read_all()
+        return self._latest(RedisBackend.processes)
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        return self._quorum_listing.read(clients)
+        return self._latest(lambda server: server.heartbeats(clients))
+
+    def _latest(self, read: Callable[[RedisBackend], dict[str, Heartbeat]]) -> dict[str, Heartbeat]:
+        """Return what the server says that heard of a client last."""
+        told = [each for heard in self._from_each(read) for each in heard.items()]
+        return dict(sorted(told, key=lambda each: each[1].silent or 0.0, reverse=True))
 
     def tidy(self) -> None:
-        self._quorum_listing.tidy()
+        self._from_each(RedisBackend.tidy)
 
     # housekeeping
 
@@ -282,7 +300,7 @@ class RedlockBackend(BaseLockBackend):
                 )
             )
         for node in self.nodes if live else ():
-            found += self._judge(parse_info(node.wire.command("INFO")))
+            found += self._judge(node.backend.info())
         return found
 
     def _judge(self, info: dict[str, str]) -> list[CheckMessage]:

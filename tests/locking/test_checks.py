@@ -23,7 +23,7 @@ from django.views import View
 
 from locking import checks, distributed_lock
 from locking.backends.memory import MemoryBackend
-from locking.backends.redis.health import judge, parse_info
+from locking.backends.redis.diagnosis import judge, parse_info
 from locking.transactions.decorator import DECORATED
 from tests import ROOT
 

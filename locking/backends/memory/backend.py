@@ -1,6 +1,7 @@
 """Locks in the memory of one process: for tests, scripts and development, never between processes.
 
-First in, first out: a release hands the lock to the first waiter and wakes that one alone.
+First in, first out: a release hands the lock to the first waiter that may have it and wakes that one alone.
+Readers come before writers, as on Redis.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from locking.backends.base import (
     Outcome,
     Waiter,
 )
-from locking.backends.memory.kinds import MemoryVariant, Shares
 from locking.conf import AliasSettings
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -32,11 +32,12 @@ from locking.utils.clock import now
 
 @dataclass(slots=True)
 class Hold:
-    """Who has a lock, and until when."""
+    """Who has a lock, in which way, and until when."""
 
     owner: str
     deadline: float
     token: int
+    kind: str = "lock"
 
 
 @dataclass(slots=True, eq=False)
@@ -46,117 +47,133 @@ class QueuedWaiter:
     owner: str
     ttl: float
     wake: Callable[[], None]
+    kind: str = "lock"
+    permits: int = 1
     grant: Grant | None = None
 
 
-class Store:
-    """The locks of one alias; every method is one atomic step."""
+class Locks:
+    """Locks by their keys, each with its holds and its queue; every public method is one atomic step."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._holds: dict[str, Hold] = {}
+        self._holds: dict[str, list[Hold]] = {}
         self._queues: dict[str, deque[QueuedWaiter]] = {}
+        self._permits: dict[str, int] = {}
         self._token = 0
-        self.read_write, self.semaphores = Shares(), Shares()
-        self.told: dict[str, tuple[str, float]] = {}
-        self.figures: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
-    def publish(self, client: str, text: str | None) -> None:
-        """Store a heartbeat of `client`."""
-        before = self.told.get(client, ("{}", 0.0))[0]
-        self.told[client] = (before if text is None else text, now())
-
-    def take(self, key: str, owner: str, ttl: float, waiter: QueuedWaiter | None = None) -> Outcome:
+    def take(
+        self,
+        key: str,
+        owner: str,
+        ttl: float,
+        waiter: QueuedWaiter | None = None,
+        *,
+        kind: str = "lock",
+        permits: int = 1,
+    ) -> Outcome:
         """Grant the lock if it is the asker's turn; otherwise put `waiter`, if any, in the queue, once."""
         with self._mutex:
-            self._drop_expired(key)
-            hold = self._holds.get(key)
-            if hold is None:
-                return self._grant(key, owner, ttl)
-            if hold.owner == owner:
-                return self._grant(key, owner, ttl, token=hold.token)
+            if key in self._queues:  # a lease may have ended
+                self._hand_off(key)
+            hold = self._hold_of(key, owner, kind)
+            if hold is not None:
+                return self._prolong(hold, ttl)
+            if self._admits(key, kind, permits):
+                return self._grant(key, owner, ttl, kind)
             if waiter is not None and waiter not in self._queues.setdefault(key, deque()):
                 self._queues[key].append(waiter)
-            return Busy(retry_after=hold.deadline - now(), holder=hold.owner)
+            return Busy(retry_after=time_left(self._holds[key]), holder=self._holds[key][0].owner)
 
-    def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """Move the deadline of `owner`'s hold."""
+    def extend(self, key: str, owner: str, ttl: float, kind: str = "lock") -> bool:
+        """Move the deadline of `owner`'s hold; where it is earlier, the waiters ask again for the new end."""
         with self._mutex:
-            hold = self._live(key)
-            if hold is None or hold.owner != owner:
+            hold = self._hold_of(key, owner, kind)
+            if hold is None:
                 return False
-            shorter = now() + ttl < hold.deadline
-            hold.deadline = now() + ttl
-            if shorter:
-                self._tell_new_end(key)
+            before = hold.deadline
+            self._prolong(hold, ttl)
+            if hold.deadline < before:
+                for waiter in self._queues.get(key, ()):
+                    waiter.wake()
             return True
 
-    def release(self, key: str, owner: str) -> bool:
+    def release(self, key: str, owner: str, kind: str = "lock") -> bool:
         """End `owner`'s hold and hand the lock over."""
         with self._mutex:
-            hold = self._live(key)
-            if hold is None or hold.owner != owner:
+            hold = self._hold_of(key, owner, kind)
+            if hold is None:
                 return False
+            hold.deadline = 0.0
+            self._live(key)
             self._hand_off(key)
             return True
 
     def reissue_token(self, key: str, owner: str, above: int) -> int:
         """Give `owner`'s hold a new token above `above`; 0 when it has none."""
         with self._mutex:
-            hold = self._live(key)
-            if hold is None or hold.owner != owner:
+            hold = self._hold_of(key, owner, "lock")
+            if hold is None:
                 return 0
             self._token = max(self._token, above)
             hold.token = self._mint()
             return hold.token
 
-    def holder(self, key: str) -> Hold | None:
-        """Return the hold of `key`, if it has one."""
+    def holds(self, key: str) -> list[Hold]:
+        """Return the holds of `key`."""
         with self._mutex:
             return self._live(key)
 
     def held(self) -> list[Held]:
         """Return every hold."""
         with self._mutex:
-            return [self._as_held(key, hold) for key in list(self._holds) if (hold := self._live(key))]
+            return [self._as_held(key, hold) for key in list(self._holds) for hold in self._live(key)]
 
     def _as_held(self, key: str, hold: Hold) -> Held:
-        waiters = len(self._queues.get(key, ()))
         return Held(
             key=key,
             owner=hold.owner,
+            kind=hold.kind,
             remaining=hold.deadline - now(),
             token=hold.token,
-            waiters=waiters,
+            waiters=len(self._queues.get(key, ())),
             since=hold.token / 1_000_000,  # minted from the clock
         )
 
     def leave(self, key: str, waiter: QueuedWaiter) -> None:
-        """Take `waiter` out of the queue."""
+        """Take `waiter` out of the queue, and release what was handed to it."""
         with self._mutex:
-            queue = self._queues.get(key)
-            if queue and waiter in queue:
-                queue.remove(waiter)
+            if waiter in self._queues.get(key, ()):
+                self._queues[key].remove(waiter)
+        self.release(key, waiter.owner, waiter.kind)
 
-    def _tell_new_end(self, key: str) -> None:
-        """Have the waiters ask again: they sleep until the end of the lease that they know."""
-        for waiter in self._queues.get(key, ()):
-            waiter.wake()
+    def _live(self, key: str) -> list[Hold]:
+        moment = now()
+        live = [hold for hold in self._holds.pop(key, ()) if hold.deadline > moment]
+        if live:
+            self._holds[key] = live
+        return live
 
-    def _live(self, key: str) -> Hold | None:
-        hold = self._holds.get(key)
-        return hold if hold is not None and hold.deadline > now() else None
+    def _hold_of(self, key: str, owner: str, kind: str) -> Hold | None:
+        live = self._live(key)
+        return next((hold for hold in live if (hold.owner, hold.kind) == (owner, kind)), None)
 
-    def _drop_expired(self, key: str) -> None:
-        if key in self._holds and self._live(key) is None:
-            self._hand_off(key)
+    def _admits(self, key: str, kind: str, permits: int) -> bool:
+        """Whether one more may have the lock; a semaphore has the permits that the first to ask wanted."""
+        live = self._live(key)
+        if kind == "semaphore":
+            return len(live) < self._permits.setdefault(key, permits)
+        return all(kind == hold.kind == "read" for hold in live)
 
-    def _grant(self, key: str, owner: str, ttl: float, token: int | None = None) -> Grant:
-        if token is None:
-            token = self._mint()
+    def _grant(self, key: str, owner: str, ttl: float, kind: str) -> Grant:
+        hold = Hold(owner, 0.0, self._mint(), kind)
+        self._holds.setdefault(key, []).append(hold)
+        return self._prolong(hold, ttl)
+
+    def _prolong(self, hold: Hold, ttl: float) -> Grant:
         since = now()
-        self._holds[key] = Hold(owner, since + ttl, token)
-        return Grant(token, since)
+        hold.deadline = since + ttl
+        return Grant(hold.token, since)
 
     def _mint(self) -> int:
         """From the clock, as in Redis: a database may remember the tokens of an earlier process."""
@@ -164,58 +181,140 @@ class Store:
         return self._token
 
     def _hand_off(self, key: str) -> None:
-        self._holds.pop(key, None)
-        queue = self._queues.get(key)
-        if queue:
-            waiter = queue.popleft()
-            waiter.grant = self._grant(key, waiter.owner, waiter.ttl)
-            waiter.wake()
+        """Grant the lock to those in the queue who may have it now, the first of them first."""
+        queue = self._queues.get(key, deque())
+        for waiter in list(queue):
+            if self._admits(key, waiter.kind, waiter.permits):
+                queue.remove(waiter)
+                waiter.grant = self._grant(key, waiter.owner, waiter.ttl, waiter.kind)
+                waiter.wake()
+            elif waiter.kind != "write":  # behind a writer there may be readers
+                break
         if not queue:
             self._queues.pop(key, None)
+
+
+def time_left(holds: Sequence[Hold]) -> float:
+    """Return the seconds until a permit comes back, or until the last reader or the only holder is gone."""
+    first_or_last = min if holds[0].kind == "semaphore" else max
+    return max(0.0, first_or_last(hold.deadline for hold in holds) - now())
+
+
+class Store(Locks):
+    """The locks of one alias: the ordinary ones, and those of the other kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_write, self.semaphores = Locks(), Locks()
+        self.told: dict[str, tuple[str, float]] = {}
+        self.figures: defaultdict[int, Counter[str]] = defaultdict(Counter)
+
+    def of_kind(self, kind: str) -> Locks:
+        """Return the locks of one kind."""
+        if kind == "lock":
+            return self
+        return self.semaphores if kind == "semaphore" else self.read_write
 
 
 STORES: dict[str, Store] = {}
 after_fork(STORES.clear)
 
 
-class MemoryBackend(BaseLockBackend):
-    """`"BACKEND": "locking.backends.memory.MemoryBackend"`."""
+class MemoryVerbs(BaseLockBackend):
+    """What all kinds of lock in memory have in common."""
 
     supports_fencing = True
-    supports_listing = True
     supports_force_release = True
     supports_handover = True
-    supports_fairness = True
     shared_between_processes = False
-    kinds = frozenset({"read", "write", "semaphore", "fair"})
 
-    def __init__(self, settings: AliasSettings) -> None:
+    def __init__(self, settings: AliasSettings, kind: str = "lock", permits: int = 1) -> None:
         super().__init__(settings)
-        self._others: dict[tuple[str, int], BaseLockBackend] = {}
+        self._kind, self._permits = kind, permits
 
     @property
     def store(self) -> Store:
         """The store that all backends of this alias in this process share."""
-        return STORES.setdefault(self.alias, Store())
+        return STORES.get(self.settings.alias) or STORES.setdefault(self.settings.alias, Store())
+
+    @property
+    def _locks(self) -> Locks:
+        return self.store.of_kind(self._kind)
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        return self.store.take(key, owner, ttl)
+        return self._locks.take(key, owner, ttl, kind=self._kind, permits=self._permits)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        return self.store.extend(key, owner, ttl)
+        return self._locks.extend(key, owner, ttl, self._kind)
 
     def release(self, key: str, owner: str) -> bool:
-        return self.store.release(key, owner)
+        return self._locks.release(key, owner, self._kind)
+
+    def force_release(self, key: str, expected: str) -> bool:
+        return self._locks.release(key, expected, self._kind)
+
+    def holder(self, key: str) -> Holder | None:
+        """Return one of the holders (there may be many), or None; the number of holds is its count."""
+        holds = self._locks.holds(key)
+        return Holder(holds[0].owner, len(holds), time_left(holds)) if holds else None
+
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
+        return MemoryWaiter(self._locks, key, owner, ttl, self._kind, self._permits)
+
+    # No step of the store blocks for longer than a dict takes, so asyncio needs no thread.
+
+    async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        return self._locks.take(key, owner, ttl, kind=self._kind, permits=self._permits)
+
+    async def aextend(self, key: str, owner: str, ttl: float) -> bool:
+        return self._locks.extend(key, owner, ttl, self._kind)
+
+    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
+        return self._locks.extend(key, owner, ttl, self._kind)
+
+    async def arelease(self, key: str, owner: str) -> bool:
+        return self._locks.release(key, owner, self._kind)
+
+    async def aholder(self, key: str) -> Holder | None:
+        return self.holder(key)
+
+    def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
+        return AsyncMemoryWaiter(self._locks, key, owner, ttl, self._kind, self._permits)
+
+
+class MemoryVariant(MemoryVerbs):
+    """One kind of lock: `read`, `write`, or `semaphore` with its number of permits."""
+
+    def __init__(self, settings: AliasSettings, kind: str, permits: int = 1) -> None:
+        super().__init__(settings, kind, permits)
+        self.alias = f"{settings.alias}/{kind}"
+        self.exclusive = kind != "semaphore"
+
+
+class MemoryBackend(MemoryVerbs):
+    """`"BACKEND": "locking.backends.memory.MemoryBackend"`."""
+
+    supports_listing = True
+    supports_fairness = True
+    kinds = frozenset({"read", "write", "semaphore", "fair"})
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        self._others: dict[tuple[str, int], MemoryVariant] = {}
+
+    def variant(self, kind: str, **options: int) -> BaseLockBackend:
+        """See the base class; one object a kind, because the watchdog renews by backend."""
+        if kind == "fair":
+            return self  # the ordinary lock is fair here
+        if kind not in self.kinds:
+            return super().variant(kind)
+        which = (kind, options.get("permits", 0))
+        if which not in self._others:
+            self._others[which] = MemoryVariant(self.settings, kind, **options)
+        return self._others[which]
 
     def reissue_token(self, key: str, owner: str, above: int) -> int:
         return self.store.reissue_token(key, owner, above)
-
-    def force_release(self, key: str, expected: str) -> bool:
-        return self.store.release(key, expected)
-
-    def holder(self, key: str) -> Holder | None:
-        hold = self.store.holder(key)
-        return None if hold is None else Holder(hold.owner, 1, max(0.0, hold.deadline - now()))
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
         found = [hold for hold in self._all_held() if hold.key.startswith(prefix)]
@@ -230,19 +329,16 @@ class MemoryBackend(BaseLockBackend):
         return sum(hold.key.startswith(prefix) for hold in self._all_held())
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        told = self.store.told
         for client, text in records.items():
-            self.store.publish(client, text)
+            before = told.get(client, ("{}", 0.0))[0]
+            told[client] = (before if text is None else text, now())
         for client in forget:
-            self.store.told.pop(client, None)
+            told.pop(client, None)
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        told = self.store.told
-        return {
-            client: Heartbeat(text, now() - at)
-            for client in clients
-            if client in told
-            for text, at in [told[client]]
-        }
+        found = {client: self.store.told.get(client) for client in clients}
+        return {client: Heartbeat(told[0], now() - told[1]) for client, told in found.items() if told}
 
     def processes(self) -> dict[str, Heartbeat]:
         return self.heartbeats(list(self.store.told))
@@ -260,78 +356,61 @@ class MemoryBackend(BaseLockBackend):
         for minute in [minute for minute in self.store.figures if minute < oldest]:
             del self.store.figures[minute]
 
-    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        return MemoryWaiter(self.store, key, owner, ttl)
 
-    def variant(self, kind: str, **options: int) -> BaseLockBackend:
-        """See the base class; one object a kind, because the watchdog renews by backend."""
-        which = (kind, options.get("permits", 0))
-        if which not in self._others:
-            self._others[which] = self._made(kind, **options)
-        return self._others[which]
+class Queued:
+    """What waiting threads and tasks have in common."""
 
-    def _made(self, kind: str, **options: int) -> BaseLockBackend:
-        if kind == "semaphore":
-            return MemoryVariant(self.settings, kind, lambda: self.store.semaphores, **options)
-        if kind in ("read", "write"):
-            return MemoryVariant(self.settings, kind, lambda: self.store.read_write)
-        return self if kind == "fair" else super().variant(kind)  # the ordinary lock is fair here
+    def __init__(
+        self, locks: Locks, key: str, owner: str, ttl: float, kind: str = "lock", permits: int = 1
+    ) -> None:
+        self._locks, self._key = locks, key
+        self._waiter = QueuedWaiter(owner, ttl, self._waker(), kind, permits)
 
-    # No step of the store blocks for longer than a dict takes, so asyncio needs no thread.
+    def _waker(self) -> Callable[[], None]:
+        """Return what ends the sleep."""
+        raise NotImplementedError
 
-    async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        return self.store.take(key, owner, ttl)
-
-    async def aextend(self, key: str, owner: str, ttl: float) -> bool:
-        return self.store.extend(key, owner, ttl)
-
-    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
-        return self.store.extend(key, owner, ttl)
-
-    async def arelease(self, key: str, owner: str) -> bool:
-        return self.store.release(key, owner)
-
-    async def aholder(self, key: str) -> Holder | None:
-        return self.holder(key)
-
-    def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        return AsyncMemoryWaiter(self.store, key, owner, ttl)
+    def _ask(self, queue: bool) -> Outcome:
+        each = self._waiter
+        waiting = each if queue else None
+        return self._locks.take(
+            self._key, each.owner, each.ttl, waiting, kind=each.kind, permits=each.permits
+        )
 
 
-class MemoryWaiter(Waiter):
+class MemoryWaiter(Queued, Waiter):
     """A thread that waits: it sleeps on its own event."""
 
-    def __init__(self, store: Store, key: str, owner: str, ttl: float) -> None:
-        self._store, self._key = store, key
+    def _waker(self) -> Callable[[], None]:
         self._woken = threading.Event()
-        self._waiter = QueuedWaiter(owner, ttl, self._woken.set)
+        return self._woken.set
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        waiter = self._waiter
-        return self._store.take(self._key, waiter.owner, waiter.ttl, waiter if queue else None)
+        return self._ask(queue)
 
     def wait(self, timeout: float) -> Outcome:
         self._woken.wait(timeout)
         self._woken.clear()
-        return self._waiter.grant or self.try_acquire(queue=True)
+        return self._waiter.grant or self._ask(queue=True)
 
     def leave(self) -> None:
-        self._store.leave(self._key, self._waiter)
-        self._store.release(self._key, self._waiter.owner)
+        self._locks.leave(self._key, self._waiter)
 
 
-class AsyncMemoryWaiter(AsyncWaiter):
+class AsyncMemoryWaiter(Queued, AsyncWaiter):
     """A task that waits: the releasing thread sets the event through the task's own loop."""
 
-    def __init__(self, store: Store, key: str, owner: str, ttl: float) -> None:
-        self._store, self._key = store, key
-        self._woken = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._waiter = QueuedWaiter(owner, ttl, lambda: _wake(loop, self._woken))
+    def _waker(self) -> Callable[[], None]:
+        self._woken, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def wake() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._woken.set)
+
+        return wake
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        waiter = self._waiter
-        return self._store.take(self._key, waiter.owner, waiter.ttl, waiter if queue else None)
+        return self._ask(queue)
 
     async def wait(self, timeout: float) -> Outcome:
         with contextlib.suppress(TimeoutError):
@@ -339,13 +418,7 @@ class AsyncMemoryWaiter(AsyncWaiter):
             async with asyncio.timeout(timeout):
                 await self._woken.wait()
         self._woken.clear()
-        return self._waiter.grant or await self.try_acquire(queue=True)
+        return self._waiter.grant or self._ask(queue=True)
 
     async def leave(self) -> None:
-        self._store.leave(self._key, self._waiter)
-        self._store.release(self._key, self._waiter.owner)
-
-
-def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(event.set)
+        self._locks.leave(self._key, self._waiter)

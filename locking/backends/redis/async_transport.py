@@ -10,10 +10,8 @@ import asyncio
 import contextlib
 import logging
 import math
-import secrets
 import weakref
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -43,8 +41,11 @@ from locking.backends.redis.protocol import (
     Sleep,
     Steps,
     Subscribe,
+    Subscription,
+    SubscriptionPool,
+    Transport,
     Unsubscribe,
-    is_unknown_command,
+    own_channel,
 )
 from locking.backends.redis.transport import DEFAULT_TIMEOUT, MESSAGES, OPPOSITES
 from locking.backends.redis.waiter import WaitSteps
@@ -72,80 +73,55 @@ class Connector(NamedTuple):
 
 
 def connections_like(pool: ConnectionPool) -> Connector:
-    """Return a maker of asyncio connections to the same server, with the same credentials, as `pool`'s."""
-    options: dict[str, Any] = {
-        name: pool.connection_kwargs[name] for name in SHARED_OPTIONS if name in pool.connection_kwargs
-    }
-    timeout = options.pop("socket_timeout", None) or DEFAULT_TIMEOUT
-    # Without a socket_timeout of its own: redis-py would spend it by wait_for, which before Python 3.12
-    # swallows a cancellation that comes when the request has just been sent.
-    options |= {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
+    """Return a maker of asyncio connections to the same server, with the same credentials, as `pool`'s.
+
+    What it opens to find a master belongs to one event loop.
+    """
+    options, timeout = _options_like(pool)
+    over_tls = issubclass(pool.connection_class, BlockingSSLConnection)
     if isinstance(pool, BlockingSentinelPool):
-        masters = Masters(pool, options)
-        return Connector(masters.make, timeout, masters.close)
-    kind: type[AbstractConnection] = Connection
+        manager = pool.sentinel_manager
+        sentinel = Sentinel([], min_other_sentinels=manager.min_other_sentinels)
+        sentinel.sentinels = [_client_like(client) for client in manager.sentinels]
+        masters = SentinelConnectionPool(pool.service_name, sentinel, ssl=over_tls, **options)
+        return Connector(masters.make_connection, timeout, partial(_close_all, sentinel.sentinels))
+    kind: type[AbstractConnection] = SSLConnection if over_tls else Connection
     if issubclass(pool.connection_class, BlockingUnixConnection):
         kind = UnixDomainSocketConnection
-    elif issubclass(pool.connection_class, BlockingSSLConnection):
-        kind = SSLConnection
     return Connector(lambda: kind(**options), timeout)
 
 
-class Masters:
-    """Makes connections to the master that the Sentinels of a pool name when they connect.
-
-    The clients of the Sentinels belong to an event loop, so each loop has its own.
-    """
-
-    def __init__(self, like: BlockingSentinelPool, options: dict[str, Any]) -> None:
-        self._like, self._options = like, options
-        self._pools = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SentinelConnectionPool]()
-
-    def make(self) -> AbstractConnection:
-        """Return a new connection, not yet connected."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._pools:
-            self._pools[loop] = self._pool()
-        connection: AbstractConnection = self._pools[loop].make_connection()
-        return connection
-
-    def _pool(self) -> SentinelConnectionPool:
-        manager = self._like.sentinel_manager
-        sentinel = Sentinel([], min_other_sentinels=manager.min_other_sentinels)
-        sentinel.sentinels = [_client_like(client) for client in manager.sentinels]
-        over_tls = issubclass(self._like.connection_class, BlockingSSLConnection)
-        return SentinelConnectionPool(self._like.service_name, sentinel, ssl=over_tls, **self._options)
-
-    async def close(self) -> None:
-        """Close the running loop's connections to the Sentinels."""
-        pool = self._pools.pop(asyncio.get_running_loop(), None)
-        for client in pool.sentinel_manager.sentinels if pool else ():
-            await client.aclose()
+def _options_like(pool: ConnectionPool) -> tuple[dict[str, Any], float]:
+    """Return what an asyncio connection takes over, and how many seconds a request may take."""
+    given = pool.connection_kwargs
+    options: dict[str, Any] = {name: given[name] for name in SHARED_OPTIONS if name in given}
+    timeout = options.pop("socket_timeout", None) or DEFAULT_TIMEOUT
+    # Without a socket_timeout of its own: redis-py would spend it by wait_for, which before Python 3.12
+    # swallows a cancellation that comes when the request has just been sent.
+    return {**options, "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}, timeout
 
 
 def _client_like(client: BlockingRedis) -> Redis:
     """Return an asyncio client of the same Sentinel."""
-    options = client.connection_pool.connection_kwargs
-    kept: dict[str, Any] = {name: options[name] for name in SHARED_OPTIONS if name in options}
-    patience = kept.pop("socket_timeout", None) or DEFAULT_TIMEOUT
-    kept |= {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
-    made = SentinelClient(**kept, ssl="ssl_cert_reqs" in options)
-    made.patience = patience
+    options, timeout = _options_like(client.connection_pool)
+    made = SentinelClient(**options, ssl="ssl_cert_reqs" in client.connection_pool.connection_kwargs)
+    made.timeout = timeout
     return made
 
 
 class SentinelClient(Redis):
-    """A Sentinel's client that bounds its question itself: see `connections_like` for why."""
+    """A Sentinel's client that bounds its question itself: see `_options_like` for why."""
 
-    patience: float
+    timeout: float
 
     async def sentinel_masters(self, **options: Any) -> Any:
         """See redis-py."""
-        try:
-            async with asyncio.timeout(self.patience):
-                return await super().sentinel_masters(**options)
-        except TimeoutError as error:
-            raise RedisTimeoutError(f"no answer within {self.patience:g} s") from error
+        return await in_time(super().sentinel_masters(**options), self.timeout)
+
+
+async def _close_all(clients: Sequence[Redis]) -> None:
+    for client in clients:
+        await client.aclose()
 
 
 class AsyncConnection:
@@ -174,7 +150,7 @@ class AsyncConnection:
         except ResponseError as error:
             return error
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """Close without waiting for the other side: no await, so that a cancellation can't come between."""
         closing = self.connection.disconnect(nowait=True)
         with contextlib.suppress(StopIteration, RuntimeError):  # RuntimeError: its event loop is gone
@@ -200,26 +176,17 @@ async def in_time(step: Awaitable[T], seconds: float) -> T:
         raise RedisTimeoutError(f"no answer within {seconds:g} s") from error
 
 
-def new_connection(connector: Connector) -> AsyncConnection:
-    """Return a new connection, not yet connected."""
-    return AsyncConnection(connector.make(), connector.timeout)
+class AsyncTransport(Transport):
+    """The connections of one event loop to one server."""
 
-
-class AsyncTransport:
-    """The connections of one event loop to one server; see `protocol.Transport`."""
+    subscriptions: AsyncSubscriptionPool
 
     def __init__(self, connector: Connector, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
+        def make() -> AsyncConnection:
+            return AsyncConnection(connector.make(), connector.timeout)
+
+        super().__init__(make, AsyncSubscriptionPool(make, verbs))
         self._connector = connector
-        self.idle: deque[AsyncConnection] = deque()
-        self.subscriptions = AsyncSubscriptionPool(partial(new_connection, connector), verbs)
-
-    def make(self) -> AsyncConnection:
-        """Return a new connection, not yet connected."""
-        return new_connection(self._connector)
-
-    def close(self, connection: AsyncConnection) -> None:
-        """See `protocol.Transport`."""
-        connection.close()
 
     async def shutdown(self) -> None:
         """Close every socket."""
@@ -230,8 +197,8 @@ class AsyncTransport:
             await self._connector.close()
 
 
-class AsyncSubscription:
-    """One task's share of a subscribed socket; see `protocol.Subscription`."""
+class AsyncSubscription(Subscription):
+    """One task's share of a subscribed socket."""
 
     def __init__(self, reader: PubSubReader, owner: str) -> None:
         self.reader, self.owner = reader, owner
@@ -240,7 +207,6 @@ class AsyncSubscription:
         self.put = self._messages.put_nowait
 
     def hears(self, channel: str) -> bool:
-        """See `protocol.Subscription`."""
         return self in self.reader.listeners.get(channel, ())
 
     async def listen(self, channel: str) -> None:
@@ -263,7 +229,7 @@ class AsyncSubscription:
             return None
 
     def close(self) -> None:
-        """See `protocol.Subscription`: other tasks of the loop go on over a new socket."""
+        """See the base class; other tasks of the loop go on over a new socket."""
         self.reader.close()
 
 
@@ -272,7 +238,7 @@ class PubSubReader:
 
     def __init__(self, pool: AsyncSubscriptionPool, connection: AsyncConnection) -> None:
         self.pool = pool
-        self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
+        self.channel = own_channel()
         self.listeners: dict[str, set[AsyncSubscription]] = {}
         self.is_closed = False
         self._connection = connection
@@ -366,11 +332,9 @@ class PubSubReader:
 
     def _refused(self, error: ResponseError) -> None:
         """Settle what the server doesn't know (Redis 6 has no SSUBSCRIBE) or forbids."""
-        known = is_unknown_command(error)
-        if known:
-            self.pool.verbs = ("SUBSCRIBE",)
+        too_old = self.pool.is_too_old(error)
         for acknowledged in self._acknowledged.values():
-            if not known:
+            if not too_old:
                 _fail(acknowledged, error)
             elif not acknowledged.done():
                 acknowledged.set_result(None)
@@ -390,7 +354,7 @@ class PubSubReader:
     def close(self) -> None:
         """Send every waiter back to ask anew; the next one opens a new socket with a new channel."""
         self.is_closed = True
-        self._connection.close()
+        self._connection.disconnect()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         for acknowledged in self._acknowledged.values():
@@ -411,17 +375,15 @@ def _fail(future: asyncio.Future[None], error: Exception) -> None:
         future.exception()  # the waiters may be gone by now
 
 
-class AsyncSubscriptionPool:
-    """The subscribed socket of one event loop on one server; see `protocol.SubscriptionPool`."""
+class AsyncSubscriptionPool(SubscriptionPool):
+    """The subscribed socket of one event loop on one server."""
 
     def __init__(self, make: Callable[[], AsyncConnection], verbs: tuple[str, ...]) -> None:
-        self._make = make
-        self.verbs = verbs
+        super().__init__(make, verbs)
         self._reader: PubSubReader | None = None
         self._opening = asyncio.Lock()
 
     def idle(self, owner: str) -> AsyncSubscription | None:
-        """See `protocol.SubscriptionPool`."""
         if self._reader is None or self._reader.is_closed:
             return None
         return self._reader.subscription(owner)
@@ -516,7 +478,6 @@ class TaskWaiter(AsyncWaiter):
         return await arun(self._wait_steps.wait(timeout))
 
     async def sleep(self, timeout: float) -> Outcome | None:
-        """See the base class."""
         assert self._wait_steps is not None
         return await arun(self._wait_steps.sleep(timeout))
 

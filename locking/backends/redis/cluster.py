@@ -33,7 +33,7 @@ from locking.backends.redis.protocol import (
     Transport,
     translated,
 )
-from locking.backends.redis.scripts import Command, Request, command
+from locking.backends.redis.scripts import Request, command
 from locking.utils.clock import now
 
 TIMEOUT: Final = 1.0
@@ -168,7 +168,7 @@ class Cluster(Calls):
     def slots(self, keys: Sequence[str]) -> list[int]:
         return [key_slot(key.encode()) for key in keys]
 
-    def deliver(self, request: Request | Command, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
+    def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
         """See the base class: follow the cluster until it answers or the patience ends."""
         route = Route(self._slots, key_slot(request.key))
         while True:

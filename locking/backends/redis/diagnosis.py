@@ -1,19 +1,23 @@
-"""What `manage.py locks doctor` looks at on a Redis server: the checks' points and more, what is well too."""
+"""What endangers locks on a running Redis server, by what it says about itself: for Django's checks, and more
+of it, what is well too, for `manage.py locks doctor`.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal
 
-from django.core.checks import CheckMessage
+from django.core.checks import CheckMessage, Error, Warning
 
 from locking.backends.base import Finding
-from locking.backends.redis.health import judge_eviction, judge_version, parse_info
 from locking.backends.redis.protocol import ReplicaAck
 from locking.backends.redis.scripts import command
 from locking.backends.redis.transport import Client
 from locking.exceptions import BackendError, BackendUnavailable
+
+FLOOR: Final = (6, 2)
+"""The oldest version whose commands the scripts may use."""
 
 CLOCKS_APART: Final = 1.0
 """Seconds by which the server's clock may differ: tokens and the times of lists are counted by it."""
@@ -32,6 +36,38 @@ MANY: Final = 10_000
 COUNTERS: Final = "redisson_lock_token:*"
 
 Verdict = Literal["ok", "warning", "error", "unknown"]
+
+
+def parse_info(reply: Any) -> dict[str, str]:
+    """Return the fields of an INFO reply, which RESP3 may open with `txt:`."""
+    lines = bytes(reply).decode(errors="replace").removeprefix("txt:").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def judge(info: Mapping[str, str], alias: str) -> list[CheckMessage]:
+    """Return what is wrong with the server of `alias`, by its INFO."""
+    return [*_judge_version(info, alias), *_judge_eviction(info, alias)]
+
+
+def _judge_version(info: Mapping[str, str], alias: str) -> Iterator[CheckMessage]:
+    version = info.get("redis_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < FLOOR:
+        yield Error(
+            f"The Redis server of LOCKING[{alias!r}] has version {version}, older than 6.2.",
+            hint="Upgrade the server: the lock scripts use commands that it doesn't have.",
+            id="locking.E102",
+        )
+
+
+def _judge_eviction(info: Mapping[str, str], alias: str) -> Iterator[CheckMessage]:
+    """Judge what the server does when its memory is full."""
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        yield Warning(
+            f"The Redis server of LOCKING[{alias!r}] may evict locks: its maxmemory-policy is {policy}.",
+            hint="Set maxmemory-policy to noeviction, or give the locks a server of their own (LOCATION).",
+            id="locking.W101",
+        )
 
 
 def diagnose_server(client: Client, alias: str, copies: ReplicaAck | None) -> list[Finding]:
@@ -63,15 +99,15 @@ def _by_info(
     info: Mapping[str, str], alias: str, copies: ReplicaAck | None, min_replicas: int | None
 ) -> list[Finding]:
     return [
-        _checked("version", judge_version(info, alias), f"Redis {info.get('redis_version', '?')}"),
-        _checked("eviction", judge_eviction(info, alias), "maxmemory-policy noeviction"),
+        _checked("version", _judge_version(info, alias), f"Redis {info.get('redis_version', '?')}"),
+        _checked("eviction", _judge_eviction(info, alias), "maxmemory-policy noeviction"),
         *_memory(info),
         *_persistence(info),
         *judge_replication(info, copies, min_replicas),
     ]
 
 
-def _checked(subject: str, messages: list[CheckMessage], well: str) -> Finding:
+def _checked(subject: str, messages: Iterable[CheckMessage], well: str) -> Finding:
     for message in messages:
         verdict: Verdict = "error" if message.level >= 40 else "warning"
         return Finding(subject, verdict, f"{message.msg} [{message.id}]", str(message.hint or ""))

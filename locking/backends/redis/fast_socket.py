@@ -107,12 +107,6 @@ class MessageReader:
         return _next(self._reader, self._sock)
 
 
-def message_reader(connection: AbstractConnection) -> MessageReader | None:
-    """Return what reads the messages of a new connection, if its socket may be read directly."""
-    sock = fast_socket(connection)
-    return None if sock is None else MessageReader(connection, sock)
-
-
 def _new_reader(connection: Any) -> hiredis.Reader:
     return hiredis.Reader(notEnoughData=PENDING, replyError=connection._parser.parse_error)
 

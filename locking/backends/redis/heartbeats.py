@@ -7,78 +7,65 @@ holdfast_figures:<KEY_PREFIX><minute>       a hash of sums
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat
-from locking.backends.redis.scripts import Command, Request, command, incr_counters_request
-from locking.backends.redis.transport import Client
+from locking.backends.redis.scripts import INCR_COUNTERS, Request, command
+from locking.backends.redis.verbs import RedisVerbs
 
 
-class HeartbeatStore:
+class HeartbeatVerbs(RedisVerbs):
     """The records of one alias."""
 
-    def __init__(self, wire: Client, key_prefix: str) -> None:
-        self._client, self._prefix = wire, key_prefix
+    def _record(self, what: str, name: str | int = "") -> bytes:
+        return f"holdfast_{what}:{self.settings.key_prefix}{name}".encode()
 
-    def _key(self, what: str, name: str | int) -> bytes:
-        return f"holdfast_{what}:{self._prefix}{name}".encode()
-
-    def publish(self, records: Mapping[str, str | None], forget: Collection[str]) -> None:
-        """Store heartbeats; see `BaseLockBackend.publish_heartbeats`."""
-        requests: list[Request | Command] = []
+    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        listed, requests = self._record("presence"), list[Request]()
         for client, text in records.items():
-            key = self._key("presence", client)
-            same = command("EXPIRE", key, HEARTBEAT_TTL)
-            requests.append(same if text is None else command("SET", key, text, "EX", HEARTBEAT_TTL))
-        requests += [command("DEL", self._key("presence", client)) for client in forget]
-        listed, new = (
-            self._key("presence", ""),
-            [client for client, text in records.items() if text is not None],
-        )
-        requests += [command("ZADD", listed, 0, client) for client in new]
-        requests += [command("ZREM", listed, client) for client in forget]
+            key = self._record("presence", client)
+            if text is None:
+                requests.append(command("EXPIRE", key, HEARTBEAT_TTL))
+            else:
+                requests.append(command("SET", key, text, "EX", HEARTBEAT_TTL))
+                requests.append(command("ZADD", listed, 0, client))
+        for client in forget:
+            requests += [command("DEL", self._record("presence", client)), command("ZREM", listed, client)]
         self._client.call_many(requests)
 
-    def read_all(self) -> dict[str, Heartbeat]:
-        """Return every record, and take those that have ended by themselves off the list."""
-        listed = self._key("presence", "")
-        (members,) = self._client.call_many([command("ZRANGE", listed, 0, -1)])
-        clients = [member.decode() for member in members]
-        found = self.read(clients) if clients else {}
-        ended: list[Request | Command] = [
-            command("ZREM", listed, client) for client in clients if client not in found
-        ]
-        if ended:
-            self._client.call_many(ended)
+    def processes(self) -> dict[str, Heartbeat]:
+        """See the base class; takes those that have ended by themselves off the list."""
+        listed = self._record("presence")
+        clients = [member.decode() for member in self._client.command("ZRANGE", listed, 0, -1)]
+        found = self.heartbeats(clients)
+        self._client.call_many([command("ZREM", listed, each) for each in clients if each not in found])
         return found
 
-    def read(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """Return what is known of these clients."""
-        keys = [self._key("presence", client) for client in clients]
-        requests: list[Request | Command] = [command("GET", key) for key in keys]
-        replies = self._client.call_many([*requests, *(command("PTTL", key) for key in keys)])
-        texts, lefts = replies[: len(keys)], replies[len(keys) :]
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+        keys = [self._record("presence", client) for client in clients]
+        replies = self._client.call_many([command(verb, key) for verb in ("GET", "PTTL") for key in keys])
+        told = zip(clients, replies[: len(keys)], replies[len(keys) :], strict=True)
         return {
             client: Heartbeat(text.decode(), HEARTBEAT_TTL - left / 1000)
-            for client, text, left in zip(clients, texts, lefts, strict=True)
+            for client, text, left in told
             if text is not None
         }
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
-        """Add to a minute's sums."""
-        self._client.call(incr_counters_request(self._key("figures", minute), figures))
+        pairs = [part for pair in figures.items() for part in pair]
+        self._client.call(INCR_COUNTERS.call([self._record("figures", minute)], *pairs))
 
-    def figures(self, minutes: Sequence[int]) -> dict[str, int]:
-        """Return the sums of these minutes."""
-        sums: dict[str, int] = {}
-        for name, value in (pair for each in self.by_minute(minutes) for pair in each.items()):
-            sums[name] = sums.get(name, 0) + value
-        return sums
+    def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
+        sums = Counter[str]()
+        for each in self.figures_by_minute(minutes):
+            sums.update(each)
+        return dict(sums)
 
-    def by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
-        """Return the sums of each minute."""
-        replies = self._client.call_many([command("HGETALL", self._key("figures", each)) for each in minutes])
+    def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
+        keys = [self._record("figures", minute) for minute in minutes]
+        replies = self._client.call_many([command("HGETALL", key) for key in keys])
         return [{name.decode(): int(value) for name, value in _pairs(reply)} for reply in replies]
 
 

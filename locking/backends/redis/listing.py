@@ -7,22 +7,21 @@ go on while more than a quarter of them were stale. So about a quarter of an ind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
 from locking.backends.base import Held
 from locking.backends.redis.index import KINDS, LAST_TOKEN, SHARED, Entry, read_entry
-from locking.backends.redis.kinds import Kind, adopt_permits_request, semaphores_of
-from locking.backends.redis.scripts import (
-    Command,
-    Request,
-    command,
-    index_external_request,
-    index_scan_request,
-    look_request,
-)
+from locking.backends.redis.kinds import ADOPT_PERMITS, Kind, kind_named, semaphores_of
+from locking.backends.redis.scripts import INDEX_EXTERNAL, INDEX_SCAN, Request, command, derived
 from locking.backends.redis.transport import Client
+from locking.backends.redis.verbs import RedisVerbs, Servers, escaped
+from locking.conf import AliasSettings
+from locking.exceptions import BackendError, BackendUnavailable
+
+logger = logging.getLogger(__name__)
 
 STRETCH: Final = 2000
 """Entries that the server looks through at a time, and serves nobody else: about a millisecond."""
@@ -48,22 +47,31 @@ FAR: Final = 1000
 """Keys among which a listing and a sweep look for locks of other clients."""
 
 
-class Listing:
-    """The index of one alias.
+class ListingVerbs(RedisVerbs):
+    """The index of one alias."""
 
-    Args:
-        wire: the servers.
-        key_prefix: of the alias.
-        kind: from the name of a kind to its requests.
-    """
+    supports_listing = True
 
-    def __init__(self, wire: Client, key_prefix: str, kind: Callable[[str], Kind]) -> None:
-        self._client, self._index, self._kind = wire, wire.index, kind
-        self._key_prefix = key_prefix
+    def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
+        super().__init__(settings, kind, servers)
+        self._index, self._key_prefix = servers.client.index, settings.key_prefix
         self._cursors: dict[tuple[int, str], bytes] = {}
 
-    def held(self, prefix: str, offset: int, limit: int) -> list[Held]:
-        """Return a page of the live holds, the oldest first."""
+    def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
+        """See the base class; locks of Redisson's clients appear once one of ours has met them."""
+        if offset == 0:
+            try:
+                self._adopt(NEAR)
+            except BackendUnavailable:
+                raise
+            except (
+                BackendError
+            ) as error:  # the user may be without SCAN; our own locks are listed all the same
+                logger.debug("not looking for locks of other clients: %s", error)
+        return self.indexed(prefix, offset, limit)
+
+    def indexed(self, prefix: str, offset: int, limit: int) -> list[Held]:
+        """Return a page of the live holds that are in the index, the oldest first."""
         for _ in range(READINGS):
             holds = self._look_at(self._page(prefix, offset, limit))
             live = [hold for hold in holds if hold is not None]
@@ -71,15 +79,14 @@ class Listing:
                 break
         return live
 
-    def find(self, key: str, owner: str, kind: str) -> Held | None:
-        """Return one hold, if it is live."""
+    def find_held(self, key: str, owner: str, kind: str) -> Held | None:
         letter = next(letter for letter, name in KINDS.items() if name == kind)
         rest = f"{owner} {key}" if letter in SHARED else key
         (hold,) = self._look_at([read_entry(f"{letter}{rest}".encode(), 0)])
         return hold if hold is not None and hold.owner == owner else None
 
-    def count(self, prefix: str) -> int:
-        """Return how many entries there are, stale ones included."""
+    def count_held(self, *, prefix: str = "") -> int:
+        """See the base class; what ended by itself and wasn't met since is counted too."""
         if self._is_everything(prefix):
             return sum(_count(size) for size in self._ask("ZCARD", *self._index.all()))
         return sum(1 for _ in self._matching(prefix.encode()))
@@ -102,7 +109,7 @@ class Listing:
         (index,), start = self._index.all(), 0
         looked_at = STRETCH
         while looked_at == STRETCH:
-            request = index_scan_request(index, start, start + STRETCH - 1, prefix)
+            request = INDEX_SCAN.call([index], start, start + STRETCH - 1, prefix)
             looked_at, found = self._client.call(request)
             yield from _entries(found)
             start += looked_at
@@ -126,8 +133,7 @@ class Listing:
         return [index for index, size in zip(every, self._ask("ZCARD", *every), strict=True) if _count(size)]
 
     def _ask(self, verb: str, *keys: bytes, arguments: Sequence[str | int] = ()) -> list[Any]:
-        requests: list[Request | Command] = [command(verb, key, *arguments) for key in keys]
-        return self._client.call_many(requests)
+        return self._client.call_many([command(verb, key, *arguments) for key in keys])
 
     # looking at what is listed
 
@@ -138,10 +144,9 @@ class Listing:
         return [_as_held(entry, reply) for entry, reply in zip(known, replies, strict=True)]
 
     def _request(self, entry: Entry) -> Request:
-        key, owner = entry.key.decode(), entry.owner.decode()
-        if entry.kind == "lock":
-            return look_request(key, entry.member, index=self._index)
-        return self._kind(entry.kind).look(key, owner, entry.member)
+        return kind_named(entry.kind, self._index).look(
+            entry.key.decode(), entry.owner.decode(), entry.member
+        )
 
     # keeping it true
 
@@ -154,7 +159,7 @@ class Listing:
         """Take out stale entries, and put in locks of clients that don't list theirs."""
         for index in self._in_use() if self._index.clustered else self._index.all():
             self._sweep_one(index)
-        self.adopt(FAR)
+        self._adopt(FAR)
 
     def _sweep_one(self, index: bytes) -> None:
         for _ in range(SWEEPS):
@@ -164,26 +169,28 @@ class Listing:
                 break
         self._ask("EXPIRE", index, arguments=(FORGOTTEN,))
 
-    def adopt(self, count: int = NEAR) -> None:
+    def _adopt(self, count: int) -> None:
         """Look on through the next `count` keys of each server for what Redisson's clients hold."""
-        for place, wire in enumerate(self._client.servers()):
-            found = self._look_on(place, wire, count, "hash", escaped(self._key_prefix) + "*")
-            self._client.call_many([index_external_request(key, index=self._index) for key in found])
-            ends = self._look_on(place, wire, count, "zset", "*:timeout")
+        for place, server in enumerate(self._client.servers()):
+            found = self._look_on(place, server, count, "hash", escaped(self._key_prefix) + "*")
+            self._client.call_many(
+                [INDEX_EXTERNAL.call([key, key, key, self._index.of(key)]) for key in found]
+            )
+            ends = self._look_on(place, server, count, "zset", "*:timeout")
             self._client.call_many([request for key in ends for request in self._permits_of(key)])
 
-    def _look_on(self, place: int, wire: Any, count: int, sort: str, pattern: str) -> list[bytes]:
+    def _look_on(self, place: int, server: Client, count: int, sort: str, pattern: str) -> list[bytes]:
         """Return those of a server's next `count` keys that are of this sort and match."""
         cursor = self._cursors.get((place, sort), b"0")
-        cursor, keys = wire.command("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", sort)
+        cursor, keys = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", sort)
         self._cursors[place, sort] = cursor
         return list(keys)
 
     def _permits_of(self, ends: bytes) -> Iterator[Request]:
-        prefix = self._key_prefix.encode()
         for key in semaphores_of(ends):
-            if key.startswith(prefix):
-                yield adopt_permits_request(key, ends, index=self._index)
+            if key.startswith(self._key_prefix.encode()):
+                token = derived(b"redisson_lock_token", key)
+                yield ADOPT_PERMITS.call([key, token, ends, self._index.of(key)])
 
 
 def _entries(pairs: list[Any]) -> list[Entry]:
@@ -212,8 +219,3 @@ def _as_held(entry: Entry, reply: Any) -> Held | None:
         waiters=waiters,
         since=int(float(since)) / 1_000_000 or None,
     )
-
-
-def escaped(prefix: str) -> str:
-    """Return `prefix` as a pattern that means itself."""
-    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)

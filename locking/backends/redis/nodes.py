@@ -18,12 +18,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.compat import read_within
-from locking.backends.redis.health import parse_info
+from locking.backends.redis.diagnosis import parse_info
 from locking.backends.redis.scripts import Request
-from locking.backends.redis.topology import servers_of
-from locking.backends.redis.transport import IDLE_SOCKETS, Client
 from locking.conf import AliasSettings
+from locking.utils.background import after_fork
 from locking.utils.clock import now
 
 LEFT_ALONE: Final = 1.0
@@ -63,21 +63,20 @@ class Asked(NamedTuple):
 
 
 class Node:
-    """One of the servers."""
+    """One of the servers; as `backend` it is asked alone."""
 
     def __init__(self, settings: AliasSettings, url: str, timeout: float, restart_delay: float) -> None:
         options = {**settings.options, "socket_timeout": timeout, "socket_connect_timeout": timeout}
-        servers = servers_of(replace(settings, location=url, cache=None, options=options))
-        self.wire: Client = servers.client
+        self.backend = RedisBackend(replace(settings, location=url, cache=None, options=options))
         self._restart_delay = restart_delay
         self._idle: deque[AbstractConnection] = deque()
         self._debts: deque[Debt] = deque(maxlen=MOST_DEBTS)
         self._silent_until = 0.0
         self._why = ""
-        IDLE_SOCKETS.add(self)
+        after_fork(self.forget)
 
     def forget(self) -> None:
-        """Drop the idle sockets; see `wire.KeepsSockets`."""
+        """Drop the idle sockets; see `transport.Transport`."""
         self._idle = deque()
 
     def send(self, request: Request) -> Asked | Silence:
@@ -132,7 +131,7 @@ class Node:
 
     def _opened(self) -> AbstractConnection:
         """Return a new connection; none outlives a restart, so this is where one shows."""
-        (transport,) = self.wire.calls.transports()
+        (transport,) = self.backend.calls.transports()
         connection: AbstractConnection = transport.make()
         connection.connect()
         if self._restart_delay:
@@ -191,7 +190,7 @@ class Node:
         """Close the idle sockets."""
         while self._idle:
             self._idle.pop().disconnect()
-        self.wire.close()
+        self.backend.close()
 
 
 def _reply(connection: AbstractConnection, deadline: float) -> Any:

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Final
 
 from locking.backends.base import BaseLockBackend, Finding
-from locking.backends.redis.listing import escaped
 from locking.backends.redis.transport import Client
+from locking.backends.redis.verbs import escaped
 from locking.exceptions import BackendError
 
 STRETCH: Final = 1000

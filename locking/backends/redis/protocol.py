@@ -11,12 +11,13 @@ loop. What holds for every socket therefore stands here, once:
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from redis.exceptions import (
     ClusterCrossSlotError,
@@ -33,7 +34,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis.index import Index
-from locking.backends.redis.scripts import Command, Request, Resent, command, new_tuple, pack
+from locking.backends.redis.scripts import Request, Resent, command, new_tuple, pack
 from locking.exceptions import BackendError, BackendUnavailable
 
 T = TypeVar("T")
@@ -112,46 +113,67 @@ class Message(NamedTuple):
     payload: bytes
 
 
-class Transport(Protocol):
-    """The connections to one server that the threads of a process, or the tasks of an event loop, share."""
+class Transport:
+    """The connections to one server that the threads of a process, or the tasks of an event loop, share.
 
-    @property
-    def subscriptions(self) -> SubscriptionPool:
-        """Those that receive messages."""
+    Args:
+        make: returns a new connection, not yet connected.
+        subscriptions: those that receive messages.
 
-    @property
-    def idle(self) -> deque[Any]:
-        """The connected ones, without an unread reply, that no request uses at the moment."""
+    Attributes:
+        idle: the connected ones, without an unread reply, that no request uses at the moment.
+    """
 
-    def make(self) -> Any:
-        """Return a new connection, not yet connected."""
+    def __init__(self, make: Callable[[], Any], subscriptions: SubscriptionPool) -> None:
+        self.make, self.subscriptions = make, subscriptions
+        self.idle: deque[Any] = deque()
 
     def close(self, connection: Any) -> None:
         """Close the connection at once; it may be connected again."""
+        connection.disconnect()
 
 
-class SubscriptionPool(Protocol):
-    """The subscriptions on one server: only there a script can tell who listens."""
+class SubscriptionPool(ABC):
+    """The subscriptions on one server: only there a script can tell who listens.
 
+    Args:
+        make: returns a new connection, not yet connected.
+        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
+    """
+
+    def __init__(self, make: Callable[[], Any], verbs: tuple[str, ...]) -> None:
+        self._make, self.verbs = make, verbs
+
+    @abstractmethod
     def idle(self, owner: str) -> Subscription | None:
         """Return a subscription without any I/O, if there is one; it may have died unseen."""
 
+    def is_too_old(self, error: ResponseError) -> bool:
+        """Whether a server without sharded channels, Redis 6, says so; it is asked for none from now on."""
+        if "unknown command" not in str(error):
+            return False
+        self.verbs = ("SUBSCRIBE",)
+        return True
 
-class Subscription(Protocol):
-    """Receives the messages for one waiter."""
+
+class Subscription(ABC):
+    """Receives the messages for one waiter; on a channel of its own, or of its event loop."""
 
     channel: str
-    """The channel of its own, or of its event loop."""
+    pool: SubscriptionPool
 
-    @property
-    def pool(self) -> SubscriptionPool:
-        """Where it belongs."""
-
+    @abstractmethod
     def hears(self, channel: str) -> bool:
         """Whether it also receives the messages of `channel`."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close its connection: the scripts pass over a waiter whose channel nobody listens to."""
+
+
+def own_channel() -> str:
+    """Return a new channel that wakes waiters of the ordinary lock."""
+    return f"holdfast_lock_wake:{secrets.token_hex(8)}"
 
 
 # errors
@@ -189,11 +211,6 @@ def _hint(error: Exception) -> str:
     return ""
 
 
-def is_unknown_command(error: ResponseError) -> bool:
-    """Whether a server that is too old for sharded channels, Redis 6, says so."""
-    return "unknown command" in str(error)
-
-
 # requests
 
 
@@ -221,7 +238,7 @@ class ReplicaAck:
             wanted = 1 if role[0] == b"master" and role[2] else 0
         if not wanted:
             return
-        confirmed = yield Exchange(connection, command("WAIT", wanted, self.timeout_ms).packet)
+        confirmed = yield Exchange(connection, command("WAIT", wanted, self.timeout_ms).by_digest)
         if confirmed < wanted:
             raise NotReplicated(
                 f"{confirmed} of {wanted} replicas confirmed the lock on backend {alias!r} within"
@@ -246,7 +263,7 @@ class Calls(ABC):
         self.replica_ack, self.has_failover = replica_ack, has_failover
 
     @abstractmethod
-    def deliver(self, request: Request | Command, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
+    def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
         """Return the reply of the server that has the key; errors are redis-py's."""
 
     @abstractmethod
@@ -265,7 +282,7 @@ class Calls(ABC):
     def slots(self, keys: Sequence[str]) -> list[int]:
         """Return a number for each key; keys of the same number may stand in one request."""
 
-    def call(self, request: Request | Command) -> Steps[Any]:
+    def call(self, request: Request) -> Steps[Any]:
         """Send a request and return the reply.
 
         Raises:
@@ -276,7 +293,7 @@ class Calls(ABC):
         except (RedisError, OSError) as error:
             raise translated(error, self.alias) from error
 
-    def call_many(self, requests: Sequence[Request | Command]) -> Steps[list[Any]]:
+    def call_many(self, requests: Sequence[Request]) -> Steps[list[Any]]:
         """`call` for each; the first error is raised."""
         replies = yield from self.call_each(requests)
         for reply in replies:
@@ -284,7 +301,7 @@ class Calls(ABC):
                 raise reply
         return replies
 
-    def call_each(self, requests: Sequence[Request | Command]) -> Steps[list[Any]]:
+    def call_each(self, requests: Sequence[Request]) -> Steps[list[Any]]:
         """`call` for each, in one pipeline per server; an error stands in the place of its reply.
 
         What fails in a pipeline is sent once more, alone; a server that doesn't answer then is left alone.
@@ -297,7 +314,7 @@ class Calls(ABC):
                 replies[i] = error if error else (yield from self._alone(request, silent))
         return [replies[i] for i in range(len(requests))]
 
-    def _pipelined(self, requests: Sequence[Request | Command]) -> Steps[dict[int, Any]]:
+    def _pipelined(self, requests: Sequence[Request]) -> Steps[dict[int, Any]]:
         """Return the replies by their number; those of a server that doesn't answer are missing."""
         by_server: dict[Server, list[int]] = {}
         for i, request in enumerate(requests):
@@ -311,7 +328,7 @@ class Calls(ABC):
         return replies
 
     def _alone(
-        self, request: Request | Command, silent: dict[Server | None, BackendError]
+        self, request: Request, silent: dict[Server | None, BackendError]
     ) -> Steps[Any | BackendError]:
         try:
             return (yield from self.call(request))
@@ -338,11 +355,9 @@ class Server(Calls):
         self._is_clustered = index.clustered
 
     def server_of(self, key: str | bytes) -> Server:
-        """Itself."""
         return self
 
     def servers(self) -> Steps[list[Server]]:
-        """Itself."""
         yield from ()
         return [self]
 
@@ -350,11 +365,10 @@ class Server(Calls):
         return [self.transport]
 
     def slots(self, keys: Sequence[str]) -> list[int]:
-        """See the base class: all keys may stand in one request."""
         return [0] * len(keys)
 
     def deliver(
-        self, request: Request | Command, replica_ack: ReplicaAck | None = None, *, asking: bool = False
+        self, request: Request, replica_ack: ReplicaAck | None = None, *, asking: bool = False
     ) -> Steps[Any]:
         """See the base class; `asking` follows a cluster's ASK, and isn't tried twice."""
         transport = self.transport
@@ -388,7 +402,7 @@ class Server(Calls):
             # Kept after a complete exchange only: the next must not read what is left of another.
             idle.append(connection) if complete else transport.close(connection)
 
-    def _asked_again(self, connection: Any, request: Request | Command, error: Exception) -> Steps[Any]:
+    def _asked_again(self, connection: Any, request: Request, error: Exception) -> Steps[Any]:
         """Send a script whole that the server doesn't know, or a request whose reply was lost once more.
 
         On a fresh socket: the first may meet one that the server closed while it was idle.
@@ -404,7 +418,7 @@ class Server(Calls):
             reply = yield Exchange(connection, request.by_source)
         return request.resent(reply)
 
-    def pipeline(self, requests: Sequence[Request | Command]) -> Steps[list[Any]]:
+    def pipeline(self, requests: Sequence[Request]) -> Steps[list[Any]]:
         """Send all, then read all, without a second try; an error stands in the place of its reply."""
         idle, complete = self.transport.idle, False
         connection = taken_from(idle) or (yield from self._connected())
@@ -438,7 +452,7 @@ def taken_from(idle: deque[Any]) -> Any | None:
         return None
 
 
-def _asked_there(connection: Any, request: Request | Command) -> Steps[Any]:
+def _asked_there(connection: Any, request: Request) -> Steps[Any]:
     """ASKING holds for the next command only, so the script is sent whole."""
     _, reply = yield Exchange(connection, ASKING + request.by_source, 2)
     if isinstance(reply, ResponseError):

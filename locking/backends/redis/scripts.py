@@ -7,7 +7,7 @@ itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
@@ -18,6 +18,9 @@ from locking.utils.clock import now
 
 new_tuple: Final = tuple.__new__
 
+Part = str | bytes | int
+"""What stands in a request."""
+
 
 def bulk(part: bytes) -> bytes:
     """Return `part` as a RESP bulk string."""
@@ -27,6 +30,11 @@ def bulk(part: bytes) -> bytes:
 def pack(*parts: bytes) -> bytes:
     """Return the parts as RESP bulk strings, one after the other."""
     return b"".join([bulk(part) for part in parts])
+
+
+def raw(*parts: Part) -> list[bytes]:
+    """Return the parts as they are sent."""
+    return [part if isinstance(part, bytes) else str(part).encode() for part in parts]
 
 
 @lru_cache(maxsize=256)
@@ -55,6 +63,11 @@ class Script:
         self._by_digest = pack(b"EVALSHA", hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
         self._by_source = pack(b"EVAL", source)
 
+    def call(self, keys: Sequence[Part], *arguments: Part) -> Request:
+        """Return the request with these keys and arguments."""
+        parts = raw(len(keys), *keys, *arguments)
+        return self.request(len(parts), pack(*parts), parts[1])
+
     def request(self, count: int, tail: bytes, key: bytes) -> Request:
         """Return the request whose `count` further parts (number of keys, keys, arguments) are packed in
         `tail`; `key` is the first of its keys.
@@ -75,7 +88,7 @@ class Resent(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One call of a script, in its two forms."""
+    """One call of a script, in its two forms, or an ordinary command, which has one."""
 
     script: Script
     head: bytes
@@ -111,40 +124,23 @@ class Request(NamedTuple):
         return self.head + self.script._by_source + self.tail
 
 
-class Command(NamedTuple):
-    """An ordinary command, usable in a pipeline like a script's call."""
+class Plain(Script):
+    """In the place of a script where a request is an ordinary command: repeating one changes nothing."""
 
-    packet: bytes
-    key: bytes
+    releases = acquires = False
 
-    def settled(self, reply: Any) -> Any:
-        """Return the reply: repeating one of these changes nothing."""
-        return reply
-
-    def resent(self, reply: Any) -> Any:
-        """See `Request.resent`."""
-        return reply
-
-    @property
-    def in_cluster(self) -> Command:
-        """Itself."""
-        return self
-
-    @property
-    def by_digest(self) -> bytes:
-        """The packed command."""
-        return self.packet
-
-    @property
-    def by_source(self) -> bytes:
-        """The same: there is nothing that the server might not know."""
-        return self.packet
+    def __init__(self) -> None:
+        self._files = ()
+        self._by_digest = self._by_source = b""
 
 
-def command(*parts: str | bytes | int) -> Command:
+PLAIN: Final = Plain()
+
+
+def command(*parts: Part) -> Request:
     """Return a command; its second part is the key that tells where it goes."""
-    raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
-    return Command(b"*%d\r\n%b" % (len(raw), pack(*raw)), raw[1] if len(raw) > 1 else b"")
+    packed = raw(*parts)
+    return Request(PLAIN, b"*%d\r\n" % len(packed), pack(*packed), packed[1] if len(packed) > 1 else b"")
 
 
 def guarded(source: bytes, expected: bytes) -> bytes:
@@ -188,11 +184,6 @@ def derived(prefix: bytes, key: bytes) -> bytes:
 def fair_queue(key: bytes) -> bytes:
     """Return the queue of Redisson's fair lock."""
     return derived(b"redisson_lock_queue", key)
-
-
-def lock_channel(key: str) -> str:
-    """Return the channel on which Redisson's clients announce that the lock is free."""
-    return derived(b"redisson_lock__channel", key.encode()).decode()
 
 
 class Keys(NamedTuple):
@@ -241,66 +232,10 @@ def release_request(key: str, owner: str, *, index: Index, entry: bytes = b"") -
     return RELEASE.request(8, tail, keys.lock)
 
 
-def force_release_request(key: str, owner: str, *, index: Index) -> Request:
-    """Return the call of release.lua for an operator, see wake_fair.lua."""
-    keys = keys_of(key, index)
-    tail = keys.packed + bulk(owner.encode()) + keys.channel + bulk(b"") + bulk(fair_queue(key.encode()))
-    return FORCE_RELEASE.request(9, tail, keys.lock)
-
-
-def extend_request(leases: list[tuple[str, str, float]]) -> Request:
+def extend_request(leases: Sequence[tuple[str, str, float]]) -> Request:
     """Return the call of extend.lua for leases of one cluster slot."""
-    parts = [b"%d" % len(leases), *(key.encode() for key, _, _ in leases)]
-    for _, owner, ttl in leases:
-        parts += [owner.encode(), b"%d" % milliseconds(ttl)]
-    return EXTEND.request(len(parts), pack(*parts), parts[1])
-
-
-def shorten_request(key: str, owner: str, ttl: float, *, index: Index) -> Request:
-    """Return the call of shorten.lua."""
-    keys = keys_of(key, index)
-    return SHORTEN.request(8, keys.packed + bulk(owner.encode()) + packed_ms(ttl) + keys.channel, keys.lock)
-
-
-def look_request(key: str, member: bytes, *, index: Index) -> Request:
-    """Return the call of list_lock.lua for an ordinary lock."""
-    keys = keys_of(key, index)
-    tail = keys.packed + bulk(member) + keys.channel + bulk(fair_queue(key.encode()))
-    return LIST_LOCK.request(8, tail, keys.lock)
-
-
-def index_external_request(key: bytes, *, index: Index) -> Request:
-    """Return the call of index_external.lua."""
-    return INDEX_EXTERNAL.request(5, pack(b"4", key, key, key, index.of(key)), key)
-
-
-def index_scan_request(index: bytes, first: int, last: int, prefix: bytes) -> Request:
-    """Return the call of index_scan.lua."""
-    return INDEX_SCAN.request(5, pack(b"1", index, b"%d" % first, b"%d" % last, prefix), index)
-
-
-def incr_counters_request(key: bytes, figures: Mapping[str, int]) -> Request:
-    """Return the call of incr_counters.lua."""
-    parts = [b"1", key, *(part for name, more in figures.items() for part in (name.encode(), b"%d" % more))]
-    return INCR_COUNTERS.request(len(parts), pack(*parts), key)
-
-
-def raise_token_request(key: str, owner: str, token: int, *, keep: bool, index: Index) -> Request:
-    """Return the call of raise_token.lua."""
-    keys = keys_of(key, index)
-    tail = keys.packed + bulk(owner.encode()) + bulk(b"%d" % token) + (KEEP if keep else DONT_KEEP)
-    return RAISE_TOKEN.request(8, tail, keys.lock)
-
-
-def reissue_token_request(key: str, owner: str, above: int, *, index: Index) -> Request:
-    """Return the call of reissue_token.lua."""
-    keys = keys_of(key, index)
-    return REISSUE_TOKEN.request(7, keys.packed + bulk(owner.encode()) + bulk(b"%d" % above), keys.lock)
-
-
-def get_holder_request(key: str) -> Request:
-    """Return the call of get_holder.lua."""
-    return GET_HOLDER.request(2, pack(b"1", key.encode()), key.encode())
+    arguments = [part for _, owner, ttl in leases for part in (owner, milliseconds(ttl))]
+    return EXTEND.call([key for key, _, _ in leases], *arguments)
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:

@@ -43,8 +43,29 @@ DEFAULT_ACK_TIMEOUT_MS: Final = 1000
 LISTEN_BOTH: Final = ("SUBSCRIBE", "SSUBSCRIBE")
 """Redisson announces by SPUBLISH in a cluster of Redis 7 and by PUBLISH in an older one."""
 
+LOCKS: Final = "lock:"
+
 OWN_OPTIONS: Final = ("wait_replicas", "wait_timeout_ms", "sentinel_kwargs")
 """What `OPTIONS` may hold beside arguments of redis-py's connections."""
+
+
+def default_key_prefix(settings: AliasSettings) -> str:
+    """Return what is put before every name: its cache's `KEY_PREFIX` and `VERSION`, and `lock:`.
+
+        lock:order:42              LOCATION, or a cache without a KEY_PREFIX
+        shop:lock:order:42         a cache with KEY_PREFIX "shop"
+        shop:v2:lock:order:42      and with VERSION 2
+
+    Caches write `<KEY_PREFIX>:<VERSION>:<key>`, with a number in the middle: none of their keys is a lock's.
+    """
+    if settings.location is not None:
+        return LOCKS
+    from django.conf import settings as django_settings
+
+    cache = django_settings.CACHES.get(settings.cache or "default", {})
+    prefix, version = str(cache.get("KEY_PREFIX") or ""), cache.get("VERSION", 1)
+    versioned = [] if version == 1 else [f"v{version}"]
+    return "".join(f"{part}:" for part in [prefix, *versioned] if part) + LOCKS
 
 
 def servers_of(settings: AliasSettings) -> Servers:
@@ -69,12 +90,14 @@ def servers_of(settings: AliasSettings) -> Servers:
 def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
     has_failover = isinstance(pool, SentinelConnectionPool)
     ack = _replica_ack(settings, default="auto" if has_failover else 0)
-    index, connector = Index(settings.key_prefix), connections_like(pool)
+    index = Index(settings.key_prefix)
 
     def server(transport: Transport | AsyncTransport) -> Server:
         return Server(transport, settings.alias, index, ack, has_failover=has_failover)
 
-    return Servers(Client(server(Transport(pool))), EventLoops(lambda: server(AsyncTransport(connector))))
+    return Servers(
+        Client(server(Transport(pool))), EventLoops(lambda: server(AsyncTransport(connections_like(pool))))
+    )
 
 
 def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:

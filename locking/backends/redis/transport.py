@@ -6,14 +6,12 @@ kept in hand after its first use: the pool's check-out and check-in cost as much
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
-from weakref import WeakSet
+from typing import Any, Final, TypeVar
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, ConnectionPool
@@ -22,8 +20,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
+from locking.backends.redis import protocol
 from locking.backends.redis.compat import is_open, read_within
-from locking.backends.redis.fast_socket import MessageReader, fast_socket, message_reader, talk
+from locking.backends.redis.fast_socket import MessageReader, fast_socket, talk
 from locking.backends.redis.protocol import (
     Calls,
     Connect,
@@ -35,10 +34,10 @@ from locking.backends.redis.protocol import (
     Steps,
     Subscribe,
     Unsubscribe,
-    is_unknown_command,
+    own_channel,
     translated,
 )
-from locking.backends.redis.scripts import Command, Request, command
+from locking.backends.redis.scripts import Request, command
 from locking.backends.redis.waiter import WaitSteps
 from locking.utils.background import after_fork
 
@@ -53,24 +52,6 @@ MESSAGES: Final = (b"message", b"smessage", b"sunsubscribe")
 """What wakes a waiter; a slot that moves to another node ends its subscriptions, a reason to ask again."""
 
 
-class KeepsSockets(Protocol):
-    """What a forked child must empty: a socket that two processes read mixes up their replies."""
-
-    def forget(self) -> None:
-        """Drop the idle sockets; a lock made before the fork then opens its own."""
-
-
-IDLE_SOCKETS: WeakSet[KeepsSockets] = WeakSet()
-
-
-def _forget_all() -> None:
-    for keeper in list(IDLE_SOCKETS):
-        keeper.forget()
-
-
-after_fork(_forget_all)
-
-
 def new_connection(pool: ConnectionPool) -> AbstractConnection:
     """Return a new connection, not yet connected, that gives up in bounded time."""
     # Not by make_connection(): the pool would count it against its limit, even after it was closed.
@@ -82,32 +63,22 @@ def new_connection(pool: ConnectionPool) -> AbstractConnection:
     return connection  # type: ignore[no-any-return]
 
 
-class Transport:
-    """The connections of all threads to one server.
-
-    Args:
-        pool: tells how to connect.
-        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
+class Transport(protocol.Transport):
+    """The connections of all threads to one server, which `pool` tells how to reach; for `verbs` see
+    `SubscriptionPool`.
     """
 
+    subscriptions: SubscriptionPool
+
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        self._pool = pool
-        self.idle: deque[AbstractConnection] = deque()
-        self.subscriptions = SubscriptionPool(partial(new_connection, pool), verbs)
-        IDLE_SOCKETS.add(self)
+        make = partial(new_connection, pool)
+        super().__init__(make, SubscriptionPool(make, verbs))
+        after_fork(self.forget)
 
     def forget(self) -> None:
-        """See `KeepsSockets`."""
+        """Drop what a forked child must not read: replies to two processes on one socket mix up."""
         self.idle = deque()
         self.subscriptions.forget()
-
-    def make(self) -> AbstractConnection:
-        """See `protocol.Transport`."""
-        return new_connection(self._pool)
-
-    def close(self, connection: AbstractConnection) -> None:
-        """See `protocol.Transport`."""
-        connection.disconnect()
 
     def shutdown(self) -> None:
         """Close everything idle."""
@@ -116,16 +87,17 @@ class Transport:
             self.idle.pop().disconnect()
 
 
-class Subscription:
+class Subscription(protocol.Subscription):
     """A connection of one waiting thread, subscribed to a channel of its own and perhaps to one more.
 
     One per waiter: a thread that reads its own socket is woken by the kernel, without a hop through a
     dispatching thread, and when the process dies the server sees it and passes the dead waiter over.
     """
 
+    pool: SubscriptionPool
+
     def __init__(self, pool: SubscriptionPool, connection: AbstractConnection) -> None:
-        self.pool = pool
-        self.channel = f"holdfast_lock_wake:{secrets.token_hex(8)}"
+        self.pool, self.channel = pool, own_channel()
         self._connection = connection
         self._fast: MessageReader | None = None
         self._extra: str | None = None
@@ -134,11 +106,11 @@ class Subscription:
         """Connect and subscribe to the own channel."""
         with self._closed_on_failure():
             self._connection.connect()
-            self._fast = message_reader(self._connection)
+            if (sock := fast_socket(self._connection)) is not None:
+                self._fast = MessageReader(self._connection, sock)
             self._change("SUBSCRIBE", self.channel)
 
     def hears(self, channel: str) -> bool:
-        """See `protocol.Subscription`."""
         return self._extra == channel
 
     def listen(self, channel: str) -> None:
@@ -172,9 +144,8 @@ class Subscription:
             while not self._read(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
                 pass  # an older message, which nobody waits for any more
         except ResponseError as error:
-            if not is_unknown_command(error):
+            if not self.pool.is_too_old(error):
                 raise
-            self.pool.verbs = ("SUBSCRIBE",)
 
     def receive(self, timeout: float) -> Message | None:
         """Return the next message, or None after `timeout` seconds."""
@@ -190,7 +161,6 @@ class Subscription:
         return read_within(self._connection, timeout, push_request=True, disconnect_on_error=False)
 
     def close(self) -> None:
-        """See `protocol.Subscription`."""
         self._connection.disconnect()
 
     @property
@@ -199,20 +169,18 @@ class Subscription:
         return not is_open(self._connection)
 
 
-class SubscriptionPool:
+class SubscriptionPool(protocol.SubscriptionPool):
     """The subscriptions on one server that no thread waits with at the moment."""
 
     def __init__(self, make: Callable[[], AbstractConnection], verbs: tuple[str, ...]) -> None:
-        self._make = make
-        self.verbs = verbs
-        self._idle: deque[Subscription] = deque()
+        super().__init__(make, verbs)
+        self.forget()
 
     def forget(self) -> None:
-        """See `KeepsSockets`."""
-        self._idle = deque()
+        """Drop the idle ones."""
+        self._idle: deque[Subscription] = deque()
 
     def idle(self, owner: str) -> Subscription | None:
-        """See `protocol.SubscriptionPool`."""
         if not self._idle:  # nearly always; an exception costs more than a look
             return None
         try:
@@ -297,7 +265,7 @@ class Client:
         self.calls = calls
         self.index, self.replica_ack = calls.index, calls.replica_ack
 
-    def call(self, request: Request | Command) -> Any:
+    def call(self, request: Request) -> Any:
         """See `Calls.call`."""
         try:
             return run(self.calls.deliver(request))  # not `calls.call`: a generator less on the way
@@ -308,7 +276,7 @@ class Client:
         """Send an ordinary command; the second part is the key that tells where it goes."""
         return self.call(command(*parts))
 
-    def call_many(self, requests: Sequence[Request | Command]) -> list[Any]:
+    def call_many(self, requests: Sequence[Request]) -> list[Any]:
         """See `Calls.call_many`."""
         return run(self.calls.call_many(requests))
 
@@ -335,7 +303,6 @@ class ThreadWaiter(Waiter):
         return run(self._wait_steps.wait(timeout))
 
     def sleep(self, timeout: float) -> Outcome | None:
-        """See the base class."""
         return run(self._wait_steps.sleep(timeout))
 
     def leave(self) -> None:

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Holder, Outcome, Waiter
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
-from locking.backends.redis.kinds import Kind, key_of_queue, read_holders
-from locking.backends.redis.listing import escaped
+from locking.backends.redis.kinds import Kind, key_of_queue
 from locking.backends.redis.protocol import Calls, Steps
-from locking.backends.redis.scripts import Command, Request, reissue_token_request
+from locking.backends.redis.scripts import Request
 from locking.backends.redis.transport import Client, ThreadWaiter, run
-from locking.backends.redis.waiter import ChannelWaitSteps, WaitSteps
+from locking.backends.redis.waiter import WaitSteps
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -35,10 +34,10 @@ class RedisVerbs(BaseLockBackend):
         super().__init__(settings)
         self.kind, self._servers = kind, servers
         self._client, self._loops = servers
-        self._calls = servers.client.calls
+        self.calls = servers.client.calls
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        return run(self._wait_steps(self._calls, key, owner, ttl, fenced).try_acquire(queue=False))
+        return run(self._wait_steps(self.calls, key, owner, ttl, fenced).try_acquire(queue=False))
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         calls = await self._loops.here()
@@ -57,9 +56,9 @@ class RedisVerbs(BaseLockBackend):
         """See the base class: one answer per lease, whatever becomes of the others."""
         return [_answer(reply) for reply in self._ask_each([self.kind.extend(*lease) for lease in leases])]
 
-    def _ask_each(self, requests: Sequence[Request | Command]) -> list[Any]:
+    def _ask_each(self, requests: Sequence[Request]) -> list[Any]:
         """Return the reply or the error of each; raise when nobody answers."""
-        replies = run(self._calls.call_each(requests))
+        replies = run(self.calls.call_each(requests))
         if replies and all(isinstance(reply, BackendUnavailable) for reply in replies):
             raise replies[0]
         return replies
@@ -75,22 +74,27 @@ class RedisVerbs(BaseLockBackend):
 
     def holder(self, key: str) -> Holder | None:
         """Return one of the holders (there may be many), or None; the number of holds is its count."""
-        return run(self._holder(self._calls, key))
+        return run(self._holder(self.calls, key))
 
     async def aholder(self, key: str) -> Holder | None:
         return await arun(self._holder(await self._loops.here(), key))
 
     def _holder(self, calls: Calls, key: str) -> Steps[Holder | None]:
-        return read_holders((yield from calls.call(self.kind.holder(key))))
+        return self.kind.read_holder((yield from calls.call(self.kind.holder(key))))
+
+    def reissue_token(self, key: str, owner: str, above: int) -> int:
+        """See the base class; a read hold may have ended although its field is there, so it gets none."""
+        request = self.kind.reissue_token(key, owner, above)
+        return 0 if request is None else int(self._client.call(request))
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        return ThreadWaiter(self._wait_steps(self._calls, key, owner, ttl, fenced))
+        return ThreadWaiter(self._wait_steps(self.calls, key, owner, ttl, fenced))
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
         return TaskWaiter(self._loops, lambda calls: self._wait_steps(calls, key, owner, ttl, fenced))
 
     def _wait_steps(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> WaitSteps:
-        return ChannelWaitSteps(self.kind, calls, key, owner, ttl, fenced)
+        return WaitSteps(self.kind, calls, key, owner, ttl, fenced)
 
     async def _acall(self, request: Request) -> Any:
         return await arun((await self._loops.here()).call(request))
@@ -104,13 +108,6 @@ class RedisVariant(RedisVerbs):
         self.alias = f"{settings.alias}/{kind.name}"
         self.exclusive = kind.name != "semaphore"
         self.supports_fairness = kind.name == "fair"
-
-    def reissue_token(self, key: str, owner: str, above: int) -> int:
-        """See the base class; a read hold may have ended although its field is there, so it gets none."""
-        field = {"write": f"{owner}:write", "fair": owner}.get(self.kind.name)
-        if field is None:
-            return 0
-        return int(self._client.call(reissue_token_request(key, field, above, index=self._client.index)))
 
     def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
         """See the base class: only Redisson's fair lock keeps a waiter in its queue that is silent."""
@@ -132,6 +129,11 @@ def _fair_queues(server: Client, key_prefix: str) -> Iterator[bytes]:
         yield from (queue for queue in found if key_of_queue(queue).startswith(key_prefix))
         if cursor == b"0":
             return
+
+
+def escaped(prefix: str) -> str:
+    """Return `prefix` as a pattern that means itself."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)
 
 
 def _is_yes(reply: Any) -> bool:

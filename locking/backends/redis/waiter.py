@@ -6,7 +6,6 @@ to its own channel, and says so there. The other kinds are announced, and the fi
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Any, Final
 
@@ -35,7 +34,6 @@ from locking.backends.redis.scripts import (
     Request,
     Resent,
     acquire_request,
-    lock_channel,
     new_tuple,
     place_in_queue,
     read_outcome,
@@ -57,35 +55,42 @@ PREPARATIONS: Final = 4
 """How often one attempt subscribes anew before the waiter sleeps: a slot that moves must not keep it busy."""
 
 
-class WaitSteps(ABC):
-    """Waits for one lock; the steps of `base.Waiter` as generators."""
+class WaitSteps:
+    """Waits for a lock that is announced: it hears the kind's channel and asks after each message.
 
-    def __init__(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> None:
-        self._calls = calls
+    The steps are those of `base.Waiter`, as generators.
+    """
+
+    _enqueued = False
+
+    def __init__(self, kind: Kind, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        self._kind, self._calls = kind, calls
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
         self._subscription: Subscription | None = None
         self._asked, self._wants_channel = NOT_ASKED, False
         self._unanswered = False  # a request of ours may be served late: see `Resent`
 
-    @abstractmethod
     def _request(self, queue: bool) -> Request:
         """Return the request that takes the lock or, with `queue`, enqueues."""
+        self._enqueued |= queue
+        return self._kind.acquire(self._key, self._owner, self._ttl, keep=self._fenced, queue=queue)
 
-    @abstractmethod
-    def _undo(self) -> Request:
-        """Return the request that releases what was granted."""
-
-    @abstractmethod
     def _channel(self) -> str | None:
         """Return the channel that wakes this waiter beside its own, if there is one."""
+        return self._kind.channel(self._key, self._owner)
 
-    @abstractmethod
     def _meaning(self, message: Message) -> Grant | bool:
         """Return the handoff that a message carries, True for *ask again*, False for nothing."""
+        assert self._subscription is not None
+        return message.channel not in (b"", self._subscription.channel.encode())
 
-    @abstractmethod
     def _dequeue(self) -> Steps[bool]:
-        """Leave the queue, and release what was granted; False: it isn't known whether that worked."""
+        """Leave the queue, and release what was granted; False: it isn't known whether that worked.
+
+        Redisson's own queue drops a silent waiter by itself.
+        """
+        request = self._kind.leave(self._key, self._owner) if self._enqueued else None
+        return True if request is None else (yield from self._is_served(request))
 
     def _withdraw(self) -> Steps[None]:
         """Take back a place at which no message arrives any more; releases nothing, because it may be served
@@ -140,7 +145,7 @@ class WaitSteps(ABC):
         """An outage of servers that have a failover isn't the end of the wait."""
         if isinstance(error, NotReplicated):
             with suppress(LockError):  # the caller releases what is left
-                yield from self._calls.call(self._undo())
+                yield from self._calls.call(self._kind.release(self._key, self._owner))
             raise error
         failure = error if isinstance(error, BackendError) else translated(error, self._calls.alias)
         if queue and self._calls.has_failover and isinstance(failure, BackendUnavailable):
@@ -268,12 +273,9 @@ class QueueWaitSteps(WaitSteps):
         channel = self._subscription.channel
         return place_in_queue(self._owner, self._ttl, keep=self._fenced, channel=channel)
 
-    def _undo(self) -> Request:
-        return release_request(self._key, self._owner, index=self._calls.index)
-
     def _channel(self) -> str | None:
         """Return the lock's own channel, for a holder who wakes no other: a client of another language."""
-        return lock_channel(self._key) if self._wants_channel else None
+        return super()._channel() if self._wants_channel else None
 
     def _meaning(self, message: Message) -> Grant | bool:
         assert self._subscription is not None
@@ -292,32 +294,3 @@ class QueueWaitSteps(WaitSteps):
     def _release_by(self, owner: str) -> Request:
         """Return the request that takes this waiter's place out of the queue, and ends a hold of `owner`."""
         return release_request(self._key, owner, index=self._calls.index, entry=self._entry())
-
-
-class ChannelWaitSteps(WaitSteps):
-    """Waits for a kind of lock that is announced: it hears the kind's channel and asks after each message."""
-
-    def __init__(self, kind: Kind, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> None:
-        super().__init__(calls, key, owner, ttl, fenced)
-        self._kind, self._enqueued = kind, False
-
-    def _request(self, queue: bool) -> Request:
-        self._enqueued |= queue
-        return self._kind.acquire(self._key, self._owner, self._ttl, keep=self._fenced, queue=queue)
-
-    def _undo(self) -> Request:
-        return self._kind.release(self._key, self._owner)
-
-    def _channel(self) -> str:
-        return self._kind.channel(self._key, self._owner)
-
-    def _meaning(self, message: Message) -> bool:
-        assert self._subscription is not None
-        return message.channel not in (b"", self._subscription.channel.encode())
-
-    def _dequeue(self) -> Steps[bool]:
-        """Leave the kind's own queue; Redisson's drops a silent waiter by itself."""
-        request = self._kind.leave(self._key, self._owner) if self._enqueued else None
-        if request is None:
-            return True
-        return (yield from self._is_served(request))

@@ -12,7 +12,7 @@ class AnyoneReleases(MemoryBackend):
 
     def release(self, key, owner):
         """Release the present holder's."""
-        hold = self.store.holder(key)
+        hold = self.holder(key)
         return hold is not None and super().release(key, hold.owner)
 
 
@@ -21,7 +21,7 @@ class AnyoneExtends(MemoryBackend):
 
     def extend(self, key, owner, ttl):
         """Extend anyone who has it."""
-        hold = self.store.holder(key)
+        hold = self.holder(key)
         return hold is not None and super().extend(key, hold.owner, ttl)
 
 
@@ -92,7 +92,7 @@ class RefusesRepeats(MemoryBackend):
 
     def try_acquire(self, key, owner, ttl, *, fenced=False):
         """Ask in another name."""
-        return super().try_acquire(key, owner + ("x" if self.store.holder(key) else ""), ttl)
+        return super().try_acquire(key, owner + ("x" if self.holder(key) else ""), ttl)
 
 
 class FoldsCase(MemoryBackend):
@@ -122,7 +122,7 @@ class BreaksAnyone(MemoryBackend):
 
     def force_release(self, key, expected):
         """Break anyone who has it."""
-        hold = self.store.holder(key)
+        hold = self.holder(key)
         return hold is not None and self.store.release(key, hold.owner)
 
 

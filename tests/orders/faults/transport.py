@@ -22,8 +22,8 @@ from django.db import connection
 from redis.connection import Connection, UnixDomainSocketConnection
 
 from inventory import stock_store
-from locking.backends.redis.transport import IDLE_SOCKETS
-from locking.backends.redis.transport import Transport as RedisTransport
+from locking.backends.redis import RedisBackend
+from locking.core.handler import locks
 
 DATABASE: Final = "database"
 REDIS: Final = "redis"
@@ -163,9 +163,9 @@ def close_all() -> None:
     """Close every idle connection of this process, so that the next exchange opens its own."""
     connection.close()
     stock_store.client().connection_pool.disconnect()
-    for keeper in list(IDLE_SOCKETS):
-        if isinstance(keeper, RedisTransport):
-            keeper.shutdown()
+    for backend in (locks[alias] for alias in locks):
+        if isinstance(backend, RedisBackend):
+            backend.close()
 
 
 class _Socket:

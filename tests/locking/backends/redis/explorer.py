@@ -350,7 +350,7 @@ class TaskConnection(ModelConnection):
 
     async def send_command(self, *parts: str, check_health: bool = True) -> None:
         """Send one request."""
-        await self.send_packed_command(command(*parts).packet)
+        await self.send_packed_command(command(*parts).by_digest)
 
     async def read_response(self, *, timeout: float | None = None, **options: Any) -> Any:
         """Wait for an answer or a message; bounded by anyone who waits."""

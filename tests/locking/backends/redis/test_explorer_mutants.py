@@ -11,9 +11,8 @@ from contextlib import suppress
 import pytest
 from redis.exceptions import ReadOnlyError, RedisError
 
-from locking.backends.redis import RedisBackend, protocol, scripts, transport, waiter
-from locking.backends.redis.async_transport import AsyncTransport
-from locking.backends.redis.protocol import ASKING, Exchange, Listen, Subscribe, Unsubscribe
+from locking.backends.redis import RedisBackend, protocol, scripts, waiter
+from locking.backends.redis.protocol import ASKING, Exchange, Listen, Subscribe, Transport, Unsubscribe
 from locking.backends.redis.scripts import Request, extend_request
 from locking.core import lease, renewal
 from locking.core.lease import HOLDS
@@ -30,8 +29,7 @@ def an_incomplete_exchange_keeps_its_socket(patch):
     def close(self, connection):
         self.idle.append(connection)
 
-    patch.setattr(transport.Transport, "close", close)
-    patch.setattr(AsyncTransport, "close", close)
+    patch.setattr(Transport, "close", close)
 
 
 def an_error_ends_an_asking_exchange(patch):

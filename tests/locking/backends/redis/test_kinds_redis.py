@@ -144,7 +144,7 @@ def test_by_counting_up_a_lost_count_the_semaphore_would_shrink(server, monkeypa
     read, rule = scripts._read, b"if redis.call('EXISTS', KEYS[1]) == 1 then"
     assert rule in read("release_permit")
     monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, b"if true then"))
-    monkeypatch.setattr(kinds, "RELEASE_PERMIT", scripts.Script(*kinds.RELEASE_PERMIT._files))
+    monkeypatch.setattr(kinds.Semaphore, "RELEASE", scripts.Script(*kinds.Semaphore.RELEASE._files))
     lease = get_semaphore("a", 3, ttl=FAR).acquire()
     server.delete("a")
     lease.release()
@@ -167,7 +167,7 @@ def test_without_the_proof_a_latch_would_be_counted_down(server, monkeypatch):
     read, rule = scripts._read, b"redis.call('EXISTS', KEYS[5], KEYS[3], KEYS[2]) == 0"
     assert rule in read("permits")
     monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, b"false"))
-    monkeypatch.setattr(kinds, "ACQUIRE_PERMIT", scripts.Script(*kinds.ACQUIRE_PERMIT._files))
+    monkeypatch.setattr(kinds.Semaphore, "ACQUIRE", scripts.Script(*kinds.Semaphore.ACQUIRE._files))
     server.set("a", 3)
     assert get_semaphore("a", 3).try_acquire()
     assert server.get("a") == b"2"
@@ -199,10 +199,15 @@ def test_very_many_permits_may_end_together(server):
 @pytest.mark.parametrize(
     ("get", "acquire", "extend", "release"),
     [
-        (get_read_lock, kinds.ACQUIRE_READ, kinds.EXTEND_READ, kinds.RELEASE_READ),
-        (get_write_lock, kinds.ACQUIRE_WRITE, kinds.EXTEND_WRITE, kinds.RELEASE_WRITE),
-        (partial(get_semaphore, permits=3), kinds.ACQUIRE_PERMIT, kinds.EXTEND_PERMIT, kinds.RELEASE_PERMIT),
-        (get_fair_lock, kinds.ACQUIRE_FAIR, kinds.EXTEND_FAIR, kinds.RELEASE_FAIR),
+        (get_read_lock, kinds.Read.ACQUIRE, kinds.Read.EXTEND, kinds.Read.RELEASE),
+        (get_write_lock, kinds.Write.ACQUIRE, kinds.Write.EXTEND, kinds.Write.RELEASE),
+        (
+            partial(get_semaphore, permits=3),
+            kinds.Semaphore.ACQUIRE,
+            kinds.Semaphore.EXTEND,
+            kinds.Semaphore.RELEASE,
+        ),
+        (get_fair_lock, kinds.Fair.ACQUIRE, kinds.Fair.EXTEND, kinds.Fair.RELEASE),
     ],
     ids=["read", "write", "semaphore", "fair"],
 )
@@ -379,7 +384,7 @@ def test_a_pending_release_reader_is_released(own_redis, proxy, locks_on):
     locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=1.0)
     with get_read_lock("a", ttl=FAR):
         pass
-    proxy.lose_reply_to(kinds.ACQUIRE_READ._by_digest, times=2)
+    proxy.lose_reply_to(kinds.Read.ACQUIRE._by_digest, times=2)
     with pytest.raises(BackendUnavailable):
         get_read_lock("a", ttl=FAR).acquire()
     until(lambda: not own_redis.client.exists("a"), PATIENCE)

@@ -16,7 +16,6 @@ from locking.backends.redis.scripts import (
     extend_request,
     place_in_queue,
     release_request,
-    shorten_request,
 )
 from tests.locking.backends.redis.explorer import parsed
 from tests.locking.backends.redis.model import Clock, ModelServer
@@ -39,7 +38,7 @@ def conversation() -> list[Any]:
         acquire_request("a", ONE, 30, keep=False, entry=b"", index=INDEX),
         acquire_request("a", TWO, 30, keep=False, entry=place, index=INDEX),
         acquire_request("a", ONE, 20, keep=True, entry=b"", index=INDEX),
-        shorten_request("a", ONE, 10, index=INDEX),
+        Ordinary(INDEX).shorten("a", ONE, 10),
         release_request("a", TWO, index=INDEX, entry=place),
         release_request("a", ONE, index=INDEX),
         release_request("a", ONE, index=INDEX),

@@ -151,9 +151,13 @@ def test_an_interruption_while_the_script_is_sent_whole_closes_the_socket(ends):
 @pytest.fixture
 def reader(ends):
     """What reads the messages of a subscription on such a connection."""
-    made = fast.message_reader(ends[0])
-    assert made is not None
-    return made
+    return reader_of(ends[0])
+
+
+def reader_of(connection):
+    sock = fast.fast_socket(connection)
+    assert sock is not None
+    return fast.MessageReader(connection, sock)
 
 
 def test_messages_are_read_one_by_one(ends, reader):
@@ -170,8 +174,7 @@ def test_a_message_that_does_not_come_is_given_up_in_time(ends, monkeypatch, gre
     """The limit is that of each call, and a message that comes later is read by the next."""
     connection, server = ends
     monkeypatch.setattr(fast, "_is_green", lambda: green)
-    reader = fast.message_reader(connection)
-    assert reader is not None
+    reader = reader_of(connection)
     begun = time.monotonic()
     with pytest.raises(RedisTimeoutError):
         reader.read(0.02)
@@ -196,4 +199,4 @@ def test_a_subscription_whose_server_is_gone_says_so(ends, reader):
 
 def test_other_kinds_of_connection_have_no_reader():
     """Their messages are read by redis-py."""
-    assert fast.message_reader(SSLConnection()) is None
+    assert fast.fast_socket(SSLConnection()) is None

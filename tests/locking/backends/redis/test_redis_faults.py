@@ -471,8 +471,8 @@ def test_a_killed_waiter_is_passed_over_at_once(own_redis, locks_on):
 
 def the_pool() -> ConnectionPool:
     """Where the backend under test gets its connections from."""
-    (used,) = cast(RedisBackend, locks["default"])._calls.transports()
-    return cast(ConnectionPool, used._pool)
+    (used,) = cast(RedisBackend, locks["default"]).calls.transports()
+    return cast(ConnectionPool, used.make.args[0])
 
 
 class Interrupting:

@@ -8,6 +8,7 @@ from locking import get_lock, get_read_lock, get_write_lock
 from locking.backends.base import Grant
 from locking.backends.redis import scripts
 from locking.backends.redis.index import Index
+from locking.backends.redis.kinds import Ordinary
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.utils.ownership import new_owner
@@ -128,7 +129,7 @@ def test_a_token_agreed_on_is_remembered_without_a_counter(server):
     """Redlock raises the token of an unfenced hold: the next grant is above it, and no counter is made."""
     owner, ahead = new_owner(), 9_007_199_254_740_000
     locks["default"].try_acquire("a", owner, 60.0)
-    raised = scripts.raise_token_request("a", owner, ahead, keep=False, index=Index())
+    raised = Ordinary(Index()).raise_token("a", owner, ahead, keep=False)
     assert server.execute_command(*parts_of(raised)) == 1
     assert [hold.token for hold in locks["default"].held()] == [ahead]
     locks["default"].release("a", owner)

@@ -16,7 +16,8 @@ from locking import (
     get_semaphore,
     get_write_lock,
 )
-from locking.backends.redis.scripts import lock_channel
+from locking.backends.redis.index import Index
+from locking.backends.redis.kinds import Ordinary
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection.held import held_locks
@@ -36,6 +37,7 @@ PROMPT = 5.0
 PAIR = "{pair}:1,{pair}:2"
 REVERSED = "{pair}:2,{pair}:1"
 NAMES = PAIR.split(",")
+CHANNEL = Ordinary(Index()).channel(NAMES[0], "")
 
 
 # RMultiLock
@@ -56,11 +58,11 @@ def test_a_multi_lock_in_sorted_order_wakes_and_is_woken(site):
     """Python has both names soon after Java lets them go, and Java soon after Python does."""
     assert site.java.do("try", PAIR, kind="multi") == "true"
     python = in_thread(lambda: get_lock(*NAMES).acquire())
-    until(lambda: site.listeners(lock_channel(NAMES[0])), "Python's waiting")
+    until(lambda: site.listeners(CHANNEL), "Python's waiting")
     assert site.java.do("unlock", PAIR, kind="multi") == "done"
     lease = python.result(PROMPT)
     java = site.java.begin("main", "wait", PAIR, kind="multi")
-    until(lambda: site.listeners(lock_channel(NAMES[0])), "Java's waiting")
+    until(lambda: site.listeners(CHANNEL), "Java's waiting")
     lease.release()
     assert java.result(PROMPT) == "true"
     assert site.java.do("unlock", PAIR, kind="multi") == "done"
@@ -70,7 +72,7 @@ def test_a_multi_lock_in_another_order_waits_for_python_that_waits_for_it(site):
     """Java has the second name and waits for the first; Python the other way round: neither goes on."""
     first = get_lock(NAMES[0]).acquire()
     java = site.java.begin("main", "wait", REVERSED, kind="multi")
-    until(lambda: site.listeners(lock_channel(NAMES[0])), "Java's waiting")
+    until(lambda: site.listeners(CHANNEL), "Java's waiting")
     with pytest.raises(LockNotAcquired):
         get_lock(NAMES[1], wait=0.2).acquire()
     assert not java.done()
