@@ -8,8 +8,8 @@ undone when it speaks again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -85,8 +85,9 @@ class Node:
             return Silence(self._why)
         try:
             asked = self._connected()
-            self._pay(asked.connection)
-            asked.connection.send_packed_command((request.by_digest,), check_health=False)
+            with _closed_on_failure(asked.connection):
+                self._pay(asked.connection)
+                asked.connection.send_packed_command((request.by_digest,), check_health=False)
         except (RedisError, OSError) as error:
             return self._fell_silent(error)
         return asked
@@ -96,13 +97,10 @@ class Node:
         if isinstance(asked, Silence):
             return asked
         try:
-            return self._read(asked, request, deadline)
+            with _closed_on_failure(asked.connection):
+                return self._read(asked, request, deadline)
         except (RedisError, OSError) as error:
-            asked.connection.disconnect()
             return self._fell_silent(error)
-        except BaseException:
-            asked.connection.disconnect()
-            raise
 
     def _read(self, asked: Asked, request: Request, deadline: float) -> Any:
         connection = asked.connection
@@ -116,8 +114,8 @@ class Node:
         except RedisConnectionError:
             if asked.fresh:
                 raise
-            connection.disconnect()  # it was closed while it was idle: once more, on a fresh one
-            connection = self._opened()
+            connection.disconnect()  # it was closed while it was idle: once more
+            self._open(connection)
             connection.send_packed_command((request.by_source,), check_health=False)
             reply = request.settled(_reply(connection, deadline))
         self._idle.append(connection)
@@ -130,20 +128,23 @@ class Node:
             return Asked(self._opened(), fresh=True)
 
     def _opened(self) -> AbstractConnection:
-        """Return a new connection; none outlives a restart, so this is where one shows."""
         (transport,) = self.backend.calls.transports()
         connection: AbstractConnection = transport.make()
-        connection.connect()
-        if self._restart_delay:
-            self._refuse_newcomers(connection)
+        self._open(connection)
         return connection
+
+    def _open(self, connection: AbstractConnection) -> None:
+        """Connect; no connection outlives a restart of its server, so this is where one shows."""
+        with _closed_on_failure(connection):
+            connection.connect()
+            if self._restart_delay:
+                self._refuse_newcomers(connection)
 
     def _refuse_newcomers(self, connection: AbstractConnection) -> None:
         """Have a server that restarted stay out of it until every lock that it forgot has ended."""
         connection.send_command("INFO", "server", check_health=False)
         up = float(parse_info(connection.read_response(disable_decoding=True))["uptime_in_seconds"])
         if up < self._restart_delay:
-            connection.disconnect()
             raise RedisConnectionError(
                 f"it started {up:g} s ago and abstains for {self._restart_delay:g} s, having forgotten locks"
             )
@@ -179,9 +180,11 @@ class Node:
             try:
                 connection.send_packed_command((debt.request.by_source,), check_health=False)
                 connection.read_response(disable_decoding=True)
+            except ResponseError:  # an answer about this key, and none about what is asked next
+                self._debts.append(debt._replace(due=now() + LEFT_ALONE))
+                continue
             except BaseException:
                 self._debts.append(debt)
-                connection.disconnect()
                 raise
             if not debt.last:
                 self._debts.append(Debt(debt.request, now() + SETTLING, last=True))
@@ -193,12 +196,29 @@ class Node:
         self.backend.close()
 
 
+@contextmanager
+def _closed_on_failure(connection: AbstractConnection) -> Iterator[None]:
+    """A connection is used again only after a complete exchange."""
+    try:
+        yield
+    except BaseException:
+        connection.disconnect()
+        raise
+
+
 def _reply(connection: AbstractConnection, deadline: float) -> Any:
     return read_within(connection, max(0.001, deadline - now()))
 
 
 def ask_all(nodes: Sequence[Node], request: Request, timeout: float) -> list[Any]:
     """Return the reply of every node, or its Silence, after at most `timeout` seconds for all of them."""
-    asked = [node.send(request) for node in nodes]
-    deadline = now() + timeout
-    return [node.read(each, request, deadline) for node, each in zip(nodes, asked, strict=True)]
+    asked: deque[Asked | Silence] = deque()
+    try:
+        for node in nodes:
+            asked.append(node.send(request))
+        deadline = now() + timeout
+        return [node.read(asked.popleft(), request, deadline) for node in nodes]
+    finally:
+        for each in asked:  # interrupted: their answers would be taken for those to other requests
+            if isinstance(each, Asked):
+                each.connection.disconnect()

@@ -95,6 +95,27 @@ def test_an_update_that_was_decided_on_an_older_read_is_refused(
         early.fenced_update(old, balance=early.balance - 5)
 
 
+def test_what_an_older_holder_wrote_before_the_stamp_is_read(
+    account: Account, redis_room: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writes 95 right before B's stamp: B decides on 95, not on the 100 that it might have read before."""
+    old = hold()
+    early = Account.fenced_get(old, pk=account.pk)
+    redis_room.flushdb()
+    new = elsewhere(hold)
+    stamp = Account._stamp
+
+    def after_an_older_write(row: Account, lease: SingleLease) -> bool:
+        monkeypatch.setattr(Account, "_stamp", stamp)
+        early.fenced_update(old, balance=early.balance - 5)
+        return stamp(row, lease)
+
+    monkeypatch.setattr(Account, "_stamp", after_an_older_write)
+    late = Account.fenced_get(new)
+    late.fenced_update(new, balance=late.balance - 7)
+    assert Account.objects.get().balance == 88
+
+
 def test_mutant_a_stamp_after_the_read_loses_an_update(
     account: Account, redis_room: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -454,6 +454,7 @@ CASES = [
     Case("cluster, asks", get_lock, "lock", cluster="asks"),
     Case("cluster, asks in vain", get_lock, "lock", cluster="refuses"),
     Case("cluster, waits", get_lock, "lock", cluster="moved", neighbour="releases"),
+    Case("cluster, fails over", get_lock, "lock", cluster="moves"),
     Case("cluster, moves", get_lock, "lock", body="acquire, move, release", cluster="moves"),
     Case("lock, extended while renewed", get_lock, "lock", body="acquire, extend while renewing, release"),
     *(Case(f"{kind}, free once given up", get, kind, neighbour="stays, ends") for kind, get in KINDS.items()),

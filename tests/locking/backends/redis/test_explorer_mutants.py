@@ -12,12 +12,13 @@ import pytest
 from redis.exceptions import ReadOnlyError, RedisError
 
 from locking.backends.redis import RedisBackend, protocol, scripts, waiter
+from locking.backends.redis.cluster import Route
 from locking.backends.redis.protocol import ASKING, Exchange, Listen, Subscribe, Transport, Unsubscribe
 from locking.backends.redis.scripts import Request, extend_request
 from locking.core import lease, renewal
 from locking.core.lease import HOLDS
 from locking.core.lock import SingleLock
-from tests.locking.backends.redis.explorer import CASES, Violation
+from tests.locking.backends.redis.explorer import CASES, Fault, Violation
 from tests.locking.backends.redis.test_explorer import explorer
 
 __all__ = ["explorer"]
@@ -45,6 +46,12 @@ def an_error_ends_an_asking_exchange(patch):
 def a_read_only_server_has_answered(patch):
     """A master that became a replica is not asked for on a fresh connection: audit defect 9, for locks."""
     patch.setattr(protocol, "UNREACHABLE", tuple(set(protocol.UNREACHABLE) - {ReadOnlyError}))
+
+
+def another_server_was_never_asked(patch):
+    """A request that a server of the cluster may have served counts as new to the next: audit defect 20."""
+    never = property(lambda route: False, lambda route, was_sent: None)
+    patch.setattr(Route, "was_sent", never, raising=False)
 
 
 def an_idle_subscription_is_trusted(patch):
@@ -163,6 +170,7 @@ MUTANTS = {
     an_incomplete_exchange_keeps_its_socket: "lock, free",
     an_error_ends_an_asking_exchange: "cluster, asks in vain",
     a_read_only_server_has_answered: "lock, free",
+    another_server_was_never_asked: "cluster, fails over",
     an_idle_subscription_is_trusted: "write, waits again",
     a_refused_subscription_is_asked_for_again: "lock, behind Java unheard",
     one_error_for_all_leases: "lock, renewed beside another",
@@ -191,17 +199,20 @@ ONLY_THREADS = {
 ONLY_TASKS = {a_place_is_taken_back_by_a_release}
 """One fault shows it to tasks only."""
 
+TWO_FAULTS = {another_server_was_never_asked}
+"""The answer is lost, and then the server."""
+
 
 @pytest.mark.parametrize("driver", ["threads", "asyncio"])
 @pytest.mark.parametrize(
     ("mutant", "name"), MUTANTS.items(), ids=lambda value: getattr(value, "__name__", None)
 )
 def test_a_client_without_a_rule_is_found_out(explorer, monkeypatch, mutant, name, driver):
-    """The rule taken out, one fault or none shows it."""
+    """The rule taken out, one fault or none shows it, in a few cases two."""
     if driver == ("asyncio" if mutant in ONLY_THREADS else "threads" if mutant in ONLY_TASKS else ""):
         pytest.skip("a matter of the other driver")
     case = next(each for each in CASES if each.name == name)
     exploring = explorer(case, driver)
     mutant(monkeypatch)
     with pytest.raises(Violation):
-        exploring.explore(depth=1)
+        exploring.explore(depth=2 if mutant in TWO_FAULTS else 1, second={Fault.CLOSED})

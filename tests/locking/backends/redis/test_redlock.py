@@ -4,22 +4,27 @@ import shutil
 import tempfile
 import threading
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.test.utils import override_settings
+from redis.connection import UnixDomainSocketConnection
 
-from locking import BackendUnavailable, get_lock, locked_transaction
+from locking import BackendUnavailable, LockError, get_lock, locked_transaction
 from locking.backends.base import Busy, Grant
+from locking.backends.redis.nodes import Node
+from locking.backends.redis.scripts import release_request
 from locking.backends.redlock import RedlockBackend
 from locking.core.handler import locks
+from locking.core.pending_release import release_retrier
 from locking.inspection.held import held_locks
 from locking.testing.contract.base import begin
 from locking.utils.ownership import new_owner
 from tests.backends import REDLOCK
+from tests.locking.backends.redis.test_redis_faults import Interrupting
 from tests.locking.support.redlock_nodes import PATIENCE, client, compiled_shim, nodes, until
 
 pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server on PATH")
@@ -203,6 +208,65 @@ def test_a_foreign_value_costs_no_other_lease_its_renewal(three):
         client(node.waiter).set("many:4", "no lock")
     answers = backend.extend_many([(name, owner, TTL) for name in names])
     assert answers == [name != "many:4" for name in names]
+
+
+def test_what_cannot_be_undone_costs_no_other_lock_a_vote(three):
+    """A release that a server still owes, of a key that holds something else by now, does not silence it."""
+    backend, owner = locks["default"], new_owner()
+    assert isinstance(backend, RedlockBackend)
+    backend.nodes[0].owe(release_request("owed", owner, index=backend._index))
+    client(three[0].waiter).set("owed", "no lock")
+    three[1].kill()
+    assert isinstance(backend.try_acquire("other", owner, TTL), Grant)
+    client(three[0].waiter).delete("owed")
+    client(three[0].waiter).hset("owed", owner, 1)
+    until(lambda: backend.holder("other") and not three[0].knows("owed"), "the release that was owed")
+
+
+@pytest.fixture
+def interrupting(three, monkeypatch):
+    """The counter of the steps of all conversations with the three servers; nothing is released later."""
+    monkeypatch.setattr(release_retrier, "schedule", lambda *_: None)
+    backend, made = locks["default"], Interrupting(UnixDomainSocketConnection, None)
+    assert isinstance(backend, RedlockBackend)
+    for node in backend.nodes:
+        (transport,) = node.wire.calls.transports()
+        transport._pool.connection_class = made.connection_class
+    return made
+
+
+def interrupt_each_step(three, interrupting):
+    """Interrupt an acquisition at each step; every server must have granted the one that follows."""
+    for step in range(1, 25):
+        interrupting.left = step
+        with suppress(KeyboardInterrupt):
+            get_lock(f"interrupted:{step}", ttl=TTL).acquire().release()
+        interrupting.left = None
+        with get_lock(f"next:{step}", ttl=TTL) as lease:
+            for node in three:
+                assert client(node.waiter).hkeys(f"next:{step}") == [lease.owner.encode()]
+
+
+def test_an_interruption_leaves_no_answer_behind(three, interrupting):
+    """Ctrl-C at any step of an acquisition leaves no answer that the next one takes for a vote."""
+    interrupt_each_step(three, interrupting)
+
+
+def test_a_socket_that_is_kept_after_an_interruption_is_caught(three, interrupting, monkeypatch):
+    """The mutant of the test above: the answer to the interrupted request counts as the next one's."""
+    read = Node.read
+
+    def read_and_keep(node, asked, request, deadline):
+        try:
+            return read(node, asked, request, deadline)
+        except BaseException:
+            node._idle.append(asked.connection)
+            raise
+
+    monkeypatch.setattr("locking.backends.redis.nodes._closed_on_failure", nullcontext)
+    monkeypatch.setattr(Node, "read", read_and_keep)
+    with pytest.raises((AssertionError, LockError)):
+        interrupt_each_step(three, interrupting)
 
 
 def test_a_release_that_nobody_can_confirm_is_not_called_a_success(three):
