@@ -53,6 +53,9 @@ HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakVa
 """What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself.
 """
 
+JOINT_LEASES: Final[weakref.WeakValueDictionary[SingleLease, MultiLease]] = weakref.WeakValueDictionary()
+"""The lease of several names that a single one is a part of."""
+
 _changing = threading.Lock()
 
 
@@ -77,11 +80,12 @@ def held_by(context: object, alias: str, key: str) -> SingleLease | None:
     return lease if lease.context() is context else None
 
 
-def latest_of(context: object) -> SingleLease | None:
+def latest_of(context: object) -> Lease | None:
     """Return what a thread or task acquired last of all that it still holds."""
     held = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
     mine = [lease for lease in held if lease.context() is context and not lease.unreleased]
-    return max(mine, key=lambda lease: lease.taken_at, default=None)
+    latest = max(mine, key=lambda lease: lease.taken_at, default=None)
+    return None if latest is None else JOINT_LEASES.get(latest, latest)
 
 
 @dataclass(slots=True)
@@ -586,6 +590,9 @@ class MultiLease(Lease):
         self.name = ", ".join(lease.name for lease in leases)
         self.key, self.owner = leases[0].key, leases[0].owner
         self.ttl = min(lease.ttl for lease in leases)
+        for lease in leases:
+            if lease.depth == 1:  # not entered again: it was acquired for these names
+                JOINT_LEASES[lease] = self
 
     def __repr__(self) -> str:
         return f"<Leases of {self.name}: {self.state.value}, {self.remaining():.3f} s left>"

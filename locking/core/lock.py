@@ -821,7 +821,8 @@ def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> L
     """Return the lease that the running thread or task holds: inside a decorated function, its lock's.
 
     Args:
-        name: of which lock; None = the one acquired last, on any backend.
+        name: of which lock; None = the one acquired last, on any backend: of several names, if it has them.
+            A lock that was entered again counts from its first acquisition.
         backend: alias in `LOCKING`, where a name is given.
 
     Raises:
@@ -833,6 +834,7 @@ def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> L
         ...     current_lease().extend(60)
     """
     context = current_context()
+    lease: Lease | None
     if name is not None:
         engine = locks[backend]
         lease = held_by(context, engine.alias, engine.key(check_names((name,))[0]))
