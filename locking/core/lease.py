@@ -13,6 +13,7 @@ import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,6 +56,12 @@ HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakVa
 
 JOINT_LEASES: Final[weakref.WeakValueDictionary[SingleLease, MultiLease]] = weakref.WeakValueDictionary()
 """The lease of several names that a single one is a part of."""
+
+DROPPED: Final[deque[tuple[BaseLockBackend, str, str]]] = deque(maxlen=1000)
+"""Backend, key and owner of renewed leases that nobody refers to any more: the end of the process releases
+them, unless they have ended by themselves."""
+
+after_fork(DROPPED.clear)
 
 _changing = threading.Lock()
 
@@ -309,6 +316,10 @@ class SingleLease(Lease):
         # A semaphore's holder may hold it many times, each time by another owner; any other lock once.
         self._hold_key = (backend.alias, key if backend.exclusive else owner, id(context))
         HOLDS[self._hold_key] = self
+
+    def __del__(self) -> None:
+        if getattr(self, "renewed", False) and not (self.min_hold or self.shared_name or self.inherited):
+            DROPPED.append((self.backend, self.key, self.owner))
 
     def __repr__(self) -> str:
         where = f"{self.name!r} on {self.backend.alias!r}"
