@@ -12,9 +12,11 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
-from locking.core.lease import SingleLease, live_leases
+from locking.core.lease import DROPPED, SingleLease, live_leases
 from locking.core.liveness import registration
 from locking.core.waits import waiters
 from locking.exceptions import BackendUnavailable
@@ -55,8 +57,18 @@ def release_what_is_left() -> None:
         alias = lease.backend.settings.alias
         if alias not in silent and _is_finished(lease.context()) and not _try_release(lease):
             silent.add(alias)
+    _release_dropped(silent)
     left = [lease.owner for lease in _leases() if lease.renewed]
     registration.leave(left, waiting=waiters.total > 0)
+
+
+def _release_dropped(silent: set[str]) -> None:
+    """Release renewed leases that were garbage collected, as those are whose function has returned."""
+    while DROPPED:
+        backend, key, owner = DROPPED.popleft()
+        alias = backend.settings.alias
+        if alias not in silent and not _try(partial(backend.release, key, owner), key):
+            silent.add(alias)
 
 
 def _leases() -> list[SingleLease]:
@@ -75,12 +87,16 @@ def _is_finished(context: object) -> bool:
 def _try_release(lease: SingleLease) -> bool:
     """Release a lease however often it was entered; False when its backend does not answer."""
     lease.depth = 1
+    return _try(lease.release, lease)
+
+
+def _try(release: Callable[[], object], what: object) -> bool:
     try:
-        lease.release()
+        release()
     except BackendUnavailable:
         return False
     except Exception as error:  # the interpreter is ending, and so may be what a release needs
-        logger.debug("at the end of the process %r could not be released: %s", lease, error)
+        logger.debug("at the end of the process %r could not be released: %s", what, error)
     return True
 
 

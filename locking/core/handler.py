@@ -17,7 +17,7 @@ from django.utils.connection import BaseConnectionHandler, ConnectionDoesNotExis
 from django.utils.module_loading import import_string
 
 from locking.backends.base import BaseLockBackend
-from locking.conf import read_alias
+from locking.conf import AliasSettings, read_alias
 from locking.utils.background import after_fork
 
 DEFAULT_ALIAS = "default"
@@ -108,12 +108,18 @@ class LockHandler(Base):
 
     def create_connection(self, alias: str) -> BaseLockBackend:
         """Build the backend of `alias`; no network yet."""
+        options = self.options(alias)
+        backend_class: type[BaseLockBackend] = import_string(options.backend)
+        return backend_class(options)
+
+    def options(self, alias: str) -> AliasSettings:
+        """Return what `LOCKING` says of `alias`, checked; without a KEY_PREFIX the backend's default."""
         entry = self.entry(alias)
         options = read_alias(alias, entry)
+        if entry.get("KEY_PREFIX") is not None:
+            return options
         backend_class: type[BaseLockBackend] = import_string(options.backend)
-        if entry.get("KEY_PREFIX") is None:
-            options = replace(options, key_prefix=backend_class.default_key_prefix(options))
-        return backend_class(options)
+        return replace(options, key_prefix=backend_class.default_key_prefix(options))
 
     def reset(self) -> None:
         """Close and forget every backend, and read the setting anew at the next use."""

@@ -14,12 +14,13 @@ import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from locking.backends.base import Grant
+from locking.backends.base import BaseLockBackend, Grant
 from locking.core import events
 from locking.core.liveness import registration
 from locking.core.pending_release import release_retrier, report_unreleased
@@ -57,6 +58,15 @@ HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakVa
 """What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself.
 """
 
+JOINT_LEASES: Final[weakref.WeakValueDictionary[SingleLease, MultiLease]] = weakref.WeakValueDictionary()
+"""The lease of several names that a single one is a part of."""
+
+DROPPED: Final[deque[tuple[BaseLockBackend, str, str]]] = deque(maxlen=1000)
+"""Backend, key and owner of renewed leases that nobody refers to any more: the end of the process releases
+them, unless they have ended by themselves."""
+
+after_fork(DROPPED.clear)
+
 _changing = threading.Lock()
 
 
@@ -88,10 +98,11 @@ def live_leases() -> list[SingleLease]:
     return [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
 
 
-def latest_of(context: object) -> SingleLease | None:
+def latest_of(context: object) -> Lease | None:
     """Return what a thread or task acquired last of all that it still holds."""
     mine = [lease for lease in live_leases() if lease.context() is context and not lease.unreleased]
-    return max(mine, key=lambda lease: lease.taken_at, default=None)
+    latest = max(mine, key=lambda lease: lease.taken_at, default=None)
+    return None if latest is None else JOINT_LEASES.get(latest, latest)
 
 
 class Lease(ABC):
@@ -315,6 +326,12 @@ class SingleLease(Lease):
         backend = self.backend
         self._hold_key = (backend.alias, self.key if backend.exclusive else owner, id(context))
         HOLDS[self._hold_key] = self
+
+    def __del__(self) -> None:
+        if getattr(self, "renewed", False) and not (
+            self.options.min_hold or self.shared_name or self.inherited
+        ):
+            DROPPED.append((self.backend, self.key, self.owner))
 
     def __repr__(self) -> str:
         where = f"{self.name!r} on {self.backend.alias!r}"
@@ -596,6 +613,9 @@ class MultiLease(Lease):
         self.name = ", ".join(lease.name for lease in leases)
         self.key, self.owner = leases[0].key, leases[0].owner
         self.ttl = min(lease.ttl for lease in leases)
+        for lease in leases:
+            if lease.depth == 1:  # not entered again: it was acquired for these names
+                JOINT_LEASES[lease] = self
 
     def __repr__(self) -> str:
         return f"<Leases of {self.name}: {self.state.value}, {self.remaining():.3f} s left>"

@@ -699,7 +699,8 @@ def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> L
     """Return the lease that the running thread or task holds: inside a decorated function, its lock's.
 
     Args:
-        name: of which lock; None = the one acquired last, on any backend.
+        name: of which lock; None = the one acquired last, on any backend: of several names, if it has them.
+            A lock that was entered again counts from its first acquisition.
         backend: alias in `LOCKING`, where a name is given.
 
     Raises:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final, Literal, cast, get_args
 
+from django.db.models import Model
+
 from locking.exceptions import LockKeyError
 
 MAX_TTL: Final = 7 * 24 * 3600.0
@@ -27,6 +29,12 @@ class Unset:
 UNSET: Final = Unset()
 
 
+def _as_name(value: object) -> str:
+    """Return what to write instead: the text of a model's row is for people, and two rows may share it."""
+    kind = type(value).__name__.lower()
+    return f"f'{kind}:{{{kind}.pk}}'" if isinstance(value, Model) else "str(…) of it"
+
+
 def check_name(name: object) -> str:
     """Return `name` if a lock may have it, else raise LockKeyError.
 
@@ -34,9 +42,8 @@ def check_name(name: object) -> str:
     key: names derived from such a name would land on different servers.
     """
     if not isinstance(name, str):
-        raise LockKeyError(
-            f"a lock's name must be a str, not {name!r} ({type(name).__name__}); pass str(…) of it"
-        )
+        kind = type(name).__name__
+        raise LockKeyError(f"a lock's name must be a str, not {name!r} ({kind}); pass {_as_name(name)}")
     if not name.strip():
         raise LockKeyError(f"a lock's name can't be empty ({name!r}): unrelated callers would share one lock")
     if len(name) > MAX_NAME:

@@ -47,12 +47,12 @@ class override_locks(override_settings):  # noqa: N801 - named like Django's ove
         entries = dict(locks.settings)
         chosen = self._aliases or tuple(entries)
         for alias in chosen:
-            entries[alias] = self._entry(locks.entry(alias))
+            entries[alias] = self._entry(alias, locks.entry(alias))
         self._stores = {alias: STORES.pop(alias) for alias in chosen if alias in STORES}
         self.options = {"LOCKING": entries}
         super().enable()
 
-    def _entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def _entry(self, alias: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Return what replaces an alias's entry in `LOCKING`."""
         kept = {name: value for name, value in entry.items() if name not in ("CACHE", "LOCATION", "OPTIONS")}
         return {**kept, "BACKEND": MEMORY}
@@ -79,7 +79,7 @@ def _drop_leases(settings: set[int]) -> None:
 
 
 class isolate_locks(override_locks):  # noqa: N801 - named like Django's override_settings
-    """Keep the backends, and put a prefix of its own before every name: runs can share one server.
+    """Keep the backends, and put a prefix of its own after the alias's: runs can share one server.
 
     For tests that need the real engine. What a test leaves held ends with its ttl. Arguments: as for
     `override_locks`.
@@ -94,8 +94,8 @@ class isolate_locks(override_locks):  # noqa: N801 - named like Django's overrid
         self._prefix = f"test-{uuid4().hex[:12]}:"
         super().enable()
 
-    def _entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        return {**entry, "KEY_PREFIX": f"{entry.get('KEY_PREFIX') or ''}{self._prefix}"}
+    def _entry(self, alias: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+        return {**entry, "KEY_PREFIX": f"{locks.options(alias).key_prefix}{self._prefix}"}
 
 
 def held_locks(backend: str = DEFAULT_ALIAS) -> list[str]:

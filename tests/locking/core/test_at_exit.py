@@ -1,6 +1,7 @@
 """The end of a process releases what its finished threads and tasks held, and nothing else."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import pytest
@@ -126,6 +128,29 @@ def test_a_backend_that_is_down_is_asked_once(
     assert len(asked) == 1
     assert no_file == [[lease.owner for lease in (first, second) if lease.key not in asked]]
     get_lock("b")
+
+
+def test_a_renewed_lease_that_was_dropped_is_released_at_the_end(memory_locks: None, no_file: Any) -> None:
+    """Until then it stays locked, as does one with a ttl or a min_hold of its own, which says how long."""
+    for name, options in {"renewed": {}, "bounded": {"ttl": 60}, "paced": {"min_hold": 60}}.items():
+        get_lock(name, **options).acquire()  # type: ignore[arg-type]
+    gc.collect()
+    assert get_lock("renewed").locked()
+    at_exit.release_what_is_left()
+    assert [get_lock(name).locked() for name in ("renewed", "bounded", "paced")] == [False, True, True]
+
+
+def test_dropped_leases_of_a_backend_that_is_down_are_asked_for_once(
+    memory_locks: None, no_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a process waits for one time-out, not for one per lease."""
+    release = mock.Mock(side_effect=BackendUnavailable("no answer"))
+    for name in ("a", "b"):
+        get_lock(name).acquire()
+    gc.collect()
+    monkeypatch.setattr(locks["default"], "release", release)
+    at_exit.release_what_is_left()
+    assert release.call_count == 1
 
 
 def test_a_thread_that_has_ended_holds_nothing_afterwards(memory_locks: None, no_file: Any) -> None:

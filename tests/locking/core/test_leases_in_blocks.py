@@ -132,3 +132,22 @@ def test_a_decorated_function_finds_its_lease():
     for call in (current_lease, lambda: current_lease("order:42")):
         with pytest.raises(LockNotOwned, match="thread or task holds no"):
             call()
+
+
+def test_the_lease_of_several_names_is_one():
+    """Inside a function that is locked on a whole basket, extending its lease extends every name."""
+
+    @distributed_lock(keys=["'sku:'+<first>", "'sku:'+<second>"], ttl=10, atomic=False)
+    def place(first, second):
+        with get_lock("sku:mug"):  # entered again, it stays one of the two
+            assert current_lease().names == ("sku:mug", "sku:pen")
+        with get_lock("stock"):
+            assert current_lease().names == ("stock",)
+        current_lease().extend(60)
+        return [current_lease(f"sku:{sku}").remaining() for sku in (first, second)]
+
+    assert min(place("mug", "pen")) > 50
+
+    with get_lock("sku:mug", ttl=10), get_lock("sku:mug", "sku:pen", ttl=10) as both:
+        assert current_lease() is both
+        assert current_lease("sku:mug").names == ("sku:mug",)

@@ -107,6 +107,15 @@ def test_ctrl_c_in_the_shell_releases_its_locks(name: str) -> None:
         assert holder(name) is None
 
 
+def test_a_command_of_the_shell_leaves_no_lock(name: str) -> None:
+    """`shell -c` drops its variables before the process ends: a renewed lease is released all the same."""
+    command = f"from locking import get_lock; lease = get_lock({name!r}).acquire(); print('held')"
+    with child("manage.py", "shell", "-c", command) as shell:
+        assert line_of(shell) == "held"
+        shell.communicate(timeout=60)
+        assert holder(name) is None
+
+
 def pressed(port: int, name: str) -> bool:
     """Send a request, don't wait for its answer, and return False: what matters is what it prints."""
     with suppress(OSError):

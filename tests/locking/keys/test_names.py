@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from django.contrib.auth.models import Group
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def test_several_names_are_sorted_without_duplicates(names):
     [
         (42, r"must be a str, not 42 \(int\); pass str"),
         (None, r"not None \(NoneType\)"),
+        (Group(pk=7, name="staff"), r"not <Group: staff> \(Group\); pass f'group:\{group.pk\}'"),
         (b"a", r"not b'a' \(bytes\)"),
         ("", r"can't be empty \(''\)"),
         ("x" * (MAX_NAME + 1), rf"at most {MAX_NAME} characters, 'xxx.* has {MAX_NAME + 1}; hash it"),

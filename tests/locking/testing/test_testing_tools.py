@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from django.test import SimpleTestCase
+from django.test.utils import override_settings
 
 from locking import (
     BackendUnavailable,
@@ -246,3 +247,13 @@ def test_isolated_locks_are_kept_apart_on_one_server():
         assert lease.key != key
         assert lease.key.endswith(":a")
     assert not get_lock("a").locked()
+
+
+def test_an_isolated_lock_keeps_its_namespace(monkeypatch):
+    """The prefix of the test follows the alias's own, to which a Redis user's rights may be limited."""
+    own = classmethod(lambda cls, settings: "shop:lock:")
+    monkeypatch.setattr("locking.backends.redis.RedisBackend.default_key_prefix", own)
+    with override_settings(LOCKING={"default": {"CACHE": "default"}}), isolate_locks():
+        assert locks["default"].key("a").startswith("shop:lock:test-")
+    with override_settings(LOCKING={"default": {"CACHE": "default", "KEY_PREFIX": "p:"}}), isolate_locks():
+        assert locks["default"].key("a").startswith("p:test-")

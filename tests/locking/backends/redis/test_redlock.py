@@ -16,7 +16,6 @@ from redis.connection import UnixDomainSocketConnection
 from locking import BackendUnavailable, LockError, get_lock, locked_transaction
 from locking.backends.base import Busy, Grant
 from locking.backends.redis.nodes import Node
-from locking.backends.redis.scripts import release_request
 from locking.backends.redlock import RedlockBackend
 from locking.core.handler import locks
 from locking.core.pending_release import release_retrier
@@ -214,7 +213,7 @@ def test_what_cannot_be_undone_costs_no_other_lock_a_vote(three):
     """A release that a server still owes, of a key that holds something else by now, does not silence it."""
     backend, owner = locks["default"], new_owner()
     assert isinstance(backend, RedlockBackend)
-    backend.nodes[0].owe(release_request("owed", owner, index=backend._index))
+    backend.nodes[0].owe(backend._kind.release("owed", owner))
     client(three[0].waiter).set("owed", "no lock")
     three[1].kill()
     assert isinstance(backend.try_acquire("other", owner, TTL), Grant)
@@ -230,7 +229,7 @@ def interrupting(three, monkeypatch):
     backend, made = locks["default"], Interrupting(UnixDomainSocketConnection, None)
     assert isinstance(backend, RedlockBackend)
     for node in backend.nodes:
-        (transport,) = node.wire.calls.transports()
+        (transport,) = node.backend.calls.transports()
         transport._pool.connection_class = made.connection_class
     return made
 
