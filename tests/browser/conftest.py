@@ -23,8 +23,8 @@ FLAGS = [
 ]
 PATIENCE = 20_000  # ms; on a loaded machine everything still comes, only later
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""The first that is installed is taken. The shell is Chromium without windows, tabs and toolbars: for each context
-of a test it takes a quarter of the processor's time.
+"""The first that is installed is taken. The shell is Chromium without windows and toolbars: for each context of a
+test it takes a quarter of the processor's time.
 """
 CHROMIUM = next(filter(None, map(shutil.which, PROGRAMS)), None)
 
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.django_db(transaction=True))
-            item.add_marker(pytest.mark.skipif(not CHROMIUM, reason="apt-get install chromium-headless-shell"))
+            item.add_marker(pytest.mark.skipif(not CHROMIUM, reason=f"apt-get install {PROGRAMS[0]}"))
 
 
 @pytest.fixture(scope="package")

@@ -29,7 +29,7 @@ RUN = "axe.run({resultTypes: ['violations']}).then((results) => results.violatio
 
 
 def axe_violations(page):
-    """Return the violations as axe-core describes them; a page that has been looked at knows axe-core already."""
+    """Return the violations as axe-core describes them; it is loaded once per page."""
     if not page.evaluate(LOADED):
         page.evaluate(AXE.axe_script)
     return page.evaluate(RUN)
