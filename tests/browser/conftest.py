@@ -23,9 +23,7 @@ FLAGS = [
 ]
 PATIENCE = 20_000  # ms; on a loaded machine everything still comes, only later
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""The first that is installed is taken. The shell is Chromium without windows and toolbars: for each context of a
-test it takes a quarter of the processor's time.
-"""
+"""The first that is installed. The shell is Chromium without windows: a context costs a quarter of the time."""
 CHROMIUM = next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
