@@ -23,7 +23,7 @@ FLAGS = [
 ]
 PATIENCE = 20_000  # ms; on a loaded machine everything still comes, only later
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""The first that is installed. The shell is Chromium without windows: a context costs a quarter of the time."""
+"""The first that is installed. The shell has no windows, and a context costs it a quarter of the CPU time."""
 CHROMIUM = next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
