@@ -78,6 +78,15 @@ def quick_emptying() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def idle_connections_are_closed() -> Iterator[None]:
+    """Close what the buyers of a module have left open; see `tests/inventory/interleaving.py`."""
+    from tests.inventory.interleaving import close_idle_connections
+
+    yield
+    close_idle_connections()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def quiet() -> Iterator[None]:
     """Nothing is sent from the side: tests that count requests, or lose replies, must know each of them."""

@@ -4,7 +4,7 @@ TRUNCATE makes a new file of each table and waits for the disk, whatever `synchr
 Django looks up every content type and permission anew. That took longer than most tests.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -37,12 +37,41 @@ is let through, before PostgreSQL would end one of the two as a deadlock's victi
 """
 
 
+EMPTY_ALL = """
+DO $$
+DECLARE
+    name text;
+    filled boolean;
+BEGIN
+    FOREACH name IN ARRAY ARRAY[{tables}]::text[] LOOP
+        CONTINUE WHEN pg_relation_size(name::regclass) = 0;
+        EXECUTE 'SELECT EXISTS (SELECT FROM ' || name || ')' INTO filled;
+        CONTINUE WHEN NOT filled;
+        IF name = ANY (ARRAY[{guarded}]::text[]) THEN
+            EXECUTE 'ALTER TABLE ' || name || ' DISABLE TRIGGER USER';
+        END IF;
+        EXECUTE 'DELETE FROM ' || name;
+        IF name = ANY (ARRAY[{guarded}]::text[]) THEN
+            EXECUTE 'ALTER TABLE ' || name || ' ENABLE TRIGGER USER';
+        END IF;
+    END LOOP;
+END $$
+"""
+"""Deletes from the tables that have rows, in one round trip: most tests write to a few of fifty tables."""
+
+
 def deletes(operations: DatabaseOperations, _: object, tables: Sequence[str], **options: Any) -> list[str]:
     """Stand in for `sql_flush`. As TRUNCATE does, it waits for transactions that are still open."""
     names = [operations.quote_name(table) for table in sorted(set(tables) - KEPT)]
-    guarded = {operations.quote_name(table) for table in _guarded(operations)}
-    statements = (statement for name in names for statement in _delete(name, name in guarded))
-    return [LOCK_ALL.format(tables=", ".join(names)), *statements]
+    guarded = [operations.quote_name(table) for table in sorted(_guarded(operations))]
+    return [
+        LOCK_ALL.format(tables=", ".join(names)),
+        EMPTY_ALL.format(tables=_literals(names), guarded=_literals(guarded)),
+    ]
+
+
+def _literals(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 @cache
@@ -51,11 +80,3 @@ def _guarded(operations: DatabaseOperations) -> frozenset[str]:
     with operations.connection.cursor() as cursor:
         cursor.execute(GUARDED)
         return frozenset(table for (table,) in cursor.fetchall())
-
-
-def _delete(name: str, guarded: bool) -> Iterator[str]:
-    if guarded:
-        yield f"ALTER TABLE {name} DISABLE TRIGGER USER"
-    yield f"DELETE FROM {name}"  # noqa: S608  Django quoted it
-    if guarded:
-        yield f"ALTER TABLE {name} ENABLE TRIGGER USER"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from axe_playwright_python.sync_playwright import Axe
 
+AXE = Axe()
 SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")  # a folder; unset: no pictures are made
 WIDTHS = (360, 768, 1280, 1920)
 PHONE = {"width": 360, "height": 740}
@@ -23,9 +24,20 @@ CONTRAST = """([one, other]) => {
 """A script: the contrast of two of the page's colors, by the names of their custom properties."""
 
 
+LOADED = "typeof axe !== 'undefined'"
+RUN = "axe.run({resultTypes: ['violations']}).then((results) => results.violations)"
+
+
+def axe_violations(page):
+    """Return the violations as axe-core describes them; it is loaded once per page."""
+    if not page.evaluate(LOADED):
+        page.evaluate(AXE.axe_script)
+    return page.evaluate(RUN)
+
+
 def violations(page):
     """Return what axe-core finds wrong with the page as it is."""
-    found = Axe().run(page).response["violations"]
+    found = axe_violations(page)
     return [(each["id"], [node["html"][:160] for node in each["nodes"]]) for each in found]
 
 

@@ -35,12 +35,29 @@ def test_rows_go_and_permissions_stay():
     assert before == set(Permission.objects.values_list("pk", flat=True)) != set()
 
 
+DELETE = "DELETE FROM inventory_stockmovement"
+
+
 def test_what_is_immutable_is_so_again():
     """After emptying, the database refuses again to delete a movement."""
+    OrderFactory.create()
     empty()
     OrderFactory.create()
     with pytest.raises(DatabaseError, match="immutable"), connection.cursor() as cursor:
-        cursor.execute("DELETE FROM inventory_stockmovement")
+        cursor.execute(DELETE)
+
+
+def test_triggers_left_off_are_noticed(monkeypatch):
+    """The mutant that doesn't turn them on again lets a movement be deleted."""
+    OrderFactory.create()
+    with monkeypatch.context() as patch:
+        patch.setattr(emptying, "EMPTY_ALL", emptying.EMPTY_ALL.replace("ENABLE", "DISABLE"))
+        empty()
+    OrderFactory.create()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(DELETE)
+        transaction.set_rollback(True)
+    empty()  # the real one turns them on
 
 
 def test_a_transaction_left_open_is_waited_for(monkeypatch):

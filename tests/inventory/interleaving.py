@@ -11,12 +11,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from django.db import connection, connections
+from django.db import DEFAULT_DB_ALIAS, connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from inventory import stock_store
 from inventory.checkpoints import installed
@@ -27,6 +28,45 @@ from locking.core.handler import locks
 PATIENCE = 30.0
 
 WAITING: set[threading.Thread] = set()
+
+ADDRESS = ("dbname", "host", "port", "user", "options")
+IDLE: list[BaseDatabaseWrapper] = []
+"""Connections for the next buyers: to make one takes PostgreSQL longer than a sale."""
+
+
+def take_connection() -> None:
+    """Give this thread a connection that no other thread uses."""
+    with suppress(IndexError):
+        idle = IDLE.pop()
+        if server_of(idle) == server_of(connections[DEFAULT_DB_ALIAS]) and idle.is_usable():
+            connections[DEFAULT_DB_ALIAS] = idle
+        else:
+            idle.close()
+    connection.inc_thread_sharing()
+    connection.ensure_connection()
+
+
+def server_of(wrapper: BaseDatabaseWrapper) -> list[object]:
+    """Return what says where a connection leads: as it was made, or as it would be made now."""
+    if wrapper.connection is not None:
+        return [wrapper.connection.info.get_parameters().get(name) for name in ADDRESS]
+    address = wrapper.get_connection_params()
+    return [str(address[name]) if address.get(name) else None for name in ADDRESS]
+
+
+def leave_connection(*, reusable: bool) -> None:
+    """Keep this thread's connection for another thread, or close it; close those of the other databases."""
+    mine = connections[DEFAULT_DB_ALIAS]
+    if reusable and mine.connection is not None and mine.get_autocommit() and not mine.in_atomic_block:
+        del connections[DEFAULT_DB_ALIAS]
+        IDLE.append(mine)
+    connections.close_all()
+
+
+def close_idle_connections() -> None:
+    """Close what no buyer uses: the database is about to go."""
+    while IDLE:
+        IDLE.pop().close()
 
 
 class Killed(BaseException):
@@ -79,14 +119,14 @@ class Buyer:
 
     def _run(self) -> None:
         try:
-            connection.ensure_connection()
+            take_connection()
             self.pid = connection.connection.info.backend_pid
             with installed(self._hook):
                 self.outcome.result = self.work()
         except BaseException as error:
             self.outcome.error = error
         finally:
-            connections.close_all()
+            leave_connection(reusable=not self._doomed)
 
     def _hook(self, name: str, /, **facts: object) -> None:
         self.journal.append(Event(self.name, name, facts))

@@ -598,7 +598,7 @@ def nests(seed, contended, wanted):
         holding = acquire_counted(outer, contended)
         for name in inner:  # one after the other, so that a wait which is over was followed by another
             lease = acquire_counted(name, contended)
-            time.sleep(0.002)
+            time.sleep(0.002)  # the work, during which others come to wait
             lease.release()
         holding.release()
 

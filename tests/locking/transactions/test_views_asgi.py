@@ -29,7 +29,7 @@ began, go_on = threading.Event(), threading.Event()
 
 @distributed_lock(key="'order:'+<order_id>", wait=0)
 async def waiting(request: HttpRequest, order_id: int) -> HttpResponse:
-    """LeaseExpirer its lock until the test has seen enough."""
+    """Hold its lock until the test has seen enough."""
     began.set()
     while not go_on.is_set():
         await asyncio.sleep(0.005)
