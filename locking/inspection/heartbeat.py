@@ -270,20 +270,20 @@ def _details(lease: SingleLease) -> dict[str, Any]:
     }
 
 
-def figures(backend: BaseLockBackend, minutes: int = 60) -> stats.Stats | None:
-    """Return the figures of the last `minutes` minutes; None where the backend keeps none."""
-    sums = backend.figures(_last(minutes))
+def figures(backend: BaseLockBackend) -> stats.Stats | None:
+    """Return the figures of the last hour; None where the backend keeps none."""
+    sums = backend.figures(_last_hour())
     return None if sums is None else stats.stats_of(sums)
 
 
-def acquired_by_minute(backend: BaseLockBackend, minutes: int = 60) -> list[int]:
-    """Return how many locks were acquired in each of the last minutes, the oldest first; empty: not known."""
-    return [sums.get("acquired", 0) for sums in backend.figures_by_minute(_last(minutes))]
+def acquired_by_minute(backend: BaseLockBackend) -> list[int]:
+    """Return how many locks were acquired per minute of the last hour, oldest first; empty: not known."""
+    return [sums.get("acquired", 0) for sums in backend.figures_by_minute(_last_hour())]
 
 
-def _last(minutes: int) -> range:
+def _last_hour() -> range:
     this = int(time.time() // 60)  # noqa: TID251 shown
-    return range(this - minutes + 1, this + 1)
+    return range(this - 59, this + 1)
 
 
 reporter = HeartbeatPublisher()
