@@ -523,7 +523,7 @@ class BaseLockBackend(ABC):
         Raises:
             BackendError: a server doesn't answer at all, or refuses what every lock needs.
         """
-        return [_finding(message) for message in self.check(live=True)]
+        return [finding_of(message) for message in self.check(live=True)]
 
     def close(self) -> None:  # noqa: B027 - most backends have nothing to close
         """Close sockets and threads; the backend opens new ones if it is used again."""
@@ -567,8 +567,8 @@ def _report(failures: Sequence[BackendError], answers: Sequence[bool | None]) ->
         log_rarely(logger, logging.WARNING, ("extend", reason), "a lease could not be extended: %s", reason)
 
 
-def _finding(message: CheckMessage) -> Finding:
-    """A system check as a finding; 40 is where Django's errors begin."""
+def finding_of(message: CheckMessage) -> Finding:
+    """Return a system check's message as a finding; 40 is where Django's errors begin."""
     verdict: Literal["error", "warning"] = "error" if message.level >= 40 else "warning"
     return Finding(message.id or "check", verdict, str(message.msg), str(message.hint or ""))
 

@@ -21,11 +21,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
-from locking.backends.base import BaseLockBackend
+from locking.backends.base import BaseLockBackend, Held
 from locking.core.dead_processes import watcher
 from locking.core.events import on_acquired
 from locking.core.handler import locks
@@ -232,6 +233,33 @@ def process_facts() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "program": program, "started": PROCESS.started}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedHold(Held):
+    """A hold with what its process publishes of it and of itself; what is unknown is None.
+
+    Attributes:
+        ttl: seconds of the lease when it was taken or last extended.
+        renewals: how often the watchdog has prolonged it.
+        host: the holder's machine.
+        pid: its process there.
+        thread: its thread or task.
+        program: what the process was started as.
+        started: Unix time at which the process began to lock.
+        doing: the request's path or the task's id.
+        site: file, line and function where the lock was taken.
+    """
+
+    ttl: float | None = None
+    renewals: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    thread: str | None = None
+    program: str | None = None
+    started: float | None = None
+    doing: str | None = None
+    site: str | None = None
+
+
 def _details(lease: SingleLease) -> dict[str, Any]:
     context = lease.context()
     return {
@@ -244,20 +272,20 @@ def _details(lease: SingleLease) -> dict[str, Any]:
     }
 
 
-def figures(backend: BaseLockBackend, minutes: int = 60) -> stats.Stats | None:
-    """Return the figures of the last `minutes` minutes; None where the backend keeps none."""
-    sums = backend.figures(_last(minutes))
+def figures(backend: BaseLockBackend) -> stats.Stats | None:
+    """Return the figures of the last hour; None where the backend keeps none."""
+    sums = backend.figures(_last_hour())
     return None if sums is None else stats.stats_of(sums)
 
 
-def acquired_by_minute(backend: BaseLockBackend, minutes: int = 60) -> list[int]:
-    """Return how many locks were acquired in each of the last minutes, the oldest first; empty: not known."""
-    return [sums.get("acquired", 0) for sums in backend.figures_by_minute(_last(minutes))]
+def acquired_by_minute(backend: BaseLockBackend) -> list[int]:
+    """Return how many locks were acquired per minute of the last hour, oldest first; empty: not known."""
+    return [sums.get("acquired", 0) for sums in backend.figures_by_minute(_last_hour())]
 
 
-def _last(minutes: int) -> range:
+def _last_hour() -> range:
     this = int(time.time() // 60)  # noqa: TID251 shown
-    return range(this - minutes + 1, this + 1)
+    return range(this - 59, this + 1)
 
 
 reporter = HeartbeatPublisher()

@@ -28,6 +28,7 @@ from locking.backends.base import BaseLockBackend, Heartbeat, Held
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.kinds import LABELS
 from locking.exceptions import LockError, LockNotSupported
+from locking.inspection.heartbeat import PublishedHold
 from locking.keys.names import check_name
 from locking.utils.ownership import process_of
 
@@ -117,8 +118,8 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldLock(Held):
-    """One hold and its holder; what is unknown is None. It has all that its backend tells, `Held`, and more.
+class HeldLock(PublishedHold):
+    """One hold and its holder: what its backend and its process tell (`Held`, `PublishedHold`), and more.
 
     Attributes:
         backend: alias in `LOCKING`.
@@ -126,15 +127,6 @@ class HeldLock(Held):
         since: Unix time of the grant, by the backend's clock; where that doesn't know it, by the holder's, or
             when its place in the queue was taken.
         held_for: seconds since then.
-        ttl: seconds of the lease when it was taken or last extended.
-        renewals: how often the watchdog has prolonged it.
-        host: the holder's machine.
-        pid: its process there.
-        thread: its thread or task.
-        program: what the process was started as.
-        started: Unix time at which the process began to lock.
-        doing: the request's path or the task's id.
-        site: file, line and function where the lock was taken.
         silent: seconds since the process's last sign of life; None too where the engine ends what a dead
             process holds.
         waiting: the waiters that their processes have named, the longest waiting first.
@@ -143,15 +135,6 @@ class HeldLock(Held):
     backend: str
     name: str
     held_for: float | None = None
-    ttl: float | None = None
-    renewals: int | None = None
-    host: str | None = None
-    pid: int | None = None
-    thread: str | None = None
-    program: str | None = None
-    started: float | None = None
-    doing: str | None = None
-    site: str | None = None
     silent: float | None = None
     waiting: tuple[Waiter, ...] = ()
 
@@ -458,8 +441,8 @@ def read(presence: Heartbeat) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-TOLD_BY_PROCESS: Final = ("host", "pid", "program", "started")
-TOLD_OF_HOLD: Final = ("ttl", "renewals", "thread", "doing", "site")
+TOLD_BY_BACKEND: Final = [each.name for each in dataclasses.fields(Held)]
+PUBLISHED: Final = [each.name for each in dataclasses.fields(PublishedHold)][len(TOLD_BY_BACKEND) :]
 
 
 def _row(
@@ -467,15 +450,14 @@ def _row(
 ) -> HeldLock:
     details = record.get("holds", {}).get(hold.owner, {})
     since = hold.since if backend.lists_by_age else details.get("since", hold.since)
-    told = {each.name: getattr(hold, each.name) for each in dataclasses.fields(Held)}
+    told = {name: getattr(hold, name) for name in TOLD_BY_BACKEND}
     return HeldLock(
         backend=backend.alias,
         name=hold.key.removeprefix(backend.settings.key_prefix),
         held_for=None if since is None else max(0.0, time.time() - since),  # noqa: TID251 shown
         silent=None if presence is None else presence.silent,
         **{**told, "since": since},
-        **_known(record, TOLD_BY_PROCESS),
-        **_known(details, TOLD_OF_HOLD),
+        **_known({**record, **details}, PUBLISHED),
     )
 
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 
-from locking.backends.base import BaseLockBackend, Busy, Finding
+from locking.backends.base import BaseLockBackend, Busy, Finding, finding_of
 from locking.core.handler import locks
 from locking.core.liveness import SETTING, directory, peers
 from locking.exceptions import LockError
@@ -79,7 +79,7 @@ def _guarded(
 
 
 def _settings() -> list[Finding]:
-    found = [_as_finding(message) for message in run_checks(tags=["locking"])]
+    found = [finding_of(message) for message in run_checks(tags=["locking"])]
     return found or [Finding("checks", "ok", "manage.py check --tag locking finds nothing")]
 
 
@@ -95,11 +95,6 @@ def _liveness() -> Finding:
     if folder is None:
         return Finding("process liveness", "ok", f"turned off: {SETTING} is None")
     return Finding("process liveness", "ok", f"{others} other processes in {folder}")
-
-
-def _as_finding(message: Any) -> Finding:
-    verdict = "error" if message.is_serious() else "warning"
-    return Finding(message.id or "check", verdict, str(message.msg), str(message.hint or ""))  # type: ignore[arg-type]
 
 
 # a backend
