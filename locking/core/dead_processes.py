@@ -201,9 +201,9 @@ class Watch:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._pidfds: dict[Path, int] = {}
         self._known: set[Path] = set()
-        self._ended: set[Path] = set()
+        self._pidfds: dict[Path, int] = {}
+        """Those of which the kernel tells; the flocks of all others are tried at each look."""
         self._settled: set[Path] = set()
         self._seen = 0
         self._look_again_at = 0.0
@@ -217,7 +217,7 @@ class Watch:
             self._update(set(peers(folder)) - self._settled)
         if all_of_them:
             self._look_again_at = now() + LOOK_AGAIN
-        looked_at = self._known if all_of_them else self._ended | (self._known - self._pidfds.keys())
+        looked_at = self._known if all_of_them else self._known - self._pidfds.keys()
         found = [dead for path in sorted(looked_at) if (dead := seize(path)) is not None]
         for dead in found:
             self._forget(dead.path)
@@ -230,7 +230,6 @@ class Watch:
         for path in present - self._known:
             self._known.add(path)
             self._open(path)
-        self._ended |= {path for path in present if path not in self._pidfds}
 
     def _open(self, path: Path) -> None:
         """Have the kernel tell when the process ends. Its pid may be another's by now; `seize` finds out."""
@@ -251,15 +250,12 @@ class Watch:
     def _forget(self, path: Path) -> None:
         self._close(path)
         self._known.discard(path)
-        self._ended.discard(path)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a process ends, at most `timeout` seconds."""
+        """Sleep until a process ends, at most `seconds`."""
         by_pidfd = {pidfd: path for path, pidfd in self._pidfds.items()}
         for pidfd, _ in self._poll.poll(max(0.0, seconds) * 1000):
-            path = by_pidfd[pidfd]
-            self._close(path)  # it stays readable for good
-            self._ended.add(path)
+            self._close(by_pidfd[pidfd])  # it stays readable for good
 
     def close(self) -> None:
         """Close all descriptors."""

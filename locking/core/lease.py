@@ -184,16 +184,16 @@ class Lease(ABC):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.state is not State.RELEASED:
-            self.give_back(error)
+            self._give_back(error)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.state is not State.RELEASED:
-            await self.agive_back(error)
+            await self._agive_back(error)
 
-    def give_back(self, body_error: BaseException | None) -> None:
+    def _give_back(self, body_error: BaseException | None) -> None:
         """Release at the end of a block that raised `body_error`, or nothing."""
         try:
             self.release()
@@ -201,8 +201,8 @@ class Lease(ABC):
             if not self._is_settled(failure, body_error):
                 raise
 
-    async def agive_back(self, body_error: BaseException | None) -> None:
-        """`give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
+    async def _agive_back(self, body_error: BaseException | None) -> None:
+        """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
         try:
             await asyncio.shield(self.arelease())
         except LockError as failure:

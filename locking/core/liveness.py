@@ -46,9 +46,6 @@ fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None
 
 SETTING: Final = "LOCKING_RUNTIME_DIR"
 
-REWRITE_AT: Final = 1000
-"""Kept leases in a file at which those that have ended are dropped."""
-
 LEFT_OVER: Final = 24 * 3600.0
 """Seconds after which a file that nobody here may judge is deleted, as one from before a reboot. A living
 process touches its own every minute.
@@ -345,7 +342,6 @@ class Registration:
         """The backends that this process has used; asked before every acquisition."""
         self._acting: set[str] = set()
         self._kept: dict[str, float] = {}
-        self._prune_at = REWRITE_AT
         self._identity: tuple[str, int, str | None, str] = ("", 0, None, "")
 
     @property
@@ -435,11 +431,9 @@ class Registration:
     def keep(self, owner: str, until: float) -> None:
         """Have `owner`'s lease stay until the Unix time `until`, even if this process dies before."""
         with self._mutex:
+            moment = time.time()  # noqa: TID251 this host's own dates
             self._acting.discard(owner)
-            self._kept[owner] = until
-            if len(self._kept) > self._prune_at:
-                self._kept = {each: end for each, end in self._kept.items() if end > time.time()}  # noqa: TID251 this host's own dates
-                self._prune_at = max(REWRITE_AT, 2 * len(self._kept))
+            self._kept = {each: end for each, end in self._kept.items() if end > moment} | {owner: until}
             self.rewrite()
 
     def act(self, owner: str) -> None:

@@ -170,7 +170,7 @@ class Lock(ABC):
             try:
                 await in_calling_thread(partial(hold_until_ended, lease))
             except BaseException as error:
-                await lease.agive_back(error)
+                await lease._agive_back(error)
                 raise
         self._remember(lease, context)
         return lease
@@ -278,13 +278,13 @@ class Lock(ABC):
         return self.acquire()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._forget().give_back(error)
+        self._forget()._give_back(error)
 
     async def __aenter__(self) -> Lease:
         return await self.aacquire()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._forget().agive_back(error)
+        await self._forget()._agive_back(error)
 
 
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
@@ -646,7 +646,7 @@ class MultiLock(Lock):
                 lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
             for lease in reversed(taken):
-                lease.give_back(error)
+                lease._give_back(error)
             raise
         return _together(taken)
 
@@ -660,7 +660,7 @@ class MultiLock(Lock):
                 lease.ensure_held()
         except BaseException as error:
             for lease in reversed(taken):
-                await lease.agive_back(error)
+                await lease._agive_back(error)
             raise
         return _together(taken)
 

@@ -95,23 +95,16 @@ def refuse_open_transactions(names: Sequence[str]) -> None:
     for connection in _of_this_thread():
         if connection.in_atomic_block:
             if open_blocks(connection):
-                raise LockTransactionError(_why_refused(connection, names))
-        elif not _commits_by_itself(connection):
+                raise LockTransactionError(
+                    f"a transaction is open on database {connection.alias!r}, and the lock {shown(names)}"
+                    " would be released before it commits: the next holder would read old data."
+                    f" {_way_out(connection)}"
+                )
+        elif not (connection.autocommit if connection.connection else connection.settings_dict["AUTOCOMMIT"]):
             raise LockTransactionError(
                 f"autocommit is off on database {connection.alias!r}: the lock {shown(names)} would be"
                 " released before anything commits; set AUTOCOMMIT to True: the lock opens the transaction"
             )
-
-
-def _commits_by_itself(connection: BaseDatabaseWrapper) -> bool:
-    return connection.autocommit if connection.connection else bool(connection.settings_dict["AUTOCOMMIT"])
-
-
-def _why_refused(connection: BaseDatabaseWrapper, names: Sequence[str]) -> str:
-    return (
-        f"a transaction is open on database {connection.alias!r}, and the lock {shown(names)} would be"
-        f" released before it commits: the next holder would read old data. {_way_out(connection)}"
-    )
 
 
 def _way_out(connection: BaseDatabaseWrapper) -> str:

@@ -209,11 +209,6 @@ TOKENS: Final = re.compile(
 )
 
 
-def _tokens(source: str) -> list[Token]:
-    found = [Token(m.lastgroup or "", m[0], m.start()) for m in TOKENS.finditer(source)]
-    return [token for token in found if token.kind != "space"] + [Token("end", "", len(source))]
-
-
 # What people write by habit from elsewhere, and what to write here instead; the first that fits is told.
 HABITS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"\Z"), "a term is missing here: write 'text' or <parameter>"),
@@ -237,7 +232,8 @@ class _Parser:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.tokens = _tokens(source)
+        found = [Token(m.lastgroup or "", m[0], m.start()) for m in TOKENS.finditer(source)]
+        self.tokens = [token for token in found if token.kind != "space"] + [Token("end", "", len(source))]
         self.position = 0
 
     @property
@@ -266,15 +262,12 @@ class _Parser:
     def template(self) -> list[Text | Value]:
         terms = [self.term()]
         while self.token.kind != "end":
+            if self.token.kind == "text" or self.token.text == "<":
+                self.fail("a '+' is missing between two terms")
             if not self.take("mark", "+"):
-                self.fail_between_terms()
+                self.fail_by_habit()
             terms.append(self.term())
         return terms
-
-    def fail_between_terms(self) -> NoReturn:
-        if self.token.kind == "text" or self.token.text == "<":
-            self.fail("a '+' is missing between two terms")
-        self.fail_by_habit()
 
     def term(self) -> Text | Value:
         if text := self.take("text"):
@@ -438,11 +431,8 @@ def _unsafe(source: str, terms: tuple[Text | Value, ...]) -> re.Pattern[str]:
     marks = ""
     for before, term, after in zip(("", *terms), terms, (*terms[1:], ""), strict=False):
         if isinstance(before, Value) and isinstance(term, Value):
-            raise _error(
-                source,
-                term.column,
-                "two values are adjacent: '1' and '23' would read as '12' and '3'; put ':' between",
-            )
+            reason = "two values are adjacent: '1' and '23' would read as '12' and '3'; put ':' between"
+            raise _error(source, term.column, reason)
         if isinstance(before, Value) and isinstance(term, Text) and isinstance(after, Value):
             marks += _separating_mark(source, term.text, after)
     return re.compile(f"[{ALWAYS_ENCODED}{re.escape(marks)}]")

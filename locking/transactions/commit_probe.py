@@ -50,19 +50,15 @@ class CommitMarker:
         """
         with closing(connections[self.alias].copy()) as connection, _undone(connection):
             limit_waits(connection, self.timeout)
-            token, mark = self._read(connection)
+            with connection.cursor() as cursor:
+                if connection.vendor == "mysql":
+                    cursor.execute(LOCK, [self.name])
+                else:
+                    cursor.execute(TOUCH, [self.name, timestamp(connection)])
+                token, mark = cursor.fetchone()
         if mark == self.mark:
             return True
         return None if token > self.token else False
-
-    def _read(self, connection: BaseDatabaseWrapper) -> tuple[int, str]:
-        with connection.cursor() as cursor:
-            if connection.vendor == "mysql":
-                cursor.execute(LOCK, [self.name])
-            else:
-                cursor.execute(TOUCH, [self.name, timestamp(connection)])
-            row: tuple[int, str] = cursor.fetchone()
-        return row
 
 
 @contextmanager

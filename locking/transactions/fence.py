@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from django.apps import apps
@@ -268,17 +269,13 @@ def forbid(key: str, token: int, using: str = "default", *, owner: str = "") -> 
         return bool(cursor.rowcount == 1)
 
 
-class _explained:  # noqa: N801 - reads as a state where it is used
+@contextmanager
+def _explained(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Explain what to do when the fence's table is missing."""
-
-    def __init__(self, connection: BaseDatabaseWrapper) -> None:
-        self._alias = connection.alias
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ProgrammingError):
-            error.add_note(
-                f"fenced=True needs the table of the app locking: manage.py migrate --database {self._alias}"
-            )
+    try:
+        yield
+    except ProgrammingError as error:
+        error.add_note(
+            f"fenced=True needs the table of the app locking: manage.py migrate --database {connection.alias}"
+        )
+        raise

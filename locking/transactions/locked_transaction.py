@@ -247,7 +247,12 @@ def _inside_transaction(
 
     Its database is the outermost one, whose commit is the last. `on_commit` hooks run after the release.
     """
-    home = _home_of(lock, aliases)
+    home = lock.transaction_on
+    if home is None or home not in aliases:
+        raise LockTransactionError(
+            f"the lock {lock.name!r} ends with a transaction on the database {home!r}, and this one is on"
+            f" {shown(aliases)}: name it in using="
+        )
     with ExitStack() as settled, ExitStack() as stack:
         blocks = [LockedAtomic(alias) for alias in (home, *(alias for alias in aliases if alias != home))]
         for block in blocks:
@@ -260,16 +265,6 @@ def _inside_transaction(
         yield lease
         _refuse_silent_rollbacks(aliases)
         lease.confirm()
-
-
-def _home_of(lock: Lock, aliases: Sequence[str]) -> str:
-    home = lock.transaction_on
-    if home is None or home not in aliases:
-        raise LockTransactionError(
-            f"the lock {lock.name!r} ends with a transaction on the database {home!r}, and this one is on"
-            f" {shown(aliases)}: name it in using="
-        )
-    return home
 
 
 def _begin(aliases: Sequence[str], section: LockedTransaction) -> ExitStack:

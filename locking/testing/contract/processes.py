@@ -288,7 +288,7 @@ def _refusals(lock: Lock) -> tuple[list[str], bool]:
 def _leave_block_and_exit(lease: Any, pipe: Connection) -> None:
     """Leave the block as its end would, then end the process without running the parent's clean-up."""
     try:
-        lease.give_back(None)
+        lease._give_back(None)
         pipe.send("left")
     except BaseException as error:
         pipe.send(repr(error))

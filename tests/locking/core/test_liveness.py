@@ -329,15 +329,15 @@ def test_a_setting_that_is_no_path_is_refused(settings, value):
 # --- what the file says --------------------------------------------------------------------------------
 
 
-def test_kept_leases_are_written_down_and_pruned(monkeypatch):
-    """`keep()` puts the owner into the file; a thousand later those that have ended go."""
-    monkeypatch.setattr(liveness, "REWRITE_AT", 3)
+def test_kept_leases_are_written_down_and_pruned():
+    """`keep()` puts the owner into the file; with the next one those that have ended go."""
     registration.reset()
     get_lock("a", ttl=60).acquire().leave_to_expire()
     (owner,) = own_record().kept
     assert process_of(owner) == PROCESS.client_id
     for number in range(3):
         registration.keep(f"ended-{number}", time.time() - 1)
+    registration.keep(owner, time.time() + 60)
     assert list(own_record().kept) == [owner]
 
 

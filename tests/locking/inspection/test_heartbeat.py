@@ -89,6 +89,17 @@ def test_a_decorated_function_is_the_place(reporter):
     assert pay().endswith("in test_a_decorated_function_is_the_place.<locals>.pay")
 
 
+def test_a_decorated_coroutine_is_the_place(reporter):
+    """The same goes for an async function, also where it is all that its task runs."""
+
+    @distributed_lock(key="'a'")
+    async def pay():
+        await asyncio.to_thread(reporter.beat)
+        return (await asyncio.to_thread(rows))[0].site
+
+    assert asyncio.run(pay()).endswith("in test_a_decorated_coroutine_is_the_place.<locals>.pay")
+
+
 def test_a_task_tells_its_name(reporter):
     """An asyncio task is named, and its own line is the place."""
 
