@@ -40,7 +40,7 @@ TERMINATE: Final = (
 )
 
 TIDY_AT: Final = 64
-"""LeaseExpirer at which those are cleared away whose lease has ended without a release."""
+"""Holds at which those are cleared away whose lease has ended without a release."""
 
 
 IDLE_NAME: Final = "holdfast"
