@@ -120,7 +120,7 @@ class Held:
 
 
 PAGE: Final = 500
-"""LeaseExpirer that are read at a time where all are looked through."""
+"""Holds that are read at a time where all are looked through."""
 
 HEARTBEAT_TTL: Final = 3600
 """Seconds for which the record of a client that fell silent is kept, so that it can be told who it was."""
@@ -429,10 +429,7 @@ class BaseLockBackend(ABC):
 
     def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
         """Return the sums of each of these minutes; empty where the engine keeps none."""
-        each = [self.figures([minute]) for minute in minutes[:1]]
-        if each == [None]:
-            return []
-        return [self.figures([minute]) or {} for minute in minutes]
+        return [sums for minute in minutes if (sums := self.figures([minute])) is not None]
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:  # noqa: B027 - likewise
         """Add to the sums of a minute (of Unix time)."""
@@ -581,11 +578,9 @@ class PollingWaiter(Waiter):
         self._attempts = 0
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        """Ask the backend; there is no queue."""
         return self._backend.try_acquire(self._key, self._owner, self._ttl, fenced=self._fenced)
 
     def wait(self, timeout: float) -> Outcome:
-        """Sleep the next pause and ask again."""
         time.sleep(min(timeout, jittered(self._attempts)))
         self._attempts += 1
         return self.try_acquire(queue=True)
@@ -602,11 +597,9 @@ class AsyncPollingWaiter(AsyncWaiter):
         self._attempts = 0
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """Ask the backend; there is no queue."""
         return await self._backend.atry_acquire(self._key, self._owner, self._ttl, fenced=self._fenced)
 
     async def wait(self, timeout: float) -> Outcome:
-        """Sleep the next pause and ask again."""
         await asyncio.sleep(min(timeout, jittered(self._attempts)))
         self._attempts += 1
         return await self.try_acquire(queue=True)

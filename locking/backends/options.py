@@ -84,8 +84,5 @@ def own_count(settings: AliasSettings, value: object, name: str) -> int:
 def own_number(settings: AliasSettings, value: object, name: str) -> float:
     """Return an option that is a number of seconds, above 0 and below an hour."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 3600:
-        raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] must be seconds above 0 (and below an hour),"
-            f" not {value!r}"
-        )
+        raise misplaced(settings, name, f"must be seconds above 0 (and below an hour), not {value!r}")
     return float(value)

@@ -6,9 +6,8 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from functools import partial
 
-from locking.backends.base import AsyncWaiter, BaseLockBackend, Outcome, Waiter
+from locking.backends.base import AsyncWaiter, Outcome, Waiter
 
 
 class WaitingSteps(ABC):
@@ -31,7 +30,7 @@ class WaitingSteps(ABC):
         """Have the waiter ask again; called from any thread."""
 
 
-class ThreadWaiter(WaitingSteps, Waiter):
+class WokenThread(WaitingSteps, Waiter):
     """A thread that waits: it sleeps on its own event."""
 
     def __init__(self) -> None:
@@ -57,19 +56,18 @@ class ThreadWaiter(WaitingSteps, Waiter):
         self.give_up()
 
 
-class TaskWaiter(WaitingSteps, AsyncWaiter):
+class WokenTask(WaitingSteps, AsyncWaiter):
     """A task that waits: its requests run in threads, its waiting in the event loop."""
 
-    def __init__(self, backend: BaseLockBackend, key: str, owner: str) -> None:
+    def __init__(self) -> None:
         self._woken, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        self._run = partial(backend.asked_in_thread, key=key, owner=owner)
 
     def wake(self) -> None:
         with suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        return await self._run(partial(self.ask, queue=queue))
+        return await asyncio.to_thread(self.ask, queue=queue)
 
     async def wait(self, timeout: float) -> Outcome:
         await self._sleep(min(timeout, self.pause()))

@@ -4,10 +4,10 @@ rows               one row per lock: any database, with leases, tokens and a lis
 advisory           PostgreSQL's session locks: nothing is written, the connection is the lock
 mysql_locks        MySQL's and MariaDB's GET_LOCK: likewise
 transaction_locks  locks of the transaction itself, for `locked_transaction`: they end with its commit
+server_queue       what the last three share: waiting in the server's own queue, sessions as holds
 sql                the statements of `rows` for each engine; no I/O
 notifications      how waiters are woken: LISTEN and NOTIFY
 connection_pool    the connections of the locks, apart from yours
-sessions           PostgreSQL's sessions, one per hold
 heartbeats         heartbeats of processes, one row each
 """
 

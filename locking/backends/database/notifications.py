@@ -10,10 +10,9 @@ import logging
 import math
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from locking.backends.database.connection_pool import ConnectionPool, discard
 from locking.backends.database.sql import CHANNEL
@@ -29,19 +28,17 @@ LINGER: Final = 5.0
 RECONNECT_PAUSE: Final = 0.5
 
 
-class Subscriber(ABC):
-    """A waiter that a notification wakes, perhaps from another thread, when it is time to ask again."""
+class Subscriber(Protocol):
+    """A waiter: `notify` is called, perhaps from another thread, when it is time to ask again.
 
-    woken = False
+    Attributes:
+        woken: it was notified, and has not asked since.
+    """
 
-    @abstractmethod
-    def wake(self) -> None:
-        """Wake it."""
+    woken: bool
 
     def notify(self) -> None:
-        """Wake it, and note that the notification was meant for it."""
-        self.woken = True
-        self.wake()
+        """Wake it."""
 
 
 class NotificationListener:

@@ -31,10 +31,10 @@ from locking.backends.database.connection_pool import (
     require_alias,
 )
 from locking.backends.database.heartbeats import HeartbeatRows
-from locking.backends.database.notifications import NotificationListener, Subscriber
+from locking.backends.database.notifications import NotificationListener
 from locking.backends.database.sql import BY_VENDOR
 from locking.backends.options import own_count, own_options
-from locking.backends.waiters import TaskWaiter, ThreadWaiter, WaitingSteps
+from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.backoff import jittered
@@ -262,14 +262,16 @@ def microseconds(seconds: float) -> int:
     return max(1, round(seconds * 1_000_000))
 
 
-class RowSteps(Subscriber, WaitingSteps):
+class RowSteps(WaitingSteps):
     """What a waiter does: it is woken by the listener, and polls where the listener is silent."""
 
     def __init__(self, backend: DatabaseBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        super().__init__()
         self._backend, self._listener, self._id = backend, backend._listener, backend._id(key)
+        self._key, self._owner = key, owner
         self._asked = partial(backend.ask, key, owner, ttl, fenced=fenced)
         self._attempts = -1  # the first isn't a wait's
-        self._stands = self._left = False
+        self._stands = self._left = self.woken = False
 
     def ask(self, *, queue: bool) -> Outcome:
         """See the base class; a waiter listens before it asks again, so that no release is missed."""
@@ -286,6 +288,11 @@ class RowSteps(Subscriber, WaitingSteps):
             self.give_up()
         return outcome
 
+    def notify(self) -> None:
+        """Wake the waiter, and note that the notification was for it."""
+        self.woken = True
+        self.wake()
+
     def give_up(self) -> None:
         self._left = True
         if self._stands:
@@ -295,20 +302,16 @@ class RowSteps(Subscriber, WaitingSteps):
         return RECHECK if self._listener.listens else jittered(self._attempts)
 
 
-class RowWaiter(ThreadWaiter, RowSteps):
+class RowWaiter(RowSteps, WokenThread):
     """A thread that waits for a row."""
 
-    def __init__(self, backend: DatabaseBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
-        ThreadWaiter.__init__(self)
-        RowSteps.__init__(self, backend, key, owner, ttl, fenced)
 
-
-class AsyncRowWaiter(TaskWaiter, RowSteps):
+class AsyncRowWaiter(RowSteps, WokenTask):
     """A task that waits for a row."""
 
-    def __init__(self, backend: DatabaseBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
-        TaskWaiter.__init__(self, backend, key, owner)
-        RowSteps.__init__(self, backend, key, owner, ttl, fenced)
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        ask = partial(self.ask, queue=queue)
+        return await self._backend.asked_in_thread(ask, self._key, self._owner)
 
     async def leave(self) -> None:
         self.give_up()

@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Outcome, Waiter
+from locking.backends.base import BaseLockBackend, Busy, Grant, Outcome, PollingWaiter, Waiter
 from locking.backends.database.connection_pool import (
     ATTEMPTS,
     DEFAULT_TIMEOUT,
@@ -59,27 +59,20 @@ class ServerQueueBackend(BaseLockBackend):
         """Wait in the server's queue, at most `seconds`."""
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        return ServerQueueWaiter(self, key, owner, ttl)
+        return ServerQueueWaiter(self, key, owner, ttl, fenced)
 
     def close(self) -> None:
         """See the base class; what is held stays held."""
         self._pool.close()
 
 
-class ServerQueueWaiter(Waiter):
-    """A thread that waits in the server's own queue."""
+class ServerQueueWaiter(PollingWaiter):
+    """A thread that waits in the server's own queue; a wait that ended has left it already."""
 
-    def __init__(self, backend: ServerQueueBackend, key: str, owner: str, ttl: float) -> None:
-        self._backend, self._asked = backend, (key, owner, ttl)
-
-    def try_acquire(self, *, queue: bool) -> Outcome:
-        return self._backend.try_acquire(*self._asked)
+    _backend: ServerQueueBackend
 
     def wait(self, timeout: float) -> Outcome:
-        return self._backend.wait_for(*self._asked, timeout)
-
-    def leave(self) -> None:
-        """A wait that ended has left the queue already."""
+        return self._backend.wait_for(self._key, self._owner, self._ttl, timeout)
 
 
 class SessionLockBackend(ServerQueueBackend):

@@ -15,10 +15,9 @@ from django.db import DatabaseError, Error, connections
 from django.db.transaction import atomic
 
 from locking.backends.base import Busy, Grant, Holder, Outcome
-from locking.backends.database.advisory import HOLDERS, _halves
+from locking.backends.database.advisory import HOLDERS, as_milliseconds, halves_of, number_of
 from locking.backends.database.connection_pool import fetched
 from locking.backends.database.server_queue import ServerQueueBackend
-from locking.backends.database.sessions import as_milliseconds, number_of
 from locking.conf import AliasSettings
 from locking.exceptions import LockNotSupported, LockTransactionError
 from locking.utils.clock import now
@@ -134,7 +133,7 @@ class TransactionLockBackend(TransactionScopedBackend):
 
     def holder(self, key: str) -> Holder | None:
         """See the base class: somebody, for a transaction has no owner to show."""
-        rows = self._pool.fetch(HOLDERS, _halves(key))
+        rows = self._pool.fetch(HOLDERS, halves_of(key))
         return Holder(f"session {rows[0][1]}", 1, None) if rows else None
 
 

@@ -31,9 +31,8 @@ from locking.backends.etcd.entries import (
     value_of,
 )
 from locking.backends.etcd.heartbeats import FOLDER, HeartbeatKeys
-from locking.backends.etcd.leases import Leases
 from locking.backends.etcd.options import read_location, read_options
-from locking.backends.etcd.watches import WatchManager, encoded, range_end
+from locking.backends.etcd.watches import WatchManager, below, encoded
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.queue.backend import SUFFIXES, Contender, QueueBackend, QueueEntry, admits
 from locking.conf import AliasSettings
@@ -42,8 +41,6 @@ from locking.utils.clock import now
 
 ELECTION: Final = 15.0
 """Seconds within which a cluster is given time to elect a leader, as long as the lease in question lasts."""
-
-_ASCENDING_BY_CREATION: Final = {"sort_order": "ASCEND", "sort_target": "CREATE"}
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +64,6 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         urls = read_location(settings)
         self._prefix, timeout, tls, login = read_options(settings, urls)
         self.alone, self._client = len(urls) == 1, Client(settings.alias, urls, timeout, tls, login)
-        self._leases = Leases(self._client)
         self._watches = WatchManager(self._client)
         self._holds = LeaseExpirer[EtcdHold](self._end)
 
@@ -95,7 +91,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
             line = self._read(folder)
             if line.by(contender.owner) is None and not admits(line, self.kind, self.permits):
                 return line
-        if contender.node is not None and self._leases.renew(contender.session):
+        if contender.node is not None and self._client.renew(contender.session):
             line = self._read(folder)
             if line.by(contender.owner) is not None:
                 return line
@@ -105,7 +101,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
 
     def _create_node(self, contender: Contender, folder: str, node: str) -> Queue:
         """Create a key, bound to its lease, unless it exists; return the queue."""
-        self._leases.grant(contender.session, contender.ttl)
+        self._client.grant(contender.session, contender.ttl)
         read = {"request_range": _range(folder)}
         value = value_of(contender.owner, contender.ttl, self.kind, self.permits)
         put = _put(node, value, contender.session)
@@ -173,18 +169,18 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         The key must be the very one that was granted; a living lease alone doesn't tell that. One request at
         a time per hold: bound to the old lease by one while the other revokes that, the key would be deleted.
         """
-        if not self._leases.renew(hold.session):
+        if not self._client.renew(hold.session):
             return False
         length = math.ceil(ttl)
         if length <= hold.length:
             return self._rewritten(hold, owner, ttl, hold.session)
         lease, former = new_lease(), hold.session
-        self._leases.grant(lease, ttl)
+        self._client.grant(lease, ttl)
         if not self._rewritten(hold, owner, ttl, lease):
-            self._leases.revoke(lease)
+            self._client.revoke(lease)
             return False
         hold.session, hold.length = lease, length
-        self._leases.revoke(former)
+        self._client.revoke(former)
         return True
 
     def _rewritten(self, hold: EtcdHold, owner: str, ttl: float, lease: int) -> bool:
@@ -220,18 +216,18 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         if hold is None:  # a late request, or another process's work
             folder = self._folder(key)
             mine = self._read(folder).by(owner)
-            return self._leases.revoke(lease_of(folder, owner) if mine is None else mine.lease)
-        held = self._leases.revoke(hold.session)
+            return self._client.revoke(lease_of(folder, owner) if mine is None else mine.lease)
+        held = self._client.revoke(hold.session)
         self._holds.pop(key, owner)
         return held
 
     def _end(self, key: str, hold: EtcdHold) -> None:
         """End what has outlived its ttl, to the fraction of a second, which etcd's own leases don't know."""
-        self._leases.revoke(hold.session)
+        self._client.revoke(hold.session)
 
     def _withdraw(self, entry: Entry) -> bool:
         if entry.lease:
-            return self._leases.revoke(entry.lease)
+            return self._client.revoke(entry.lease)
         return int(self._client.ask("/kv/deleterange", key=encoded(entry.node)).get("deleted", 0)) > 0
 
     # listing
@@ -266,7 +262,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         """Return the seconds left at most: etcd tells whole ones, rounded down."""
         if not entry.lease:
             return None
-        left = self._leases.left(entry.lease) + 1
+        left = self._client.left(entry.lease) + 1
         return float(left if entry.ttl is None else min(left, entry.ttl))
 
     # housekeeping
@@ -283,7 +279,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
 
 def _range(prefix: str) -> dict[str, Any]:
     """Return what asks for the keys below a prefix, the oldest first."""
-    return {"key": encoded(prefix), "range_end": range_end(prefix), **_ASCENDING_BY_CREATION}
+    return {**below(prefix), "sort_order": "ASCEND", "sort_target": "CREATE"}
 
 
 def _put(node: str, value: str, lease: int) -> dict[str, Any]:

@@ -7,10 +7,11 @@ twice.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
@@ -22,8 +23,6 @@ from urllib3.exceptions import NewConnectionError
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.background import after_fork
 from locking.utils.clock import now
-
-T = TypeVar("T")
 
 API: Final = "/v3/"
 NOT_FOUND: Final = 5
@@ -48,9 +47,9 @@ class Refused(BackendError):
         repeated: another member was sent the same request before, and may have carried it out.
     """
 
-    def __init__(self, message: str, code: int | None, text: str, *, repeated: bool = False) -> None:
-        super().__init__(message)
-        self.code, self.text, self.repeated = code, text, repeated
+    def __init__(self, where: str, error: Etcd3Exception, repeated: bool) -> None:
+        self.code, self.text, self.repeated = _code_of(error), _text_of(error), repeated
+        super().__init__(f"{where} refused: {self.text}")
 
 
 class Client:
@@ -107,45 +106,16 @@ class Client:
         Raises:
             Refused: the cluster says no. BackendUnavailable: none answered within the time.
         """
-        return self._from_any(lambda member: self._post(member, path, body))
-
-    def _post(self, member: Etcd3Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Send a request as the user, if there is one; a token that no longer counts is replaced once."""
-        if self._login is None:
-            return _posted(member, path, body)
-        if self._token is None:
-            self._log_in(member, *self._login)
-        try:
-            return _posted(member, path, body)
-        except Etcd3Exception as error:
-            if _code_of(error) != UNAUTHENTICATED and "auth store is old" not in _text_of(error):
-                raise
-        self._log_in(member, *self._login)
-        return _posted(member, path, body)
-
-    def _log_in(self, member: Etcd3Client, user: str, password: str) -> None:
-        """Have a token from one member; the others know it too.
-
-        The request carries no token: etcd refuses even a login whose header has one that it forgot.
-        """
-        login = {"name": user, "password": password}
-        token = _posted(member, "/auth/authenticate", login, headers={"Authorization": None})["token"]
-        with self._mutex:
-            self._token = token
-            for each in self._members.values():
-                each.session.headers["Authorization"] = token
-
-    def _from_any(self, request: Callable[[Etcd3Client], T]) -> T:
         until, repeated = now() + self.timeout, False
         while True:
             for url in self._in_turn():
                 try:
-                    answer = request(self.member(url))
+                    answer = self._post(self.member(url), path, body)
                 except (ConnectionFailedError, ConnectionTimeoutError, requests.RequestException) as error:
                     problem: Exception = error
                     repeated = repeated or _may_have_arrived(error)
                 except Etcd3Exception as error:
-                    raise self._refused(url, error, repeated) from error
+                    raise Refused(f"etcd at {url} (LOCKING[{self.alias!r}])", error, repeated) from error
                 else:
                     self._preferred = url
                     return answer
@@ -155,21 +125,79 @@ class Client:
                 raise self._unavailable(problem) from problem
             time.sleep(PAUSE)
 
+    def _post(self, member: Etcd3Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a request as the user, if there is one; a token that no longer counts is replaced once."""
+        if self._login is None:
+            return _posted(member, path, body)
+        if self._token is None:
+            self._log_in(member, self._login)
+        try:
+            return _posted(member, path, body)
+        except Etcd3Exception as error:
+            if _code_of(error) != UNAUTHENTICATED and "auth store is old" not in _text_of(error):
+                raise
+        self._log_in(member, self._login)
+        return _posted(member, path, body)
+
+    def _log_in(self, member: Etcd3Client, login: tuple[str, str]) -> None:
+        """Have a token from one member; the others know it too.
+
+        The request carries no token: etcd refuses even a login whose header has one that it forgot.
+        """
+        named = dict(zip(("name", "password"), login, strict=True))
+        token = _posted(member, "/auth/authenticate", named, headers={"Authorization": None})["token"]
+        with self._mutex:
+            self._token = token
+            for each in self._members.values():
+                each.session.headers["Authorization"] = token
+
     def _in_turn(self) -> list[str]:
         first = self.urls.index(self._preferred)
         return self.urls[first:] + self.urls[:first]
 
+    # leases, in whole seconds: a key that is bound to one ends with it
+
+    def grant(self, lease: int, ttl: float) -> None:
+        """Have the lease, new or as a former try left it: then it must be renewed."""
+        try:
+            self.ask("/lease/grant", TTL=str(math.ceil(ttl)), ID=str(lease))
+        except Refused as error:
+            if "already exists" not in error.text:
+                raise
+            self.renew(lease)
+
+    def renew(self, lease: int) -> bool:
+        """Give the lease its full length again; False when it has ended."""
+        return int(self.ask("/lease/keepalive", ID=str(lease)).get("result", {}).get("TTL", 0)) > 0
+
+    def revoke(self, lease: int) -> bool:
+        """End a lease, which deletes its keys; False when it had ended already.
+
+        The request may have been carried out by a member whose answer was lost before another member was
+        asked: that the lease is gone then means that this request ended it.
+        """
+        try:
+            self.ask("/lease/revoke", ID=str(lease))
+        except Refused as error:
+            if error.code == NOT_FOUND:
+                return ended_by_us(error)
+            raise
+        return True
+
+    def left(self, lease: int) -> int:
+        """Return the whole seconds that are left of a lease, rounded down; 0 or less when it has ended."""
+        return int(self.ask("/lease/timetolive", ID=str(lease)).get("TTL", 0))
+
     def _unavailable(self, error: Exception) -> BackendUnavailable:
-        where = ", ".join(self.urls)
+        where, why = ", ".join(self.urls), _text_of(error) or type(error).__name__
         return BackendUnavailable(
-            f"etcd at {where} (LOCKING[{self.alias!r}]) doesn't answer within {self.timeout:g} s:"
-            f" {_text_of(error) or type(error).__name__}"
+            f"etcd at {where} (LOCKING[{self.alias!r}]) doesn't answer within {self.timeout:g} s: {why}"
         )
 
-    def _refused(self, url: str, error: Etcd3Exception, repeated: bool) -> Refused:
-        text = _text_of(error)
-        message = f"etcd at {url} (LOCKING[{self.alias!r}]) refused: {text}"
-        return Refused(message, _code_of(error), text, repeated=repeated)
+
+def ended_by_us(not_found: Refused) -> bool:
+    """Whether a lease that was not found was most likely ended by an earlier try of the same request."""
+    return not_found.repeated
 
 
 def _may_have_arrived(error: BaseException) -> bool:
@@ -204,8 +232,7 @@ def _client(url: str, timeout: float, tls: dict[str, Any], token: str | None) ->
     client.session.trust_env = False
     if token is not None:
         client.session.headers["Authorization"] = token
-    adapter = HTTPAdapter(pool_maxsize=CONNECTIONS)
-    client.session.mount(f"{parts.scheme}://", adapter)
+    client.session.mount(f"{parts.scheme}://", HTTPAdapter(pool_maxsize=CONNECTIONS))
     return client
 
 

@@ -14,8 +14,7 @@ from typing import Final
 from locking.backends.base import HEARTBEAT_TTL, BaseLockBackend, Heartbeat
 from locking.backends.etcd.client import Client
 from locking.backends.etcd.entries import escape, lease_of, name_of
-from locking.backends.etcd.leases import Leases
-from locking.backends.etcd.watches import decoded, encoded, range_end
+from locking.backends.etcd.watches import below, decoded, encoded
 
 FOLDER: Final = "%presence"
 
@@ -24,7 +23,6 @@ class HeartbeatKeys(BaseLockBackend):
     """Heartbeats of a backend's processes."""
 
     _client: Client
-    _leases: Leases
     _prefix: str
 
     def _heartbeat_lease(self, client: str) -> int:
@@ -34,18 +32,18 @@ class HeartbeatKeys(BaseLockBackend):
         for client, text in records.items():
             lease = self._heartbeat_lease(client)
             if text is None:
-                self._leases.renew(lease)
+                self._client.renew(lease)
             else:
-                self._leases.grant(lease, HEARTBEAT_TTL)
+                self._client.grant(lease, HEARTBEAT_TTL)
                 key = encoded(f"{self._prefix}{FOLDER}/{escape(self.key(client))}")
                 self._client.ask("/kv/put", key=key, value=encoded(text), lease=str(lease))
         for client in forget:
-            self._leases.revoke(self._heartbeat_lease(client))
+            self._client.revoke(self._heartbeat_lease(client))
 
     def _heartbeat_texts(self) -> dict[str, str]:
         """Return the records of all processes, by client."""
         folder, prefix = f"{self._prefix}{FOLDER}/", self.settings.key_prefix
-        found = self._client.ask("/kv/range", key=encoded(folder), range_end=range_end(folder))
+        found = self._client.ask("/kv/range", **below(folder))
         named = {name_of(decoded(kv["key"])[len(folder) :]): kv["value"] for kv in found.get("kvs", ())}
         return {
             name.removeprefix(prefix): decoded(value)
@@ -62,7 +60,7 @@ class HeartbeatKeys(BaseLockBackend):
 
     def _as_heartbeats(self, texts: Mapping[str, str]) -> dict[str, Heartbeat]:
         """Ask for the age of each record; the leases count in whole seconds."""
-        left = {client: self._leases.left(self._heartbeat_lease(client)) for client in texts}
+        left = {client: self._client.left(self._heartbeat_lease(client)) for client in texts}
         return {
             client: Heartbeat(text, max(0.0, HEARTBEAT_TTL - left[client])) for client, text in texts.items()
         }

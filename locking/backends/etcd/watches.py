@@ -34,10 +34,11 @@ def decoded(text: str) -> str:
     return b64decode(text).decode(errors="replace")
 
 
-def range_end(prefix: str) -> str:
-    """Return the end of the range of all keys that begin with `prefix`, encoded."""
+def below(prefix: str) -> dict[str, Any]:
+    """Return the range of all keys that begin with `prefix`, as the gateway wants it."""
     raw = prefix.encode()
-    return b64encode(raw[:-1] + bytes([raw[-1] + 1])).decode()  # the prefix ends with `/`, never with 0xFF
+    end = raw[:-1] + bytes([raw[-1] + 1])  # the prefix ends with `/`, never with 0xFF
+    return {"key": encoded(prefix), "range_end": b64encode(end).decode()}
 
 
 class Watch:
@@ -109,8 +110,7 @@ class WatchManager:
 
     def _listen(self, prefix: str, watch: Watch, revision: int) -> None:
         member = self._client.preferred()
-        where: dict[str, Any] = {"key": encoded(prefix), "range_end": range_end(prefix)}
-        request = {"create_request": {**where, "start_revision": revision, "filters": ["NOPUT"]}}
+        request = {"create_request": {**below(prefix), "start_revision": revision, "filters": ["NOPUT"]}}
         timeouts = (self._client.timeout, None)  # to connect; an event may take for ever
         url = member.get_url("/watch")
         with member.session.post(url, json=request, stream=True, timeout=timeouts) as response:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Waiter
 from locking.backends.lease_expirer import LeaseExpirer
-from locking.backends.waiters import TaskWaiter, ThreadWaiter, WaitingSteps
+from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable, LockError
 from locking.utils.clock import now
@@ -304,8 +304,9 @@ class QueueSteps(WaitingSteps):
     A cancelled task leaves its request running in a thread: `give_up` waits for that one.
     """
 
-    _backend: QueueBackend
-    _contender: Contender
+    def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
+        super().__init__()
+        self._backend, self._contender = backend, Contender(key, owner, ttl, self.wake)
 
     def ask(self, *, queue: bool) -> Outcome:
         contender = self._contender
@@ -325,17 +326,9 @@ class QueueSteps(WaitingSteps):
         return self._backend.poll_interval(self._contender)
 
 
-class QueueThreadWaiter(QueueSteps, ThreadWaiter):
+class QueueThreadWaiter(QueueSteps, WokenThread):
     """A thread in the queue."""
 
-    def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
-        super().__init__()
-        self._backend, self._contender = backend, Contender(key, owner, ttl, self.wake)
 
-
-class QueueTaskWaiter(QueueSteps, TaskWaiter):
+class QueueTaskWaiter(QueueSteps, WokenTask):
     """A task in the queue."""
-
-    def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
-        super().__init__(backend, key, owner)
-        self._backend, self._contender = backend, Contender(key, owner, ttl, self.wake)

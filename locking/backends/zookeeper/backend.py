@@ -226,10 +226,12 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         return [found[1].czxid if is_answer(found) else None for found in self._contents(entries)]
 
     def _lines(self, prefix: str) -> list[tuple[str, list[QueueEntry]]]:
-        _, names = self._ask(request("sync", self._root), request("get_children", self._root))
+        _, names = self._session.ask_patiently(
+            request("sync", self._root), request("get_children", self._root)
+        )
         locks = [name for name in names if name != FOLDER] if is_answer(names) else []
         folders = [f"{self._root}/{name}" for name in locks if decode(name).startswith(prefix)]
-        answers = self._ask(*(request("get_children", folder) for folder in folders))
+        answers = self._session.ask_patiently(*(request("get_children", folder) for folder in folders))
         return [
             (decode(folder.removeprefix(f"{self._root}/")), parse(folder, answer))
             for folder, answer in zip(folders, answers, strict=True)
@@ -238,10 +240,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
 
     def _contents(self, entries: Sequence[QueueEntry]) -> list[Any]:
         """Return data and figures of each entry."""
-        return self._ask(*(request("get", entry.node) for entry in entries))
-
-    def _ask(self, *requests: Request) -> list[Any]:
-        return self._session.patiently(lambda: self._session.ask(*requests)) if requests else []
+        return self._session.ask_patiently(*(request("get", entry.node) for entry in entries))
 
     def _shown(self, key: str, contender: QueueEntry, waiters: int) -> Held:
         (found,) = self._contents([contender])

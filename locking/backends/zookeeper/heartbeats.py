@@ -48,13 +48,13 @@ class HeartbeatNodes(BaseLockBackend):
 
     def processes(self) -> dict[str, Heartbeat]:
         folder, prefix = f"{self._root}/{FOLDER}", self.settings.key_prefix
-        (names,) = self._session.patiently(lambda: self._session.ask(request("get_children", folder)))
+        (names,) = self._session.ask_patiently(request("get_children", folder))
         found = [decode(name) for name in names] if is_answer(names) else []
         return self.heartbeats([name.removeprefix(prefix) for name in found if name.startswith(prefix)])
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         asked = [request("get", self._heartbeat_node(client)) for client in clients]
-        answers = self._session.patiently(lambda: self._session.ask(*asked))
+        answers = self._session.ask_patiently(*asked)
         return {
             client: Heartbeat(answer[0].decode(), None)
             for client, answer in zip(clients, answers, strict=True)

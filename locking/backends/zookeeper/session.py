@@ -99,11 +99,12 @@ class Session:
             client, live = self._client, self._live
         if not live.wait(self.timeout):
             hint = ", by TLS: kazoo's log tells whether a certificate was refused" * client.use_ssl
-            raise BackendUnavailable(
-                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) isn't there within"
-                f" {self.timeout:g} s{hint}"
-            )
+            raise BackendUnavailable(f"{self._which} isn't there within {self.timeout:g} s{hint}")
         return client
+
+    @property
+    def _which(self) -> str:
+        return f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}])"
 
     def stop(self) -> None:
         """End the session, and with it everything that it holds."""
@@ -175,18 +176,16 @@ class Session:
         except DROPPED as error:
             raise self._dropped(error) from error
         except KazooTimeoutError as error:
-            raise BackendUnavailable(
-                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) didn't answer within {self.timeout:g} s"
-            ) from error
+            raise BackendUnavailable(f"{self._which} didn't answer within {self.timeout:g} s") from error
         except KazooException as error:
-            raise BackendError(
-                f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]) refused: {type(error).__name__} {error}"
-            ) from error
+            raise BackendError(f"{self._which} refused: {type(error).__name__} {error}") from error
 
     def _dropped(self, error: Exception) -> Dropped:
-        return Dropped(
-            f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}]): {type(error).__name__} during a request"
-        )
+        return Dropped(f"{self._which}: {type(error).__name__} during a request")
+
+    def ask_patiently(self, *requests: Request) -> list[Any]:
+        """`ask` that begins anew when the connection was lost; for requests that may be repeated."""
+        return self.patiently(lambda: self.ask(*requests)) if requests else []
 
     # how long the session may be believed in
 

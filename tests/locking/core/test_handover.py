@@ -312,7 +312,7 @@ class TestOnEtcd:
         self, etcd: EtcdBackend, monkeypatch: Any
     ) -> None:
         """That lease would then end, and the taker's hold with it."""
-        monkeypatch.setattr(etcd._leases, "revoke", lambda lease: True)
+        monkeypatch.setattr(etcd._client, "revoke", lambda lease: True)
         assert self.lease_after_a_late_renewal(etcd) == "the giver's"
 
     def lease_after_a_late_renewal(self, etcd: EtcdBackend) -> str:

@@ -16,7 +16,6 @@ from urllib3.exceptions import MaxRetryError, NewConnectionError
 from locking.backends.etcd import EtcdBackend
 from locking.backends.etcd.backend import EtcdHold
 from locking.backends.etcd.client import Client
-from locking.backends.etcd.leases import Leases
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.session import Dropped, Session
@@ -62,7 +61,7 @@ def members(monkeypatch):
         raise said.pop(0)
 
     monkeypatch.setattr("locking.backends.etcd.client._posted", posted)
-    return Leases(Client("a", MEMBERS, 3.0, {})), said
+    return Client("a", MEMBERS, 3.0, {}), said
 
 
 @pytest.mark.parametrize(("first", "released"), [(lost_reply, True), (refused_connection, False)])
@@ -82,7 +81,7 @@ def test_a_lease_that_the_first_member_does_not_know_has_ended(members):
 
 def test_without_the_rule_a_release_that_worked_is_called_a_loss(members, monkeypatch):
     """The mutant of the first test."""
-    monkeypatch.setattr("locking.backends.etcd.leases.ended_by_us", lambda _: False)
+    monkeypatch.setattr("locking.backends.etcd.client.ended_by_us", lambda _: False)
     leases, said = members
     said += [lost_reply(), not_found()]
     assert leases.revoke(1) is False
@@ -92,7 +91,7 @@ def test_without_the_rule_a_release_that_worked_is_called_a_loss(members, monkey
 
 
 class Cluster:
-    """Leases and the keys bound to them, as etcd has them, behind `Leases` and `_rewritten`."""
+    """Leases and the keys bound to them, as etcd has them, behind `Client` and `_rewritten`."""
 
     def __init__(self):
         self.bound_to: int | None = 1
@@ -148,7 +147,7 @@ def extended_twice(hold, monkeypatch):
         return True
 
     monkeypatch.setattr(cluster, "grant", grant)
-    monkeypatch.setattr(backend, "_leases", cluster)
+    monkeypatch.setattr(backend, "_client", cluster)
     monkeypatch.setattr(backend, "_rewritten", rewrite)
     with ThreadPoolExecutor(2) as pool:
         longer = pool.submit(backend.extend, "k", "o", 60.0)
