@@ -168,8 +168,8 @@ def test_an_unknown_outcome_is_a_reason_for_a_pending_releases(error):
     """Whatever interrupted the attempt, its owner is sought and released."""
     take = the_store().take
 
-    def interrupted(key, owner, ttl, waiter=None):
-        take(key, owner, ttl, waiter)
+    def interrupted(*asked, **options):
+        take(*asked, **options)
         raise error
 
     lock = get_lock("a", ttl=60)
@@ -190,8 +190,8 @@ def acting_as_interrupted(monkeypatch, error):
     lock.act_as(owner)
     take = the_store().take
 
-    def interrupted(*asked):
-        take(*asked)
+    def interrupted(*asked, **options):
+        take(*asked, **options)
         raise error
 
     monkeypatch.setattr(release_retrier, "schedule", lambda backend, *who: backend.release(*who[:2]))
