@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -40,7 +40,7 @@ from locking.backends.redis.diagnosis import judge
 from locking.backends.redis.index import Index
 from locking.backends.redis.kinds import Ordinary
 from locking.backends.redis.nodes import Node, Silence, ask_all
-from locking.backends.redis.scripts import extend_request
+from locking.backends.redis.scripts import Request, extend_request
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now
@@ -85,9 +85,7 @@ class RedlockBackend(BaseLockBackend):
         )
         delay = options.pop("restart_delay", 0)
         self._restart_delay = own_number(settings, delay, "restart_delay") if delay else 0.0
-        redis = AliasSettings(
-            alias=settings.alias, backend=settings.backend, key_prefix=settings.key_prefix, options=options
-        )
+        redis = replace(settings, options=options)
         self.nodes = [Node(redis, url, self._timeout, self._restart_delay) for url in _urls(settings)]
         self._kind = Ordinary(Index(settings.key_prefix))
         self.quorum = len(self.nodes) // 2 + 1
@@ -117,12 +115,10 @@ class RedlockBackend(BaseLockBackend):
             node.cancel(request)
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """See the base class; every try has an owner of its own."""
-        return RedlockPlace(self, key, owner, ttl, fenced)
+        return RedlockWaiter(self, key, owner, ttl, fenced)
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        """See the base class; every try has an owner of its own."""
-        return AsyncRedlockPlace(self, key, owner, ttl, fenced)
+        return AsyncRedlockWaiter(self, key, owner, ttl, fenced)
 
     def _agree(
         self, key: str, owner: str, token: int, tokens: list[int], patience: float, *, keep: bool
@@ -146,12 +142,14 @@ class RedlockBackend(BaseLockBackend):
     def _undo(self, key: str, owner: str, replies: list[Any], patience: float) -> None:
         """Give back what too few have granted; a silent server may still grant it, and is told later."""
         request = self._kind.release(key, owner)
+        self._owe(request, self.nodes, replies)
         granted = [node for node, reply in zip(self.nodes, replies, strict=True) if isinstance(reply, int)]
-        again = ask_all(granted, request, patience)
-        silent = [node for node, reply in zip(self.nodes, replies, strict=True) if isinstance(reply, Silence)]
-        silent += [node for node, reply in zip(granted, again, strict=True) if isinstance(reply, Silence)]
-        for node in silent:
-            node.owe(request)
+        self._owe(request, granted, ask_all(granted, request, patience))
+
+    def _owe(self, request: Request, nodes: Sequence[Node], replies: list[Any]) -> None:
+        for node, reply in zip(nodes, replies, strict=True):
+            if isinstance(reply, Silence):
+                node.owe(request)
 
     def _require_quorum(self, replies: list[Any]) -> None:
         silent = [reply.reason for reply in replies if isinstance(reply, Silence)]
@@ -207,9 +205,7 @@ class RedlockBackend(BaseLockBackend):
         """See the base class; servers that don't answer release it as soon as they do."""
         request = self._kind.release(key, owner)
         replies = ask_all(self.nodes, request, self._timeout)
-        for node, reply in zip(self.nodes, replies, strict=True):
-            if isinstance(reply, Silence):
-                node.owe(request)
+        self._owe(request, self.nodes, replies)
         return self._decided(replies)
 
     def force_release(self, key: str, expected: str) -> bool:
@@ -290,30 +286,23 @@ class RedlockBackend(BaseLockBackend):
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class; live, every server is asked."""
-        found: list[CheckMessage] = []
-        if len(self.nodes) % 2 == 0:
-            found.append(
-                Warning(
-                    f"LOCKING[{self.alias!r}] is on {len(self.nodes)} Redis servers, an even number.",
-                    hint="It tolerates no more failures than with one server fewer: use an odd number.",
-                    id="locking.W004",
-                )
-            )
-        for node in self.nodes if live else ():
-            found += self._judge(node.backend.info())
-        return found
+        return list(self._checked(live))
 
-    def _judge(self, info: dict[str, str]) -> list[CheckMessage]:
-        found = judge(info, self.alias)
-        if info.get("aof_enabled") == "0" and not self._restart_delay:
-            found.append(
-                Warning(
+    def _checked(self, live: bool) -> Iterator[CheckMessage]:
+        if len(self.nodes) % 2 == 0:
+            yield Warning(
+                f"LOCKING[{self.alias!r}] is on {len(self.nodes)} Redis servers, an even number.",
+                hint="It tolerates no more failures than with one server fewer: use an odd number.",
+                id="locking.W004",
+            )
+        for info in [node.backend.info() for node in self.nodes] if live else ():
+            yield from judge(info, self.alias)
+            if info.get("aof_enabled") == "0" and not self._restart_delay:
+                yield Warning(
                     f"A Redis server of LOCKING[{self.alias!r}] forgets its locks when it restarts.",
                     hint="Set OPTIONS['restart_delay'] to the longest ttl, or appendfsync to always.",
                     id="locking.W111",
                 )
-            )
-        return found
 
     def close(self) -> None:
         for node in self.nodes:
@@ -329,26 +318,26 @@ def owner_of_try(owner: str, attempts: int) -> str:
     return new_owner(owner.rpartition(":")[0]) if attempts else owner
 
 
-class RedlockPlace(PollingWaiter):
-    """A thread's place."""
+class RedlockWaiter(PollingWaiter):
+    """A thread that waits; every try has an owner of its own."""
+
+    _tries = 0
 
     def try_acquire(self, *, queue: bool) -> Outcome:
         self.owner = self._owner = owner_of_try(self._owner, self._tries)
         self._tries += 1
         return super().try_acquire(queue=queue)
 
+
+class AsyncRedlockWaiter(AsyncPollingWaiter):
+    """A task that waits; every try has an owner of its own."""
+
     _tries = 0
-
-
-class AsyncRedlockPlace(AsyncPollingWaiter):
-    """A task's place."""
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
         self.owner = self._owner = owner_of_try(self._owner, self._tries)
         self._tries += 1
         return await super().try_acquire(queue=queue)
-
-    _tries = 0
 
 
 def padded(ttl: float) -> float:

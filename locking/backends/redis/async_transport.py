@@ -30,23 +30,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool as BlockingSentinelPool
 
 from locking.backends.base import AsyncWaiter, Outcome
-from locking.backends.redis.protocol import (
-    UNREACHABLE,
-    Calls,
-    Connect,
-    Exchange,
-    Listen,
-    Message,
-    Receive,
-    Sleep,
-    Steps,
-    Subscribe,
-    Subscription,
-    SubscriptionPool,
-    Transport,
-    Unsubscribe,
-    own_channel,
-)
+from locking.backends.redis import protocol
+from locking.backends.redis.protocol import UNREACHABLE, Steps
 from locking.backends.redis.transport import DEFAULT_TIMEOUT, MESSAGES, OPPOSITES
 from locking.backends.redis.waiter import WaitSteps
 
@@ -176,7 +161,7 @@ async def in_time(step: Awaitable[T], seconds: float) -> T:
         raise RedisTimeoutError(f"no answer within {seconds:g} s") from error
 
 
-class AsyncTransport(Transport):
+class AsyncTransport(protocol.Transport):
     """The connections of one event loop to one server."""
 
     subscriptions: AsyncSubscriptionPool
@@ -197,13 +182,13 @@ class AsyncTransport(Transport):
             await self._connector.close()
 
 
-class AsyncSubscription(Subscription):
+class AsyncSubscription(protocol.Subscription):
     """One task's share of a subscribed socket."""
 
     def __init__(self, reader: PubSubReader, owner: str) -> None:
         self.reader, self.owner = reader, owner
         self.channel, self.pool = reader.channel, reader.pool
-        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self._messages: asyncio.Queue[protocol.Message] = asyncio.Queue()
         self.put = self._messages.put_nowait
 
     def hears(self, channel: str) -> bool:
@@ -217,7 +202,7 @@ class AsyncSubscription(Subscription):
             self.reader.close()
             raise
 
-    async def receive(self, timeout: float) -> Message | None:
+    async def receive(self, timeout: float) -> protocol.Message | None:
         """Return the next message, or None after `timeout` seconds."""
         if not self._messages.empty():
             return self._messages.get_nowait()
@@ -238,10 +223,10 @@ class PubSubReader:
 
     def __init__(self, pool: AsyncSubscriptionPool, connection: AsyncConnection) -> None:
         self.pool = pool
-        self.channel = own_channel()
+        self.channel = protocol.own_channel()
         self.listeners: dict[str, set[AsyncSubscription]] = {}
         self.is_closed = False
-        self._connection = connection
+        self.connection = connection
         self._subscriptions: dict[str, AsyncSubscription] = {}
         self._acknowledged: dict[str, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -249,7 +234,7 @@ class PubSubReader:
     async def open(self) -> None:
         """Connect and subscribe to the channel of this loop."""
         try:
-            await self._connection.connect()
+            await self.connection.connect()
             await in_time(self._subscribed(), DEFAULT_TIMEOUT)
         except BaseException:
             self.close()
@@ -257,7 +242,7 @@ class PubSubReader:
 
     async def _subscribed(self) -> None:
         await self._send("SUBSCRIBE", self.channel)
-        await self._connection.connection.read_response(disable_decoding=True, push_request=True)
+        await self.connection.connection.read_response(disable_decoding=True, push_request=True)
 
     def subscription(self, owner: str) -> AsyncSubscription:
         """Return `owner`'s share; what is published before it reads lies in the socket."""
@@ -308,7 +293,7 @@ class PubSubReader:
                 await self._send(OPPOSITES[verb], channel)
 
     async def _send(self, verb: str, channel: str) -> None:
-        await self._connection.connection.send_command(verb, channel, check_health=False)
+        await self.connection.connection.send_command(verb, channel, check_health=False)
 
     async def _read(self) -> None:
         try:
@@ -322,7 +307,7 @@ class PubSubReader:
 
     async def _read_one(self) -> None:
         try:
-            kind, channel, payload = await self._connection.connection.read_response(
+            kind, channel, payload = await self.connection.connection.read_response(
                 disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
             )
         except ResponseError as error:
@@ -346,27 +331,21 @@ class PubSubReader:
         elif kind == b"message" and channel == self.channel:
             subscription = self._subscriptions.get(payload.decode().split(" ", 1)[0])
             if subscription is not None:
-                subscription.put(Message(channel.encode(), payload))
+                subscription.put(protocol.Message(channel.encode(), payload))
         elif kind in MESSAGES:
             for listening in self.listeners.get(channel, ()):
-                listening.put(Message(channel.encode(), payload))
+                listening.put(protocol.Message(channel.encode(), payload))
 
     def close(self) -> None:
         """Send every waiter back to ask anew; the next one opens a new socket with a new channel."""
         self.is_closed = True
-        self._connection.disconnect()
+        self.connection.disconnect()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         for acknowledged in self._acknowledged.values():
             _fail(acknowledged, RedisConnectionError("the subscribed socket is closed"))
         for subscription in self._subscriptions.values():
-            subscription.put(Message(b"", b""))
-
-    async def shutdown(self) -> None:
-        """Close for good; see `AsyncConnection.hang_up`."""
-        if not self.is_closed:
-            await self._connection.hang_up()
-            self.close()
+            subscription.put(protocol.Message(b"", b""))
 
 
 def _fail(future: asyncio.Future[None], error: Exception) -> None:
@@ -375,7 +354,7 @@ def _fail(future: asyncio.Future[None], error: Exception) -> None:
         future.exception()  # the waiters may be gone by now
 
 
-class AsyncSubscriptionPool(SubscriptionPool):
+class AsyncSubscriptionPool(protocol.SubscriptionPool):
     """The subscribed socket of one event loop on one server."""
 
     def __init__(self, make: Callable[[], AsyncConnection], verbs: tuple[str, ...]) -> None:
@@ -399,18 +378,19 @@ class AsyncSubscriptionPool(SubscriptionPool):
 
     async def shutdown(self) -> None:
         """Close the socket."""
-        if self._reader is not None:
-            await self._reader.shutdown()
+        if self._reader is not None and not self._reader.is_closed:
+            await self._reader.connection.hang_up()
+            self._reader.close()
 
 
 PERFORM: Final[dict[type, Callable[..., Awaitable[Any]]]] = {
-    Exchange: AsyncConnection.exchange,
-    Connect: AsyncConnection.connect,
-    Sleep: asyncio.sleep,
-    Subscribe: lambda pool, owner: pool.open(owner),
-    Listen: AsyncSubscription.listen,
-    Receive: AsyncSubscription.receive,
-    Unsubscribe: lambda subscription: subscription.reader.leave(subscription),
+    protocol.Exchange: AsyncConnection.exchange,
+    protocol.Connect: AsyncConnection.connect,
+    protocol.Sleep: asyncio.sleep,
+    protocol.Subscribe: lambda pool, owner: pool.open(owner),
+    protocol.Listen: AsyncSubscription.listen,
+    protocol.Receive: AsyncSubscription.receive,
+    protocol.Unsubscribe: lambda subscription: subscription.reader.leave(subscription),
 }
 
 
@@ -435,24 +415,26 @@ async def arun(verb: Steps[T]) -> T:
 class EventLoops:
     """The protocol of each event loop; its sockets are closed when the loop shuts down."""
 
-    def __init__(self, make: Callable[[], Calls]) -> None:
+    def __init__(self, make: Callable[[], protocol.Calls]) -> None:
         self._make = make
-        self._calls = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Calls]()
-        self._guards = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None, None]]()
+        self._kept = weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, tuple[protocol.Calls, AsyncGenerator[None, None]]
+        ]()
 
-    async def here(self) -> Calls:
+    async def here(self) -> protocol.Calls:
         """Return the running loop's."""
         loop = asyncio.get_running_loop()
-        calls = self._calls.get(loop)
-        if calls is None:
-            calls = self._calls[loop] = self._make()
-            # Kept, because a generator that nobody knows any more is closed at once, and its sockets with it.
-            guard = self._guards[loop] = _until_shutdown(calls)
-            await anext(guard)
+        if (kept := self._kept.get(loop)) is not None:
+            return kept[0]
+        calls = self._make()
+        guard = _until_shutdown(calls)
+        # A generator that nobody knows any more is closed at once, and its sockets with it.
+        self._kept[loop] = calls, guard
+        await anext(guard)
         return calls
 
 
-async def _until_shutdown(calls: Calls) -> AsyncGenerator[None, None]:
+async def _until_shutdown(calls: protocol.Calls) -> AsyncGenerator[None, None]:
     """Close the sockets when the loop shuts down: asyncio then closes every generator that was begun."""
     try:
         yield
@@ -464,7 +446,7 @@ async def _until_shutdown(calls: Calls) -> AsyncGenerator[None, None]:
 class TaskWaiter(AsyncWaiter):
     """A task that waits."""
 
-    def __init__(self, loops: EventLoops, make: Callable[[Calls], WaitSteps]) -> None:
+    def __init__(self, loops: EventLoops, make: Callable[[protocol.Calls], WaitSteps]) -> None:
         self._loops, self._make = loops, make
         self._wait_steps: WaitSteps | None = None
 

@@ -34,7 +34,7 @@ class RedisBackend(ListingVerbs, HeartbeatVerbs):
 
     def __init__(self, settings: AliasSettings) -> None:
         servers = servers_of(settings)
-        super().__init__(settings, Ordinary(servers.client.index), servers)
+        super().__init__(settings, Ordinary(servers.client.calls.index), servers)
         self._variants: dict[tuple[str, int], RedisVariant] = {}
 
     @classmethod
@@ -78,7 +78,7 @@ class RedisBackend(ListingVerbs, HeartbeatVerbs):
         """See the base class; one object a kind, because the watchdog renews by backend."""
         which = (kind, options.get("permits", 0))
         if which not in self._variants:
-            made = kind_named(kind, self._client.index, **options)
+            made = kind_named(kind, self.kind.index, **options)
             self._variants[which] = RedisVariant(self.settings, made, self._servers)
         return self._variants[which]
 
@@ -91,10 +91,9 @@ class RedisBackend(ListingVerbs, HeartbeatVerbs):
 
     def diagnose(self) -> list[Finding]:
         """See the base class: each server that has keys."""
-        found = [
-            diagnose_server(server, self.alias, self._client.replica_ack) for server in self._client.servers()
-        ]
-        others = permitted(partial(find_other_keys, self, self._client.servers()), "SCAN")
+        servers = self._client.servers()
+        found = [diagnose_server(server, self.alias, self.calls.replica_ack) for server in servers]
+        others = permitted(partial(find_other_keys, self, servers), "SCAN")
         if len(found) == 1:
             return [*found[0], *others]
         numbered = enumerate(found, start=1)

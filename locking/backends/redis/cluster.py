@@ -11,13 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    MovedError,
-    RedisError,
-    TryAgainError,
-)
+from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from locking.backends.redis.index import Index
@@ -51,19 +45,15 @@ class Address(NamedTuple):
 
 
 class SlotMap:
-    """Which server owns which slot, as far as this process knows."""
+    """Which server owns which slot, as far as this process knows.
+
+    Attributes:
+        owner: the server of each slot; None: nobody knows yet.
+    """
 
     def __init__(self, seeds: Sequence[Address]) -> None:
         self._seeds = list(seeds)
-        self._owners: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
-
-    def owner(self, slot: int) -> Address | None:
-        """Return the server of `slot`; None: nobody knows yet."""
-        return self._owners[slot]
-
-    def move(self, slot: int, address: Address) -> None:
-        """Note that `slot` is at `address` now."""
-        self._owners[slot] = address
+        self.owner: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
 
     def learn(self, reply: Any, asked: Address) -> None:
         """Take over the answer to CLUSTER SLOTS; a server that names no host means the one that was asked."""
@@ -71,11 +61,11 @@ class SlotMap:
         for first, last, master, *_ in reply:
             address = Address((master[0] or b"").decode() or asked.host, master[1])
             owners[first : last + 1] = [address] * (last - first + 1)
-        self._owners = owners
+        self.owner = owners
 
     def owners(self) -> list[Address]:
         """Return every known owner once."""
-        return list(dict.fromkeys(owner for owner in self._owners if owner is not None))
+        return list(dict.fromkeys(owner for owner in self.owner if owner is not None))
 
     def addresses(self) -> list[Address]:
         """Return every known server once: the owners, then those that the settings name."""
@@ -90,22 +80,19 @@ class Route:
         self._until = now() + TIMEOUT
         self.asking = False
         self.was_sent = False
-        self.address = slots.owner(slot)
+        self.address = slots.owner[slot]
 
     def redirect(self, error: RedisError | OSError) -> float | None:
         """Return the pause before the next try, at `address`; None: ask the cluster who owns the slot."""
         if now() >= self._until:
-            raise (
-                TryAgainError(f"the slot {self.slot} is still moving")
-                if isinstance(error, AskError)
-                else error
-            )
+            is_moving = isinstance(error, AskError)
+            raise TryAgainError(f"the slot {self.slot} is still moving") if is_moving else error
         if isinstance(error, AskError):  # MOVED is one as well
             self._follow(error)
             return 0.0
         if isinstance(error, MOVING):
             self.asking = False
-            self.address = self._slots.owner(self.slot)
+            self.address = self._slots.owner[self.slot]
             return None if isinstance(error, ClusterDownError) else PAUSE
         if isinstance(error, UNREACHABLE):
             return None
@@ -116,12 +103,12 @@ class Route:
         self.asking = not isinstance(error, MovedError)
         target = Address(error.host or self.address.host, error.port)
         if not self.asking:
-            self._slots.move(self.slot, target)
+            self._slots.owner[self.slot] = target
         self.address = target
 
     def renewed(self, error: RedisError | OSError) -> float:
         """Return the pause once the map is fresh; a dead server without a successor is given up at once."""
-        before, self.address = self.address, self._slots.owner(self.slot)
+        before, self.address = self.address, self._slots.owner[self.slot]
         self.asking = False
         if isinstance(error, MOVING) or self.address is None:
             return PAUSE
@@ -151,11 +138,11 @@ class Cluster(Calls):
         self._servers: dict[Address, Server] = {}
 
     def server_of(self, key: str | bytes) -> Server | None:
-        owner = self._slots.owner(key_slot(key.encode() if isinstance(key, str) else key))
+        owner = self._slots.owner[key_slot(key.encode() if isinstance(key, str) else key)]
         return None if owner is None else self._server(owner)
 
     def servers(self) -> Steps[list[Server]]:
-        if self._slots.owner(0) is None:
+        if self._slots.owner[0] is None:
             try:
                 yield from self._refresh()
             except (RedisError, OSError) as error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from django.core.checks import CheckMessage, Error, Warning
@@ -261,7 +262,4 @@ def _counted(text: str, number: int) -> Finding:
 
 def named(server: str, findings: list[Finding]) -> list[Finding]:
     """Say of which server of several these are."""
-    return [
-        Finding(f"{finding.subject} ({server})", finding.verdict, finding.text, finding.hint)
-        for finding in findings
-    ]
+    return [replace(finding, subject=f"{finding.subject} ({server})") for finding in findings]

@@ -54,7 +54,7 @@ class HeartbeatVerbs(RedisVerbs):
         }
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
-        pairs = [part for pair in figures.items() for part in pair]
+        pairs = [part for name, more in figures.items() for part in (name.encode(), more)]
         self._client.call(INCR_COUNTERS.call([self._record("figures", minute)], *pairs))
 
     def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:

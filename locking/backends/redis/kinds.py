@@ -20,7 +20,6 @@ from locking.backends.redis.scripts import (
     RAISE_TOKEN,
     REISSUE_TOKEN,
     SHORTEN,
-    Part,
     Request,
     Script,
     acquire_request,
@@ -41,7 +40,10 @@ ADOPT_PERMITS: Final = Script("is_external", "permits", "adopt_permits")
 
 
 class Kind(ABC):
-    """One kind of lock: its channel and its requests."""
+    """One kind of lock: its channel and its requests.
+
+    The scripts of a verb are called alike: only those of read holds look at `{name}`, by which they find all.
+    """
 
     name: str
     CHANNEL: ClassVar[bytes]
@@ -67,19 +69,21 @@ class Kind(ABC):
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """Return the request that takes the lock."""
-        return self.ACQUIRE.call(self._keys(key, owner), owner, milliseconds(ttl), int(keep))
+        return self.ACQUIRE.call(self._keys(key, owner), owner.encode(), milliseconds(ttl), int(keep))
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
         """Return the request that prolongs a hold; it answers 1, or 0 when there is none."""
-        return self.EXTEND.call(self._keys(key, owner), owner, milliseconds(ttl), self._channel(key))
+        given = owner.encode(), milliseconds(ttl), self._channel(key), _braced(key)
+        return self.EXTEND.call(self._keys(key, owner), *given)
 
     def release(self, key: str, owner: str) -> Request:
         """Return the request that ends a hold; it answers 1, or 0 when there is none."""
-        return self.RELEASE.call(self._keys(key, owner), owner, self._channel(key))
+        return self.RELEASE.call(self._keys(key, owner), owner.encode(), self._channel(key), _braced(key))
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
         """Return the request that checks an entry of the index, or removes it."""
-        return self.LIST.call(self._keys(key, owner), member, self._channel(key), owner)
+        given = member, self._channel(key), owner.encode(), _braced(key)
+        return self.LIST.call(self._keys(key, owner), *given)
 
     def leave(self, key: str, owner: str) -> Request | None:
         """Return the request that a waiter sends who gives up, if there is a queue to leave."""
@@ -90,11 +94,11 @@ class Kind(ABC):
         return None
 
     def _reissue(self, key: str, field: str, above: int) -> Request:
-        return REISSUE_TOKEN.call(ordinary_keys(key, self.index), field, above)
+        return REISSUE_TOKEN.call(ordinary_keys(key, self.index), field.encode(), above)
 
     def holder(self, key: str) -> Request:
         """Return the request for the holder of the lock; see `read_holder`."""
-        return HOLDER_FIELDS.call([key], _braced(key))
+        return HOLDER_FIELDS.call([key.encode()], _braced(key))
 
     def read_holder(self, reply: Any) -> Holder | None:
         """Return what `holder` answered: one of the holders, how many there are, and the time left."""
@@ -132,16 +136,6 @@ class Read(Kind):
         lock = key.encode()
         ends = b"%b:%b:rwlock_timeout:1" % (_braced(key), owner.encode())
         return [lock, _token(key), ends, self.index.of(lock)]
-
-    def extend(self, key: str, owner: str, ttl: float) -> Request:
-        given: list[Part] = [owner, milliseconds(ttl), self._channel(key), _braced(key)]
-        return self.EXTEND.call(self._keys(key, owner), *given)
-
-    def release(self, key: str, owner: str) -> Request:
-        return self.RELEASE.call(self._keys(key, owner), owner, self._channel(key), _braced(key))
-
-    def look(self, key: str, owner: str, member: bytes) -> Request:
-        return self.LIST.call(self._keys(key, owner), member, self._channel(key), owner, _braced(key))
 
 
 class Write(Kind):
@@ -184,7 +178,7 @@ class Semaphore(Kind):
         return [lock, _token(key), b"%b:timeout" % _braced(key), self.index.of(lock), total]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        given: list[Part] = [owner, milliseconds(ttl), int(keep), self._permits, self._channel(key)]
+        given = owner.encode(), milliseconds(ttl), int(keep), self._permits, self._channel(key)
         return self.ACQUIRE.call(self._keys(key, owner), *given)
 
     def holder(self, key: str) -> Request:
@@ -214,11 +208,11 @@ class Fair(Kind):
         return [lock, _token(key), *queued, self.index.of(lock)]
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        given = owner, milliseconds(ttl), int(keep), FAIR_PATIENCE, _epoch_ms(), int(queue)
+        given = owner.encode(), milliseconds(ttl), int(keep), FAIR_PATIENCE, _epoch_ms(), int(queue)
         return self.ACQUIRE.call(self._keys(key, owner), *given)
 
     def release(self, key: str, owner: str) -> Request:
-        given: list[Part] = [owner, self._channel(key), FAIR_PATIENCE, _epoch_ms()]
+        given = owner.encode(), self._channel(key), FAIR_PATIENCE, _epoch_ms()
         return self.RELEASE.call(self._keys(key, owner), *given)
 
     def leave(self, key: str, owner: str) -> Request | None:
@@ -255,12 +249,12 @@ class Ordinary(Kind):
 
     def force_release(self, key: str, owner: str) -> Request:
         """Return the call of release.lua for an operator, see wake_fair.lua."""
-        given = owner, self._channel(key), "", fair_queue(key.encode())
+        given = owner.encode(), self._channel(key), b"", fair_queue(key.encode())
         return FORCE_RELEASE.call(self._keys(key, owner), *given)
 
     def shorten(self, key: str, owner: str, ttl: float) -> Request:
         """Return the call of shorten.lua."""
-        return SHORTEN.call(self._keys(key, owner), owner, milliseconds(ttl), self._channel(key))
+        return SHORTEN.call(self._keys(key, owner), owner.encode(), milliseconds(ttl), self._channel(key))
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
         given = member, self._channel(key), fair_queue(key.encode())
@@ -268,13 +262,13 @@ class Ordinary(Kind):
 
     def raise_token(self, key: str, owner: str, token: int, *, keep: bool) -> Request:
         """Return the call of raise_token.lua."""
-        return RAISE_TOKEN.call(self._keys(key, owner), owner, token, int(keep))
+        return RAISE_TOKEN.call(self._keys(key, owner), owner.encode(), token, int(keep))
 
     def reissue_token(self, key: str, owner: str, above: int) -> Request:
         return self._reissue(key, owner, above)
 
     def holder(self, key: str) -> Request:
-        return GET_HOLDER.call([key])
+        return GET_HOLDER.call([key.encode()])
 
     def read_holder(self, reply: Any) -> Holder | None:
         """Return the holder, and how often it has acquired the lock."""

@@ -54,7 +54,7 @@ class ListingVerbs(RedisVerbs):
 
     def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
         super().__init__(settings, kind, servers)
-        self._index, self._key_prefix = servers.client.index, settings.key_prefix
+        self._index, self._key_prefix = kind.index, settings.key_prefix
         self._cursors: dict[tuple[int, str], bytes] = {}
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:

@@ -327,9 +327,7 @@ class Calls(ABC):
                 replies.update(zip(numbers, answers, strict=True))
         return replies
 
-    def _alone(
-        self, request: Request, silent: dict[Server | None, BackendError]
-    ) -> Steps[Any | BackendError]:
+    def _alone(self, request: Request, silent: dict[Server | None, BackendError]) -> Steps[Any]:
         try:
             return (yield from self.call(request))
         except BackendError as error:

@@ -18,29 +18,27 @@ from locking.utils.clock import now
 
 new_tuple: Final = tuple.__new__
 
-Part = str | bytes | int
-"""What stands in a request."""
+
+@lru_cache(maxsize=1024)
+def packed_number(number: int) -> bytes:
+    """Return a number as it is sent; the same few are: lengths, ttls, flags."""
+    return pack(b"%d" % number)
 
 
-def bulk(part: bytes) -> bytes:
-    """Return `part` as a RESP bulk string."""
-    return b"$%d\r\n%b\r\n" % (len(part), part)
-
-
-def pack(*parts: bytes) -> bytes:
+def pack(*parts: bytes | int) -> bytes:
     """Return the parts as RESP bulk strings, one after the other."""
-    return b"".join([bulk(part) for part in parts])
-
-
-def raw(*parts: Part) -> list[bytes]:
-    """Return the parts as they are sent."""
-    return [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    return b"".join(
+        [
+            b"$%d\r\n%b\r\n" % (len(part), part) if isinstance(part, bytes) else packed_number(part)
+            for part in parts
+        ]
+    )
 
 
 @lru_cache(maxsize=256)
 def packed_ms(seconds: float) -> bytes:
     """Return a ttl as it is sent; few different ones are in use at a time."""
-    return bulk(b"%d" % milliseconds(seconds))
+    return pack(milliseconds(seconds))
 
 
 @cache
@@ -63,10 +61,10 @@ class Script:
         self._by_digest = pack(b"EVALSHA", hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
         self._by_source = pack(b"EVAL", source)
 
-    def call(self, keys: Sequence[Part], *arguments: Part) -> Request:
+    def call(self, keys: Sequence[bytes], *arguments: bytes | int) -> Request:
         """Return the request with these keys and arguments."""
-        parts = raw(len(keys), *keys, *arguments)
-        return self.request(len(parts), pack(*parts), parts[1])
+        tail = pack(len(keys), *keys, *arguments)
+        return self.request(1 + len(keys) + len(arguments), tail, keys[0])
 
     def request(self, count: int, tail: bytes, key: bytes) -> Request:
         """Return the request whose `count` further parts (number of keys, keys, arguments) are packed in
@@ -137,10 +135,10 @@ class Plain(Script):
 PLAIN: Final = Plain()
 
 
-def command(*parts: Part) -> Request:
+def command(*parts: str | bytes | int) -> Request:
     """Return a command; its second part is the key that tells where it goes."""
-    packed = raw(*parts)
-    return Request(PLAIN, b"*%d\r\n" % len(packed), pack(*packed), packed[1] if len(packed) > 1 else b"")
+    raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    return Request(PLAIN, b"*%d\r\n" % len(raw), pack(*raw), raw[1] if len(raw) > 1 else b"")
 
 
 def guarded(source: bytes, expected: bytes) -> bytes:
@@ -173,7 +171,7 @@ RAISE_TOKEN: Final = Script("raise_token")
 REISSUE_TOKEN: Final = Script("reissue_token")
 GET_HOLDER: Final = Script("is_external", "get_holder")
 
-KEEP, DONT_KEEP = bulk(b"1"), bulk(b"0")
+KEEP, DONT_KEEP = pack(b"1"), pack(b"0")
 
 
 def derived(prefix: bytes, key: bytes) -> bytes:
@@ -234,8 +232,8 @@ def release_request(key: str, owner: str, *, index: Index, entry: bytes = b"") -
 
 def extend_request(leases: Sequence[tuple[str, str, float]]) -> Request:
     """Return the call of extend.lua for leases of one cluster slot."""
-    arguments = [part for _, owner, ttl in leases for part in (owner, milliseconds(ttl))]
-    return EXTEND.call([key for key, _, _ in leases], *arguments)
+    arguments = [part for _, owner, ttl in leases for part in (owner.encode(), milliseconds(ttl))]
+    return EXTEND.call([key.encode() for key, _, _ in leases], *arguments)
 
 
 def place_in_queue(owner: str, ttl: float, *, keep: bool, channel: str) -> bytes:

@@ -24,6 +24,7 @@ from redis.connection import ConnectionPool, parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
+from locking.backends.options import misplaced
 from locking.backends.redis.async_transport import AsyncTransport, EventLoops, connections_like
 from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.compat import require_supported_client
@@ -178,11 +179,7 @@ def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[s
                 settings, f"{_without_password(url)!r} names a database; a cluster has only one"
             )
     seeds = [Address(each.get("host", "localhost"), each.get("port", 6379)) for each in parsed]
-    return seeds, _pool_options({**parsed[0], **_connection_options(settings)})
-
-
-def _pool_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in ("host", "port")}
+    return seeds, {**parsed[0], **_connection_options(settings)}
 
 
 # a cache's servers
@@ -193,7 +190,7 @@ def _servers_of_cache(settings: AliasSettings) -> Servers:
     if isinstance(client, RedisCluster):
         nodes = client.nodes_manager
         seeds = [Address(node.host, node.port) for node in nodes.startup_nodes.values()]
-        return _cluster(settings, seeds, _pool_options(nodes.connection_kwargs))
+        return _cluster(settings, seeds, nodes.connection_kwargs)
     if isinstance(client, Redis):
         return _one(settings, client.connection_pool)
     raise ImproperlyConfigured(
@@ -234,20 +231,15 @@ def _replica_ack(settings: AliasSettings, *, default: int | Literal["auto"]) -> 
     wanted = settings.options.get("wait_replicas", default)
     timeout_ms = settings.options.get("wait_timeout_ms", DEFAULT_ACK_TIMEOUT_MS)
     if wanted != "auto" and not _is_whole(wanted, at_least=0):
-        raise _bad_option(settings, "wait_replicas", 'a number of replicas or "auto"', wanted)
+        raise misplaced(settings, "wait_replicas", f'must be a number of replicas or "auto", not {wanted!r}')
     if not _is_whole(timeout_ms, at_least=1):  # WAIT 0 would wait without end
-        raise _bad_option(settings, "wait_timeout_ms", "whole milliseconds, at least 1", timeout_ms)
+        why = f"must be whole milliseconds, at least 1, not {timeout_ms!r}"
+        raise misplaced(settings, "wait_timeout_ms", why)
     return ReplicaAck(wanted, timeout_ms) if wanted else None
 
 
 def _is_whole(value: object, *, at_least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
-
-
-def _bad_option(settings: AliasSettings, name: str, wanted: str, value: object) -> ImproperlyConfigured:
-    return ImproperlyConfigured(
-        f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] must be {wanted}, not {value!r}"
-    )
 
 
 def _bad_location(settings: AliasSettings, why: str) -> ImproperlyConfigured:

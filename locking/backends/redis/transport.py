@@ -23,20 +23,7 @@ from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
 from locking.backends.redis.compat import is_open, read_within
 from locking.backends.redis.fast_socket import MessageReader, fast_socket, talk
-from locking.backends.redis.protocol import (
-    Calls,
-    Connect,
-    Exchange,
-    Listen,
-    Message,
-    Receive,
-    Sleep,
-    Steps,
-    Subscribe,
-    Unsubscribe,
-    own_channel,
-    translated,
-)
+from locking.backends.redis.protocol import Steps
 from locking.backends.redis.scripts import Request, command
 from locking.backends.redis.waiter import WaitSteps
 from locking.utils.background import after_fork
@@ -88,7 +75,7 @@ class Transport(protocol.Transport):
 
 
 class Subscription(protocol.Subscription):
-    """A connection of one waiting thread, subscribed to a channel of its own and perhaps to one more.
+    """A new connection of one waiting thread, subscribed to a channel of its own and perhaps to one more.
 
     One per waiter: a thread that reads its own socket is woken by the kernel, without a hop through a
     dispatching thread, and when the process dies the server sees it and passes the dead waiter over.
@@ -97,13 +84,10 @@ class Subscription(protocol.Subscription):
     pool: SubscriptionPool
 
     def __init__(self, pool: SubscriptionPool, connection: AbstractConnection) -> None:
-        self.pool, self.channel = pool, own_channel()
+        self.pool, self.channel = pool, protocol.own_channel()
         self._connection = connection
         self._fast: MessageReader | None = None
         self._extra: str | None = None
-
-    def open(self) -> None:
-        """Connect and subscribe to the own channel."""
         with self._closed_on_failure():
             self._connection.connect()
             if (sock := fast_socket(self._connection)) is not None:
@@ -120,14 +104,14 @@ class Subscription(protocol.Subscription):
                 self._change(verb, channel)
         self._extra = channel
 
-    def reset(self) -> None:
-        """Listen to the own channel only."""
-        if self._extra is None:
-            return
-        with self._closed_on_failure():
-            for verb in self.pool.verbs:
-                self._change(OPPOSITES[verb], self._extra)
-        self._extra = None
+    def reset(self) -> bool:
+        """Listen to the own channel only; False where this side has closed the connection."""
+        if self._extra is not None and is_open(self._connection):
+            with self._closed_on_failure():
+                for verb in self.pool.verbs:
+                    self._change(OPPOSITES[verb], self._extra)
+            self._extra = None
+        return is_open(self._connection)
 
     @contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
@@ -147,13 +131,13 @@ class Subscription(protocol.Subscription):
             if not self.pool.is_too_old(error):
                 raise
 
-    def receive(self, timeout: float) -> Message | None:
+    def receive(self, timeout: float) -> protocol.Message | None:
         """Return the next message, or None after `timeout` seconds."""
         try:
             kind, channel, payload = self._read(max(timeout, 0.001))
         except RedisTimeoutError:
             return None
-        return Message(channel, payload) if kind in MESSAGES else Message(b"", b"")
+        return protocol.Message(channel, payload) if kind in MESSAGES else protocol.Message(b"", b"")
 
     def _read(self, timeout: float) -> Any:
         if self._fast is not None:
@@ -162,11 +146,6 @@ class Subscription(protocol.Subscription):
 
     def close(self) -> None:
         self._connection.disconnect()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether this side has closed it."""
-        return not is_open(self._connection)
 
 
 class SubscriptionPool(protocol.SubscriptionPool):
@@ -190,15 +169,12 @@ class SubscriptionPool(protocol.SubscriptionPool):
 
     def open(self, owner: str) -> Subscription:
         """Return a new subscription."""
-        subscription = Subscription(self, self._make())
-        subscription.open()
-        return subscription
+        return Subscription(self, self._make())
 
     def give_back(self, subscription: Subscription) -> None:
         """Keep a subscription for the next waiter, with its own channel only; one that fails is closed."""
-        if not subscription.is_closed:
-            with suppress(RedisError, OSError):
-                subscription.reset()
+        with suppress(RedisError, OSError):
+            if subscription.reset():
                 self._idle.append(subscription)
 
     def close(self) -> None:
@@ -225,13 +201,13 @@ def _reply_or_error(connection: AbstractConnection) -> Any:
 
 
 PERFORM: Final[dict[type, Callable[..., Any]]] = {
-    Exchange: exchange,
-    Connect: lambda connection: connection.connect(),
-    Sleep: time.sleep,
-    Subscribe: lambda pool, owner: pool.open(owner),
-    Listen: Subscription.listen,
-    Receive: Subscription.receive,
-    Unsubscribe: lambda subscription: subscription.pool.give_back(subscription),
+    protocol.Exchange: exchange,
+    protocol.Connect: lambda connection: connection.connect(),
+    protocol.Sleep: time.sleep,
+    protocol.Subscribe: lambda pool, owner: pool.open(owner),
+    protocol.Listen: Subscription.listen,
+    protocol.Receive: Subscription.receive,
+    protocol.Unsubscribe: lambda subscription: subscription.pool.give_back(subscription),
 }
 
 
@@ -254,23 +230,17 @@ def run(verb: Steps[T]) -> T:
 
 
 class Client:
-    """Requests of all threads: the protocol's, carried out at once.
+    """Requests of all threads: those of `calls`, carried out at once."""
 
-    Attributes:
-        calls: the protocol.
-        index, replica_ack: see `Calls`.
-    """
-
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: protocol.Calls) -> None:
         self.calls = calls
-        self.index, self.replica_ack = calls.index, calls.replica_ack
 
     def call(self, request: Request) -> Any:
         """See `Calls.call`."""
         try:
             return run(self.calls.deliver(request))  # not `calls.call`: a generator less on the way
         except (RedisError, OSError) as error:
-            raise translated(error, self.calls.alias) from error
+            raise protocol.translated(error, self.calls.alias) from error
 
     def command(self, *parts: str | bytes | int) -> Any:
         """Send an ordinary command; the second part is the key that tells where it goes."""

@@ -12,23 +12,9 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from locking.backends.base import Busy, Grant, Outcome
+from locking.backends.redis import protocol
 from locking.backends.redis.kinds import Kind
-from locking.backends.redis.protocol import (
-    UNREACHABLE,
-    Calls,
-    Listen,
-    Message,
-    NeverSent,
-    NotReplicated,
-    Receive,
-    Sleep,
-    Steps,
-    Subscribe,
-    Subscription,
-    SubscriptionPool,
-    Unsubscribe,
-    translated,
-)
+from locking.backends.redis.protocol import UNREACHABLE, Steps
 from locking.backends.redis.scripts import (
     Asked,
     Request,
@@ -63,10 +49,12 @@ class WaitSteps:
 
     _enqueued = False
 
-    def __init__(self, kind: Kind, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> None:
+    def __init__(
+        self, kind: Kind, calls: protocol.Calls, key: str, owner: str, ttl: float, fenced: bool
+    ) -> None:
         self._kind, self._calls = kind, calls
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
-        self._subscription: Subscription | None = None
+        self._subscription: protocol.Subscription | None = None
         self._asked, self._wants_channel = NOT_ASKED, False
         self._unanswered = False  # a request of ours may be served late: see `Resent`
 
@@ -79,7 +67,7 @@ class WaitSteps:
         """Return the channel that wakes this waiter beside its own, if there is one."""
         return self._kind.channel(self._key, self._owner)
 
-    def _meaning(self, message: Message) -> Grant | bool:
+    def _meaning(self, message: protocol.Message) -> Grant | bool:
         """Return the handoff that a message carries, True for *ask again*, False for nothing."""
         assert self._subscription is not None
         return message.channel not in (b"", self._subscription.channel.encode())
@@ -113,7 +101,7 @@ class WaitSteps:
                 return new_tuple(Grant, (reply, sent, False))
             return (yield from self._concluded(reply, sent, queue))
         except (RedisError, OSError, BackendError) as error:
-            if isinstance(error, NeverSent):
+            if isinstance(error, protocol.NeverSent):
                 self._unanswered = unanswered
             return (yield from self._failed(error, queue))
 
@@ -143,11 +131,11 @@ class WaitSteps:
 
     def _failed(self, error: Exception, queue: bool) -> Steps[Outcome]:
         """An outage of servers that have a failover isn't the end of the wait."""
-        if isinstance(error, NotReplicated):
+        if isinstance(error, protocol.NotReplicated):
             with suppress(LockError):  # the caller releases what is left
                 yield from self._calls.call(self._kind.release(self._key, self._owner))
             raise error
-        failure = error if isinstance(error, BackendError) else translated(error, self._calls.alias)
+        failure = error if isinstance(error, BackendError) else protocol.translated(error, self._calls.alias)
         if queue and self._calls.has_failover and isinstance(failure, BackendUnavailable):
             self._close()
             return Busy(outage=failure)
@@ -155,7 +143,7 @@ class WaitSteps:
             raise error
         raise failure from error
 
-    def _prepared(self, pool: SubscriptionPool, channel: str | None) -> Steps[bool]:
+    def _prepared(self, pool: protocol.SubscriptionPool, channel: str | None) -> Steps[bool]:
         subscription = self._subscription
         if subscription is not None and subscription.pool is pool:
             if channel is None or subscription.hears(channel):
@@ -170,11 +158,11 @@ class WaitSteps:
                 yield from _listening(idle, channel)
                 return True
             self._close()
-        self._subscription = yield Subscribe(pool, self._owner)
+        self._subscription = yield protocol.Subscribe(pool, self._owner)
         yield from _listening(self._subscription, channel)
         return True
 
-    def _pool(self) -> SubscriptionPool:
+    def _pool(self) -> protocol.SubscriptionPool:
         server = self._calls.server_of(self._key)
         assert server is not None, "the lock's server has just answered"
         return server.transport.subscriptions
@@ -182,7 +170,7 @@ class WaitSteps:
     def wait(self, timeout: float) -> Steps[Outcome]:
         """See `Waiter.wait`."""
         if self._subscription is None:  # the server was away
-            yield Sleep(min(timeout, RECOVERY_PAUSE))
+            yield protocol.Sleep(min(timeout, RECOVERY_PAUSE))
             return (yield from self.try_acquire(queue=True))
         woken = yield from self.sleep(timeout)
         return (yield from self.try_acquire(queue=True)) if woken is None else woken
@@ -200,10 +188,10 @@ class WaitSteps:
             return (yield from self._granted(heard))
         return (yield from self.try_acquire(queue=True)) if heard else None
 
-    def _received(self, subscription: Subscription, deadline: float) -> Steps[Grant | bool]:
+    def _received(self, subscription: protocol.Subscription, deadline: float) -> Steps[Grant | bool]:
         """Return the handoff, True when a message says to ask, or False when the time is over."""
         while (left := deadline - now()) > 0:
-            message: Message | None = yield Receive(subscription, left)
+            message: protocol.Message | None = yield protocol.Receive(subscription, left)
             meaning = message is not None and self._meaning(message)
             if isinstance(meaning, Grant) and self._calls.replica_ack is None:
                 return meaning
@@ -234,7 +222,7 @@ class WaitSteps:
             self._close()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            yield Unsubscribe(subscription)
+            yield protocol.Unsubscribe(subscription)
 
     def _abandon(self) -> Steps[None]:
         """Start over: a waiter whose channel has no subscriber is passed over."""
@@ -248,9 +236,9 @@ class WaitSteps:
             subscription.close()
 
 
-def _listening(subscription: Subscription, channel: str | None) -> Steps[None]:
+def _listening(subscription: protocol.Subscription, channel: str | None) -> Steps[None]:
     if channel is not None:
-        yield Listen(subscription, channel)
+        yield protocol.Listen(subscription, channel)
 
 
 class QueueWaitSteps(WaitSteps):
@@ -277,7 +265,7 @@ class QueueWaitSteps(WaitSteps):
         """Return the lock's own channel, for a holder who wakes no other: a client of another language."""
         return super()._channel() if self._wants_channel else None
 
-    def _meaning(self, message: Message) -> Grant | bool:
+    def _meaning(self, message: protocol.Message) -> Grant | bool:
         assert self._subscription is not None
         if message.channel == self._subscription.channel.encode():
             return read_wakeup(message.payload, self._owner, self._asked)

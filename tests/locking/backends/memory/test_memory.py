@@ -31,6 +31,37 @@ def test_a_release_wakes_one_waiter_alone():
     assert woken == [0, 2]
 
 
+def test_readers_join_readers_whatever_waits_between_them():
+    """A writer's release lets in every reader of the queue, and the writer among them when they are gone."""
+    locked, woken = Store().read_write, list[int]()
+    kinds = ((1, "read"), (2, "write"), (3, "read"))
+    waiters = [
+        QueuedWaiter(f"w:{number}", 60.0, partial(woken.append, number), kind) for number, kind in kinds
+    ]
+    assert isinstance(locked.take("a", "w:0", 60.0, kind="write"), Grant)
+    for waiter in waiters:
+        assert isinstance(locked.take("a", waiter.owner, 60.0, waiter, kind=waiter.kind), Busy)
+    assert locked.release("a", "w:0", "write")
+    assert woken == [1, 3]
+    assert locked.release("a", "w:1", "read")
+    assert locked.release("a", "w:3", "read")
+    assert woken == [1, 3, 2]
+
+
+def test_permits_go_to_those_who_wait_in_their_order():
+    """A newcomer doesn't take a permit that came back while others wait for it."""
+    permits, woken = Store().semaphores, list[int]()
+    for number in range(2):
+        assert isinstance(permits.take("a", f"h:{number}", 60.0, kind="semaphore", permits=2), Grant)
+    for number in range(2):
+        waiter = QueuedWaiter(f"w:{number}", 60.0, partial(woken.append, number), "semaphore", 2)
+        assert isinstance(permits.take("a", waiter.owner, 60.0, waiter, kind="semaphore", permits=2), Busy)
+    assert permits.release("a", "h:1", "semaphore")
+    assert woken == [0]
+    assert isinstance(permits.take("a", "newcomer", 60.0, kind="semaphore", permits=9), Busy)
+    assert {hold.owner for hold in permits.holds("a")} == {"h:0", "w:0"}
+
+
 def test_an_expired_lock_goes_to_the_first_in_the_queue():
     """A newcomer that finds the lease over doesn't overtake those who wait."""
     store, woken = Store(), []
