@@ -1,6 +1,7 @@
 """What every test shares: a database on the real PostgreSQL, an empty Redis database, repeatable examples."""
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +41,11 @@ MARK = "holdfast:tests"  # says that a Redis database is ours to empty
 hypothesis_settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 hypothesis_settings.register_profile("explore", max_examples=1000, deadline=None)
 hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group
 from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, ProgrammingError, connection, connections, transaction
 from django.http import HttpResponse
-from django.test import RequestFactory, TestCase
+from django.test import RequestFactory, TestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from locking import (
@@ -326,8 +326,8 @@ def test_a_view_answers_409_while_the_fence_is_locked(redis_room: redis.Redis, s
     with two_players("default") as (a, _):
         a.enters(locked_transaction("shop", fenced=True))
         redis_room.flushdb()
-        settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 0.05}}
-        refused = view(RequestFactory().post("/"))
+        with override_settings(LOCKING={"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 0.05}}):
+            refused = view(RequestFactory().post("/"))
         a.leaves()
     assert (refused.status_code, refused["Retry-After"]) == (409, "1")
     assert view(RequestFactory().post("/")).content == b"sold"
