@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage
 from locking.backends.base import BaseLockBackend, Finding
 from locking.backends.redis.diagnosis import diagnose_server, judge, named, parse_info, permitted
 from locking.backends.redis.heartbeats import HeartbeatVerbs
-from locking.backends.redis.kinds import Ordinary, kind_named
+from locking.backends.redis.kinds import NAMED, Ordinary, kind_named
 from locking.backends.redis.listing import ListingVerbs
 from locking.backends.redis.other_keys import find_other_keys
 from locking.backends.redis.protocol import Calls
@@ -29,7 +29,7 @@ class RedisBackend(ListingVerbs, HeartbeatVerbs):
     """`"BACKEND": "locking.backends.redis.RedisBackend"`, with `"CACHE"` or `"LOCATION"`."""
 
     supports_fairness = True
-    kinds = frozenset({"read", "write", "semaphore", "fair"})
+    kinds = frozenset(NAMED) - {"lock"}
     kind: Ordinary
 
     def __init__(self, settings: AliasSettings) -> None:

@@ -12,14 +12,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-
-KINDS: Final = {"L": "lock", "F": "fair", "W": "write", "R": "read", "S": "semaphore"}
-"""The first letter of a member. Many may read, or have a permit: there the owner follows, and a blank."""
-
-SHARED: Final = frozenset("RS")
 
 LAST_TOKEN: Final = b"~"
 """The member that is no hold: its score is the last token of all names, the highest of the index."""
@@ -65,28 +60,3 @@ def tags() -> list[bytes]:
         if len(found) == REDIS_CLUSTER_HASH_SLOTS:
             return [found[slot] for slot in range(REDIS_CLUSTER_HASH_SLOTS)]
     raise AssertionError("unreachable")
-
-
-class Entry(NamedTuple):
-    """One member of an index, with its score.
-
-    Attributes:
-        kind: lock, fair, write, read or semaphore.
-        key: of the lock.
-        owner: of the hold, where a lock may have several; else empty.
-        token: the fencing token minted for it, which is also its time in microseconds.
-        member: as it stands in the index.
-    """
-
-    kind: str
-    key: bytes
-    owner: bytes
-    token: int
-    member: bytes
-
-
-def read_entry(member: bytes, score: float) -> Entry:
-    """Return what a member and its score say."""
-    letter, rest = member[:1].decode(), member[1:]
-    owner, key = rest.split(b" ", 1) if letter in SHARED else (b"", rest)
-    return Entry(KINDS[letter], key, owner, int(score), member)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from locking.backends.base import Holder
 from locking.backends.redis.index import Index
@@ -46,6 +46,10 @@ class Kind(ABC):
     """
 
     name: str
+    LETTER: ClassVar[str]
+    """What its members of the index begin with."""
+    SHARED: ClassVar[bool] = False
+    """Many may read, or have a permit: there the owner follows the letter, and a blank."""
     CHANNEL: ClassVar[bytes]
     """What its channel's name begins with."""
     ACQUIRE: ClassVar[Script]
@@ -126,6 +130,8 @@ class Read(Kind):
     """The shared side of a read-write lock."""
 
     name = "read"
+    LETTER = "R"
+    SHARED = True
     CHANNEL = b"redisson_rwlock"
     ACQUIRE = Script("token", "is_external", "acquire_read")
     EXTEND = Script("announce", "readers", "extend_read")
@@ -142,6 +148,7 @@ class Write(Kind):
     """The exclusive side of a read-write lock."""
 
     name = "write"
+    LETTER = "W"
     CHANNEL = b"redisson_rwlock"
     ACQUIRE = Script("token", "is_external", "acquire_write")
     EXTEND = Script("announce", "extend_write")
@@ -162,13 +169,15 @@ class Semaphore(Kind):
     """Permits that end by themselves; a hold is one permit."""
 
     name = "semaphore"
+    LETTER = "S"
+    SHARED = True
     CHANNEL = b"redisson_sc"
     ACQUIRE = Script("token", "announce", "permits", "acquire_permit")
     EXTEND = Script("announce", "permits", "extend_permit")
     RELEASE = Script("announce", "permits", "release_permit")
     LIST = Script("permits", "list_permit")
 
-    def __init__(self, index: Index, permits: int) -> None:
+    def __init__(self, index: Index, permits: int = 1) -> None:
         super().__init__(index)
         self._permits = permits
 
@@ -193,6 +202,7 @@ class Fair(Kind):
     """
 
     name = "fair"
+    LETTER = "F"
     CHANNEL = b"redisson_lock__channel"
     ACQUIRE = Script("token", "prune_queue", "is_external", "acquire_fair")
     EXTEND = Script("announce", "extend_fair")
@@ -230,6 +240,7 @@ class Ordinary(Kind):
     """The ordinary lock, which is handed over by its release."""
 
     name = "lock"
+    LETTER = "L"
     CHANNEL = b"redisson_lock__channel"
     LIST = LIST_LOCK
 
@@ -305,7 +316,36 @@ def _epoch_ms() -> int:
     return int(time.time() * 1000)  # noqa: TID251 shown
 
 
-def kind_named(name: str, index: Index, *, permits: int = 1) -> Kind:
+KINDS: Final[tuple[type[Kind], ...]] = (Ordinary, Read, Write, Semaphore, Fair)
+NAMED: Final = {kind.name: kind for kind in KINDS}
+LETTERS: Final = {kind.LETTER: kind for kind in KINDS}
+
+
+def kind_named(name: str, index: Index, **options: int) -> Kind:
     """Return the kind called `name`, whose holds are listed in `index`."""
-    simple: dict[str, type[Kind]] = {"lock": Ordinary, "read": Read, "write": Write, "fair": Fair}
-    return Semaphore(index, permits) if name == "semaphore" else simple[name](index)
+    return NAMED[name](index, **options)
+
+
+class Entry(NamedTuple):
+    """One member of an index, with its score.
+
+    Attributes:
+        kind: lock, fair, write, read or semaphore.
+        key: of the lock.
+        owner: of the hold, where a lock may have several; else empty.
+        token: the fencing token minted for it, which is also its time in microseconds.
+        member: as it stands in the index.
+    """
+
+    kind: str
+    key: bytes
+    owner: bytes
+    token: int
+    member: bytes
+
+
+def read_entry(member: bytes, score: float) -> Entry:
+    """Return what a member of the index and its score say."""
+    kind, rest = LETTERS[member[:1].decode()], member[1:]
+    owner, key = rest.split(b" ", 1) if kind.SHARED else (b"", rest)
+    return Entry(kind.name, key, owner, int(score), member)

@@ -13,8 +13,17 @@ from itertools import islice
 from typing import Any, Final
 
 from locking.backends.base import Held
-from locking.backends.redis.index import KINDS, LAST_TOKEN, SHARED, Entry, read_entry
-from locking.backends.redis.kinds import ADOPT_PERMITS, Kind, kind_named, semaphores_of
+from locking.backends.redis.index import LAST_TOKEN
+from locking.backends.redis.kinds import (
+    ADOPT_PERMITS,
+    LETTERS,
+    NAMED,
+    Entry,
+    Kind,
+    kind_named,
+    read_entry,
+    semaphores_of,
+)
 from locking.backends.redis.scripts import INDEX_EXTERNAL, INDEX_SCAN, Request, command, derived
 from locking.backends.redis.transport import Client
 from locking.backends.redis.verbs import RedisVerbs, Servers, escaped
@@ -80,9 +89,9 @@ class ListingVerbs(RedisVerbs):
         return live
 
     def find_held(self, key: str, owner: str, kind: str) -> Held | None:
-        letter = next(letter for letter, name in KINDS.items() if name == kind)
-        rest = f"{owner} {key}" if letter in SHARED else key
-        (hold,) = self._look_at([read_entry(f"{letter}{rest}".encode(), 0)])
+        listed = NAMED[kind]
+        rest = f"{owner} {key}" if listed.SHARED else key
+        (hold,) = self._look_at([read_entry(f"{listed.LETTER}{rest}".encode(), 0)])
         return hold if hold is not None and hold.owner == owner else None
 
     def count_held(self, *, prefix: str = "") -> int:
@@ -212,7 +221,7 @@ def _as_held(entry: Entry, reply: Any) -> Held | None:
     return Held(
         key=entry.key.decode(),
         owner=owner.decode(),
-        kind=KINDS[letter[0].decode()] if letter else entry.kind,
+        kind=LETTERS[letter[0].decode()].name if letter else entry.kind,
         count=count,
         remaining=None if left < 0 else left / 1000,
         token=int(token),
