@@ -16,7 +16,7 @@ from typing import Final
 
 import django
 
-from benchmarks.checkout.room import open_servers
+from benchmarks.checkout.testbed import open_servers
 from tests.load.figures import percentile
 
 LEASE: Final = 30.0

@@ -91,13 +91,13 @@ BACKENDS = {
         settings={"BACKEND": ZOOKEEPER, "OPTIONS": {"session_timeout": 5.0}},
         unreachable={"BACKEND": ZOOKEEPER, "LOCATION": "127.0.0.1:1", "OPTIONS": {"timeout": 0.3}},
         shortest_ttl=0.3,
-        fixture="zookeeper_room",
+        fixture="zookeeper_settings",
     ),
     "etcd": Backend(
         settings={"BACKEND": ETCD},
         unreachable={"BACKEND": ETCD, "LOCATION": "http://127.0.0.1:1"},
         shortest_ttl=0.3,
-        fixture="etcd_room",
+        fixture="etcd_settings",
     ),
 }
 

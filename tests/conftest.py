@@ -13,10 +13,10 @@ from hypothesis import settings as hypothesis_settings
 from config.coordination import ETCD, REDLOCK, ZOOKEEPER, lock_aliases
 from tests.coordination import (
     etcd_location,
-    etcd_room,
+    etcd_settings,
     redlock_location,
     zookeeper_location,
-    zookeeper_room,
+    zookeeper_settings,
 )
 from tests.emptying import deletes
 from tests.grouping import Scheduling, place
@@ -24,8 +24,8 @@ from tests.serving import server
 from tests.wheels import wheel, wheel_environment
 
 __all__ = [
-    "etcd_location", "etcd_room", "redlock_location", "server", "wheel", "wheel_environment",
-    "zookeeper_location", "zookeeper_room",
+    "etcd_location", "etcd_settings", "redlock_location", "server", "wheel", "wheel_environment",
+    "zookeeper_location", "zookeeper_settings",
 ]  # fmt: skip
 
 # Strategies whose locks need a server that isn't always there: its variable, and the fixture that starts one.
@@ -117,7 +117,7 @@ def no_trouble_so_far() -> None:
 
 
 @pytest.fixture(scope="session")
-def redis_room() -> Iterator[redis.Redis]:
+def redis_database() -> Iterator[redis.Redis]:
     """This test process's own Redis database; one that holds somebody's data is refused."""
     from django.conf import settings
 
@@ -135,8 +135,8 @@ def strategy_servers(request: pytest.FixtureRequest) -> None:
     """Where a test's parameter is a strategy that locks elsewhere, have that server, or skip the test."""
     params = getattr(getattr(request.node, "callspec", None), "params", {})
     for name in {value for value in params.values() if isinstance(value, str) and value in ELSEWHERE}:
-        variable, room = ELSEWHERE[name]
-        location = request.getfixturevalue(room)
+        variable, fixture = ELSEWHERE[name]
+        location = request.getfixturevalue(fixture)
         text = location if isinstance(location, str) else ",".join(location)
         request.getfixturevalue("monkeypatch").setenv(variable, text)  # for processes that the test starts
         settings = request.getfixturevalue("settings")
@@ -144,10 +144,10 @@ def strategy_servers(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(autouse=True)
-def empty_redis(redis_room: redis.Redis) -> None:
+def empty_redis(redis_database: redis.Redis) -> None:
     """Start each test on an empty Redis database."""
-    redis_room.flushdb()
-    redis_room.set(MARK, 1)
+    redis_database.flushdb()
+    redis_database.set(MARK, 1)
 
 
 @pytest.fixture(autouse=True)

@@ -32,13 +32,13 @@ def zookeeper_location(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 
 @pytest.fixture
-def zookeeper_room(zookeeper_location: str) -> dict[str, Any]:
+def zookeeper_settings(zookeeper_location: str) -> dict[str, Any]:
     """Settings of an empty folder there."""
     return {"LOCATION": f"{zookeeper_location}/{secrets.token_hex(4)}"}
 
 
 @pytest.fixture
-def etcd_room(etcd_location: list[str]) -> dict[str, Any]:
+def etcd_settings(etcd_location: list[str]) -> dict[str, Any]:
     """Settings of a prefix there that nobody uses."""
     return {"LOCATION": etcd_location, "OPTIONS": {"prefix": f"{secrets.token_hex(4)}/"}}
 

@@ -1,4 +1,4 @@
-"""Products and orders for tests, made by the project's own services, so that their books balance."""
+"""Products and orders for tests, made by the project's own services, so that ledger and stock agree."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 
 class Proxy:
-    """Passes bytes on, until it is told of a request (by some bytes in it) that is to go wrong."""
+    """Passes bytes on, until it is given a request (by some bytes in it) that is to go wrong."""
 
     def __init__(self, server_path: str) -> None:
         self.server_path = server_path

@@ -21,9 +21,9 @@ from rich.console import Console
 from benchmarks.checkout import growth, quick, rounds
 from benchmarks.checkout.growth_data import summarize
 from benchmarks.checkout.plots import draw
-from benchmarks.checkout.room import open_servers
 from benchmarks.checkout.tables import show
 from benchmarks.checkout.targets import FAULTS, judge
+from benchmarks.checkout.testbed import open_servers
 from benchmarks.circumstances import ROOT, describe_machine
 from benchmarks.console import open_console
 from tests.load.servers import Servers
@@ -34,7 +34,7 @@ DRAW = (sys.executable, str(ROOT / "docs" / "growth_plots.py"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write what was asked for; 1 when the books of any run weren't exact."""
+    """Measure, print, write what was asked for; 1 when the totals of any run weren't exact."""
     options = _parse(arguments)
     console = open_console()
     begun = time.monotonic()
@@ -119,7 +119,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _faults(results: dict[str, Any]) -> list[str]:
-    """Return a sentence for each run whose books don't agree though its subject is exact."""
+    """Return a sentence for each run whose totals don't agree though its subject is exact."""
     records = [
         *results.get("quick", []),
         *results.get("rounds", {}).get("records", []),

@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from benchmarks.checkout.room import Room
+from benchmarks.checkout.testbed import Testbed
 from inventory.domain import Line
 from inventory.rows import read_those_there_are
 from orders.order_writer import Receipt, sell_many
@@ -23,20 +23,20 @@ WARM_UP = 10  # commits, after which the connection knows the statement
 WAIT = 10.0
 
 
-def measure(room: Room, size: int, seconds: float) -> dict[str, Any]:
+def measure(testbed: Testbed, size: int, seconds: float) -> dict[str, Any]:
     """Commit batches of orders of a fresh product; return the speed, and how far totals are from exact.
 
     Args:
-        room: with the shop's database; Django of this process must be set up on the same.
+        testbed: with the shop's database; Django of this process must be set up on the same.
         size: orders per commit.
         seconds: how long to repeat it.
     """
     sku = f"batch-{secrets.token_hex(4)}"
-    deliver(room.database, {sku: STOCK})
+    deliver(testbed.database, {sku: STOCK})
     times = [_commit(sku, size) for _ in range(WARM_UP)]
     ends = perf_counter() + seconds
     times += list(_until(ends, sku, size))
-    totals = room.totals([sku])
+    totals = testbed.totals([sku])
     return {
         "answers_per_second": size / median(times[WARM_UP:]),
         "statuses": {"201": size * len(times)},

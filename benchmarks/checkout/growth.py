@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from benchmarks.checkout.room import Room, open_room
 from benchmarks.checkout.subjects import FOR_UPDATE, SEGMENTS, VIEWS, Subject, segmented, strategies
 from benchmarks.checkout.targets import FAULTS
+from benchmarks.checkout.testbed import Testbed, open_testbed
 from tests.load.servers import Servers
 
 BUYERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -86,47 +86,51 @@ class Growth:
             minutes: after which no further run is begun.
         """
         self.ends = time.monotonic() + minutes * 60
-        with open_room(self.servers, *SHAPE) as room:
-            return [record for number in range(rounds) for record in self._round(room, number)]
+        with open_testbed(self.servers, *SHAPE) as testbed:
+            return [record for number in range(rounds) for record in self._round(testbed, number)]
 
-    def _round(self, room: Room, number: int) -> Iterator[dict[str, Any]]:
+    def _round(self, testbed: Testbed, number: int) -> Iterator[dict[str, Any]]:
         for axis in random.sample(list(self.sizes), len(self.sizes)):
-            for record in self._grown(room, axis):
+            for record in self._grown(testbed, axis):
                 yield record | {"round": number}
 
-    def _grown(self, room: Room, axis: str) -> Iterator[dict[str, Any]]:
+    def _grown(self, testbed: Testbed, axis: str) -> Iterator[dict[str, Any]]:
         if axis == PER_COMMIT:
-            yield from self._batches(room)
+            yield from self._batches(testbed)
         elif axis == "workers":
-            yield from self._workers(room)
+            yield from self._workers(testbed)
         else:
-            with room.slow_flushes(FLUSH_MS) if axis == SLOW_DISK else nullcontext():
-                yield from self._runs(room, axis, list(_steps(axis, self.only, self.sizes[axis])))
+            with testbed.slow_flushes(FLUSH_MS) if axis == SLOW_DISK else nullcontext():
+                yield from self._runs(testbed, axis, list(_steps(axis, self.only, self.sizes[axis])))
 
-    def _workers(self, room: Room) -> Iterator[dict[str, Any]]:
+    def _workers(self, testbed: Testbed) -> Iterator[dict[str, Any]]:
         for workers in self._in_time(self.sizes["workers"]):
             steps = list(_steps("workers", self.only, [workers]))
-            served = nullcontext(room) if workers == SHAPE[0] else open_room(self.servers, workers, SHAPE[1])
+            served = (
+                nullcontext(testbed) if workers == SHAPE[0] else open_testbed(self.servers, workers, SHAPE[1])
+            )
             with served as shop:
                 self._warm_up(shop, steps)
                 yield from self._runs(shop, "workers", steps)
 
-    def _warm_up(self, room: Room, steps: Sequence[Step]) -> None:
+    def _warm_up(self, testbed: Testbed, steps: Sequence[Step]) -> None:
         """Let each thread open its connections; a run begins with a short one of its own everywhere else."""
         for step in steps:
-            room.run(step.subject, buyers=CROWD, seconds=min(0.3, self.seconds))
+            testbed.run(step.subject, buyers=CROWD, seconds=min(0.3, self.seconds))
 
-    def _runs(self, room: Room, axis: str, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
+    def _runs(self, testbed: Testbed, axis: str, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
         for step in self._in_time(steps):
-            figures = room.run(step.subject, buyers=step.buyers, seconds=self.seconds, products=step.products)
+            figures = testbed.run(
+                step.subject, buyers=step.buyers, seconds=self.seconds, products=step.products
+            )
             figures |= {"peer": step.peer, "exact": step.subject.exact}
             yield from self._told(figures, axis, step.sizes)
 
-    def _batches(self, room: Room) -> Iterator[dict[str, Any]]:
+    def _batches(self, testbed: Testbed) -> Iterator[dict[str, Any]]:
         from benchmarks.checkout import batches
 
         for size in self._in_time(self.sizes[PER_COMMIT]):
-            figures = batches.measure(room, size, self.seconds)
+            figures = batches.measure(testbed, size, self.seconds)
             yield from self._told(figures | {"peer": "combined", "exact": True}, PER_COMMIT, [size])
 
     def _in_time(self, all_of_them: Sequence[Any]) -> Iterator[Any]:

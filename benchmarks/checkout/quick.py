@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks import contended, uncontended
 from benchmarks.awake import cores_awake
-from benchmarks.checkout.room import Room, open_room
 from benchmarks.checkout.rounds import HOT, SOLD_OUT
 from benchmarks.checkout.subjects import EMPTY, FOR_UPDATE, VIEWS, Subject
 from benchmarks.checkout.targets import FAULTS
+from benchmarks.checkout.testbed import Testbed, open_testbed
 from benchmarks.checkout.web_servers import gunicorn
 from benchmarks.figures import Table
 from benchmarks.peers import BATON, BY_NAME, FLOOR, JUDGED
@@ -64,25 +64,25 @@ def measure(servers: Servers, say: Callable[[str], None], rounds: int = ROUNDS) 
         say: is told a line about each run as soon as it is over.
         rounds: of each.
     """
-    with open_room(servers, 2, 16) as served, open_room(servers, 2, 16, gunicorn) as base:
+    with open_testbed(servers, 2, 16) as served, open_testbed(servers, 2, 16, gunicorn) as base:
         records = list(_shop({SERVED: served, BASE: base}, rounds, say))
     with private_redis() as redis:
         return {"quick": records} | _locks(redis, rounds, say)
 
 
-def _shop(rooms: dict[str, Room], rounds: int, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+def _shop(testbeds: dict[str, Testbed], rounds: int, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     for step in STEPS:  # each thread opens its connections
-        _run(rooms, step, WARM_UP_SECONDS)
+        _run(testbeds, step, WARM_UP_SECONDS)
     for number in range(rounds):
         for step in random.sample(STEPS, len(STEPS)):
             load = os.getloadavg()[0]
-            record = _run(rooms, step, SECONDS) | {"round": number, "load": load}
+            record = _run(testbeds, step, SECONDS) | {"round": number, "load": load}
             say(f"round {number + 1}  " + line_of(record))
             yield record
 
 
-def _run(rooms: dict[str, Room], step: Step, seconds: float) -> dict[str, Any]:
-    figures = rooms[step.shop].run(step.subject, buyers=BUYERS, seconds=seconds, stock=step.stock)
+def _run(testbeds: dict[str, Testbed], step: Step, seconds: float) -> dict[str, Any]:
+    figures = testbeds[step.shop].run(step.subject, buyers=BUYERS, seconds=seconds, stock=step.stock)
     milliseconds = {f"{name}_ms": figures.get(f"{name}_cpu_us", 0) / 1000 for name in SERVERS}
     return figures | milliseconds | {"peer": step.subject.name, "case": step.case, "exact": True}
 

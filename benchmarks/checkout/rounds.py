@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.checkout.room import Room, open_room
 from benchmarks.checkout.subjects import EMPTY, FOR_UPDATE, SELECT, VIEWS, Subject, strategies
+from benchmarks.checkout.testbed import Testbed, open_testbed
 from tests.load.servers import Servers
 
 BUYERS = 32
@@ -43,36 +43,36 @@ def measure(
     records: list[dict[str, Any]] = []
     statements: dict[str, float] = {}
     for shape in effort.shapes:
-        with open_room(servers, *shape) as room:
-            for record in _rounds(room, subjects, effort, progress):
+        with open_testbed(servers, *shape) as testbed:
+            for record in _rounds(testbed, subjects, effort, progress):
                 records.append(record | {"shape": name_of(shape)})
             if not statements:
                 progress("statements of a checkout")
-                statements = {subject.name: room.statements(subject) for subject in subjects}
+                statements = {subject.name: testbed.statements(subject) for subject in subjects}
     return {"records": records, "statements": statements}
 
 
-def _warm_up(room: Room, subjects: Sequence[Subject], progress: Callable[[str], None]) -> None:
+def _warm_up(testbed: Testbed, subjects: Sequence[Subject], progress: Callable[[str], None]) -> None:
     """Let each thread open its connections, to Redis' wake-ups too: a shop is asked more than once."""
     for subject in subjects:
         progress(f"{subject.name}, warming up")
-        room.run(subject, buyers=BUYERS, seconds=0.5)
+        testbed.run(subject, buyers=BUYERS, seconds=0.5)
 
 
 def _rounds(
-    room: Room,
+    testbed: Testbed,
     subjects: Sequence[Subject],
     effort: Effort,
     progress: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
-    _warm_up(room, subjects, progress)
+    _warm_up(testbed, subjects, progress)
     for number in range(effort.rounds):
-        for record in _round(room, subjects, effort.seconds, progress):
+        for record in _round(testbed, subjects, effort.seconds, progress):
             yield record | {"round": number}
 
 
 def _round(
-    room: Room,
+    testbed: Testbed,
     subjects: Sequence[Subject],
     seconds: float,
     progress: Callable[[str], None],
@@ -82,7 +82,7 @@ def _round(
         for case in list(CASES)[:1] if light else CASES:
             progress(f"{subject.name}, {case}")
             products, stock = CASES[case]
-            figures = room.run(subject, buyers=BUYERS, seconds=seconds, products=products, stock=stock)
+            figures = testbed.run(subject, buyers=BUYERS, seconds=seconds, products=products, stock=stock)
             record = figures | {"peer": subject.name, "exact": subject.exact}
             # What a light view does doesn't depend on the stock: it is the base of every case of its round.
             yield from (record | {"case": each} for each in (CASES if light else [case]))

@@ -27,7 +27,7 @@ from django.utils.module_loading import import_string
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.checkout.room import SETTINGS, open_servers
+from benchmarks.checkout.testbed import SETTINGS, open_servers
 from benchmarks.console import open_console
 from config.serve import SERVED
 from tests.load.delivery import deliver

@@ -17,8 +17,8 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
 
-from benchmarks.checkout.room import Room, open_room, open_servers
 from benchmarks.checkout.subjects import EMPTY, VIEWS, Subject
+from benchmarks.checkout.testbed import Testbed, open_servers, open_testbed
 from benchmarks.figures import Table
 from config.serve import server
 from config.server import HOST
@@ -62,15 +62,15 @@ def missing(name: str) -> bool:
     return find_spec(MODULES.get(name, "granian")) is None
 
 
-def measure(rooms: dict[str, Room], rounds: int) -> Iterator[dict[str, Any]]:
+def measure(testbeds: dict[str, Testbed], rounds: int) -> Iterator[dict[str, Any]]:
     """Yield a record of each round, server and subject; a line of each is printed as it goes."""
     for subject in SUBJECTS:
-        for room in rooms.values():
-            room.run(subject, buyers=BUYERS, seconds=0.8)
+        for testbed in testbeds.values():
+            testbed.run(subject, buyers=BUYERS, seconds=0.8)
     for number in range(rounds):
-        for name in random.sample(list(rooms), len(rooms)):
+        for name in random.sample(list(testbeds), len(testbeds)):
             for subject in SUBJECTS:
-                figures = rooms[name].run(subject, buyers=BUYERS, seconds=SECONDS)
+                figures = testbeds[name].run(subject, buyers=BUYERS, seconds=SECONDS)
                 record = figures | {"round": number, "peer": name, "case": subject.name}
                 print(_line(f"round {number + 1}  {name}", record), flush=True)
                 yield record
@@ -111,9 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     present = {name: COMMANDS[name] for name in options.only if not missing(name)}
     print("not installed:", ", ".join(sorted(filter(missing, COMMANDS))) or "none", flush=True)
     with open_servers() as servers, ExitStack() as stack:
-        opened = partial(open_room, servers, 2, 16)
-        rooms = {name: stack.enter_context(opened(command)) for name, command in present.items()}
-        records = list(measure(rooms, options.rounds))
+        opened = partial(open_testbed, servers, 2, 16)
+        testbeds = {name: stack.enter_context(opened(command)) for name, command in present.items()}
+        records = list(measure(testbeds, options.rounds))
     print("\n".join(summary(records)))
 
 

@@ -1,5 +1,5 @@
 -- Begin to rebuild a stock, before the database is read: what is read then counts under this epoch only.
--- KEYS[1]  the product's hash in the first room
+-- KEYS[1]  the product's hash in the first shard
 -- KEYS[2]  the set of the products whose stock is kept
 -- ARGV[1]  a random word
 -- ARGV[2]  sku

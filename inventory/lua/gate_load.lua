@@ -1,5 +1,5 @@
--- Put a room's share of the stock in, once an epoch.
--- KEYS[1]  the product's hash in this room
+-- Put a shard's share of the stock in, once an epoch.
+-- KEYS[1]  the product's hash in this shard
 -- ARGV[1]  epoch
 -- ARGV[2]  units
 -- Returns {1} when they were put in, {0} when they were there or the epoch is over

@@ -1,5 +1,5 @@
 -- List the entries of a ledger that are old enough to be somebody's who died.
--- KEYS[1]  the ledger of this room
+-- KEYS[1]  the ledger of this shard
 -- ARGV[1]  seconds
 -- Returns {sale, entry, sale, entry…}
 local found, now = {}, tonumber(redis.call('TIME')[1])

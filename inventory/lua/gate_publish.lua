@@ -1,5 +1,5 @@
 -- Say what the database has; the first one to say it in this epoch is believed by all.
--- KEYS[1]  the product's hash in the first room
+-- KEYS[1]  the product's hash in the first shard
 -- ARGV[1]  the epoch under which the database was read
 -- ARGV[2]  units
 -- Returns {units of this epoch} | {} when the epoch is over

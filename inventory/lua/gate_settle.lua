@@ -1,5 +1,5 @@
 -- The sale is committed: strike its entry. Its units are gone from the stock already, unless that was rebuilt.
--- KEYS[1]   the ledger of this room
+-- KEYS[1]   the ledger of this shard
 -- KEYS[2…]  the hash of each line
 -- ARGV[1]   the sale's id
 -- ARGV[2…]  the epoch from which each line was taken

@@ -1,5 +1,5 @@
 -- Take units and write into the ledger who has them, in one step.
--- KEYS[1]   the ledger of this room: sale -> what it holds
+-- KEYS[1]   the ledger of this shard: sale -> what it holds
 -- KEYS[2…]  a hash with units and epoch for each line
 -- ARGV[1]   the sale's id
 -- ARGV[2]   'all' takes every line or nothing, 'some' whatever is there

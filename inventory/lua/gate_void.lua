@@ -1,5 +1,5 @@
 -- There will be no order: strike the entry and give its units back, once, and only to the stock they came from.
--- KEYS[1]   the ledger of this room
+-- KEYS[1]   the ledger of this shard
 -- KEYS[2…]  the hash of each line
 -- ARGV[1]   the sale's id
 -- ARGV[2…]  epoch and units of each line

@@ -1,4 +1,4 @@
-"""The database itself announces stock that comes back, whoever brings it: the ORM, an admin's SQL, a sweep."""
+"""The database itself announces stock that comes back, however it comes: by the ORM, an admin's SQL, a sweep."""
 
 from django.db import migrations
 

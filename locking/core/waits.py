@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from locking.core.lock import SingleLock
 
 PUBLISH_AFTER: Final = 0.5
-"""Seconds of waiting after which others are told of it."""
+"""Seconds of waiting after which its heartbeat publishes a wait."""
 
 TOGETHER: Final = 0.1
 """Seconds by which waits are published earlier, with one that is due: one request instead of several."""
@@ -68,7 +68,7 @@ class Wait:
         return [] if context is None else holds_of(context)
 
     def as_record(self, holds: list[SingleLease]) -> dict[str, Any]:
-        """Return what others are told of it, as plain values."""
+        """Return what the heartbeat publishes of it, as plain values."""
         context = self.context()
         return {
             "alias": self.alias,

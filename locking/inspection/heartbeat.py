@@ -183,7 +183,7 @@ def _long_holds() -> list[SingleLease]:
 
 
 def _long_waits() -> list[Wait]:
-    """Return the waits that others are told of, the oldest first; each is marked as published."""
+    """Return the waits to publish, the oldest first; each is marked as published."""
     moment = now() - PUBLISH_AFTER + TOGETHER
     waits = nsmallest(
         MOST, [each for each in list(WAITS.values()) if each.begun <= moment], key=lambda wait: wait.begun
@@ -197,7 +197,7 @@ def _long_waits() -> list[Wait]:
 def records_of(
     leases: Iterable[SingleLease], waits: Iterable[Wait] = (), used: Iterable[str] = ()
 ) -> Records:
-    """Return what is told of these: a record for each client, with its process, holds and waits.
+    """Return what is published of these: a record for each client, with its process, holds and waits.
 
     This process has a record in each alias of `used`, whatever it holds there.
 

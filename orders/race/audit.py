@@ -89,7 +89,10 @@ def disagreements(totals: Totals, outcomes: Sequence[Outcome]) -> tuple[str, ...
             f"the orders' totals are {totals.takings} for {totals.sold} pieces",
         ),
         (told <= totals.orders, f"{len(told - totals.orders)} acknowledged orders aren't there"),
-        (totals.orders <= told, f"{len(totals.orders - told)} orders are there that no buyer was told of"),
+        (
+            totals.orders <= told,
+            f"{len(totals.orders - told)} orders are there that no answer named",
+        ),
     )
     return tuple(sentence for holds, sentence in checks if not holds)
 

@@ -411,7 +411,7 @@ def test_every_button_asks_for_its_race(open_lab, complaints):
 
 
 def test_nonsense_in_the_form_is_explained(open_lab, complaints):
-    """The server's own words are shown in red; the field is marked and has the focus, until it is mended."""
+    """The server's own words are shown in red; the field is marked and has the focus until corrected."""
     page = open_lab()
     field = page.get_by_role("spinbutton", name="Buyers")
     field.fill("61")
@@ -459,7 +459,7 @@ def test_the_last_piece_is_sold_twice(open_lab):
         page.keyboard.press(who.lower())
         expect(page.locator(f'[data-lane="{who}"] .now')).to_contain_text("✓ bought it", timeout=SOON)
     expect(page.locator("#goal")).to_contain_text("You did it")
-    expect(page.locator("#books")).to_have_text("sold 2 · in stock 1 · page says 0")
+    expect(page.locator("#totals")).to_have_text("sold 2 · in stock 1 · page says 0")
     expect(page.locator("#tile-stock")).to_have_text("0")
     expect(page.locator("#solved")).to_have_text("1 of 6 puzzles solved")
     page.get_by_role("button", name="Now try row_lock").click()

@@ -19,12 +19,12 @@ START = "import sys; from pathlib import Path; from config import embedded; embe
 @pytest.fixture
 def make_checkout() -> Iterator[Callable[..., Path]]:
     """Makes empty checkouts where any account may enter, and removes their servers afterwards."""
-    room = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
-    room.chmod(0o755)
+    folder = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+    folder.chmod(0o755)
     made: list[Path] = []
 
     def make(name: str = "project", mode: int = 0o755) -> Path:
-        checkout = room / name
+        checkout = folder / name
         checkout.mkdir(parents=True, mode=mode)
         made.append(checkout)
         return checkout
@@ -32,7 +32,7 @@ def make_checkout() -> Iterator[Callable[..., Path]]:
     yield make
     for checkout in made:
         embedded.remove(checkout)
-    shutil.rmtree(room)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

@@ -96,7 +96,7 @@ def two_workers(folder: Path, port: int) -> Iterator[None]:
         answered: set[bytes] = set()
 
         def both_answer() -> bool:
-            answered.add(whoever(port))
+            answered.add(pid_of_answer(port))
             return len(answered) == 2
 
         until(both_answer, PATIENCE)
@@ -106,7 +106,7 @@ def two_workers(folder: Path, port: int) -> Iterator[None]:
         process.wait(timeout=30)
 
 
-def whoever(port: int) -> bytes:
+def pid_of_answer(port: int) -> bytes:
     """Return the process id of the worker that gets the next connection."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/whoami", timeout=PATIENCE) as page:
         return bytes(page.read())

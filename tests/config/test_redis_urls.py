@@ -21,13 +21,13 @@ def test_as_broker_leaves_other_addresses_alone():
     assert as_broker("redis://cache.example:6379/1") == "redis://cache.example:6379/1"
 
 
-def test_the_broker_address_works(redis_room):
+def test_the_broker_address_works(redis_database):
     """A message sent through Celery's library arrives in the embedded server's database."""
     from django.conf import settings
 
     with Connection(as_broker(settings.REDIS_URL)) as connection:
         queue = connection.SimpleQueue("greetings")
         queue.put({"hello": "there"})
-        assert redis_room.llen("greetings") == 1
+        assert redis_database.llen("greetings") == 1
         assert queue.get(timeout=30).payload == {"hello": "there"}
         queue.close()

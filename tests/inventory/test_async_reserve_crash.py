@@ -22,7 +22,7 @@ RECEIVED = 100_000
 ENOUGH = 80
 """Acknowledged orders after which the server is stopped, with eight buyers at work."""
 
-BOOKS = """
+TOTALS = """
 SELECT on_hand, (SELECT coalesce(sum(quantity), 0) FROM inventory_stockclaim),
        (SELECT coalesce(sum(quantity), 0) FROM orders_orderitem),
        (SELECT coalesce(sum(quantity), 0) FROM inventory_stockmovement)
@@ -108,11 +108,11 @@ def test_no_acknowledged_order_is_lost_and_no_unit_leaks(shop):
     acknowledged = acknowledged_until_the_crash(shop)
     kept = {str(row[0]) for row in shop.ask("SELECT id FROM orders_order")}
     assert acknowledged <= kept
-    ((on_hand, claimed, sold, moved),) = shop.ask(BOOKS)
+    ((on_hand, claimed, sold, moved),) = shop.ask(TOTALS)
     assert on_hand + claimed + sold == RECEIVED
     assert on_hand + claimed == moved
     shop.manage("reconcile_stock", "--older-than", "0")
-    assert shop.ask(BOOKS) == [(RECEIVED - sold, 0, sold, RECEIVED - sold)]
+    assert shop.ask(TOTALS) == [(RECEIVED - sold, 0, sold, RECEIVED - sold)]
 
 
 def test_an_order_that_does_not_wait_for_the_disk_is_lost(shop):

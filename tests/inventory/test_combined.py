@@ -79,7 +79,7 @@ def line_up(start, *carts, at="decided"):
 
 
 def test_who_waits_is_sold_to_in_one_commit(batches):
-    """Five come while A is at work: one of them sells for all five, and the books balance."""
+    """Five come while A is at work: one of them sells for all five, and ledger and stock agree."""
     sku = ProductFactory.create(on_hand=10).sku
     with buyers() as start:
         a, others = line_up(start, *([Line(sku, 1)],) * 5)

@@ -1,4 +1,4 @@
-"""kill -9 of a real process at every checkpoint of every sound strategy: books balance, the rest is sold."""
+"""kill -9 of a real process at every checkpoint of every sound strategy: totals agree, the rest is sold."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_death_costs_nothing_but_its_own_order(warm, strategy):
 
 
 def buy_the_rest(strategy: str, sku: str) -> None:
-    """Buy what is left, be refused after that, and find the books right."""
+    """Buy what is left, be refused after that, and find the totals right."""
     checkout([Line(sku, totals_of(sku).left)], strategy)
     with pytest.raises(SoldOut):
         checkout([Line(sku, 1)], strategy)

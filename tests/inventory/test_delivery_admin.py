@@ -60,7 +60,7 @@ def stock() -> dict[str, int]:
 
 @pytest.mark.parametrize(("kind", "write"), [(CSV, csv), (XLSX, xlsx)])
 def test_a_file_is_previewed_and_then_booked_once(admin_client, kind, write):
-    """The preview books nothing; the confirmation does; the same file again is skipped."""
+    """The preview adds nothing to the stock; the confirmation does; the same file again is skipped."""
     ProductFactory.create(sku="mug")
     file = write(("mug", 5, "note-1", "", ""), ("pen", 3, "note-1", "Pen", 2.40))
     page = upload(admin_client, file, kind)

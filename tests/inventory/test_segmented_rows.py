@@ -274,7 +274,7 @@ def test_a_customers_sale_and_an_overdue_reservation_are_no_circle():
 
 
 def test_a_stocktaking_finds_units_in_segments():
-    """What is missing on the shelf is taken off, wherever the books have it, but no more."""
+    """What is missing on the shelf is taken off, wherever the database has it, but no more."""
     product = ProductFactory.create(on_hand=5)
     checkout([Line(product.sku, 2)], "segmented_rows")
     change_stock(product, StockMovement.Kind.ADJUSTED, -2, "count:1")

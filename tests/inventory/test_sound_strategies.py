@@ -421,12 +421,12 @@ def first_line_only(monkeypatch):
     monkeypatch.setattr(order_writer, "_TAKE_AND_WRITE", without)
 
 
-def test_a_fenced_holder_whose_lock_was_lost_keeps_the_next_one_waiting(first_line_only, redis_room):
+def test_a_fenced_holder_whose_lock_was_lost_keeps_the_next_one_waiting(first_line_only, redis_database):
     """Redis forgets A's lock while A is behind its fence: B has the lock, waits for A, and is sold out."""
     sku = LabProductFactory.create().sku
     with buyers() as start:
         a = start("A", buying("fenced_lock", Line(sku, 1)), "read").reaches("read")
-        redis_room.flushdb()
+        redis_database.flushdb()
         b = start("B", buying("fenced_lock", Line(sku, 1)))
         assert b.ends_or_waits() == "waits"
         assert a.ends().error is None
@@ -434,7 +434,7 @@ def test_a_fenced_holder_whose_lock_was_lost_keeps_the_next_one_waiting(first_li
     assert totals_of(sku).balanced
 
 
-def test_a_fenced_holder_that_was_overtaken_may_try_again(first_line_only, redis_room, monkeypatch):
+def test_a_fenced_holder_that_was_overtaken_may_try_again(first_line_only, redis_database, monkeypatch):
     """A is paused between lock and fence, B sells meanwhile: A is refused, is Busy, and then sold out."""
     sku = LabProductFactory.create().sku
     monkeypatch.setattr(
@@ -442,7 +442,7 @@ def test_a_fenced_holder_that_was_overtaken_may_try_again(first_line_only, redis
     )
     with buyers() as start:
         a = start("A", buying("fenced_lock", Line(sku, 1)), "fencing").reaches("fencing")
-        redis_room.flushdb()
+        redis_database.flushdb()
         assert start("B", buying("fenced_lock", Line(sku, 1))).ends().error is None
         overtaken = a.ends().error
     assert isinstance(overtaken, Busy)
@@ -452,7 +452,7 @@ def test_a_fenced_holder_that_was_overtaken_may_try_again(first_line_only, redis
         checkout([Line(sku, 1)], "fenced_lock")
 
 
-def test_the_same_pause_without_the_fence_sells_twice(first_line_only, redis_room, monkeypatch):
+def test_the_same_pause_without_the_fence_sells_twice(first_line_only, redis_database, monkeypatch):
     """What the two tests above show is the fence's doing: without it the same interleaving oversells."""
     undecorated = inspect.unwrap(FencedLock._sell_fenced)
     unfenced = distributed_lock(key=lock_names, wait=10, on_conflict="raise")(undecorated)
@@ -460,7 +460,7 @@ def test_the_same_pause_without_the_fence_sells_twice(first_line_only, redis_roo
     sku = LabProductFactory.create().sku
     with buyers() as start:
         a = start("A", buying("fenced_lock", Line(sku, 1)), "read").reaches("read")
-        redis_room.flushdb()
+        redis_database.flushdb()
         assert start("B", buying("fenced_lock", Line(sku, 1))).ends().error is None
         assert a.ends().error is None
     assert totals_of(sku).oversold == 1
@@ -515,11 +515,11 @@ def nobody_works_on_stock() -> bool:
 
 
 @pytest.mark.parametrize("strategy", IN_REDIS)
-def test_a_flushed_redis_is_loaded_again(strategy, redis_room):
+def test_a_flushed_redis_is_loaded_again(strategy, redis_database):
     """After a flush the next buyer loads the stock from the database, and the count stays right."""
     sku = ProductFactory.create(on_hand=3).sku
     checkout([Line(sku, 1)], strategy)
-    redis_room.flushdb()
+    redis_database.flushdb()
     checkout([Line(sku, 2)], strategy)
     with pytest.raises(SoldOut):
         checkout([Line(sku, 1)], strategy)
@@ -527,12 +527,12 @@ def test_a_flushed_redis_is_loaded_again(strategy, redis_room):
 
 
 @pytest.mark.parametrize("strategy", IN_REDIS)
-def test_units_given_back_after_a_flush_do_not_pass_for_the_whole_stock(strategy, redis_room):
+def test_units_given_back_after_a_flush_do_not_pass_for_the_whole_stock(strategy, redis_database):
     """A fails after a flush of Redis: its units aren't put back alone, and the full stock is found again."""
     sku = ProductFactory.create(on_hand=5).sku
     with buyers() as start:
         a = start("A", buying(strategy, Line(sku, 1)), "recorded").reaches("recorded")
-        redis_room.flushdb()
+        redis_database.flushdb()
         a.dies()
     checkout([Line(sku, 5)], strategy)
     assert totals_of(sku).balanced
@@ -560,7 +560,7 @@ def test_a_delivery_can_be_sold_at_once(strategy):
 
 
 def test_a_delivery_does_not_need_redis(settings):
-    """A Redis that doesn't answer is logged; the delivery is in the books."""
+    """A Redis that doesn't answer is logged; the delivery is in the ledger."""
     product = ProductFactory.create(on_hand=1)
     settings.REDIS_URL = "redis://127.0.0.1:1/0"  # nothing listens there
     change_stock(product, StockMovement.Kind.RECEIVED, 2, "delivery:1")

@@ -79,7 +79,7 @@ def test_a_unit_that_another_gives_up_is_not_sold_out():
 
 
 def test_a_refusal_without_the_line_is_found(monkeypatch):
-    """Mutant: whoever finds no free row is refused at once, and the unit that A gives up stays unsold."""
+    """Mutant: a buyer that finds no free row is refused at once; the unit that A gives up stays unsold."""
 
     def refuse(self, sale):
         raise SoldOut([])

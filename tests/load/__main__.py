@@ -19,7 +19,7 @@ import django
 from rich.console import Console
 
 from benchmarks.checkout import growth
-from benchmarks.checkout.room import open_servers
+from benchmarks.checkout.testbed import open_servers
 from benchmarks.circumstances import describe_machine
 from tests.load import crowd, faults, figures
 from tests.load.report import show, write

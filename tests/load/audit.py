@@ -71,7 +71,7 @@ class Verdict:
         oversold: units sold beyond what was received, or stock below zero.
         undersold: units left though the closing buyers wanted them all.
         lost: acknowledged orders that aren't there, or have other lines than were asked for.
-        duplicated: orders that nobody asked for, or one key that was told of two.
+        duplicated: orders that nobody asked for, or one key that was given two.
         leaked: units that are neither on hand nor sold, or that the ledger doesn't have.
     """
 
@@ -158,15 +158,15 @@ def _judge_told(verdict: Verdict, orders: Mapping[str, Basket], story: Story) ->
         for order in told:
             if orders.get(order) != frozenset(story.baskets[key].items()):
                 found = sorted(orders[order]) if order in orders else "nothing"
-                verdict.blame("lost", 1, f"{key} was told of {order}, which has {found}")
+                verdict.blame("lost", 1, f"{key} was given {order}, which has {found}")
             if owners[order] > 1:
-                verdict.blame("duplicated", 1, f"{key} was told of {order}, and so was another")
+                verdict.blame("duplicated", 1, f"{key} was given {order}, and so was another")
         if len(told) > 1:
-            verdict.blame("duplicated", len(told) - 1, f"{key} was told of {len(told)} orders")
+            verdict.blame("duplicated", len(told) - 1, f"{key} was given {len(told)} orders")
 
 
 def _judge_untold(verdict: Verdict, orders: Mapping[str, Basket], story: Story) -> None:
-    """Each order that nobody was told of must be one that somebody asked for and never heard of."""
+    """Each order that no answer named must be one that a buyer asked for without getting an answer."""
     told = {order for ids in story.orders.values() for order in ids}
     untold = Counter(basket for order, basket in orders.items() if order not in told)
     waiting = Counter(frozenset(story.baskets[key].items()) for key in story.unknown)

@@ -77,7 +77,7 @@ class Story:
 
     Attributes:
         baskets: what was asked for, by key.
-        orders: ids that a key was told of; more than one is a double order.
+        orders: ids that a key was given; more than one is a double order.
         refused: SKUs that a key was told are short.
         unknown: keys whose last word was that nobody knows.
     """

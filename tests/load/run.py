@@ -82,8 +82,8 @@ def try_out(subject: Subject, plan: Plan, servers: Servers, settings: Mapping[st
     schedule = Schedule(plan.rate, plan.seconds, _skus(subject.name), plan.seed)
     environment = servers.environment | dict(settings) | {"CHECKOUT_STRATEGY": subject.name}
     workers = 1 if subject.one_process else plan.workers
-    with tempfile.TemporaryDirectory(prefix="holdfast-load-") as room, servers.connect() as database:
-        folder = Path(room)
+    with tempfile.TemporaryDirectory(prefix="holdfast-load-") as directory, servers.connect() as database:
+        folder = Path(directory)
         _stock_up(database, schedule)
         with serving(environment, workers=workers, threads=plan.threads) as shop:
             keyed = knows_keys(shop, database)

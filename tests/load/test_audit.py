@@ -48,7 +48,7 @@ def sell_behind_the_books(units):
 
 
 def test_honest_books_are_exact(story):
-    """An order that was asked for, told of and written is no fault."""
+    """An order that was asked for, answered and written is no fault."""
     assert faults(story) == {}
 
 

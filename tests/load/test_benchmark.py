@@ -13,11 +13,11 @@ from rich.console import Console
 from benchmarks.checkout import growth, quick, steps, subjects, web_servers
 from benchmarks.checkout.__main__ import _faults
 from benchmarks.checkout.clients import Burst, Crowd
-from benchmarks.checkout.room import Meter, _figures
 from benchmarks.checkout.rounds import CASES, HOT, MANY, SOLD_OUT
 from benchmarks.checkout.subjects import DECORATED, EMPTY, FOR_UPDATE, SELECT, UNLOCKED
 from benchmarks.checkout.tables import show
 from benchmarks.checkout.targets import judge
+from benchmarks.checkout.testbed import Meter, _figures
 from benchmarks.peers import BATON, FLOOR, JUDGED
 from benchmarks.server import Work
 from inventory.strategies import STRATEGIES
@@ -233,8 +233,8 @@ def test_quick_says_each_run_when_it_is_over():
             return {"answers_per_second": 7.0, "p99_ms": 8.0, "web_cpu_us": 900.0}
 
     said: list[str] = []
-    rooms: Any = {quick.SERVED: Shop(), quick.BASE: Shop()}
-    list(quick._shop(rooms, 2, said.append))
+    testbeds: Any = {quick.SERVED: Shop(), quick.BASE: Shop()}
+    list(quick._shop(testbeds, 2, said.append))
     assert len(said) == 2 * len(quick.STEPS)
     assert all("load" in line and "7/s" in line and "web 0.90 ms" in line for line in said)
 

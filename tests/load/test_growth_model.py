@@ -180,7 +180,7 @@ def test_no_run_is_begun_after_the_time(monkeypatch):
     assert len(list(measuring._in_time(range(9)))) == 2
 
 
-class FakeRoom:
+class FakeTestbed:
     """A shop that answers seven orders and two refusals, whatever is asked of it."""
 
     def __init__(self, workers: int) -> None:
@@ -199,8 +199,12 @@ class FakeRoom:
 
 def test_a_round_measures_every_size_of_every_axis(monkeypatch):
     """Each run is told at once with what went wrong in it; as many web processes serve as its size says."""
-    monkeypatch.setattr(growth, "open_room", lambda servers, workers, threads: nullcontext(FakeRoom(workers)))
-    monkeypatch.setattr("benchmarks.checkout.batches.measure", lambda room, size, seconds: room.run(None))
+    monkeypatch.setattr(
+        growth, "open_testbed", lambda servers, workers, threads: nullcontext(FakeTestbed(workers))
+    )
+    monkeypatch.setattr(
+        "benchmarks.checkout.batches.measure", lambda testbed, size, seconds: testbed.run(None)
+    )
     said: list[str] = []
     measuring = growth.Growth(None, 0.1, ["combined", "row_lock"], said.append)  # type: ignore[arg-type]
     records = measuring.measure(rounds=2)

@@ -259,14 +259,14 @@ def test_a_server_that_does_not_answer_is_told(settings: Any, backend_down: str)
         call_command("check", tags=["locking_live"])
 
 
-def test_a_server_that_may_evict_locks_is_told(redis_room: redis.Redis) -> None:
+def test_a_server_that_may_evict_locks_is_told(redis_database: redis.Redis) -> None:
     """The real server is asked: with an evicting policy it is told, and with noeviction not."""
-    before = redis_room.config_get("maxmemory-policy")["maxmemory-policy"]
-    redis_room.config_set("maxmemory-policy", "allkeys-lru")
+    before = redis_database.config_get("maxmemory-policy")["maxmemory-policy"]
+    redis_database.config_set("maxmemory-policy", "allkeys-lru")
     try:
         assert found("locking_live") == ["locking.W101"]
     finally:
-        redis_room.config_set("maxmemory-policy", before or "noeviction")
+        redis_database.config_set("maxmemory-policy", before or "noeviction")
 
 
 @pytest.mark.parametrize(
@@ -279,10 +279,10 @@ def test_a_server_that_is_too_old_is_told(version: str, ids: list[str]) -> None:
     assert [message.id for message in judge(info, "default")] == ids
 
 
-def test_the_server_s_own_words_are_understood(redis_room: redis.Redis) -> None:
+def test_the_server_s_own_words_are_understood(redis_database: redis.Redis) -> None:
     """The INFO of the real server is parsed down to the version that redis-py reads from it."""
-    raw = b"txt:" + "\r\n".join(f"{k}:{v}" for k, v in redis_room.info().items()).encode()
-    assert parse_info(raw)["redis_version"] == redis_room.info()["redis_version"]
+    raw = b"txt:" + "\r\n".join(f"{k}:{v}" for k, v in redis_database.info().items()).encode()
+    assert parse_info(raw)["redis_version"] == redis_database.info()["redis_version"]
 
 
 # --- the reference ----------------------------------------------------------------------------------------
@@ -290,8 +290,8 @@ def test_the_server_s_own_words_are_understood(redis_room: redis.Redis) -> None:
 
 def test_every_id_is_in_the_reference() -> None:
     """An id is stable: it is explained in the docs, once, and nothing is explained that isn't there."""
-    room = Path(checks.__file__).parent
-    sources = [room / "checks.py", *(room / "backends").rglob("*.py")]
+    folder = Path(checks.__file__).parent
+    sources = [folder / "checks.py", *(folder / "backends").rglob("*.py")]
     used = {found for source in sources for found in re.findall(r'"(locking\.[EW]\d+)"', source.read_text())}
     documented = re.findall(r"^### `(locking\.[EW]\d+)`", REFERENCE.read_text(), re.MULTILINE)
     assert sorted(documented) == sorted(used)

@@ -1,4 +1,4 @@
-"""Each invariant is broken by hand and found; a repair mends what can be; a sound shop is all zeros."""
+"""Each invariant is broken by hand and found; a repair fixes what it can; a sound shop is all zeros."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_sound_shop_is_all_zeros(shop):
 
 @pytest.mark.parametrize("invariant", BREAKS)
 def test_a_broken_invariant_is_found_and_named(shop, invariant):
-    """Exit 1, with the row; what can be mended is mended by --repair, what can't stays broken."""
+    """Exit 1, with the row; what can be repaired is by --repair, what can't stays broken."""
     break_by(BREAKS[invariant])
     code, said = run("--json")
     document = json.loads(said)

@@ -50,7 +50,7 @@ def counted() -> tuple[int, int]:
 
 @pytest.mark.parametrize("strategy", SOUND)
 def test_every_strategy_sells_to_the_limit_and_not_beyond(mug, strategy):
-    """Five of two: one by one, then none; the books balance, and so they do when one is cancelled."""
+    """Five of two: one by one, then none; the totals agree, and so they do when one is cancelled."""
     get_strategy(strategy).forget([mug])
     orders = [checkout([Line("mug", 1)], strategy) for _ in range(5)]
     with pytest.raises(SoldOut) as refused:

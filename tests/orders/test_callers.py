@@ -94,7 +94,7 @@ def test_an_order_of_another_scope_does_not_exist(keyed, method):
 
 
 def test_paying_needs_the_right(keyed):
-    """403 for whoever only knows the id; staff's key may, and a provider has its webhook."""
+    """403 for a caller that only knows the id; staff's key may, and a provider has its webhook."""
     address = buy("shop-key").headers["Location"] + "pay/"
     refused = ask("post", address, "shop-key", {})
     assert kind(refused) == (403, "forbidden")
@@ -269,7 +269,7 @@ def test_a_caller_that_cannot_be():
 
 
 def test_a_reserved_checkout_and_a_service_call_keep_the_scope(rf, settings):
-    """An order that is placed without a caller has no scope; whoever knows its id finds it."""
+    """An order that is placed without a caller has no scope; any caller that knows its id finds it."""
     order = checkout([Line("mug", 1)], "row_lock")
     assert order.scope == ""
     settings.CALLER = "orders.callers.anonymous"

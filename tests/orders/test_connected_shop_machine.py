@@ -1,4 +1,4 @@
-"""The shop with what is around it: repeated webhooks, extensions, dying relays; the books agree.
+"""The shop with what is around it: repeated webhooks, extensions, dying relays; the totals agree.
 
 `HOLDFAST_STEPS=10000 pytest tests/orders/test_connected_shop_machine.py` takes so many steps.
 """

@@ -62,7 +62,7 @@ def test_the_second_answer_is_the_first():
 
 
 def test_what_was_sold_out_by_itself_is_replayed_not_refused():
-    """Its own order took the last units: the repetition is told of the order, not that nothing is left."""
+    """Its own order took the last units: the repetition gets the order, not that nothing is left."""
     first = buy(2, key="k")
     assert buy(2, key="k").json() == first.json()
 

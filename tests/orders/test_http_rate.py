@@ -97,11 +97,11 @@ def test_a_refusal_is_not_kept_under_the_key():
     assert statuses(post(customer="ann", HTTP_IDEMPOTENCY_KEY="k")) == [201]
 
 
-def test_without_a_rate_nothing_is_counted(settings, redis_room):
+def test_without_a_rate_nothing_is_counted(settings, redis_database):
     """0, the default: no limit, and no request to the cache."""
     settings.CHECKOUT_RATE = 0
     assert statuses(*(post(customer="ann") for _ in range(5))) == [201] * 5
-    assert not list(redis_room.scan_iter(f"{PREFIX}*"))
+    assert not list(redis_database.scan_iter(f"{PREFIX}*"))
 
 
 def test_a_counter_that_is_down_stops_nobody(settings, caplog):
@@ -127,8 +127,8 @@ def test_a_worker_whose_clock_is_wrong_counts_the_same_minute(monkeypatch):
     assert 1 <= int(refused.headers["Retry-After"]) <= 60
 
 
-def test_a_count_ends_by_itself(redis_room):
+def test_a_count_ends_by_itself(redis_database):
     """No key is left without an end, whichever request was the first."""
     post(customer="ann")
-    assert all(redis_room.ttl(name) > 0 for name in redis_room.scan_iter(f"{PREFIX}*"))
-    assert list(redis_room.scan_iter(f"{PREFIX}*"))
+    assert all(redis_database.ttl(name) > 0 for name in redis_database.scan_iter(f"{PREFIX}*"))
+    assert list(redis_database.scan_iter(f"{PREFIX}*"))

@@ -230,7 +230,7 @@ def test_code_is_escaped():
 
 
 def test_every_broken_strategy_has_a_fix():
-    """What mends a broken strategy is the next sound one; everything that can be raced is shown once."""
+    """What fixes a broken strategy is the next sound one; everything that can be raced is shown once."""
     shown = {each.name: each for each in strategies()}
     assert sorted(shown) == sorted(variants())
     for each in shown.values():

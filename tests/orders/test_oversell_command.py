@@ -190,7 +190,7 @@ STOPPABLE = {  # what a buyer leaves is the strategy's, how it is stopped the co
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("running", "number"), STOPPABLE.items(), indirect=["running"])
-def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_room):
+def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_database):
     """After Ctrl-C in mid-sale there is no process, no lock, no key, no product and no half order."""
     running.process.send_signal(number)
     running.process.send_signal(number)  # people press it twice
@@ -200,7 +200,7 @@ def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_room):
     assert not any(worker.is_running() for worker in running.workers)
     # A lock's token counter is no lock, nor are figures: they have to outlive it, and end by themselves.
     outliving = (b"redisson_lock_token:", b"holdfast_held:", b"holdfast_figures:", b"holdfast_swept:")
-    keys = {key for key in redis_room.scan_iter() if not key.startswith(outliving)}
+    keys = {key for key in redis_database.scan_iter() if not key.startswith(outliving)}
     assert keys == {b"holdfast:tests"}
     assert not Product.objects.exists()
     assert not Order.objects.exists()

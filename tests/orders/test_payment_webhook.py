@@ -193,14 +193,14 @@ def refusal() -> Any:
 
 @pytest.mark.parametrize("amount", [1, 499, 501])
 def test_another_amount_does_not_pay(order, amount):
-    """One cent doesn't buy two mugs: the order stays as it is, and the money is told of."""
+    """One cent doesn't buy two mugs: the order stays as it is, and an event reports the money."""
     assert send(notice(order.pk, amount_received=amount)).json()["outcome"] == "wrong_amount"
     assert Order.objects.get().state == "placed"
     assert refusal()["amount"] == amount
 
 
 def test_another_currency_does_not_pay(order):
-    """Five yen aren't five euros: the order stays as it is, and the money is told of."""
+    """Five yen aren't five euros: the order stays as it is, and an event reports the money."""
     assert send(notice(order.pk, currency="jpy")).json()["outcome"] == "wrong_currency"
     assert Order.objects.get().state == "placed"
     assert refusal()["currency"] == "JPY"
@@ -225,7 +225,7 @@ def test_a_currency_of_thousandths_is_paid_in_them():
 
 @pytest.mark.parametrize("end", ["cancelled", "window"])
 def test_a_payment_that_is_too_late_is_told_of(order, end):
-    """200, because sending it again won't help; the units are for sale again, and the money is told of."""
+    """200, as sending it again won't help; the units are for sale again, and an event reports the money."""
     if end == "cancelled":
         lifecycle.cancel(order.pk)
     else:

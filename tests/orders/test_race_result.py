@@ -67,7 +67,7 @@ def test_a_race_without_fault_is_exact():
         (
             totals(orders=["order-1", "order-2", "order-3"]),
             outcomes(),
-            "1 orders are there that no buyer was told of",
+            "1 orders are there that no answer named",
         ),
         (totals(), outcomes(2, 1, 1), "1 errors (Oops: why)"),
     ],

@@ -1,4 +1,4 @@
-"""The whole shop against a plain model: whatever is done in whatever order, the books agree.
+"""The whole shop against a plain model: whatever is done in whatever order, the totals agree.
 
 `HOLDFAST_STEPS=10000 pytest tests/orders/test_shop_machine.py` takes so many steps instead of a few.
 """
@@ -53,7 +53,7 @@ WITH_CLAIMS = ("async_reserve", "unit_rows")
 EXAMPLE = 50  # steps of an example in the long run, at most
 USUAL = 40  # steps that most of them come to
 
-BOOKS = """
+TOTALS = """
 SELECT p.sku, p.on_hand, p.reserved,
        coalesce((SELECT sum(r.quantity) FROM inventory_stockreservation r
                   WHERE r.product_id = p.id AND r.state = 'live'), 0),
@@ -628,7 +628,7 @@ class Shop(RuleBasedStateMachine):
     def the_books_agree(self):
         """Stock, ledger, items and orders are what the paper says."""
         with connection.cursor() as cursor:
-            cursor.execute(BOOKS, [self.skus])
+            cursor.execute(TOTALS, [self.skus])
             for sku, on_hand, reserved, promised, moved, sold in cursor.fetchall():
                 assert (sku, on_hand, sold) == (sku, self.stock[sku], self.sold[sku])
                 assert (sku, reserved, moved) == (sku, promised, on_hand)

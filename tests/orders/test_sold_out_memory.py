@@ -304,7 +304,7 @@ COMEBACKS: dict[str, Callable[[Order], object]] = {
 
 @pytest.mark.parametrize("comeback", COMEBACKS.values(), ids=COMEBACKS)
 def test_stock_that_comes_back_is_sold_at_once(remembered, comeback):
-    """Whoever brings it back: the database announces it to every process."""
+    """However it comes back: the database announces it to every process."""
     comeback(remembered)
     eventually(lambda: "mug" not in sold_out_memory._levels, "it is heard of")
     assert buy().pk

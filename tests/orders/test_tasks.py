@@ -93,7 +93,7 @@ def test_old_keys_are_forgotten(mug):
 
 
 def test_every_strategy_is_reconciled(mug):
-    """Those that keep books of their own are asked; nothing is left of a shop at rest."""
+    """Those that keep stock of their own are asked; nothing is left of a shop at rest."""
     checkout([Line("mug", 1)], "redis_gate")
     settled = stock_tasks.reconcile() or {}
     assert "redis_gate" in settled
@@ -157,7 +157,7 @@ def test_low_stock_is_marked_in_primary_key_order(mug):
 
 
 def test_low_stock_is_noticed_in_one_statement(mug, told, django_assert_num_queries):
-    """Both marks are looked at together, and a product is read again only to be told of."""
+    """Both marks are looked at together, and a product is read again only for its signal."""
     with django_assert_num_queries(1):
         assert notice_low_stock() == 0
     Product.objects.update(on_hand=0)

@@ -66,7 +66,7 @@ class Scratch:
         self.query("TRUNCATE shop_product, shop_sale")
         self.query(f"INSERT INTO shop_product (on_hand) VALUES ({pieces})")  # noqa: S608 - a number of ours
 
-    def books(self) -> tuple[int, int]:
+    def totals(self) -> tuple[int, int]:
         """What is left, and how many were sold."""
         return (
             self.query("SELECT on_hand FROM shop_product")[0][0],
@@ -122,14 +122,14 @@ def test_a_lock_by_hand_oversells(scratch: Scratch, address: str) -> None:
     """Released before ATOMIC_REQUESTS commits, the lock lets the second buyer read what was there before."""
     scratch.restock(1)
     assert two_buyers(scratch, f"{address}/by-hand/", seconds=20) == [201, 201]
-    assert scratch.books() == (0, 2)
+    assert scratch.totals() == (0, 2)
 
 
 def test_the_decorated_view_does_not(scratch: Scratch, address: str) -> None:
     """In the same interleaving the second buyer gets in only after the commit."""
     scratch.restock(1)
     assert two_buyers(scratch, f"{address}/decorated/", seconds=1) == [201, 409]
-    assert scratch.books() == (0, 1)
+    assert scratch.totals() == (0, 1)
 
 
 def test_the_decorated_view_sells_exactly_its_stock(scratch: Scratch, address: str) -> None:
@@ -138,7 +138,7 @@ def test_the_decorated_view_sells_exactly_its_stock(scratch: Scratch, address: s
     with ThreadPoolExecutor(12) as buyers:
         answers = Counter(buyers.map(buy, [f"{address}/decorated/"] * 60))
     assert answers == {201: 25, 409: 35}
-    assert scratch.books() == (0, 25)
+    assert scratch.totals() == (0, 25)
 
 
 def test_a_sound_project_passes_the_checks(scratch: Scratch) -> None:

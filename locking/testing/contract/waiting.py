@@ -106,7 +106,7 @@ class WaitingContract(ContractBase):
     def test_a_shortened_lease_does_not_keep_waiters_longer(
         self, backend: BaseLockBackend, name: str
     ) -> None:
-        """A waiter that was told of a long lease learns that it has been cut short."""
+        """A waiter that knew of a long lease learns that it has been cut short."""
         lease = get_lock(name, ttl=FAR).acquire()
         with counted_waiters(backend) as waiters:
             waiter = begin(get_lock(name, ttl=FAR, wait=FAR).acquire)

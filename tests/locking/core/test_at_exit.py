@@ -70,7 +70,7 @@ def process(script: str, name: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def name(redis_room: Any) -> str:
+def name(redis_database: Any) -> str:
     return f"exit:{uuid4()}"
 
 

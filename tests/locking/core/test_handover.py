@@ -129,7 +129,7 @@ def test_an_adopted_permit_leaves_the_others_alone(engine: Any) -> None:
         second.release()
 
 
-def test_another_process_takes_it(redis_room: Any) -> None:
+def test_another_process_takes_it(redis_database: Any) -> None:
     """Forked, as a Celery worker is another one; the claim is its own."""
     ticket, lease = given("order:7")
 

@@ -207,7 +207,7 @@ def test_the_end_of_the_longest_reader_shortens_the_lock(shared_on):
 
 
 def test_a_shortened_reader_does_not_keep_a_writer_longer(shared_on):
-    """A writer that was told of a long reader learns that it has been cut short."""
+    """A writer that knew of a long reader learns that it has been cut short."""
     reader = elsewhere(get_read_lock("a", ttl=FAR).acquire)
     with counted_waiters(variant("write")) as waiters:
         writer = begin(get_write_lock("a", ttl=FAR, wait=FAR).acquire)
@@ -328,7 +328,7 @@ def test_an_ended_permit_that_nobody_took_is_not_released(on):
 
 
 def test_a_shortened_permit_does_not_keep_waiters_longer(on):
-    """A waiter that was told of a long lease learns that it has been cut short."""
+    """A waiter that knew of a long lease learns that it has been cut short."""
     lease = get_semaphore("a", 1, ttl=FAR).acquire()
     with counted_waiters(variant("semaphore", permits=1)) as waiters:
         waiter = begin(get_semaphore("a", 1, ttl=FAR, wait=FAR).acquire)

@@ -83,7 +83,7 @@ def child(*command: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def name(redis_room: Any) -> str:
+def name(redis_database: Any) -> str:
     return f"development:{uuid4()}"
 
 

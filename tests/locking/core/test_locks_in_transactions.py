@@ -223,13 +223,13 @@ def test_hold_without_an_open_transaction_is_an_ordinary_lock() -> None:
     assert not is_taken()
 
 
-def test_several_names_of_which_one_is_taken_are_given_back(redis_room: redis.Redis) -> None:
+def test_several_names_of_which_one_is_taken_are_given_back(redis_database: redis.Redis) -> None:
     """All or none: the first isn't kept until the transaction ends."""
     rival = elsewhere(get_lock("shop", ttl=60).acquire)
     with transaction.atomic():
         with pytest.raises(LockNotAcquired):
             get_lock("attic", "shop", wait=0, on_open_transaction="hold").acquire()
-        assert not redis_room.exists("attic")
+        assert not redis_database.exists("attic")
     elsewhere(rival.release)
 
 

@@ -261,7 +261,7 @@ def test_mistakes_are_told_at_decoration() -> None:
 
 
 def test_the_refusal_names_this_way_out() -> None:
-    """Who is refused is told of the option."""
+    """The refusal names the option."""
     with transaction.atomic(), pytest.raises(LockTransactionError, match="on_open_transaction='hold'"):
         distributed_lock(key="'order:7'")(pay)()
 

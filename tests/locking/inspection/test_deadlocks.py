@@ -237,7 +237,7 @@ def test_the_victim_is_told_to_observers_receivers_and_the_log(engine, caplog):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_deadlock_is_written_to_the_audit(settings, redis_room):
+def test_a_deadlock_is_written_to_the_audit(settings, redis_database):
     """One row with the circle in words, written aside; and it is counted in the last hour's figures."""
     settings.LOCKING = {"default": {**BACKENDS["redis"].settings, "KEY_PREFIX": "shop:"}}
     stats.take_counters()  # what other tests have counted is theirs
@@ -310,7 +310,7 @@ def test_tasks_close_circles_too(engine):
     assert len(error.circle) == 2
 
 
-def test_a_circle_over_two_backends_is_found(settings, redis_room):
+def test_a_circle_over_two_backends_is_found(settings, redis_database):
     """One lock in Redis, one in memory: each record stands where the hold is that others wait for."""
     settings.LOCKING = {
         "default": {**BACKENDS["redis"].settings, "KEY_PREFIX": "shop:"},

@@ -110,7 +110,7 @@ def test_extending_keeps_others_out_for_longer(each_backend):
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore"])
-def test_contended_locks_come_first_whatever_their_age(settings, redis_room, kind):
+def test_contended_locks_come_first_whatever_their_age(settings, redis_database, kind):
     """A page of one row has the contended lock in addition, once; filters count here, too."""
     settings.LOCKING = {"default": {**BACKENDS["redis"].settings, "KEY_PREFIX": "shop:"}}
     wanted = get_lock("b") if kind == "lock" else get_semaphore("b", 1)

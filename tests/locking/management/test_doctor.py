@@ -1,4 +1,4 @@
-"""`locks doctor`: it finds what is broken on real servers that are, and says how to mend it."""
+"""`locks doctor`: it finds what is broken on real servers that are, and says how to fix it."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ def fence_of(name: str, using: str = "default") -> Fence:
     return elsewhere(lambda: Fence.objects.using(using).get(name=name))
 
 
-def be_overtaken(redis_room: redis.Redis, name: str = "shop") -> None:
+def be_overtaken(redis_database: redis.Redis, name: str = "shop") -> None:
     """Have Redis forget the lock, and another holder use the fence."""
-    redis_room.flushdb()
+    redis_database.flushdb()
 
     def overtake() -> None:
         with locked_transaction(name, fenced=True):
@@ -109,7 +109,7 @@ def test_several_names_are_fenced_in_sorted_order() -> None:
 
 
 @pytest.mark.parametrize("fenced_database", [SQLITE, MARIADB[0]], indirect=True, ids=str)
-def test_each_of_several_databases_has_its_fence(fenced_database: str, redis_room: redis.Redis) -> None:
+def test_each_of_several_databases_has_its_fence(fenced_database: str, redis_database: redis.Redis) -> None:
     """Each checks the token by itself, and one that refuses it is enough."""
     both = ["default", fenced_database]
     with locked_transaction("shop", fenced=True, using=both) as lease:
@@ -118,17 +118,17 @@ def test_each_of_several_databases_has_its_fence(fenced_database: str, redis_roo
     seen = {fence_of("shop").token, Fence.objects.using(fenced_database).get(name="shop").token}
     assert seen == {lease.fencing_token}
     held = get_lock("shop", fenced=True, ttl=60).acquire()
-    be_overtaken(redis_room)
+    be_overtaken(redis_database)
     with pytest.raises(StaleFencingToken, match="'default'"):
         locked_transaction("shop", fenced=True, using=both).__enter__()
     assert held.state is State.LOST
     assert Fence.objects.using(fenced_database).get(name="shop").token == lease.fencing_token
 
 
-def test_one_stale_name_of_several_is_enough(redis_room: redis.Redis) -> None:
+def test_one_stale_name_of_several_is_enough(redis_database: redis.Redis) -> None:
     """Overtaken on one of two names, the whole section is refused, and the other's fence isn't moved."""
     lease = get_lock("a", "shop", fenced=True, ttl=60).acquire()
-    be_overtaken(redis_room)
+    be_overtaken(redis_database)
     with pytest.raises(StaleFencingToken, match="'shop'"), locked_transaction("a", "shop", fenced=True):
         pytest.fail("the body ran")
     assert not Fence.objects.filter(name="a").exists()
@@ -138,11 +138,11 @@ def test_one_stale_name_of_several_is_enough(redis_room: redis.Redis) -> None:
 # --- the refusal ------------------------------------------------------------------------------------------
 
 
-def test_a_stale_holder_learns_that_it_has_lost(redis_room: redis.Redis) -> None:
+def test_a_stale_holder_learns_that_it_has_lost(redis_database: redis.Redis) -> None:
     """The message has both tokens, the lease counts as lost, and `on_lost` is told."""
     told = threading.Event()
     lease = get_lock("shop", fenced=True, ttl=60, on_lost=lambda lost: told.set()).acquire()
-    be_overtaken(redis_room)
+    be_overtaken(redis_database)
     with pytest.raises(StaleFencingToken) as refused, locked_transaction("shop", fenced=True):
         pytest.fail("the body ran")
     assert str(lease.fencing_token) in str(refused.value)
@@ -151,7 +151,7 @@ def test_a_stale_holder_learns_that_it_has_lost(redis_room: redis.Redis) -> None
     assert told.wait(30)
 
 
-def test_a_decorated_function_is_fenced(redis_room: redis.Redis) -> None:
+def test_a_decorated_function_is_fenced(redis_database: redis.Redis) -> None:
     """`@distributed_lock(fenced=True)` refuses the stale holder in the same way."""
 
     @distributed_lock(key="'shop'", fenced=True, ttl=60)
@@ -160,14 +160,14 @@ def test_a_decorated_function_is_fenced(redis_room: redis.Redis) -> None:
 
     work()
     held = get_lock("shop", fenced=True, ttl=60).acquire()
-    be_overtaken(redis_room)
+    be_overtaken(redis_database)
     with pytest.raises(StaleFencingToken):
         work()
     assert held.state is State.LOST
     assert committed() == ["row"]
 
 
-def test_without_a_transaction_the_functions_own_ones_are_fenced(redis_room: redis.Redis) -> None:
+def test_without_a_transaction_the_functions_own_ones_are_fenced(redis_database: redis.Redis) -> None:
     """`atomic=False`: the lock is held around several fenced transactions of the function's own."""
 
     @distributed_lock(key="'shop'", fenced=True, atomic=False, ttl=60)
@@ -175,7 +175,7 @@ def test_without_a_transaction_the_functions_own_ones_are_fenced(redis_room: red
         with locked_transaction("shop", fenced=True):
             add(f"first {overtaken}")
         if overtaken:
-            be_overtaken(redis_room)
+            be_overtaken(redis_database)
         with locked_transaction("shop", fenced=True):
             add(f"second {overtaken}")
 
@@ -235,7 +235,7 @@ def test_the_app_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_table_that_is_not_there_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database's own error comes with the command that mends it."""
+    """The database's own error comes with the command that fixes it."""
     monkeypatch.setattr(
         "locking.transactions.fence.UPSERT", "INSERT INTO no_such_table VALUES (%s, %s, %s, %s, %s)"
     )
@@ -267,12 +267,12 @@ def test_async_functions_have_no_transaction_to_fence(option: Any) -> None:
 
 @pytest.mark.parametrize("fenced_database", [POSTGRESQL[0], MARIADB[0]], indirect=True, ids=str)
 def test_a_fence_that_stays_locked_is_not_waited_for_without_end(
-    fenced_database: str, redis_room: redis.Redis, settings: Any
+    fenced_database: str, redis_database: redis.Redis, settings: Any
 ) -> None:
     """An older holder's transaction that stays open is told as a lock that wasn't acquired."""
     with two_players(fenced_database) as (a, _):
         a.enters(locked_transaction("shop", using=fenced_database, fenced=True))
-        redis_room.flushdb()
+        redis_database.flushdb()
         settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 0.05}}
         with (
             pytest.raises(LockNotAcquired, match="older holder is still open on database 'fenced'") as busy,
@@ -285,13 +285,15 @@ def test_a_fence_that_stays_locked_is_not_waited_for_without_end(
     assert sales() == ["A"]
 
 
-def test_a_holder_that_stands_idle_is_ended_by_the_database(redis_room: redis.Redis, settings: Any) -> None:
+def test_a_holder_that_stands_idle_is_ended_by_the_database(
+    redis_database: redis.Redis, settings: Any
+) -> None:
     """Frozen behind its fence beyond FENCE_TIMEOUT, A is ended, and B gets in; nothing of A stays."""
     settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 0.3}}
     with two_players("default") as (a, b):
         a.enters(locked_transaction("shop", fenced=True))
         a.does(add, "A")
-        redis_room.flushdb()
+        redis_database.flushdb()
         settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 10}}
         b.enters(locked_transaction("shop", fenced=True))
         b.does(add, "B")
@@ -316,7 +318,7 @@ def test_the_sessions_own_limit_is_put_back(fenced_database: str) -> None:
         assert limit() == before
 
 
-def test_a_view_answers_409_while_the_fence_is_locked(redis_room: redis.Redis, settings: Any) -> None:
+def test_a_view_answers_409_while_the_fence_is_locked(redis_database: redis.Redis, settings: Any) -> None:
     """A fence that can't be had in time is a conflict like any other: 409, with Retry-After."""
 
     @distributed_lock(key="'shop'", fenced=True)
@@ -325,7 +327,7 @@ def test_a_view_answers_409_while_the_fence_is_locked(redis_room: redis.Redis, s
 
     with two_players("default") as (a, _):
         a.enters(locked_transaction("shop", fenced=True))
-        redis_room.flushdb()
+        redis_database.flushdb()
         with override_settings(LOCKING={"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 0.05}}):
             refused = view(RequestFactory().post("/"))
         a.leaves()

@@ -43,12 +43,12 @@ def sell_if_nobody_has(buyer: str) -> None:
 
 @on("fenced_database", EVERYWHERE, indirect=True, ids=str)
 def test_a_holder_that_was_overtaken_before_its_transaction_is_refused(
-    fenced_database: str, redis_room: redis.Redis
+    fenced_database: str, redis_database: redis.Redis
 ) -> None:
     """A has the lock, Redis forgets it, B sells; A still believes in its lease, and the database doesn't."""
     with two_players(fenced_database) as (a, b):
         lease = a.does(lock)
-        redis_room.flushdb()
+        redis_database.flushdb()
         b.enters(section(fenced_database))
         b.does(sell_if_nobody_has, "B")
         b.leaves()
@@ -59,12 +59,12 @@ def test_a_holder_that_was_overtaken_before_its_transaction_is_refused(
 
 @on("fenced_database", SERVERS, indirect=True, ids=str)
 def test_a_holder_behind_its_fence_keeps_the_next_one_waiting(
-    fenced_database: str, redis_room: redis.Redis
+    fenced_database: str, redis_database: redis.Redis
 ) -> None:
     """A is behind its fence when it loses the lock: B gets it, waits for A's end, and reads A's sale."""
     with two_players(fenced_database) as (a, b):
         a.enters(section(fenced_database))
-        redis_room.flushdb()
+        redis_database.flushdb()
         waiting = b.begins_to_enter(section(fenced_database))
         assert b.is_seen_waiting()
         a.does(sell_if_nobody_has, "A")
@@ -77,12 +77,12 @@ def test_a_holder_behind_its_fence_keeps_the_next_one_waiting(
 
 @on("fenced_database", SERVERS, indirect=True, ids=str)
 def test_an_older_holder_that_waited_at_the_fence_is_refused(
-    fenced_database: str, redis_room: redis.Redis
+    fenced_database: str, redis_database: redis.Redis
 ) -> None:
     """B is behind its fence, A with the older token waits for it: when B has committed, A is stale."""
     with two_players(fenced_database) as (a, b):
         held = a.does(lock)
-        redis_room.flushdb()
+        redis_database.flushdb()
         b.enters(section(fenced_database))
         waiting = a.begins_to_enter(section(fenced_database))
         assert a.is_seen_waiting()
@@ -96,12 +96,12 @@ def test_an_older_holder_that_waited_at_the_fence_is_refused(
 
 @on("fenced_database", SERVERS, indirect=True, ids=str)
 def test_an_older_holder_goes_on_where_the_newer_one_gave_up(
-    fenced_database: str, redis_room: redis.Redis
+    fenced_database: str, redis_database: redis.Redis
 ) -> None:
     """B rolls back, its token is gone with it, and A, whom nobody has overtaken, sells."""
     with two_players(fenced_database) as (a, b):
         held = a.does(lock)
-        redis_room.flushdb()
+        redis_database.flushdb()
         b.enters(section(fenced_database))
         waiting = a.begins_to_enter(section(fenced_database))
         assert a.is_seen_waiting()
@@ -127,16 +127,18 @@ def test_what_was_read_in_one_transaction_may_be_used_in_the_next(fenced_databas
 
 
 @on("fenced_database", EVERYWHERE, indirect=True, ids=str)
-def test_a_number_minted_twice_belongs_to_the_first(fenced_database: str, redis_room: redis.Redis) -> None:
+def test_a_number_minted_twice_belongs_to_the_first(
+    fenced_database: str, redis_database: redis.Redis
+) -> None:
     """After a failover B has A's very number: the owner tells them apart, and A's next transaction passes."""
     with two_players(fenced_database) as (a, b):
         first = a.does(lock).leases[0]
         a.enters(section(fenced_database))
         a.leaves()
-        redis_room.flushdb()
+        redis_database.flushdb()
         second = b.does(lock).leases[0]
         second.token = first.token
-        redis_room.flushdb()
+        redis_database.flushdb()
         with pytest.raises(StaleFencingToken):
             b.enters(section(fenced_database))
         a.enters(section(fenced_database))
@@ -147,14 +149,14 @@ def test_a_number_minted_twice_belongs_to_the_first(fenced_database: str, redis_
 
 @on("fenced_database", EVERYWHERE, indirect=True, ids=str)
 def test_the_present_holder_of_a_number_minted_twice_gets_a_new_one(
-    fenced_database: str, redis_room: redis.Redis
+    fenced_database: str, redis_database: redis.Redis
 ) -> None:
     """B has A's very number, and Redis says that B holds the lock: B gets a higher token, A is refused."""
     with two_players(fenced_database) as (a, b):
         first = a.does(lock).leases[0]
         a.enters(section(fenced_database))
         a.leaves()
-        redis_room.flushdb()
+        redis_database.flushdb()
         second = b.does(lock).leases[0]
         second.token = first.token
         b.enters(section(fenced_database))
@@ -168,20 +170,20 @@ def test_the_present_holder_of_a_number_minted_twice_gets_a_new_one(
 
 @on("fenced_database", EVERYWHERE, indirect=True, ids=str)
 def test_a_holder_that_was_behind_the_fence_gets_no_new_token(
-    fenced_database: str, redis_room: redis.Redis
+    fenced_database: str, redis_database: redis.Redis
 ) -> None:
     """A reads, B sells, and Redis falls back to a copy that names A: A must not act on what it read."""
     with two_players(fenced_database) as (a, b):
         held = a.does(lock)
-        copy = redis_room.dump("shop") or b""
+        copy = redis_database.dump("shop") or b""
         a.enters(section(fenced_database))
         assert a.does(sales) == []
         a.leaves()
-        redis_room.flushdb()
+        redis_database.flushdb()
         b.enters(section(fenced_database))
         b.does(sell_if_nobody_has, "B")
         b.leaves()
-        redis_room.restore("shop", 60_000, copy, replace=True)
+        redis_database.restore("shop", 60_000, copy, replace=True)
         with pytest.raises(StaleFencingToken):
             a.enters(section(fenced_database))
         assert held.state is State.LOST
@@ -190,15 +192,15 @@ def test_a_holder_that_was_behind_the_fence_gets_no_new_token(
 
 @on("fenced_database", SERVERS, indirect=True, ids=str)
 def test_a_holder_that_is_given_a_token_reads_what_was_sold(
-    fenced_database: str, redis_room: redis.Redis
+    fenced_database: str, redis_database: redis.Redis
 ) -> None:
     """Redis falls back to a copy that names A, which has read nothing: A passes, and sees B's sale."""
     with two_players(fenced_database) as (a, b):
         held = a.does(lock)
-        copy = redis_room.dump("shop") or b""
-        redis_room.flushdb()
+        copy = redis_database.dump("shop") or b""
+        redis_database.flushdb()
         b.enters(section(fenced_database))
-        redis_room.restore("shop", 60_000, copy, replace=True)
+        redis_database.restore("shop", 60_000, copy, replace=True)
         waiting = a.begins_to_enter(section(fenced_database))
         assert a.is_seen_waiting()
         b.does(sell_if_nobody_has, "B")

@@ -55,11 +55,11 @@ def test_the_newest_holder_writes(account: Account) -> None:
     assert stored.fence_owner == lease.leases[0].owner
 
 
-def test_a_holder_that_was_overtaken_does_not_write(account: Account, redis_room: redis.Redis) -> None:
+def test_a_holder_that_was_overtaken_does_not_write(account: Account, redis_database: redis.Redis) -> None:
     """The next holder has written: the one before is refused, with both tokens, and nothing changes."""
     old = hold()
     account = Account.fenced_get(old, pk=account.pk)
-    redis_room.flushdb()
+    redis_database.flushdb()
 
     def overtake() -> int:
         with get_lock("account", fenced=True) as lease:
@@ -73,9 +73,9 @@ def test_a_holder_that_was_overtaken_does_not_write(account: Account, redis_room
     assert Account.objects.get().balance == 1
 
 
-def lose_an_update(redis_room: redis.Redis, early: Account, old: Lease) -> int:
+def lose_an_update(redis_database: redis.Redis, early: Account, old: Lease) -> int:
     """A has read 100; B reads under a newer lease; A writes 95; B writes 93. Return what is stored."""
-    redis_room.flushdb()
+    redis_database.flushdb()
     new = elsewhere(hold)
     late = Account.fenced_get(new)
     with suppress(StaleFencingToken):
@@ -85,23 +85,23 @@ def lose_an_update(redis_room: redis.Redis, early: Account, old: Lease) -> int:
 
 
 def test_an_update_that_was_decided_on_an_older_read_is_refused(
-    account: Account, redis_room: redis.Redis
+    account: Account, redis_database: redis.Redis
 ) -> None:
     """B has read behind its stamp, so A's write is refused before B overwrites it: no update is lost."""
     old = hold()
     early = Account.fenced_get(old, pk=account.pk)
-    assert lose_an_update(redis_room, early, old) == 93
+    assert lose_an_update(redis_database, early, old) == 93
     with pytest.raises(StaleFencingToken):
         early.fenced_update(old, balance=early.balance - 5)
 
 
 def test_what_an_older_holder_wrote_before_the_stamp_is_read(
-    account: Account, redis_room: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    account: Account, redis_database: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writes 95 right before B's stamp: B decides on 95, not on the 100 that it might have read before."""
     old = hold()
     early = Account.fenced_get(old, pk=account.pk)
-    redis_room.flushdb()
+    redis_database.flushdb()
     new = elsewhere(hold)
     stamp = Account._stamp
 
@@ -117,7 +117,7 @@ def test_what_an_older_holder_wrote_before_the_stamp_is_read(
 
 
 def test_mutant_a_stamp_after_the_read_loses_an_update(
-    account: Account, redis_room: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    account: Account, redis_database: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where only the write is fenced, A's write succeeds between B's read and B's write, and is gone."""
     written: list[int] = []
@@ -133,7 +133,7 @@ def test_mutant_a_stamp_after_the_read_loses_an_update(
     monkeypatch.setattr(Account, "fenced_get", get)
     monkeypatch.setattr(Account, "fenced_update", write)
     old = hold()
-    assert lose_an_update(redis_room, Account.objects.get(), old) == 93
+    assert lose_an_update(redis_database, Account.objects.get(), old) == 93
     assert written == [95, 93], "both were told that they had written, and 5 are missing"
 
 
@@ -149,7 +149,7 @@ def test_an_instance_that_was_read_without_the_fence_is_refused(account: Account
 
 
 def test_a_newer_holder_between_the_stamp_and_the_read_is_noticed(
-    account: Account, redis_room: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    account: Account, redis_database: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In autocommit the two are statements of their own: what is read must carry the own stamp."""
     old = hold()
@@ -157,7 +157,7 @@ def test_a_newer_holder_between_the_stamp_and_the_read_is_noticed(
 
     def and_be_overtaken(row: Account, lease: SingleLease) -> bool:
         done = stamp(row, lease)
-        redis_room.flushdb()
+        redis_database.flushdb()
         newer = elsewhere(hold)
         assert stamp(row, newer.leases[0])
         return done
@@ -177,14 +177,14 @@ def test_after_a_clock_that_ran_ahead_the_present_holder_goes_on(account: Accoun
     assert Account.objects.get().balance == 1
 
 
-def test_a_number_minted_twice_belongs_to_the_first(account: Account, redis_room: redis.Redis) -> None:
+def test_a_number_minted_twice_belongs_to_the_first(account: Account, redis_database: redis.Redis) -> None:
     """The same token of another owner is refused."""
     first = hold()
     Account.fenced_get(first).fenced_update(first, balance=1)
-    redis_room.flushdb()
+    redis_database.flushdb()
     second = elsewhere(hold)
     second.leases[0].token = first.fencing_token
-    redis_room.flushdb()
+    redis_database.flushdb()
     with pytest.raises(StaleFencingToken):
         Account.fenced_get(second)
     assert Account.objects.get().balance == 1

@@ -109,13 +109,13 @@ def test_a_write_lock_and_a_fair_lock_are_given_tokens_too() -> None:
 
 
 @pytest.mark.usefixtures("ahead")
-def test_a_holder_whose_lock_is_gone_is_given_nothing(redis_room: redis.Redis) -> None:
+def test_a_holder_whose_lock_is_gone_is_given_nothing(redis_database: redis.Redis) -> None:
     """Redis doesn't name it any more, so it is refused, and the counter stays as it was."""
     held = get_lock("shop", fenced=True, ttl=60).acquire()
-    redis_room.delete("shop")
+    redis_database.delete("shop")
     with pytest.raises(StaleFencingToken, match=str(AHEAD)):
         sell("stale")
-    assert int(redis_room.get("redisson_lock_token:{shop}") or 0) == held.fencing_token
+    assert int(redis_database.get("redisson_lock_token:{shop}") or 0) == held.fencing_token
     assert committed() == []
 
 

@@ -204,7 +204,7 @@ def _settled(point: Point, sku: str, key: str | None) -> str:
         return "somebody else isn't refused, though nothing is left"
     drift = get_strategy(point.strategy).drift(Product.objects.filter(sku=sku)).get(sku, 0)
     if drift or StockClaim.objects.exists() or not totals_of(sku).balanced:
-        return f"the books don't agree: drift {drift}, {totals_of(sku)}"
+        return f"the totals don't agree: drift {drift}, {totals_of(sku)}"
     return ""
 
 

@@ -111,7 +111,7 @@ def chosen_of(strategy: str, *, keyed: bool) -> Iterator[Point]:
 @pytest.mark.parametrize("keyed", [True, False] if WHOLE else [True], ids=lambda keyed: f"key={keyed}")
 @pytest.mark.parametrize("strategy", SOUND)
 def test_what_the_client_is_told_is_true_whatever_fails(strategy, keyed):
-    """After each fault the answer is true, the repetition ends in one order, and the books balance."""
+    """After each fault the answer is true, the repetition ends in one order, and the totals agree."""
     assert violations(chosen_of(strategy, keyed=keyed)) == []
     assert audit() == []
 

@@ -125,8 +125,8 @@ function pressAgain(state) {
 function showTile(state) {
   byId("tile-stock").textContent = state.left;
   byId("tile").classList.toggle("bad", state.sold > state.initial);
-  byId("books").textContent = figures(state.sold, state.initial, state.left).join(" · ");
-  byId("books").title = sum(state.initial, state.sold, state.left);
+  byId("totals").textContent = figures(state.sold, state.initial, state.left).join(" · ");
+  byId("totals").title = sum(state.initial, state.sold, state.left);
 }
 
 function showLane(name, one) {

@@ -565,7 +565,7 @@ class Explorer:
         return self.world.server.execute(*parsed(request.by_source)[0])
 
     def _attempt(self) -> tuple[Any, str]:
-        """Return the lease, if one was given, and what its user was told of its end."""
+        """Return the lease, if one was given, and what its user heard about its end."""
         if "dies once" in self.case.neighbour:
             self._wait_in_vain()
         wait = 0.0 if not self.case.neighbour or self.case.neighbour == "no replica" else WAIT
@@ -672,7 +672,7 @@ class Explorer:
             raise Violation("; ".join(problems))
 
     def _untruths(self, lease: Any, told: str) -> Iterator[str]:
-        """Yield what the user was told of the end that isn't so."""
+        """Yield what the user heard about the end that isn't so."""
         world = self.world
         if not world.schedule and told != self._expected():
             yield f"without any fault it ended by {told}"

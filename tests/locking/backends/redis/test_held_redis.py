@@ -29,14 +29,14 @@ def one_alias(settings):
 
 
 @pytest.fixture
-def room(redis_room):
+def client(redis_database):
     """The server's own view."""
-    return redis_room
+    return redis_database
 
 
-def members(room):
+def members(client):
     """Return what the index has beside the last token, the oldest first."""
-    found = [member.decode() for member in room.zrange(INDEX, 0, -1)]
+    found = [member.decode() for member in client.zrange(INDEX, 0, -1)]
     assert found == [] or found.pop() == "~"
     return found
 
@@ -61,36 +61,36 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_release_takes_the_entry_out(room, kind):
+def test_a_release_takes_the_entry_out(client, kind):
     """What was acquired and released leaves nothing in the index."""
     with KINDS[kind]("a"):
-        assert len(members(room)) == 1
-    assert members(room) == []
+        assert len(members(client)) == 1
+    assert members(client) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hold_that_ended_unseen_is_not_listed_and_goes(room, kind):
+def test_a_hold_that_ended_unseen_is_not_listed_and_goes(client, kind):
     """Its keys are gone, as after a crash and its ttl: the reader that meets the entry takes it out."""
     lease = KINDS[kind]("a").acquire()
-    room.delete(*[key for key in room.keys("*a*") if key.decode() != INDEX])
-    assert len(members(room)) == 1
+    client.delete(*[key for key in client.keys("*a*") if key.decode() != INDEX])
+    assert len(members(client)) == 1
     assert names() == []
-    assert members(room) == []
+    assert members(client) == []
     lease.leave_to_expire()
 
 
-def test_a_name_taken_again_has_one_entry(room):
+def test_a_name_taken_again_has_one_entry(client):
     """The entry of a holder that vanished is written over by the next one."""
     lost = get_lock("a").acquire()
-    room.delete("a")
+    client.delete("a")
     newer = elsewhere(lambda: get_lock("a").acquire())
     assert [row.owner for row in rows()] == [newer.owner]
-    assert len(members(room)) == 1
+    assert len(members(client)) == 1
     newer.release()
     lost.leave_to_expire()
 
 
-def test_a_handoff_is_listed_under_its_new_owner(room):
+def test_a_handoff_is_listed_under_its_new_owner(client):
     """The lock passes to a waiter inside the release: the list shows the waiter, with its own token."""
     backend, (first, second) = locks["default"], (new_owner(), new_owner())
     backend.try_acquire("a", first, 30.0)
@@ -102,64 +102,64 @@ def test_a_handoff_is_listed_under_its_new_owner(room):
     grant = place.wait(5.0)
     assert isinstance(grant, Grant)
     assert (row.owner, row.token, row.waiters) == (second, grant.token, 0)
-    assert len(members(room)) == 1
+    assert len(members(client)) == 1
 
 
-def test_a_page_is_full_although_stale_entries_stood_in_it(room):
+def test_a_page_is_full_although_stale_entries_stood_in_it(client):
     """Stale entries that are met are taken out, and the page is read again."""
     leases = [get_lock(f"n:{number:02}").acquire() for number in range(40)]
-    room.delete(*[f"n:{number:02}" for number in range(0, 40, 2)])
+    client.delete(*[f"n:{number:02}" for number in range(0, 40, 2)])
     page = held_locks(limit=10)
     assert [row.name for row in page.rows] == [f"n:{number:02}" for number in range(1, 21, 2)]
     for lease in leases:
         lease.leave_to_expire()
 
 
-def test_a_sweep_clears_what_nobody_meets(room):
+def test_a_sweep_clears_what_nobody_meets(client):
     """After thousands of crashes at most about a quarter of the index stays stale, without any reader."""
     backend = locks["default"]
     backend.try_acquire("alive", new_owner(), 30.0)
     for number in range(2000):
-        room.zadd(INDEX, {f"Lgone:{number}": 1_700_000_000_000_000 + number})
+        client.zadd(INDEX, {f"Lgone:{number}": 1_700_000_000_000_000 + number})
     backend.tidy()
-    assert room.zcard(INDEX) < 100
-    assert room.zscore(INDEX, "Lalive")
-    assert 0 < room.ttl(INDEX) <= 8 * 24 * 3600
+    assert client.zcard(INDEX) < 100
+    assert client.zscore(INDEX, "Lalive")
+    assert 0 < client.ttl(INDEX) <= 8 * 24 * 3600
 
 
-def test_one_sweep_a_minute_is_enough_for_all(room):
+def test_one_sweep_a_minute_is_enough_for_all(client):
     """The second process that comes to sweep finds it done."""
     backend = locks["default"]
     backend.tidy()
-    room.zadd(INDEX, {"Lgone": 1})
+    client.zadd(INDEX, {"Lgone": 1})
     backend.tidy()
-    assert room.zscore(INDEX, "Lgone")
+    assert client.zscore(INDEX, "Lgone")
 
 
-def test_an_index_that_was_lost_fills_again(room):
+def test_an_index_that_was_lost_fills_again(client):
     """FLUSHALL of the index loses rows of the list, never a lock; new ones are listed."""
     with get_lock("old") as lease:
-        room.delete(INDEX)
+        client.delete(INDEX)
         lease.confirm()
         with get_lock("new"):
             assert names() == ["new"]
 
 
-def test_prefixes_have_indexes_of_their_own(room, settings):
+def test_prefixes_have_indexes_of_their_own(client, settings):
     """Two applications on one server don't see each other's locks."""
     with get_lock("mine"):
         settings.LOCKING = {"default": {**settings.LOCKING["default"], "KEY_PREFIX": "other:"}}
         assert names() == []
         with get_lock("theirs"):
             assert names() == ["theirs"]
-            assert room.exists("holdfast_held:other:")
+            assert client.exists("holdfast_held:other:")
 
 
-def test_the_old_ones_are_counted_without_looking_at_all(room):
+def test_the_old_ones_are_counted_without_looking_at_all(client):
     """A page of the holds of a minute and more knows how many there are, and has no younger ones."""
     leases = [get_lock(f"n:{number:02}").acquire() for number in range(40)]
     for number in range(25):  # as if they had been taken an hour ago
-        room.zadd(INDEX, {f"Ln:{number:02}": leases[number].fencing_token - 3_600_000_000})
+        client.zadd(INDEX, {f"Ln:{number:02}": leases[number].fencing_token - 3_600_000_000})
     first, last = held_locks(older_than=60, limit=10), held_locks(older_than=60, limit=10, offset=20)
     assert [row.name for row in first.rows] == [f"n:{number:02}" for number in range(10)]
     assert [row.name for row in last.rows] == [f"n:{number:02}" for number in range(20, 25)]
@@ -169,28 +169,28 @@ def test_the_old_ones_are_counted_without_looking_at_all(room):
         lease.release()
 
 
-def test_a_prefix_is_found_among_many(room):
+def test_a_prefix_is_found_among_many(client):
     """A prefix is looked for by the server, over more entries than it takes at a time."""
     backend = locks["default"]
     for number in range(2100):
-        room.zadd(INDEX, {f"Lother:{number}": 1000 + number})
+        client.zadd(INDEX, {f"Lother:{number}": 1000 + number})
     with get_lock("order:1"), get_read_lock("order:2"), get_semaphore("order:3", 2):
         assert [hold.key for hold in backend.held(prefix="order:")] == ["order:1", "order:2", "order:3"]
         assert backend.count_held(prefix="order:") == 3
         assert backend.count_held(prefix="order:2") == 1
 
 
-def java_holds(room, key, **fields):
+def java_holds(client, key, **fields):
     """Lock as Redisson does: it doesn't run our scripts."""
-    room.hset(key, mapping=fields or {JAVA: 1})
-    room.pexpire(key, 30_000)
+    client.hset(key, mapping=fields or {JAVA: 1})
+    client.pexpire(key, 30_000)
 
 
-def test_a_java_holder_is_listed_once_one_of_ours_met_it(room):
+def test_a_java_holder_is_listed_once_one_of_ours_met_it(client):
     """A refused acquisition puts the foreign holder on the list."""
-    java_holds(room, "a")
+    java_holds(client, "a")
     assert get_lock("a").try_acquire() is None
-    assert members(room) == ["La"]
+    assert members(client) == ["La"]
     (row,) = rows()
     assert (row.name, row.owner, row.token, row.kind) == ("a", JAVA, 0, "lock")
 
@@ -203,12 +203,12 @@ def test_a_java_holder_is_listed_once_one_of_ours_met_it(room):
         ({"mode": "write", f"{JAVA}:write": "1"}, "write"),
     ],
 )
-def test_java_holders_are_found_by_looking_around(room, fields, kind):
+def test_java_holders_are_found_by_looking_around(client, fields, kind):
     """Listing looks at some keys of the server each time, until it has come round."""
-    room.hset("somebody's:hash", mapping={"name": "x", "mode": "read"})
-    java_holds(room, "a", **fields)
+    client.hset("somebody's:hash", mapping={"name": "x", "mode": "read"})
+    java_holds(client, "a", **fields)
     if kind == "read":
-        room.set(f"{{a}}:{JAVA}:rwlock_timeout:1", 1, px=30_000)
+        client.set(f"{{a}}:{JAVA}:rwlock_timeout:1", 1, px=30_000)
     until(lambda: names() == ["a"], "the Java holder on the list")
     assert rows()[0].kind == kind
 
@@ -219,62 +219,62 @@ FOR_EVER = 922337203685477
 JAVA_WAITER = "22222222-2222-4222-8222-222222222222:58"
 
 
-def java_waits_fairly(room, key):
+def java_waits_fairly(client, key):
     """Stand in the queue of Redisson's fair lock and return what hears the wake-up."""
-    room.rpush(f"redisson_lock_queue:{{{key}}}", JAVA_WAITER)
-    room.zadd(f"redisson_lock_timeout:{{{key}}}", {JAVA_WAITER: time.time() * 1000 + 300_000})
-    near_listener = room.pubsub(ignore_subscribe_messages=True)
+    client.rpush(f"redisson_lock_queue:{{{key}}}", JAVA_WAITER)
+    client.zadd(f"redisson_lock_timeout:{{{key}}}", {JAVA_WAITER: time.time() * 1000 + 300_000})
+    near_listener = client.pubsub(ignore_subscribe_messages=True)
     near_listener.subscribe(f"redisson_lock__channel:{{{key}}}:{JAVA_WAITER}")
     near_listener.parse_response(block=True, timeout=10)
     return near_listener
 
 
-def test_a_java_fair_lock_is_listed_as_one_once_someone_waits(room):
+def test_a_java_fair_lock_is_listed_as_one_once_someone_waits(client):
     """Without waiters it is a lock like any other on the server; with one it is told from it."""
-    java_holds(room, "a")
+    java_holds(client, "a")
     until(lambda: [(row.name, row.kind) for row in rows()] == [("a", "lock")], "the Java holder on the list")
     since = rows()[0].since
-    java_waits_fairly(room, "a").close()
+    java_waits_fairly(client, "a").close()
     for _ in range(2):
         (row,) = rows()
         assert (row.owner, row.kind, row.waiters, row.token) == (JAVA, "fair", 1, 0)
         assert row.since >= since
-        assert members(room) == ["Fa"]
+        assert members(client) == ["Fa"]
     assert locks["default"].count_held() == 1
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("waits_when_listed", [True, False])
-def test_breaking_a_java_fair_lock_wakes_its_line(room, waits_when_listed):
+def test_breaking_a_java_fair_lock_wakes_its_line(client, waits_when_listed):
     """The first in Redisson's queue is woken, whether or not it stood there when the list was shown."""
-    java_holds(room, "a")
+    java_holds(client, "a")
     if waits_when_listed:
-        near_listener = java_waits_fairly(room, "a")
+        near_listener = java_waits_fairly(client, "a")
     until(lambda: names() == ["a"], "the Java holder on the list")
     (hold,) = holds_of("a")
     assert hold.kind == ("fair" if waits_when_listed else "lock")
     if not waits_when_listed:
-        near_listener = java_waits_fairly(room, "a")
+        near_listener = java_waits_fairly(client, "a")
     assert force_release(hold, reason="the JVM is gone").done
     assert near_listener.get_message(timeout=10)["data"] == b"0"
     near_listener.close()
 
 
-def java_permit(room, name, ends, permit=bytes(range(16)), until_ms=None):
+def java_permit(client, name, ends, permit=bytes(range(16)), until_ms=None):
     """Take a permit as Redisson does: 16 raw bytes, which may be anything, even a blank."""
-    room.set(name, 1)
-    room.zadd(ends, {permit: until_ms or time.time() * 1000 + 30_000})
+    client.set(name, 1)
+    client.zadd(ends, {permit: until_ms or time.time() * 1000 + 30_000})
     return permit.hex()
 
 
 @pytest.mark.parametrize(
     ("name", "ends"), [("a", "{a}:timeout"), ("{a}", "{a}:timeout"), ("shop:{a}:b", "shop:{a}:b:timeout")]
 )
-def test_java_permits_are_found_by_looking_around(room, name, ends):
+def test_java_permits_are_found_by_looking_around(client, name, ends):
     """Redisson's semaphore is listed with each of its permits, beside ours; other sorted sets are not."""
-    first = java_permit(room, name, ends)
-    second = java_permit(room, name, ends, b"    0123456789ab", FOR_EVER)
-    room.zadd("{other}:timeout", {"x": time.time() * 1000 + 30_000})
+    first = java_permit(client, name, ends)
+    second = java_permit(client, name, ends, b"    0123456789ab", FOR_EVER)
+    client.zadd("{other}:timeout", {"x": time.time() * 1000 + 30_000})
     with get_semaphore(name, 3) as ours:
         until(lambda: len(rows()) == 3, "the Java permits on the list")
         found = {row.owner: row for row in rows()}
@@ -287,9 +287,9 @@ def test_java_permits_are_found_by_looking_around(room, name, ends):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_java_permit_can_be_extended_and_broken(room):
+def test_a_java_permit_can_be_extended_and_broken(client):
     """An operator acts on Redisson's permit by the name that the list shows."""
-    permit = java_permit(room, "a", "{a}:timeout")
+    permit = java_permit(client, "a", "{a}:timeout")
     until(lambda: names() == ["a"], "the Java permit on the list")
     (hold,) = holds_of("a")
     assert hold.owner == permit
@@ -298,22 +298,22 @@ def test_a_java_permit_can_be_extended_and_broken(room):
     assert (hold.remaining or 0) > 500
     assert force_release(hold, reason="the JVM is gone").done
     assert names() == []
-    assert (room.zcard("{a}:timeout"), room.get("a")) == (0, b"2")
+    assert (client.zcard("{a}:timeout"), client.get("a")) == (0, b"2")
 
 
-def test_a_java_permit_of_another_prefix_is_not_ours(room, settings):
+def test_a_java_permit_of_another_prefix_is_not_ours(client, settings):
     """Only semaphores of this alias' names are looked at."""
     settings.LOCKING = {"default": {**settings.LOCKING["default"], "KEY_PREFIX": "shop:"}}
-    java_permit(room, "other:a", "{other:a}:timeout")
-    java_permit(room, "shop:a", "{shop:a}:timeout")
+    java_permit(client, "other:a", "{other:a}:timeout")
+    java_permit(client, "shop:a", "{shop:a}:timeout")
     until(lambda: names() == ["a"], "the Java permit on the list")
 
 
-def test_a_java_holder_after_one_of_ours_has_its_own_beginning(room):
+def test_a_java_holder_after_one_of_ours_has_its_own_beginning(client):
     """The entry of our vanished hold doesn't date the Java hold that followed it."""
     lease = get_lock("a").acquire()
-    room.delete("a")
-    java_holds(room, "a")
+    client.delete("a")
+    java_holds(client, "a")
     (row,) = rows()
     assert row.owner == JAVA
     assert row.since > lease.fencing_token / 1_000_000
@@ -321,15 +321,15 @@ def test_a_java_holder_after_one_of_ours_has_its_own_beginning(room):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_java_holder_can_be_broken(room):
+def test_a_java_holder_can_be_broken(client):
     """Force release takes the lock from a Java client, and says that there is no token to fence."""
-    java_holds(room, "a")
+    java_holds(client, "a")
     get_lock("a").try_acquire()
     (hold,) = holds_of("a")
     result = force_release(hold, reason="the JVM is gone")
     assert result.done
     assert "has no token" in result.event.details
-    assert not room.exists("a")
+    assert not client.exists("a")
 
 
 CRASH = """

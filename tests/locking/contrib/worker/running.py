@@ -31,8 +31,8 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def said(what: str) -> str:
     """Wait until a task says something that begins so; what was said before it is forgotten."""
-    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=SOON + 5) as room:
-        while heard := room.blpop(["said"], timeout=int(SOON)):
+    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=SOON + 5) as client:
+        while heard := client.blpop(["said"], timeout=int(SOON)):
             word = str(heard[1], "utf-8")
             if word.startswith(what):
                 return word
@@ -41,8 +41,8 @@ def said(what: str) -> str:
 
 def tell(what: str) -> None:
     """Let a task go on that waits for this."""
-    with redis.Redis.from_url(settings.REDIS_URL) as room:
-        room.rpush(f"tell:{what}", 1)
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        client.rpush(f"tell:{what}", 1)
 
 
 def send_to(broker: str) -> None:

@@ -20,16 +20,16 @@ SHORT = 2.0  # seconds of a lease whose holder is killed
 
 def say(what: str) -> None:
     """Tell the test how far a task is."""
-    room = redis.Redis.from_url(settings.REDIS_URL)
-    room.rpush("said", what)
-    room.close()
+    client = redis.Redis.from_url(settings.REDIS_URL)
+    client.rpush("said", what)
+    client.close()
 
 
 def hear(what: str) -> None:
     """Wait until the test says so; half a minute at most."""
-    room = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=35)
-    assert room.blpop([f"tell:{what}"], timeout=30), f"nobody said {what}"
-    room.close()
+    client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=35)
+    assert client.blpop([f"tell:{what}"], timeout=30), f"nobody said {what}"
+    client.close()
 
 
 @app.task

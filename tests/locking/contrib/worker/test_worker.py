@@ -28,9 +28,9 @@ def broker() -> Iterator[PrivateRedis]:
         yield server
 
 
-def address(broker: PrivateRedis, room: int) -> str:
+def address(broker: PrivateRedis, database: int) -> str:
     """One of the broker's databases."""
-    return f"redis+socket://{broker.path}?virtual_host={room}"
+    return f"redis+socket://{broker.path}?virtual_host={database}"
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
@@ -42,8 +42,8 @@ def pool(
 ) -> Iterator[str]:
     """A worker of either kind, two tasks at a time."""
     folder: Path = tmp_path_factory.mktemp(request.param)
-    room = {"prefork": 0, "threads": 1}[request.param]
-    with worker(address(broker, room), folder, "--pool", request.param, "--concurrency", "2"):
+    database = {"prefork": 0, "threads": 1}[request.param]
+    with worker(address(broker, database), folder, "--pool", request.param, "--concurrency", "2"):
         yield request.param
 
 

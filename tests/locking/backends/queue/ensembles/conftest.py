@@ -41,10 +41,10 @@ def shared_ensemble(request, tmp_path_factory) -> Iterator[tuple[str, Ensemble]]
 def ensemble(shared_ensemble, settings):
     """Three servers, all there, and `LOCKING` on them."""
     backend, three = shared_ensemble
-    three.mend()
+    three.restore()
     options = {"session_timeout": SESSION} if backend == ZOOKEEPER else {}
     settings.LOCKING = {
         "default": {"BACKEND": backend, "LOCATION": three.location, "TTL": 20, "WAIT": 60, "OPTIONS": options}
     }
-    until(serves, "the ensemble serves")  # a mended ensemble elects first
+    until(serves, "the ensemble serves")  # a restored ensemble elects first
     return three

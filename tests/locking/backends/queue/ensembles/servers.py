@@ -94,7 +94,7 @@ class Ensemble:
         leader = self.leader()
         return next(server for server in self.servers if server is not leader)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Start again anyone who was killed, and wait until all are one."""
         for server in self.servers:
             if server.process.poll() is not None:

@@ -48,13 +48,13 @@ def java(start_java):
 
 
 @pytest.fixture
-def path(zookeeper_room, settings) -> str:
+def path(zookeeper_settings, settings) -> str:
     """`LOCKING` on an empty folder, and the path under which Curator finds the lock `shared` there."""
     options = {"session_timeout": 4.0}
     settings.LOCKING = {
-        "default": {"BACKEND": ZOOKEEPER, **zookeeper_room, "TTL": 60, "WAIT": 60, "OPTIONS": options}
+        "default": {"BACKEND": ZOOKEEPER, **zookeeper_settings, "TTL": 60, "WAIT": 60, "OPTIONS": options}
     }
-    root = zookeeper_room["LOCATION"].partition("/")[2]
+    root = zookeeper_settings["LOCATION"].partition("/")[2]
     return f"/{root}/{encode('shared')}"
 
 

@@ -93,7 +93,7 @@ def test_without_a_quorum_nobody_gets_a_lock_and_the_holder_is_told(ensemble):
     until(lambda: lease.state is State.LOST, PATIENCE)
     with pytest.raises(LockLost):
         lease.ensure_held()
-    ensemble.mend()
+    ensemble.restore()
     until(serves, PATIENCE)
     with pytest.raises(LockLost):
         lease.release()

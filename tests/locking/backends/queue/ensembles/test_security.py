@@ -130,7 +130,7 @@ def test_etcd_s_token_is_replaced_when_a_member_forgets_it(etcd, etcd_options):
     """A member that restarts knows no token any more: the next request logs in again, and the hold lives."""
     with lock_on(ETCD, etcd.location, **etcd_options), get_lock("a", ttl=60) as lease:
         etcd.servers[0].kill()
-        etcd.mend()
+        etcd.restore()
         lease.extend(60)
         assert get_lock("b", ttl=5).acquire().release() is None
 

@@ -43,14 +43,14 @@ PATIENCE = 30.0
 
 @pytest.fixture(params=["zookeeper", "etcd"])
 def on(request):
-    """`LOCKING` on an empty room of either."""
+    """`LOCKING` on an empty part of either."""
     with override_settings(LOCKING={"default": BACKENDS[request.param].reached(request)}):
         yield request.param
 
 
 @pytest.fixture
 def on_etcd(request):
-    """`LOCKING` on an empty room of etcd; its prefix."""
+    """`LOCKING` on an empty part of etcd; its prefix."""
     settings = BACKENDS["etcd"].reached(request)
     with override_settings(LOCKING={"default": settings}):
         yield settings
@@ -158,7 +158,7 @@ def test_a_short_break_of_the_connection_costs_no_hold(tmp_path):
         with override_settings(LOCKING={"default": entry}), get_lock("a", ttl=600) as lease:
             server.servers[0].kill()
             until(lambda: lease.state is State.UNKNOWN, PATIENCE)
-            server.mend()
+            server.restore()
             until(lambda: lease.state is State.HELD, 2 * PATIENCE)
             lease.extend(600)
 

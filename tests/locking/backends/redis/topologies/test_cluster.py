@@ -10,7 +10,7 @@ from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
 from locking import BackendError, BackendUnavailable, LockNotAcquired, get_lock
-from locking.backends.redis import cluster as room
+from locking.backends.redis import cluster as cluster_module
 from locking.backends.redis.protocol import Server
 from locking.core.handler import locks
 from locking.core.kinds import get_semaphore
@@ -152,7 +152,7 @@ def end_half_move(cluster, name, source, target):
 
 def test_a_half_moved_lock_is_waited_for_in_bounds(cluster, monkeypatch):
     """Who doesn't wait is told that the backend isn't available; nobody is told that the lock is theirs."""
-    monkeypatch.setattr(room, "TIMEOUT", 0.1)
+    monkeypatch.setattr(cluster_module, "TIMEOUT", 0.1)
     name, source, target, _lease = half_moved(cluster, "half")
     try:
         with pytest.raises(BackendUnavailable, match="slot"):
@@ -163,16 +163,16 @@ def test_a_half_moved_lock_is_waited_for_in_bounds(cluster, monkeypatch):
 
 def test_a_waiter_outlasts_a_half_moved_lock(cluster, monkeypatch):
     """Who waits goes on asking until the move has ended, and then gets the lock."""
-    monkeypatch.setattr(room, "TIMEOUT", 0.1)
+    monkeypatch.setattr(cluster_module, "TIMEOUT", 0.1)
     name, source, target, lease = half_moved(cluster, "outlast")
     tried = threading.Event()
-    follow = room.Route.redirect
+    follow = cluster_module.Route.redirect
 
     def redirect(self, error):
         tried.set()
         return follow(self, error)
 
-    monkeypatch.setattr(room.Route, "redirect", redirect)
+    monkeypatch.setattr(cluster_module.Route, "redirect", redirect)
     waiter = acquired_in_thread(name)
     assert tried.wait(25)
 

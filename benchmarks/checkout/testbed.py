@@ -53,7 +53,7 @@ class Meter(NamedTuple):
 
 
 @dataclass
-class Room:
+class Testbed:
     """The running shop and everything around it."""
 
     servers: Servers
@@ -205,9 +205,9 @@ def open_servers() -> Iterator[Servers]:
 
 
 @contextmanager
-def open_room(
+def open_testbed(
     servers: Servers, workers: int, threads: int, command: Command = server, **settings: str
-) -> Iterator[Room]:
+) -> Iterator[Testbed]:
     """Serve the shop by a web server and have a crowd before its door; `settings` are the shop's."""
     environment = servers.environment | SETTINGS | settings
     with (
@@ -215,4 +215,4 @@ def open_room(
         Crowd(shop.address) as crowd,
         servers.connect() as database,
     ):
-        yield Room(servers, shop, crowd, database)
+        yield Testbed(servers, shop, crowd, database)
