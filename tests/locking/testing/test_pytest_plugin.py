@@ -48,7 +48,7 @@ def test_in_memory(memory_locks):
 
 def test_isolated(isolated_locks):
     assert not in_memory()
-    assert locks["default"].key("a").startswith("test-")
+    assert locks["default"].key("a").startswith("lock:test-")
 
 @pytest.mark.locks("memory")
 def test_by_marker():
