@@ -19,7 +19,7 @@ from django.test.utils import override_settings
 from locking import BackendUnavailable, StaleFencingToken, get_lock, locked_transaction
 from locking.backends.base import BaseLockBackend, Grant
 from locking.backends.memory import MemoryBackend
-from locking.backends.redis import scripts
+from locking.backends.redis import kinds, scripts
 from locking.backends.redis.backend import RedisBackend
 from locking.core.handler import locks
 from locking.core.kinds import get_fair_lock, get_write_lock
@@ -241,6 +241,6 @@ def test_mutant_a_token_for_whoever_asks_is_found_out(monkeypatch: pytest.Monkey
     read, rule = scripts._read, b"redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0"
     assert rule in read("reissue_token")
     monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, b"false"))
-    monkeypatch.setattr(scripts, "REISSUE_TOKEN", scripts.Script("reissue_token"))
+    monkeypatch.setattr(kinds, "REISSUE_TOKEN", scripts.Script("reissue_token"))
     with pytest.raises(AssertionError):
         test_only_the_present_holder_is_given_a_token(locks["default"])

@@ -55,7 +55,7 @@ def conversation() -> list[Any]:
 
 def kind_of(name: str) -> Any:
     """Return a kind by its name."""
-    return Ordinary(INDEX) if name == "lock" else kind_named(name, INDEX, permits=1)
+    return kind_named(name, INDEX)
 
 
 def tokens() -> list[Any]:

@@ -230,7 +230,7 @@ def interrupting(three, monkeypatch):
     assert isinstance(backend, RedlockBackend)
     for node in backend.nodes:
         (transport,) = node.backend.calls.transports()
-        transport._pool.connection_class = made.connection_class
+        transport.make.args[0].connection_class = made.connection_class
     return made
 
 
