@@ -1,7 +1,7 @@
 """System checks: mistakes in settings and in decorators, told before the first request meets them.
 
 `manage.py check` opens no connection. The live checks ask the servers, and only run as
-`manage.py check --tag locking_live`. Every id is explained in `docs/library/reference/checks.md`.
+`manage.py check --tag locking_live`. The page *System checks* of the documentation explains every id.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from locking.contrib.groups import DEFAULTS, Groups, read_setting
-from locking.core.lease import HOLDS
+from locking.core.lease import live_leases
 from locking.signals import LockEvent, Observer, Renewal, observe
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -103,8 +103,7 @@ class Meter(Observer):
     def recount(self) -> None:
         """Subtract leases that ended unreported: dropped, or not released because of an outage."""
         self._recounted_at = now()
-        leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
-        owners = {lease.owner for lease in leases if lease.open}
+        owners = {lease.owner for lease in live_leases() if lease.open}
         for series in list(self._series.values()):
             series.keep_only(owners)
 

@@ -30,7 +30,7 @@ from locking.backends.base import BaseLockBackend, Held
 from locking.core.dead_processes import watcher
 from locking.core.events import on_acquired
 from locking.core.handler import locks
-from locking.core.lease import HOLDS, SingleLease, State
+from locking.core.lease import SingleLease, State, live_leases
 from locking.core.liveness import registration
 from locking.core.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
 from locking.exceptions import LockError
@@ -173,10 +173,9 @@ class HeartbeatPublisher:
 def _long_holds() -> list[SingleLease]:
     """Return the leases that have been held for a while, the oldest first."""
     moment = now() - HELD_LONG
-    leases = [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
     alive = [
         lease
-        for lease in leases
+        for lease in live_leases()
         if lease.taken_at <= moment and lease.state in (State.HELD, State.UNKNOWN) and not lease.inherited
     ]
     return nsmallest(MOST, alive, key=lambda lease: lease.taken_at)

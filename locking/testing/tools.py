@@ -14,7 +14,7 @@ from django.test.utils import TestContextDecorator, override_settings
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
 from locking.backends.memory import STORES, Store
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import HOLDS, Lease, SingleLease, unregister
+from locking.core.lease import Lease, SingleLease, live_leases, unregister
 from locking.exceptions import BackendUnavailable, LockNotAcquired, LockNotOwned
 from locking.keys.names import check_name
 from locking.utils.ownership import new_owner
@@ -72,7 +72,7 @@ class override_locks(override_settings):  # noqa: N801 - named like Django's ove
 
 def _drop_leases(settings: set[int]) -> None:
     """Stop renewing what was left held, and don't let the next test re-enter it."""
-    for lease in _leases():
+    for lease in live_leases():
         if id(lease.backend.settings) in settings:  # another kind of lock shares its backend's settings
             lease.renewed = False
             unregister(lease)
@@ -108,11 +108,9 @@ def held_locks(backend: str = DEFAULT_ALIAS) -> list[str]:
 
 
 def _held(alias: str) -> list[SingleLease]:
-    return [lease for lease in _leases() if lease.backend.settings.alias == alias and lease.remaining() > 0]
-
-
-def _leases() -> list[SingleLease]:
-    return [lease for ref in HOLDS.valuerefs() if (lease := ref()) is not None]
+    return [
+        lease for lease in live_leases() if lease.backend.settings.alias == alias and lease.remaining() > 0
+    ]
 
 
 @contextmanager
