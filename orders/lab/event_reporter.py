@@ -35,7 +35,7 @@ class EventReporter:
         self._said = 0
 
     def round_(self, variant: Variant, attempt: int) -> None:
-        """A round_ begins."""
+        """A round begins."""
         self._said = 0
         self._journal.tell("round", name=variant.name, sound=variant.sound, attempt=attempt)
 

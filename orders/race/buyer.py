@@ -33,7 +33,7 @@ class Buyer:
 
     Args:
         number: from 1, the same in the trace, the table and the report.
-        round_: what to buy and how.
+        round: what to buy and how.
         stop: set when the race is called off.
     """
 

@@ -1,4 +1,4 @@
-"""The race from beginning to end: sweep, pool, one round_ after another, judge, clear."""
+"""The race from beginning to end: sweep, pool, one round after another, judge, clear."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Watcher(Protocol):
     """An observer of the progress of the race; called in the process that runs it."""
 
     def round_(self, variant: Variant, attempt: int) -> None:
-        """A round_ begins; `attempt` counts from 1."""
+        """A round begins; `attempt` counts from 1."""
 
     def answered(self, variant: Variant, buyers: int) -> None:
-        """So many buyers of this round_ have their answer."""
+        """So many buyers of this round have their answer."""
 
     def result(self, variant: Variant, result: Result) -> None:
         """The variant is done."""

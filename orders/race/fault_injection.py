@@ -14,7 +14,7 @@ from orders.race.messages import Fault, Round
 
 
 def once_a_round(round_: Round, fault: Fault) -> None:
-    """Do it for the first buyer, of all processes, who comes here in this round_, and for nobody after it."""
+    """Do it for the first buyer, of all processes, who comes here in this round, and for nobody after it."""
     try:
         claim(round_.sku).touch(exist_ok=False)
     except FileExistsError:
@@ -28,7 +28,7 @@ def once_a_round(round_: Round, fault: Fault) -> None:
 
 
 def claim(sku: str) -> Path:
-    """The file that only the first buyer of a round_ can make; the engine removes it."""
+    """The file that only the first buyer of a round can make; the engine removes it."""
     return Path(tempfile.gettempdir()) / f"holdfast-{sku}.once"
 
 

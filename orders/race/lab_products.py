@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, connections
 
 from inventory.lab import create_lab_product
 from inventory.models import LAB_PREFIX, Product
@@ -39,18 +39,28 @@ def race_in_progress() -> Iterator[str]:
             cursor.execute("SELECT pg_advisory_lock(%s)", [_lock_number(race)])
         try:
             yield race
+        except BaseException:
+            _discard_connection()
+            raise
         finally:
             clear(race)
     finally:
         mark.close()
 
 
+def _discard_connection() -> None:
+    """Have the next statement open a connection: an interruption may have come between one and its answer."""
+    with suppress(DatabaseError):
+        connection.close()
+    del connections[DEFAULT_DB_ALIAS]  # whose wrapper may still be inside a transaction
+
+
 def stock_up(race: str, number: str | int, strategy: str, stock: int, price: str = "1.00") -> Product:
-    """Make a product of one round_: `stock` pieces, unguarded, so that nothing but the strategy protects it.
+    """Make a product of one round: `stock` pieces, unguarded, so that nothing but the strategy protects it.
 
     Args:
         race: the id of the race.
-        number: of the round_ within the race, for a second product of it followed by a point and its own.
+        number: of the round within the race, for a second product of it followed by a point and its own.
         strategy: made ready to sell the product.
         stock: pieces on hand.
         price: of one piece.
@@ -61,7 +71,7 @@ def stock_up(race: str, number: str | int, strategy: str, stock: int, price: str
 
 
 def stock_up_cart(race: str, number: int, strategy: str, stock: int) -> list[Product]:
-    """Make all products of one round_: as many as a buyer's cart needs to show what the strategy does.
+    """Make all products of one round: as many as a buyer's cart needs to show what the strategy does.
 
     All but the first are free of charge, so that the takings are those of the one that is counted.
     """

@@ -18,7 +18,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done on purpose to see a strategy break: once a round_, by the first buyer who has decided.
+    """What is done on purpose to see a strategy break: once a round, by the first buyer who has decided.
 
     Args:
         stand_still: seconds for which its whole process is stopped (SIGSTOP, then SIGCONT); 0 for not at all.

@@ -63,7 +63,7 @@ class Worker:
         self._size = 0
 
     def serve(self) -> None:
-        """Run each round_ that arrives; return after Stop or when the parent is gone."""
+        """Run each round that arrives; return after Stop or when the parent is gone."""
         threading.Thread(target=self._listen, daemon=True, name="listener").start()
         while isinstance(message := self._inbox.get(), Round):
             self._run(message)

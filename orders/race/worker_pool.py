@@ -62,7 +62,7 @@ class WorkerProcess:
             self.channel.send(message)
 
     def begin(self, round_: Round) -> None:
-        """Hand over the next round_."""
+        """Hand over the next round."""
         self._round, self.answered, self.outcomes = round_, 0, ()
         self.send(round_)
 
@@ -144,10 +144,10 @@ class WorkerPool:
         return tuple(worker.process.pid for worker in self._workers)
 
     def race(self, rounds: Sequence[Round], on_progress: OnProgress) -> list[Outcome]:
-        """Run one round_ on each worker, all starting at the same moment.
+        """Run one round on each worker, all starting at the same moment.
 
         Args:
-            rounds: one for each worker; a round_ without buyers is allowed.
+            rounds: one for each worker; a round without buyers is allowed.
             on_progress: called with the number of buyers who have their answer.
 
         Returns:

@@ -15,6 +15,7 @@ from locking.inspection.held import holds_of
 from locking.models import LockEvent
 from tests.browser.looks import at_each_width, violations
 from tests.locking.support.helpers import take_from
+from tests.support.processes import until
 
 LIST = "/admin/locking/heldlock/"
 WAITING = f"{LIST}waiting/"
@@ -210,9 +211,9 @@ def test_columns_that_are_cut_off_fade_until_they_are_scrolled_to(open_admin, co
     fade = "getComputedStyle(document.querySelector('.results')).getPropertyValue('--held-fade')"
     assert float(page.evaluate(fade).removesuffix("px")) > 20
     page.locator(".results").evaluate("rows => rows.scrollTo(rows.scrollWidth, 0)")
-    page.wait_for_function(f"parseFloat({fade}) < 1")
+    until(lambda: page.evaluate(f"parseFloat({fade})") < 1, "nothing fades")
     page.set_viewport_size({"width": 1920, "height": 900})
-    page.wait_for_function(f"parseFloat({fade}) < 1")
+    until(lambda: page.evaluate(f"parseFloat({fade})") < 1, "nothing fades")
 
 
 def test_a_waiters_name_and_its_time_are_apart(open_admin, contended):

@@ -13,6 +13,7 @@ from locking.models import LockEvent
 from orders.lab.models import LabRun
 from tests.browser.conftest import end_lab_runs
 from tests.browser.looks import PHONE, SHOTS, in_both_schemes, no_violations, picture, shot, violations
+from tests.support.processes import until
 
 SOON = 60_000  # ms; a race starts processes, and the machine may be loaded
 SMALL = "/lab/?buyers=8&stock=2&gap=20&processes=2"
@@ -319,9 +320,9 @@ def test_a_table_that_is_cut_off_fades_out(open_lab):
     page = open_lab("/lab/", viewport={"width": 360, "height": 800})
     page.locator("summary", has_text="The figures as a table").click()
     fade = "getComputedStyle(document.querySelector('.figures-table .scroll')).getPropertyValue('--fade')"
-    page.wait_for_function(f"parseFloat({fade}) > 20")
+    until(lambda: page.evaluate(f"parseFloat({fade})") > 20, "the edge fades")
     page.locator(".figures-table .scroll").evaluate("one => one.scrollTo(one.scrollWidth, 0)")
-    page.wait_for_function(f"parseFloat({fade}) < 1")
+    until(lambda: page.evaluate(f"parseFloat({fade})") < 1, "nothing fades")
 
 
 def test_the_table_fits_its_page(open_lab):

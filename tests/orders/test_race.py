@@ -5,6 +5,7 @@ import signal
 from contextlib import suppress
 
 import pytest
+from django.db import connection
 
 from inventory.lab import create_lab_product
 from inventory.models import Product, StockMovement
@@ -14,6 +15,7 @@ from orders.race import lab_products
 from orders.race import worker_pool as pools
 from orders.race.audit import read_totals, sampled
 from orders.race.engine import race
+from orders.race.interruption import Interrupted, interruptible
 from orders.race.messages import Round
 from orders.race.plan import Plan, choose, present
 from orders.race.worker_pool import WorkerPool
@@ -28,7 +30,7 @@ class Silent:
         self.rounds, self.results, self.most_answered = [], [], 0
 
     def round_(self, variant, attempt):
-        """Note the round_."""
+        """Note the round."""
         self.rounds.append((variant.name, attempt))
 
     def answered(self, variant, buyers):
@@ -47,7 +49,7 @@ def run(names, **numbers):
 
 
 def rounds(sku, *hands, strategy="row_lock", gap=0.0, deadline=10.0):
-    """One round_ for each hand of buyers."""
+    """One round for each hand of buyers."""
     return [Round(sku, strategy, gap, None, deadline, hand) for hand in hands]
 
 
@@ -209,3 +211,13 @@ def test_sampling_is_off_unless_wanted(product):
     with sampled(product.sku, wanted=False) as samples:
         pass
     assert samples == []
+
+
+def test_an_interruption_between_a_statement_and_its_answer_is_cleared_up():
+    """The signal may come at any moment: the race's products are gone, and the signal is what is reported."""
+    with pytest.raises(Interrupted), interruptible(), lab_products.race_in_progress() as name:
+        lab_products.stock_up(name, 1, "row_lock", 1)
+        connection.connection.pgconn.send_query(b"SELECT 1")
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("the signal came too late")
+    assert not Product.objects.filter(sku__startswith=f"lab-{name}-").exists()

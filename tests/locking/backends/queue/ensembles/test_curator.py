@@ -13,12 +13,13 @@ from locking.core.handler import locks
 from locking.testing.contract.base import begin, counted_waiters, until
 from tests.backends import ZOOKEEPER
 from tests.locking.backends.queue.ensembles.servers import needs_zookeeper
-from tests.locking.backends.redis.redisson.harness import Java, missing
+from tests.locking.backends.redis.redisson.harness import FETCHING, Java, missing
 
 pytestmark = [
     pytest.mark.slow,
     needs_zookeeper,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.timeout(FETCHING),
 ]
 
 HOME = Path(__file__).parent / "curator"

@@ -20,6 +20,9 @@ from tests import ROOT
 HERE = Path(__file__).parent
 CACHE = ROOT / ".pytest_cache" / "d" / "classpaths"
 
+FETCHING = 600
+"""Seconds of a first test: Maven may have to fetch the library, and javac to compile."""
+
 VERSIONS = ("3.45.1", "3.52.0", "4.7.0")
 
 

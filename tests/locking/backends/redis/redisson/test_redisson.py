@@ -10,7 +10,7 @@ import pytest
 
 from locking import LockLost, get_lock
 from locking.core.handler import locks
-from tests.locking.backends.redis.redisson.harness import missing
+from tests.locking.backends.redis.redisson.harness import FETCHING, missing
 from tests.locking.backends.redis.topologies.servers import needs_redis_server, until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     needs_redis_server,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.timeout(FETCHING),
 ]
 
 PROMPT = 5.0

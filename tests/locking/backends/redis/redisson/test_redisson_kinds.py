@@ -12,7 +12,7 @@ from locking import Lock, get_read_lock, get_semaphore, get_write_lock
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection.held import held_locks
-from tests.locking.backends.redis.redisson.harness import missing
+from tests.locking.backends.redis.redisson.harness import FETCHING, missing
 from tests.locking.backends.redis.redisson.sites import CallSite
 from tests.locking.backends.redis.topologies.servers import Server, needs_redis_server, until
 from tests.locking.backends.redis.topologies.waiters import in_thread
@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.slow,
     needs_redis_server,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.timeout(FETCHING),
 ]
 
 PROMPT = 5.0

@@ -21,7 +21,7 @@ from locking.backends.redis.kinds import Ordinary
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection.held import held_locks
-from tests.locking.backends.redis.redisson.harness import missing
+from tests.locking.backends.redis.redisson.harness import FETCHING, missing
 from tests.locking.backends.redis.topologies.servers import needs_redis_server, until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.slow,
     needs_redis_server,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.timeout(FETCHING),
 ]
 
 PROMPT = 5.0
