@@ -72,16 +72,9 @@ class Java:
     def __init__(self, version: str, urls: Sequence[str], log: Path, home: Path = HERE) -> None:
         self._ids = itertools.count()
         self._answers: dict[str, Future[str]] = {"ready": Future()}
+        classes = os.pathsep.join([compiled(version, home), classpath(version, home)])
+        command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classes, "Harness", *urls]
         self._log = log.open("ab")
-        command = [
-            "java",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-            "-cp",
-            os.pathsep.join([compiled(version, home), classpath(version, home)]),
-            "Harness",
-            *urls,
-        ]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
