@@ -349,22 +349,22 @@ def test_a_waiter_before_us_is_not_overtaken(server):
 
 
 @pytest.mark.parametrize(
-    ("end", "channel", "payload"),
+    ("end", "channel", "payloads"),
     [
-        (get_read_lock, "redisson_rwlock:{a}", b"0"),
-        (get_write_lock, "redisson_rwlock:{a}", b"1"),
-        (partial(get_semaphore, permits=2), "redisson_sc:{a}", b"2"),
+        (get_read_lock, "redisson_rwlock:{a}", [b"0"]),
+        (get_write_lock, "redisson_rwlock:{a}", [b"1", b"0"]),
+        (partial(get_semaphore, permits=2), "redisson_sc:{a}", [b"2"]),
     ],
     ids=["read", "write", "semaphore"],
 )
-def test_an_end_is_announced_as_java_listens_for_it(server, end, channel, payload):
-    """On Redisson's channel, with the payload that wakes one or all."""
+def test_an_end_is_announced_as_java_listens_for_it(server, end, channel, payloads):
+    """On Redisson's channel, with the payload that wakes one or all; a writer's end has both."""
     with server.pubsub() as near_listener:
         near_listener.subscribe(channel)
         assert near_listener.get_message(timeout=PATIENCE)["type"] == "subscribe"
         with end("a", ttl=FAR):
             pass
-        assert near_listener.get_message(timeout=PATIENCE)["data"] == payload
+        assert [near_listener.get_message(timeout=PATIENCE)["data"] for _ in payloads] == payloads
 
 
 def test_killed_connections_cost_a_waiter_of_a_kind_nothing(server):
