@@ -202,6 +202,7 @@ def test_a_narrow_page_needs_no_scrolling_sideways(open_admin, contended, name, 
     """On a phone and a tablet every page about a lock, however long its name, is as wide as the screen."""
     page = open_admin(LIST, width=width)
     open_page_of(page, name)
+    page.wait_for_load_state()  # before its style has come a page is as wide as its text
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

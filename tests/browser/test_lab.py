@@ -106,6 +106,8 @@ def test_a_link_to_a_strategy_of_the_recorded_pair_plays_it(open_lab, strategy):
 def test_both_panels_share_their_axes(open_lab):
     """Lanes and curves of both races have one scale of time and one of stock, and are level."""
     page = open_lab("/lab/", viewport={"width": 1280, "height": 900})
+    for side in ("#left", "#right"):  # the last that a panel draws
+        expect(page.locator(f"{side} .chart .number").first).to_be_attached()
     for part in (".swim", ".chart"):
         ticks = [page.locator(f"{side} {part} .tick").all_inner_texts() for side in ("#left", "#right")]
         assert ticks[0] == ticks[1]
