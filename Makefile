@@ -29,20 +29,16 @@ serve: migrate ## run the shop at http://127.0.0.1:8000/
 # Somebody's wish that Python write no bytecode would have every process of the tests compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-STYLE = $(RUN) -m ruff check . && $(RUN) -m ruff format --check .
-REST = $(RUN) -m mypy . && $(RUN) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo \
-  && $(RUN) manage.py makemigrations --check --dry-run && $(RUN) manage.py check --fail-level WARNING
-
-# The tests wait for servers now and then: the slow part of the checks runs in these pauses and reports at the end.
-test: $(READY) ## check and run all tests (PYTEST="-k name" narrows them)
-	@$(STYLE)
-	@mkdir -p build; { $(REST); } >build/check.log 2>&1 & checks=$$!; \
-	$(RUN) -m pytest -n $(WORKERS) $(PYTEST); tested=$$?; \
-	wait $$checks; checked=$$?; cat build/check.log; exit $$((tested | checked))
+test: check ## check, then run all tests (PYTEST="-k name" narrows them)
+	@$(RUN) -m pytest -n $(WORKERS) $(PYTEST)
 
 check: $(READY) ## style, types, import rules, migrations, Django's own checks
-	@$(STYLE)
-	@$(REST)
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy .
+	@$(RUN) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
+	@$(RUN) manage.py makemigrations --check --dry-run
+	@$(RUN) manage.py check --fail-level WARNING
 
 bench: migrate ## measure the locks side by side, briefly
 	@$(RUN) -m benchmarks.locks --quick

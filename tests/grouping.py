@@ -10,22 +10,21 @@ from xdist.scheduler import LoadScopeScheduling
 
 # The longest first. A test belongs to the first that is found in its address.
 GROUPS = [
-    r"/browser/test_(lab|shop)",
-    r"/browser/|/test_http_rush",
-    r"\[.*zookeeper|/test_curator",
-    r"/scratch/|/test_wheel|/test_walkthrough",
     r"\[.*etcd",
-    r"/redisson/",
-    r"/test_deaths",
+    r"\[.*zookeeper|/test_curator",
     r"\[.*mariadb",
-    r"\[.*redis-cluster|/test_cluster",
+    r"/redisson/",
+    r"/browser/|/test_http_rush",
     r"/contrib/worker/",
+    r"/scratch/|/test_wheel|/test_walkthrough",
+    r"\[.*redis-cluster|/test_cluster",
     r"\[.*redis-sentinel|/test_sentinel",
+    r"/test_deaths",
+    r"/test_segments_in_a_cluster",
     r"/test_read_replica",
-    r"\[.*redlock",
     r"/test_partitions",
     r"/test_behind_pgbouncer",
-    r"/test_segments_in_a_cluster",
+    r"\[.*redlock",
 ]
 
 
