@@ -46,7 +46,8 @@ from inventory.stocktake import MAX_COUNT, CountTooLow, take_stock, with_count
 from inventory.strategies import STRATEGIES
 
 Kind = StockMovement.Kind
-COUNTED = "counted-"  # the fields for counts are called so, and by their place
+COUNTED = "counted-"
+"""The fields for counts are called so, and by their place."""
 MONEY: DecimalField[Any, Any] = DecimalField(max_digits=20, decimal_places=2)
 
 

@@ -8,13 +8,11 @@ from typing import Final
 
 from locking.backends.base import BaseLockBackend, Finding
 from locking.backends.redis.transport import Client
-from locking.backends.redis.verbs import escaped
+from locking.backends.redis.verbs import escaped, scan
 from locking.exceptions import BackendError
 
-STRETCH: Final = 1000
-"""Keys of a server that one SCAN passes."""
-
-STRETCHES: Final = 20
+MOST_SCANS: Final = 20
+"""Requests to a server, each of which passes a thousand of its keys."""
 
 MOST: Final = 1000
 """Keys under the prefix that are looked at, each by a request."""
@@ -41,12 +39,8 @@ def find_other_keys(backend: BaseLockBackend, servers: Iterable[Client]) -> list
 
 
 def _keys_under(server: Client, prefix: str) -> Iterator[str]:
-    cursor = b"0"
-    for _ in range(STRETCHES):
-        cursor, keys = server.command("SCAN", cursor, "MATCH", f"{escaped(prefix)}*", "COUNT", STRETCH)
+    for keys in islice(scan(server, f"{escaped(prefix)}*"), MOST_SCANS):
         yield from (key.decode(errors="replace") for key in keys)
-        if cursor == b"0":
-            return
 
 
 def _is_other(backend: BaseLockBackend, key: str) -> bool:

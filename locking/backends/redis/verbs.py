@@ -123,10 +123,16 @@ class RedisVariant(RedisVerbs):
 
 def _fair_queues(server: Client, key_prefix: str) -> Iterator[bytes]:
     """Yield the queues of one server's fair locks: no list of them is kept, so it looks at every key."""
-    pattern, cursor = f"redisson_lock_queue:*{escaped(key_prefix)}*", b"0"
-    while True:
-        cursor, found = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", "list")
+    for found in scan(server, f"redisson_lock_queue:*{escaped(key_prefix)}*", "TYPE", "list"):
         yield from (queue for queue in found if key_of_queue(queue).startswith(key_prefix))
+
+
+def scan(server: Client, pattern: str, *options: str) -> Iterator[list[bytes]]:
+    """Yield the keys of one server that match a pattern, those of a thousand keys at a time."""
+    cursor = b"0"
+    while True:
+        cursor, found = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, *options)
+        yield found
         if cursor == b"0":
             return
 
