@@ -55,7 +55,7 @@ MOST: Final = 200
 """How many holds a process publishes details of, the oldest first."""
 
 TIDY_EVERY: Final = 60.0
-"""Seconds between two requests to sweep the lists."""
+"""Seconds between two requests to sweep the lists, and to tell everything anew: a server may have lost it."""
 
 Records = dict[str, dict[str, str]]
 """By alias and client."""
@@ -109,9 +109,10 @@ class HeartbeatPublisher:
         self._trouble = False
         watcher.look()
         self._note_use(self._add_counters())
+        tidy = now() >= self._tidy_at
         with self._publishing:
-            self._publish(self._records())
-        if now() >= self._tidy_at:
+            self._publish(self._records(), anew=tidy)
+        if tidy:
             self._tidy_at = now() + TIDY_EVERY
             registration.refresh()
             for backend in locks.all(initialized_only=True):
@@ -148,13 +149,14 @@ class HeartbeatPublisher:
                 self._try(backend.add_counters, minute, sums)
         return counters.keys()
 
-    def _publish(self, records: Records, *, repeat: bool = True) -> None:
+    def _publish(self, records: Records, *, repeat: bool = True, anew: bool = False) -> None:
         before, self._published = self._published, records
         for alias in {**before, **records}:
             if (backend := locks.initialized(alias)) is None:  # a test has changed LOCKING since
                 continue
             old, new = before.get(alias, {}), records.get(alias, {})
-            changed = {client: None if old.get(client) == text else text for client, text in new.items()}
+            same = () if anew else old.items() & new.items()
+            changed = {client: None if (client, text) in same else text for client, text in new.items()}
             gone = old.keys() - new.keys()
             if not repeat:
                 changed = {client: text for client, text in changed.items() if text is not None}

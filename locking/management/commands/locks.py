@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -21,13 +22,13 @@ from locking.inspection.held import KINDS, STATES, HeldLock, Page, held_locks
 from locking.keys.names import UNSET, check_wait
 from locking.management.locks import doctor, listing, output, running
 
-NO, BAD_INPUT = 1, 2
+NO, BAD_INPUT, NO_READER = 1, 2, 141  # the last as shells report SIGPIPE
 
 EPILOG: Final = """
 Exit status: 0 done; 1 there was nothing to show or release, or the doctor found an error; 2 the command line
 is invalid; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends as its command does; 75 others
 have the lock; 70 the lock was lost and the command was stopped; 126 and 127 it could not be started; 128 and
-a signal's number when that ended it.
+a signal's number when that ended it; 141 whoever read the output has left.
 """
 
 
@@ -115,6 +116,7 @@ class Command(BaseCommand):
         verb: Callable[[dict[str, Any]], int] = getattr(self, f"_do_{options['verb']}")
         try:
             status = verb(options)
+            self._out.flush()
         except (InvalidLockBackend, ValueError) as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
         except BackendError as error:
@@ -126,6 +128,9 @@ class Command(BaseCommand):
             raise CommandError(str(error), returncode=NO) from error
         except KeyboardInterrupt:
             status = 130
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at its end
+            status = NO_READER
         if status:
             sys.exit(status)
 

@@ -221,6 +221,22 @@ def published(backend):
     return json.loads(backend.heartbeats([PROCESS.client_id])[PROCESS.client_id].text)
 
 
+@pytest.mark.parametrize("each_backend", ["redis"], indirect=True)
+def test_a_record_that_the_server_lost_is_told_anew_within_a_minute(reporter, each_backend, monkeypatch):
+    """After FLUSHALL nobody knew who held what until the record changed."""
+    with get_lock("a", ttl=20):
+        reporter.beat()
+        each_backend.publish_heartbeats({}, forget=[PROCESS.client_id])
+        reporter.beat()
+        assert each_backend.heartbeats([PROCESS.client_id]) == {}
+        monkeypatch.setattr(heartbeat, "now", lambda: now() + heartbeat.TIDY_EVERY)
+        reporter.beat()
+        assert (
+            json.loads(each_backend.heartbeats([PROCESS.client_id])[PROCESS.client_id].text)["pid"]
+            == os.getpid()
+        )
+
+
 def test_an_outage_is_survived_and_told_anew(reporter, each_backend, monkeypatch):
     """A backend that doesn't answer costs the record nothing: the next beat tells it whole."""
     with get_lock("a"):

@@ -373,6 +373,18 @@ def test_lengths_of_time_are_readable(value, text):
     assert output.seconds(value) == text
 
 
+@pytest.mark.parametrize("verb", [("list",), ("watch", "--every", "0")], ids=" ".join)
+def test_a_reader_that_has_left_is_no_error(verb: tuple[str, ...]) -> None:
+    """As in `manage.py locks list | head -0`: no traceback, and the exit status that shells give for it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        program = (sys.executable, "-m", "django", "locks", *verb)
+        done = subprocess.run(program, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert "Broken" not in done.stderr
+    assert done.returncode == 141, done.stderr
+
+
 def test_settings_may_be_named_after_the_verb() -> None:
     """`manage.py locks list --settings x` is what one types; Django reads it, and the verb lets it pass."""
     program = (sys.executable, "-m", "django", "locks", "list", "--json")
