@@ -21,6 +21,8 @@ from tests.chaos.history import Hold, Journal, read_holds, violations
 
 TTL = 0.25
 PROCESSES = 4
+PATIENCE = 60.0
+"""Seconds more that a busy machine may take for the rounds."""
 
 
 # the check itself
@@ -106,9 +108,9 @@ def work(pipe, folder: Path, number: int) -> None:
     pipe.send("done")
 
 
-def run_workers(folder: Path, seconds: float, torment) -> list[Hold]:
-    """Let processes compete for `seconds` while `torment(processes)` has its way with them."""
-    until = now() + seconds
+def run_workers(folder: Path, seconds: float, torment, rounds: int = 0) -> list[Hold]:
+    """Let processes compete for `seconds`, and `rounds`, while `torment(processes)` has its way with them."""
+    until, latest = now() + seconds, now() + seconds + PATIENCE
     with ExitStack() as stack:
         crowd: list[Child] = []
 
@@ -120,8 +122,10 @@ def run_workers(folder: Path, seconds: float, torment) -> list[Hold]:
 
         for _ in range(PROCESSES):
             hire()
-        while now() < until:
+        torments = 0
+        while now() < until or (torments < rounds and now() < latest):
             torment(crowd, hire)
+            torments += 1
         living = [worker for worker in crowd if worker.process.is_alive()]
         for worker in living:
             worker.pipe.send("stop")
@@ -168,7 +172,7 @@ def test_histories_under_pauses_and_kills_exclude(own_redis, locks_on, tmp_path)
     """However processes and server are stopped and killed, no two claims overlap and tokens rise."""
     locks_on(own_redis.url, socket_timeout=0.1)
     chaos = Chaos(own_redis, seed=20)
-    holds = run_workers(tmp_path, 6.0, chaos)
+    holds = run_workers(tmp_path, 6.0, chaos, rounds=8)
     assert violations(holds) == []
     assert chaos.rounds >= 8
     assert len(holds) > 50
