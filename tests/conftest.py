@@ -109,11 +109,14 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_trouble_so_far() -> None:
-    """What one test had logged is left out of no other's records."""
+def no_trouble_so_far() -> Iterator[None]:
+    """What one test had logged, or left to be released, is no other test's trouble."""
+    from locking.core.pending_release import release_retrier
     from locking.utils import logs
 
     logs.reset()
+    yield
+    release_retrier.clear()
 
 
 @pytest.fixture(scope="session")
