@@ -29,7 +29,7 @@ RACE_LOCK = "lab:race"
 STEPS_LOCK = "lab:steps"
 LOOK_EVERY = 0.25
 LEAVE_WITHIN = 30.0
-ENDING = 3.0  # seconds that a run which has said its last word may take to be gone
+ENDING = 3.0  # seconds that a run which is about to end may take
 
 Answer = queue.SimpleQueue[LabRun | Exception]
 
@@ -54,15 +54,21 @@ def start(kind: LabRun.Kind, parameters: dict[str, Any]) -> LabRun:
 
 
 def lock_of(kind: str) -> Lock:
-    """One race at a time, and a few sessions of steps."""
+    """One race at a time, and a few sessions of steps.
+
+    Where no place is taken by a run that goes on, one that has said its last word is about to be gone: on a
+    busy machine that takes a while, and the visitor who was told the result is not refused for it.
+    """
+    places = 1 if kind == LabRun.Kind.RACE else STEP_SESSIONS
+    wait = LEAVE_WITHIN if running(kind).count() < places else ENDING
     if kind == LabRun.Kind.RACE:
-        return get_lock(RACE_LOCK, wait=ENDING)
-    return get_semaphore(STEPS_LOCK, STEP_SESSIONS, wait=ENDING)
+        return get_lock(RACE_LOCK, wait=wait)
+    return get_semaphore(STEPS_LOCK, STEP_SESSIONS, wait=wait)
 
 
-def running_race() -> Any:
-    """The race that is running, with its `age`, as far as the rows know; or None."""
-    return LabRun.objects.aged().filter(kind=LabRun.Kind.RACE, ended_at=None).first()
+def running(kind: str) -> Any:
+    """The runs that have not ended, with their `age`, as far as the rows know."""
+    return LabRun.objects.aged().filter(kind=kind, ended_at=None)
 
 
 def _supervise(kind: LabRun.Kind, parameters: dict[str, Any], answer: Answer) -> None:

@@ -140,7 +140,7 @@ def _start(kind: LabRun.Kind, form: RaceForm | StepsForm) -> HttpResponse:
 def _running(kind: LabRun.Kind) -> str:
     if kind == LabRun.Kind.STEPS:
         return _("Others are stepping already; try again in a minute.")
-    running = supervisor.running_race()
+    running = supervisor.running(kind).first()
     if running is None:
         return _("A race is running; try again in a moment.")
     return _("A race is running, started %(seconds)d s ago; try again in a moment.") % {

@@ -16,6 +16,8 @@ from tests.browser.looks import PHONE, SHOTS, in_both_schemes, no_violations, pi
 from tests.support.processes import until
 
 SOON = 60_000  # ms; a race starts processes, and the machine may be loaded
+# How many, the machine decides: on a busy one a buyer may read after another has written.
+OVERSOLD = re.compile(r"([2-6] people|1 person) paid for a mug that doesn.t exist")
 SMALL = "/lab/?buyers=8&stock=2&gap=20&processes=2"
 pytestmark = pytest.mark.timeout(300)  # a loaded machine takes its time over processes and pictures
 
@@ -39,9 +41,9 @@ def test_break_it_and_fix_it(open_lab):
     """People pay for what doesn't exist on the left, nobody does on the right; a link shows both again."""
     page = open_lab(viewport={"width": 1280, "height": 900})
     page.get_by_role("button", name="Break it").click()
-    expect(page.locator("#left .headline")).to_have_text(
-        "✗ 6 people paid for a mug that doesn't exist", timeout=SOON
-    )
+    headline = page.locator("#left .headline")
+    expect(headline).to_contain_text(OVERSOLD, timeout=SOON)
+    told = headline.inner_text()
     expect(page.locator("#left .evidence")).to_contain_text(re.compile(r"read [12] within"))
     race_ends(page)
     page.get_by_role("button", name="Fix it").click()
@@ -49,14 +51,14 @@ def test_break_it_and_fix_it(open_lab):
         "✓ 2 mugs sold, and nobody paid for nothing", timeout=SOON
     )
     race_ends(page)
-    expect(page.locator("#left .sold").first).to_have_text("sold 8")
+    expect(page.locator("#left .sold").first).to_have_text(f"sold {2 + int(told.split()[1])}")
     expect(page.locator("#left .initial")).to_have_text("in stock 2")
     page.locator("summary", has_text="The figures as a table").click()
     expect(page.locator('#matrix [data-name="lost_update"] td').first).to_have_text("✗ no")
     expect(page.locator('#matrix [data-name="row_lock"] td').first).to_have_text("✓ yes")
     in_both_schemes(page, no_violations(page))
     page.reload()
-    expect(page.locator("#left .headline")).to_contain_text("6 people paid")
+    expect(headline).to_have_text(told)
     expect(page.locator("#right .headline")).to_contain_text("2 mugs sold")
     expect(page.locator("#message")).to_contain_text("run before")
 
@@ -138,9 +140,7 @@ def test_the_focus_stays_and_the_verdict_is_announced(open_lab):
     expect(button).to_be_focused()
     race_ends(page)
     expect(button).to_be_focused()
-    expect(page.get_by_role("status").filter(has_text="lost_update")).to_contain_text(
-        "6 people paid for a mug that doesn't exist"
-    )
+    expect(page.get_by_role("status").filter(has_text="lost_update")).to_contain_text(OVERSOLD)
 
 
 def test_hovering_over_break_it_keeps_it_red(open_lab):
@@ -348,7 +348,7 @@ def test_lecture_mode(open_lab):
     expect(page.locator("#prediction")).to_contain_text("8 people, 2 mugs. How many are sold?")
     assert violations(page) == []
     page.keyboard.press(" ")
-    expect(page.locator("#left .headline")).to_contain_text("6 people paid", timeout=SOON)
+    expect(page.locator("#left .headline")).to_contain_text(OVERSOLD, timeout=SOON)
     race_ends(page)
     page.keyboard.press("2")
     expect(page.locator("#right .headline")).to_contain_text("2 mugs sold", timeout=SOON)

@@ -151,6 +151,7 @@ def test_a_strategy_whose_server_is_down_is_refused(client, started, monkeypatch
     assert started == []
 
 
+@pytest.mark.django_db(transaction=True)  # the supervisor's thread looks at the rows
 def test_the_second_visitor_is_told_since_when(client, monkeypatch):
     """While a race runs, the lock refuses the next one, and the answer says when the first began."""
     monkeypatch.setattr(supervisor, "ENDING", 0.0)

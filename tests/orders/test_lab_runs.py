@@ -6,15 +6,19 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import psutil
 import pytest
 from django.conf import settings
+from django.db.models.functions import Now
 
 from inventory.models import Product
 from locking import LockNotAcquired, get_lock
+from locking.core.handler import locks
 from locking.inspection.held import holds_of
+from locking.testing.contract.base import counted_waiters
 from orders.lab import supervisor
 from orders.lab.models import LabEvent, LabRun
 from orders.models import Order
@@ -122,6 +126,18 @@ def test_one_race_at_a_time_and_a_visitor_may_stop_it(monkeypatch):
     assert ended(run)["why"] == "stopped"
     assert nothing_is_left()
     assert not get_lock(supervisor.RACE_LOCK).locked()
+
+
+def test_a_run_that_has_told_its_end_refuses_nobody(monkeypatch):
+    """Its process may take a while to be gone; the next visitor waits for that and is not refused."""
+    monkeypatch.setattr(supervisor, "ENDING", 0.0)
+    LabRun.objects.create(kind=RACE_KIND, parameters=RACE, ended_at=Now())
+    with ThreadPoolExecutor() as pool, counted_waiters(locks["default"]) as waiters:
+        with get_lock(supervisor.RACE_LOCK):
+            answer = pool.submit(supervisor.start, RACE_KIND, RACE)
+            until(lambda: answer.done() or waiters.are(1), "the next run waits")
+        run = answer.result(PATIENCE)
+    assert ended(run)["why"] == "done"
 
 
 def test_a_killed_run_is_told_of():
