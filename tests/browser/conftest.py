@@ -22,8 +22,8 @@ FLAGS = [
     "--disable-sync",
 ]
 PATIENCE = 20_000  # ms; on a loaded machine everything still comes, only later
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
-"""The first that is installed. The last has no windows, which saves CPU time, but it is nobody's browser."""
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first that is installed. It is Chromium without windows, which cost two thirds of the others' CPU time."""
 CHROMIUM = next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 

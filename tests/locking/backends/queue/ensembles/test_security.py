@@ -162,7 +162,7 @@ def test_etcd_refuses_whom_it_should(etcd, etcd_options, certificates, change, e
     """A wrong password, prefix or certificate is an error that says so, and shows no password."""
     if change.get("ca_cert"):
         change = {"ca_cert": str(certificates.of("stranger"))}
-    with lock_on(ETCD, etcd.location, timeout=1.0, **{**etcd_options, **change}):
+    with lock_on(ETCD, etcd.location, timeout=20.0, **{**etcd_options, **change}):
         with pytest.raises(error, match=says) as refusal:
             ask_once()
         assert PASSWORD not in str(refusal.value)
