@@ -25,7 +25,7 @@ from locking.core import events
 from locking.core.liveness import registration
 from locking.core.pending_release import release_retrier, report_unreleased
 from locking.exceptions import BackendError, LockError, LockLost, LockNotOwned
-from locking.keys.names import check_ttl
+from locking.keys.names import MIN_TTL, check_ttl
 from locking.signals import LockEvent, Outcome, has_listeners, lock_lost, lock_released, notify, publish
 from locking.utils.background import after_fork, run_once
 from locking.utils.call_site import caller_site
@@ -401,10 +401,11 @@ class SingleLease(Lease):
         self.ensure_held()
         if not self.shared_name:
             return
-        holder = self.backend.holder(self.key)
-        if holder is None or holder.owner != self.owner:
-            self.lose()
-            raise self._lost_error()
+        # By an extension to what is left, for that names the owner: `holder` is one of many who read or have
+        # a permit, and some engines show none. The lease ends no later than before.
+        with self._extends(max(self.remaining(), MIN_TTL)) as extension:
+            held = self.backend.extend(self.key, self.owner, extension.ttl)
+        self._answered(held, extension)
 
     def _lost_error(self) -> LockLost:
         return LockLost(
@@ -461,11 +462,15 @@ class SingleLease(Lease):
             self.rescheduled(self)
 
     def _extended(self, held: bool, extension: Extension) -> None:
+        if held:
+            self.ttl = extension.ttl  # before the lease may be renewed again
+        self._answered(held, extension)
+
+    def _answered(self, held: bool, extension: Extension) -> None:
         if not held:
             self.end_extension(extension, answered=True)
             self.lose()
             raise self._lost_error()
-        self.ttl = extension.ttl  # before the lease may be renewed again
         self.prolong(extension)
         if self.rescheduled is not None:
             self.rescheduled(self)
