@@ -216,7 +216,9 @@ class Part:
                 " later than its ttl allows, or the lock was broken"
             )
         registration.act(self.owner)
-        return self.lock._leased(self.owner, Grant(self.token, since), current_context(), since)
+        lease = self.lock._leased(self.owner, Grant(self.token, since), current_context(), since)
+        lease.ensure_held()  # the answer may have taken longer than the ttl
+        return lease
 
 
 def _parts(ticket: str, **options: Any) -> list[Part]:

@@ -143,8 +143,8 @@ class Lock(ABC):
             wait: seconds to try, instead of the lock's own; 0 = once, None = without end.
 
         Raises:
-            LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered.
-            LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
+            LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered, or too late for
+            the ttl. LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
         """
         if others:
             refuse_unknown("acquire", others, ("wait",))
@@ -381,18 +381,31 @@ class SingleLock(Lock):
         return await self.backend.aholder(self.key) is not None
 
     def _take(self, wait: float | None, context: object) -> Lease:
-        """Re-enter, or enqueue and wait for our turn."""
+        """Re-enter, or enqueue and wait for our turn; after a grant that came too late, begin anew."""
         if hold := self._reenter(context):
             return hold
         if self.on_open_transaction != "ignore":
             before_acquiring(self.on_open_transaction, self.name)
-        begun, owner = now(), self._registered_owner()
+        begun = now()
+        while True:
+            try:
+                return self._acquired(wait, context, begun)
+            except LateGrant:
+                if wait is not None and now() >= begun + wait:
+                    raise
+
+    def _acquired(self, wait: float | None, context: object, begun: float) -> Lease:
+        owner = self._registered_owner()
         waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
         outcome: Outcome | None = None
         try:
             outcome = waiter.try_acquire(queue=wait != 0)
             if isinstance(outcome, Busy):
                 outcome = self._wait_in(waiter, outcome, begun, wait, context)
+            if self._is_late(outcome):
+                since = now()
+                held = self.backend.extend(self.key, waiter.owner or owner, self.ttl)
+                outcome = self._kept(outcome, since, held=held)
         except BaseException as error:
             self._clean_up_after(error, waiter.owner or owner, begun, outcome)
             if self._may_undo(outcome):
@@ -407,13 +420,26 @@ class SingleLock(Lock):
             return hold
         if self.on_open_transaction != "ignore":
             await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
-        begun, owner = now(), self._registered_owner()
+        begun = now()
+        while True:
+            try:
+                return await self._aacquired(wait, context, begun)
+            except LateGrant:
+                if wait is not None and now() >= begun + wait:
+                    raise
+
+    async def _aacquired(self, wait: float | None, context: object, begun: float) -> Lease:
+        owner = self._registered_owner()
         waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
         outcome: Outcome | None = None
         try:
             outcome = await waiter.try_acquire(queue=wait != 0)
             if isinstance(outcome, Busy):
                 outcome = await self._await_in(waiter, outcome, begun, wait, context)
+            if self._is_late(outcome):
+                since = now()
+                held = await self.backend.aextend(self.key, waiter.owner or owner, self.ttl)
+                outcome = self._kept(outcome, since, held=held)
         except BaseException as error:
             self._clean_up_after(error, waiter.owner or owner, begun, outcome)
             if self._may_undo(outcome):
@@ -421,6 +447,20 @@ class SingleLock(Lock):
                     await asyncio.shield(waiter.leave())
             raise
         return self._leased(waiter.owner or owner, outcome, context, begun)
+
+    def _is_late(self, grant: Grant) -> bool:
+        """Whether the lease may have ended on the way: the process was paused, or the answer came late."""
+        return now() >= grant.since + self.ttl
+
+    def _kept(self, grant: Grant, since: float, *, held: bool) -> Grant:
+        """Return a late grant whose lease was extended at `since`; LateGrant where it had ended."""
+        extended = grant._replace(since=since)
+        if held and not self._is_late(extended):
+            return extended
+        raise LateGrant(
+            f"the backend {self.backend.alias!r} granted the lock {self.name!r} too late:"
+            f" {now() - grant.since:.3f} s after the request, when the ttl of {self.ttl:g} s was over"
+        )
 
     def _registered_owner(self) -> str:
         """Return a new owner; should this process be killed, others know that what it holds is this one's."""
@@ -572,6 +612,10 @@ class SingleLock(Lock):
         if has_listeners(lock_acquired) or waited >= LONG_WAIT:
             publish(lock_acquired, lease.event("acquired", waited=waited))
         return lease
+
+
+class LateGrant(BackendUnavailable):
+    """The lock was granted, and the lease had ended by the time the grant arrived: nobody may rely on it."""
 
 
 class Waiting:
