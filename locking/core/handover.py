@@ -18,7 +18,15 @@ from django.core import signing
 
 from locking.backends.base import Grant
 from locking.core.kinds import CLASSES
-from locking.core.lease import Lease, MultiLease, SingleLease
+from locking.core.lease import (
+    Lease,
+    MultiLease,
+    SingleLease,
+    State,
+    arelease_each,
+    raise_worst,
+    release_each,
+)
 from locking.core.liveness import registration
 from locking.core.lock import SingleLock, get_lock
 from locking.core.options import CheckedOptions, Kind
@@ -248,6 +256,21 @@ class AdoptedLease(MultiLease):
     @property
     def leases(self) -> Sequence[SingleLease]:
         return self._holds
+
+    def release(self) -> None:
+        errors = release_each(self._holds)
+        raise_worst([*errors, *release_each(self._free_claims())])
+
+    async def arelease(self) -> None:
+        errors = await arelease_each(self._holds)
+        raise_worst([*errors, *await arelease_each(self._free_claims())])
+
+    def _free_claims(self) -> Sequence[SingleLease]:
+        """Return the claims to release; a hold that may live on, for nobody answered, keeps its claim."""
+        for claim, hold in zip(self._claims, self._holds, strict=True):
+            if hold.unreleased:
+                claim.leave_to_expire()
+        return [claim for claim in self._claims if claim.state is not State.RELEASED]
 
     def extend(self, ttl: float) -> None:
         for claim in self._claims:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final, Never, Unpack
 from weakref import ref
@@ -278,13 +278,24 @@ class Lock(ABC):
         return self.acquire()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._forget()._give_back(error)
+        if (lease := self._left_by(error)) is not None:
+            lease._give_back(error)
 
     async def __aenter__(self) -> Lease:
         return await self.aacquire()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._forget()._agive_back(error)
+        if (lease := self._left_by(error)) is not None:
+            await lease._agive_back(error)
+
+    def _left_by(self, error: BaseException | None) -> Lease | None:
+        """Take the lease of a block that ends off the list; None where the body released it, and raised."""
+        try:
+            return self._forget()
+        except LockNotOwned:
+            if error is None:
+                raise
+            return None
 
 
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
@@ -689,8 +700,9 @@ class MultiLock(Lock):
             for lease in taken:
                 lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
-            for lease in reversed(taken):
-                lease._give_back(error)
+            with ExitStack() as undo:
+                for lease in taken:
+                    undo.callback(lease._give_back, error)
             raise
         return _together(taken)
 
@@ -703,10 +715,16 @@ class MultiLock(Lock):
             for lease in taken:
                 lease.ensure_held()
         except BaseException as error:
-            for lease in reversed(taken):
-                await lease._agive_back(error)
+            await asyncio.shield(_agive_all_back(taken, error))
             raise
         return _together(taken)
+
+
+async def _agive_all_back(taken: Sequence[Lease], error: BaseException) -> None:
+    """Release all of them in one go, which a second cancellation of the task leaves running."""
+    async with AsyncExitStack() as undo:
+        for lease in taken:
+            undo.push_async_callback(lease._agive_back, error)
 
 
 def _left(begun: float, wait: float | None) -> float | None:
