@@ -37,7 +37,8 @@ def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
     """Return the shared side of the read-write lock `name`: many readers, or one writer.
 
     A stream of readers can keep a writer waiting: the protocol, shared with Redisson, prefers readers. Under
-    the write lock of the same name it is a re-entry into that lock. Arguments and errors: as for `get_lock`.
+    the write lock of the same name it is a re-entry into that lock. Arguments and errors: as for `get_lock`,
+    but for `fenced`: readers don't overtake each other.
 
     Example:
         >>> with get_read_lock("catalogue"):

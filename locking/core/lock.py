@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final, Never, Unpack
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
 from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
@@ -289,11 +289,14 @@ class Lock(ABC):
             await lease._agive_back(error)
 
     def _left_by(self, error: BaseException | None) -> Lease | None:
-        """Take the lease of a block that ends off the list; None where the body released it, and raised."""
+        """Take the lease of a block that ends off the list; None where the body released it, and raised.
+
+        A generator that is closed did not raise: it may be closed by another thread than its lock's.
+        """
         try:
             return self._forget()
         except LockNotOwned:
-            if error is None:
+            if error is None or isinstance(error, GeneratorExit):
                 raise
             return None
 
@@ -311,29 +314,37 @@ class Attempt:
 
     def __init__(self, lock: Lock, wait: float | Unset | None) -> None:
         self._lock, self._wait = lock, wait
-        self._leases: list[Lease | None] = []
+        self._leases = WeakKeyDictionary[object, list[Lease | None]]()
+        """Of each thread or task that is in the block, innermost last."""
 
     def __enter__(self) -> Lease | None:
         lease: Lease | None = None
         with suppress(LockNotAcquired):
             lease = self._lock.acquire(self._wait)
-        self._leases.append(lease)
-        return lease
+        return self._entered_with(lease)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._leases.pop() is not None:
+        if self._left() is not None:
             self._lock.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Lease | None:
         lease: Lease | None = None
         with suppress(LockNotAcquired):
             lease = await self._lock.aacquire(self._wait)
-        self._leases.append(lease)
-        return lease
+        return self._entered_with(lease)
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._leases.pop() is not None:
+        if self._left() is not None:
             await self._lock.__aexit__(kind, error, trace)
+
+    def _entered_with(self, lease: Lease | None) -> Lease | None:
+        self._leases.setdefault(current_context(), []).append(lease)
+        return lease
+
+    def _left(self) -> Lease | None:
+        if not (mine := self._leases.get(current_context())):
+            raise self._lock._not_held()
+        return mine.pop()
 
 
 class SingleLock(Lock):

@@ -1,6 +1,7 @@
 """Leases in blocks: `with lock.attempt()`, `with lease`, and the lease of the function that runs."""
 
 import asyncio
+import threading
 from contextlib import nullcontext
 from unittest import mock
 
@@ -24,7 +25,7 @@ from locking.testing import (
     simulate_loss,
     simulate_outage,
 )
-from locking.testing.contract.base import elsewhere
+from locking.testing.contract.base import begin, elsewhere
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +68,24 @@ def test_one_attempt_may_be_entered_again():
     with attempt as outer, attempt as inner:
         assert outer is inner  # re-entered
     assert held_locks() == []
+
+
+def test_one_attempt_may_be_shared_by_threads():
+    """Each gives back what it was given: the thread that got none leaves the other's lease alone."""
+    attempt, lease_seen, is_in, may_leave = get_lock("a").attempt(), [], threading.Event(), threading.Event()
+
+    def refused():
+        with attempt as lease:
+            lease_seen.append(lease)
+            is_in.set()
+            may_leave.wait(30)
+
+    with attempt as lease:
+        other = begin(refused)
+        assert is_in.wait(30)
+    assert (bool(lease), lease_seen, held_locks()) == (True, [None], [])
+    may_leave.set()
+    other.result(timeout=30)
 
 
 def test_an_attempt_on_an_event_loop():
@@ -181,6 +200,20 @@ def test_an_error_after_an_early_release_goes_first(release):
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(areleased_early(release))
     assert held_locks() == []
+
+
+@pytest.mark.parametrize("block", [get_lock, lambda name: get_lock(name).attempt()], ids=["lock", "attempt"])
+def test_a_generator_that_another_thread_closes_does_not_pass_for_an_early_release(block):
+    """Its lock is the first thread's, and stays: the error says so instead of being silent."""
+
+    def rows():
+        with block("a"):
+            yield 1
+
+    generator = rows()
+    next(generator)
+    with pytest.raises(LockNotOwned):
+        elsewhere(generator.close)
 
 
 @pytest.mark.parametrize("release", EARLY, ids=["lock", "lease"])
