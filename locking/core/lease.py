@@ -288,6 +288,7 @@ class SingleLease(Lease):
         "name",
         "options",
         "owner",
+        "owner_is_given",
         "renew_at",
         "renewals",
         "renewed",
@@ -320,6 +321,7 @@ class SingleLease(Lease):
         self.handed_over = False  # another process may have adopted it
         self.behind_fence = False  # a fenced body has begun: its token is final
         self.shared_name = lock.shares_name  # another process may act for the same client, and take it over
+        self.owner_is_given = lock.owner_is_given  # another process may go on under this very owner
         self._state = State.HELD
         self._extending: list[Extension] = []  # requests under way
         self._unanswered_ttl = math.inf  # of requests that nobody answered, and that may be served late

@@ -396,6 +396,11 @@ class SingleLock(Lock):
         self._new_owner = lambda: owner
         self.shares_name, self._acts_for_work = True, False
 
+    @property
+    def owner_is_given(self) -> bool:
+        """Whether another process may act under the very same owner; each run of a task has its own."""
+        return self.shares_name and not self._acts_for_work
+
     def locked(self) -> bool:
         return self.backend.holder(self.key) is not None
 
@@ -489,7 +494,7 @@ class SingleLock(Lock):
         if self.backend.alias not in registration.aliases:
             registration.enter(self.backend.settings.alias, self.backend.alias)
         owner = self._new_owner()
-        if self._acts_for_work:
+        if self._acts_for_work and not self.options.min_hold:  # which is to outlast the process
             registration.act(owner)
         return owner
 
@@ -568,8 +573,7 @@ class SingleLock(Lock):
         Args:
             first: the first answer. Busy says that a given owner held nothing when the attempt began.
         """
-        owner_is_given = self.shares_name and not self._acts_for_work
-        return not owner_is_given or (isinstance(first, Busy) and first.outage is None)
+        return not self.owner_is_given or (isinstance(first, Busy) and first.outage is None)
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
         """Schedule a release unless the attempt was refused or never sent.
