@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Unpack
+from typing import Any, Final, Protocol, Unpack
 
 from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -19,7 +19,6 @@ from django.db.transaction import Atomic, atomic, on_commit
 
 from locking.core.kinds import lock_of
 from locking.core.lease import Lease
-from locking.core.lock import Lock
 from locking.core.open_transactions import (
     connections_in_transaction,
     let_go,
@@ -88,6 +87,35 @@ def locked_transaction(
         lock, checked, aliases, given.backend, fenced=given.fenced, on_open_transaction=policy
     ) as lease:
         yield lease
+
+
+class Acquirable(Protocol):
+    """What a locked transaction needs of a lock."""
+
+    name: str
+    transaction_on: str | None
+
+    def acquire(self) -> Lease:
+        """See `Lock.acquire`."""
+
+
+class HeldAgain:
+    """The lock of a lease that is held: each acquisition enters that one again.
+
+    Of a semaphore another acquisition of the lock itself would be another permit.
+    """
+
+    transaction_on: str | None = None
+
+    def __init__(self, lease: Lease) -> None:
+        self.name, self._lease = lease.name, lease
+
+    def acquire(self) -> Lease:
+        """Return the lease, entered once more; LockLost where it has ended."""
+        self._lease.ensure_held()
+        for single in self._lease.leases:
+            single.depth += 1
+        return self._lease
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +206,7 @@ class LockedAtomic(Atomic):
 
 @contextmanager
 def transaction_under(
-    lock: Lock,
+    lock: Acquirable,
     names: Sequence[str],
     aliases: Sequence[str],
     scope: str,
@@ -241,7 +269,7 @@ def _noting_commits(committed: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _inside_transaction(
-    lock: Lock, names: Sequence[str], aliases: Sequence[str], scope: str, committed: list[str]
+    lock: Acquirable, names: Sequence[str], aliases: Sequence[str], scope: str, committed: list[str]
 ) -> Iterator[Lease]:
     """Take a lock that ends with its transaction: BEGIN, lock, body, COMMIT, and that was the release.
 
@@ -301,7 +329,7 @@ def _begin_fenced(aliases: Sequence[str], section: LockedTransaction) -> ExitSta
 
 
 @contextmanager
-def holding(lock: Lock, *, release: bool = True) -> Iterator[Lease]:
+def holding(lock: Acquirable, *, release: bool = True) -> Iterator[Lease]:
     """Hold a lock around what settles by itself: trouble in letting go masks neither its error nor result."""
     lease = lock.acquire()
     try:
