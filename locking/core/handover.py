@@ -218,15 +218,14 @@ class Part:
 
     def lease(self, held: bool, since: float) -> SingleLease:
         """Return the lease of a hold that was adopted by a request sent at `since`."""
-        if not held:
+        grant = Grant(self.token, since)
+        if not held or self.lock._is_late(grant):
             raise LockLost(
                 f"the lock {self.lock.name!r} that was handed over is held no more: its ticket was adopted"
-                " later than its ttl allows, or the lock was broken"
+                " later than its ttl allows, the answer came too late for the ttl, or the lock was broken"
             )
         registration.act(self.owner)
-        lease = self.lock._leased(self.owner, Grant(self.token, since), current_context(), since)
-        lease.ensure_held()  # the answer may have taken longer than the ttl
-        return lease
+        return self.lock._leased(self.owner, grant, current_context(), since)
 
 
 def _parts(ticket: str, **options: Any) -> list[Part]:

@@ -9,6 +9,7 @@ from locking.backends.memory import MemoryBackend
 from locking.backends.memory.backend import Locks
 from locking.core.handler import locks
 from locking.core.lease import State
+from locking.core.liveness import registration
 from locking.core.lock import SingleLock
 from locking.testing import held_locks
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
@@ -138,6 +139,7 @@ def test_an_adopted_lease_that_came_too_late_is_refused(turned_clock, monkeypatc
     monkeypatch.setattr(MemoryBackend, "adopt", delayed)
     with pytest.raises(LockLost):
         elsewhere(lambda: adopt(ticket, ttl=TTL))
+    assert lease.owner not in registration._acting, "the next taker's hold would end with this process"
 
 
 def test_mutant_without_the_rule_a_lease_that_has_ended_is_returned(grants, monkeypatch):
