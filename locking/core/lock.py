@@ -372,9 +372,14 @@ class SingleLock(Lock):
         """End this client's hold, unless it is the caller's own, who may re-enter."""
         if held_by(current_context(), self.backend.alias, self.key) is not None:
             return
+        for owner in self._owners():
+            if is_owner_of(client_id, owner):
+                self._take_from(owner)
+
+    def _owners(self) -> list[str]:
+        """Return the owners that hold the lock."""
         holder = self.backend.holder(self.key)
-        if holder is not None and is_owner_of(client_id, holder.owner):
-            self._take_from(holder.owner)
+        return [] if holder is None else [holder.owner]
 
     def _take_from(self, owner: str) -> bool:
         """End the hold of `owner` and of no newer holder; False when it does not hold the lock any more."""

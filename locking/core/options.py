@@ -125,6 +125,8 @@ class CheckedOptions:
             engine = engine.variant(self.kind, **({} if self.permits is None else {"permits": self.permits}))
         if self.fenced and not engine.supports_fencing:
             raise engine.unsupported("mint fencing tokens (fenced=True)")
+        if self.min_hold and engine.transaction_on is not None:
+            raise engine.unsupported("keep a lock beyond the transaction with which it ends (min_hold)")
         return engine
 
     retries = 0  # the decorator has the option

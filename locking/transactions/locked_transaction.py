@@ -28,7 +28,7 @@ from locking.core.open_transactions import (
     shown,
 )
 from locking.core.options import LockOptions, options_of
-from locking.exceptions import LockLost, LockTransactionError
+from locking.exceptions import LockLost, LockNotSupported, LockTransactionError
 from locking.keys.names import OnOpenTransaction, check_names
 from locking.transactions import fence
 from locking.transactions.commit_probe import CommitMarker, resolve
@@ -221,6 +221,11 @@ def transaction_under(
     Each database whose COMMIT succeeds is added to `committed`. `scope` is the alias and kind of the lock.
     """
     committed = [] if committed is None else committed
+    if lock.transaction_on is not None and not release:
+        raise LockNotSupported(
+            f"the lock {lock.name!r} ends with its transaction on the database {lock.transaction_on!r}, so it"
+            " can't be left to its ttl (release=False); take another backend"
+        )
     if outer := enclosing_locked_transaction(names, aliases, scope):
         if fenced and not outer.fenced:
             raise LockTransactionError(

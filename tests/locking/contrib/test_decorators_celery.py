@@ -27,9 +27,13 @@ from locking import (
     get_read_lock,
     get_semaphore,
 )
+from locking.contrib import celery as module
 from locking.contrib.celery import LONGEST_COUNTDOWN, countdown
-from locking.core.lease import SingleLease
+from locking.core.kinds import lock_of
+from locking.core.lease import SingleLease, State
+from locking.core.options import CheckedOptions
 from locking.utils.clock import now
+from locking.utils.ownership import client_of_work
 from tests.locking.support.helpers import committed, elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -235,6 +239,34 @@ def test_a_task_commits_under_a_lock_of_its_transaction(backend: str, settings: 
     settings.LOCKING = {**settings.LOCKING, "in-transaction": entry}
     task_under(lambda: Group.objects.create(name="stored"), backend="in-transaction").apply().get()
     assert committed() == ["stored"]
+
+
+@pytest.mark.parametrize("kind", ["read", "semaphore"])
+def test_a_redelivered_task_takes_over_its_own_hold_among_others(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The delivery before is one of several holders, and not the one that the backend names: it has lost."""
+    permits: dict[str, Any] = {"permits": 3} if kind == "semaphore" else {}
+    kept: list[tuple[Lease, State]] = []
+
+    def hold(task_id: str, ttl: float) -> Lease:
+        lock = lock_of(("shared",), CheckedOptions(kind=kind, ttl=ttl, **permits))
+        lock.act_for(client_of_work(task_id))
+        return elsewhere(lock.acquire)
+
+    before, first, last = hold("task-7", 60), hold("other-1", 50), hold("other-2", 70)
+
+    def body() -> None:
+        for lease in (before, first, last):
+            with suppress(LockLost):
+                lease.confirm()
+            kept.append((lease, lease.state))
+
+    monkeypatch.setattr(module, "_is_redelivered", lambda task: True)
+    task_under(body, kind=kind, **permits).apply(task_id="task-7").get()
+    assert kept == [(before, State.LOST), (first, State.HELD), (last, State.HELD)]
+    for lease in (first, last):
+        lease.release()
 
 
 def run_without_its_lock(kind: Any) -> None:
