@@ -420,31 +420,25 @@ class SingleLock(Lock):
             before_acquiring(self.on_open_transaction, self.name)
         begun = now()
         while True:
+            owner = self._registered_owner()
+            outcome: Outcome | None = None
+            waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
             try:
-                return self._acquired(wait, context, begun)
-            except LateGrant:
-                if wait is not None and now() >= begun + wait:
+                outcome = waiter.try_acquire(queue=wait != 0)
+                if isinstance(outcome, Busy):
+                    outcome = self._wait_in(waiter, outcome, begun, wait, context)
+                if self._is_late(outcome):
+                    since = now()
+                    held = self.backend.extend(self.key, waiter.owner or owner, self.ttl)
+                    outcome = self._kept(outcome, since, held=held)
+                return self._leased(waiter.owner or owner, outcome, context, begun)
+            except BaseException as error:
+                self._clean_up_after(error, waiter.owner or owner, begun, outcome)
+                if self._may_undo(outcome):
+                    with self._released_if_unsettled(waiter, owner):
+                        waiter.leave()
+                if not self._begins_anew(error, begun, wait):
                     raise
-
-    def _acquired(self, wait: float | None, context: object, begun: float) -> Lease:
-        owner = self._registered_owner()
-        waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
-        outcome: Outcome | None = None
-        try:
-            outcome = waiter.try_acquire(queue=wait != 0)
-            if isinstance(outcome, Busy):
-                outcome = self._wait_in(waiter, outcome, begun, wait, context)
-            if self._is_late(outcome):
-                since = now()
-                held = self.backend.extend(self.key, waiter.owner or owner, self.ttl)
-                outcome = self._kept(outcome, since, held=held)
-        except BaseException as error:
-            self._clean_up_after(error, waiter.owner or owner, begun, outcome)
-            if self._may_undo(outcome):
-                with self._released_if_unsettled(waiter, owner):
-                    waiter.leave()
-            raise
-        return self._leased(waiter.owner or owner, outcome, context, begun)
 
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
@@ -454,31 +448,30 @@ class SingleLock(Lock):
             await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
         begun = now()
         while True:
+            owner = self._registered_owner()
+            outcome: Outcome | None = None
+            waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
             try:
-                return await self._aacquired(wait, context, begun)
-            except LateGrant:
-                if wait is not None and now() >= begun + wait:
+                outcome = await waiter.try_acquire(queue=wait != 0)
+                if isinstance(outcome, Busy):
+                    outcome = await self._await_in(waiter, outcome, begun, wait, context)
+                if self._is_late(outcome):
+                    since = now()
+                    held = await self.backend.aextend(self.key, waiter.owner or owner, self.ttl)
+                    outcome = self._kept(outcome, since, held=held)
+                return self._leased(waiter.owner or owner, outcome, context, begun)
+            except BaseException as error:
+                self._clean_up_after(error, waiter.owner or owner, begun, outcome)
+                if self._may_undo(outcome):
+                    with self._released_if_unsettled(waiter, owner):
+                        await asyncio.shield(waiter.leave())
+                if not self._begins_anew(error, begun, wait):
                     raise
 
-    async def _aacquired(self, wait: float | None, context: object, begun: float) -> Lease:
-        owner = self._registered_owner()
-        waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
-        outcome: Outcome | None = None
-        try:
-            outcome = await waiter.try_acquire(queue=wait != 0)
-            if isinstance(outcome, Busy):
-                outcome = await self._await_in(waiter, outcome, begun, wait, context)
-            if self._is_late(outcome):
-                since = now()
-                held = await self.backend.aextend(self.key, waiter.owner or owner, self.ttl)
-                outcome = self._kept(outcome, since, held=held)
-        except BaseException as error:
-            self._clean_up_after(error, waiter.owner or owner, begun, outcome)
-            if self._may_undo(outcome):
-                with self._released_if_unsettled(waiter, owner):
-                    await asyncio.shield(waiter.leave())
-            raise
-        return self._leased(waiter.owner or owner, outcome, context, begun)
+    @staticmethod
+    def _begins_anew(error: BaseException, begun: float, wait: float | None) -> bool:
+        """Whether an attempt that ended in `error` is followed by another, in what is left of the wait."""
+        return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
 
     def _is_late(self, grant: Grant) -> bool:
         """Whether the lease may have ended on the way: the process was paused, or the answer came late."""
