@@ -24,6 +24,7 @@ from locking.core.lease import (
     SingleLease,
     State,
     arelease_each,
+    held_by,
     raise_worst,
     release_each,
 )
@@ -144,8 +145,8 @@ def adopt(
     claims, holds = list[SingleLease](), list[SingleLease]()
     with ExitStack() as undo:
         for part in parts:
-            with part.claimed_once():
-                claims.extend(undo.enter_context(part.claim().acquire(wait=0)).leases)
+            with part.claimed_once() as claim:
+                claims.extend(undo.enter_context(claim.acquire(wait=0)).leases)
             since = part.begin()
             held = part.lock.backend.adopt(part.lock.key, part.owner, part.token, part.lock.ttl)
             holds.append(undo.enter_context(part.lease(held, since)))
@@ -170,9 +171,8 @@ async def aadopt(
     claims, holds = list[SingleLease](), list[SingleLease]()
     async with AsyncExitStack() as undo:
         for part in parts:
-            with part.claimed_once():
-                claim = await part.claim().aacquire(wait=0)
-            claims.extend((await undo.enter_async_context(claim)).leases)
+            with part.claimed_once() as claim:
+                claims.extend((await undo.enter_async_context(await claim.aacquire(wait=0))).leases)
             since = part.begin()
             held = await part.lock.backend.aadopt(part.lock.key, part.owner, part.token, part.lock.ttl)
             holds.append(await undo.enter_async_context(part.lease(held, since)))
@@ -203,10 +203,13 @@ class Part:
         return claim
 
     @contextmanager
-    def claimed_once(self) -> Iterator[None]:
-        """Tell a second taker what has happened."""
+    def claimed_once(self) -> Iterator[SingleLock]:
+        """Give the claim, and tell a second taker what has happened; its own thread or task is one, too."""
+        claim = self.claim()
         try:
-            yield
+            if held_by(current_context(), claim.backend.alias, claim.key) is not None:
+                raise LockNotAcquired(claim.name, waited=0.0, backend=claim.backend.alias)
+            yield claim
         except LockNotAcquired as error:
             raise LockNotOwned(f"the ticket of the lock {self.lock.name!r} was adopted already") from error
 

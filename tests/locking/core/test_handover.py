@@ -264,6 +264,24 @@ class TestInMemory:
         monkeypatch.setattr(AdoptedLease, "_free_claims", lambda taken: taken._claims)
         self.adopt_after_a_lost_release(leave)
 
+    async def test_a_ticket_works_once_in_one_thread_or_task_too(self) -> None:
+        """Who has adopted it and gets it again, as a worker does by a second delivery, is refused as well."""
+        ticket, _ = given()
+        for adopt_again in (self.adopt_in_this_thread, self.adopt_in_this_task):
+            with pytest.raises(LockNotOwned, match="adopted already"):
+                await adopt_again(ticket)
+
+    async def adopt_in_this_thread(self, ticket: str) -> None:
+        """Adopt a ticket twice and release."""
+        with adopt(ticket):
+            adopt(ticket)
+
+    async def adopt_in_this_task(self, ticket: str) -> None:
+        """The same for asyncio, with a ticket of its own."""
+        ticket, _ = given("b")
+        async with await aadopt(ticket):
+            await aadopt(ticket)
+
     def test_a_release_that_is_tried_again_ends_the_hold(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """After an outage the taker may release once more."""
         ticket, _ = given()
