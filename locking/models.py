@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 from django.core.exceptions import ValidationError
 from django.db import models, router
 from django.db.models import Q
+from django.db.transaction import atomic
 from django.utils.translation import gettext_lazy as _
 
 from locking.core.lease import Lease, SingleLease
@@ -236,7 +237,10 @@ class FencedModel(models.Model):
         return read
 
     def fenced_update(self, lease: Lease, **changes: Any) -> None:
-        """Write `changes` in one UPDATE that only the holder who read this instance can make.
+        """Write `changes`, as only the holder who read this instance can.
+
+        That is one UPDATE; of a row in several tables (multi-table inheritance) a transaction that locks the
+        row with the token first.
 
         Args:
             lease: under which `fenced_get` has read this instance.
@@ -251,7 +255,7 @@ class FencedModel(models.Model):
         lease.ensure_held()
         self._require_fenced_read(single)
         rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk)
-        if not rows.filter(fence_token=self.fence_token, fence_owner=single.owner).update(**changes):
+        if not self._write(single, changes):
             seen = rows.first()
             if seen is None:
                 raise self.DoesNotExist(f"{self!r} is no longer in the database")
@@ -261,8 +265,30 @@ class FencedModel(models.Model):
     def _stamp(self, lease: SingleLease) -> bool:
         """Put the lease's token into the row, unless a newer holder has been there; always a write."""
         fresh = Q(fence_token__lt=lease.token) | Q(fence_token=lease.token, fence_owner=lease.owner)
-        rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk)
-        return bool(rows.filter(fresh).update(fence_token=lease.token, fence_owner=lease.owner))
+        return bool(self._fence().filter(fresh).update(fence_token=lease.token, fence_owner=lease.owner))
+
+    def _write(self, lease: SingleLease, changes: dict[str, Any]) -> bool:
+        """Write `changes` if the row has the token of the read; False where it has another by now.
+
+        A row of several tables is written by Django in several statements, of which only the first looks at
+        the token. A lock on the row that has it keeps the next holder out until all are through.
+        """
+        ours = Q(fence_token=self.fence_token, fence_owner=lease.owner)
+        rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk).filter(ours)
+        if not self._lies_in_several_tables():
+            return bool(rows.update(**changes))
+        with atomic(self._state.db):
+            is_ours = self._fence().filter(ours).update(fence_owner=lease.owner)
+            return bool(is_ours and rows.update(**changes))
+
+    def _lies_in_several_tables(self) -> bool:
+        concrete = self._meta.concrete_model
+        return concrete is not None and bool(concrete._meta.parents)
+
+    def _fence(self) -> models.QuerySet[Any]:
+        """Return the row of the one table that has the token: an UPDATE of it checks and writes in one."""
+        table: type[models.Model] = self._meta.get_field("fence_token").model
+        return table._base_manager.using(self._state.db).filter(pk=self._get_pk_val(table._meta))
 
     def _require_fenced_read(self, lease: SingleLease) -> None:
         if self.fence_owner == lease.owner:

@@ -24,6 +24,7 @@ from celery.utils import uuid
 from locking.backends.base import BaseLockBackend, Busy
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lock import Lock, SingleLock, get_lock
+from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendUnavailable, LockError, LockNotAcquired
 from locking.keys.names import check_ttl
 from locking.keys.template import KeyBuilder, KeySource, key_builder
@@ -156,7 +157,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         except Retry:  # an eager task that tries again: it has kept its place
             raise
         except BaseException:
-            place.give_up()
+            place.withdraw()
             raise
 
     def _refused(self, refused: LockNotAcquired) -> AsyncResult[Any] | None:
@@ -210,20 +211,48 @@ class QueueSlot:
         self.name, self.backend, self.task_id, self.seconds = name, backend, task_id, seconds
         self.client_id = client_of_work(task_id)
         self.key = backend.key(name)
+        self._reserved: str | None = None  # the owner under which this object has taken the place
 
     def reserve(self) -> None:
-        """Take the lock for the time in the queue; asked by its own task again, it stays as it is."""
-        outcome = self.backend.try_acquire(self.key, owner_of_work(self.task_id), self.seconds)
-        if not isinstance(outcome, Busy):
-            return
-        if outcome.holder is None or not is_owner_of(self.client_id, outcome.holder):
-            raise LockNotAcquired(
-                self.name,
-                waited=0.0,
-                backend=self.backend.alias,
-                holder=outcome.holder,
-                retry_after=outcome.retry_after,
-            )
+        """Take the lock for the time in the queue; asked by its own task again, it keeps that.
+
+        Raises:
+            LockNotAcquired: another task has it. BackendUnavailable: nobody could tell; should it have been
+            taken all the same, it is released.
+        """
+        self._reserved = owner = self._new_owner()
+        try:
+            outcome = self.backend.try_acquire(self.key, owner, self.seconds)
+            if isinstance(outcome, Busy) and outcome.outage is not None:
+                raise outcome.outage
+        except BaseException as error:
+            if not isinstance(error, BackendUnavailable) or error.sent:
+                release_retrier.schedule(self.backend, self.key, owner, self.seconds)
+            raise
+        if isinstance(outcome, Busy) and not self._keep(outcome):
+            self.reserve()  # its place ended just now
+
+    def _keep(self, busy: Busy) -> bool:
+        """Keep the place that this very task has already, for the whole time from now on."""
+        self._reserved = None
+        if busy.holder is not None and is_owner_of(self.client_id, busy.holder):
+            return self.backend.extend(self.key, busy.holder, self.seconds)
+        raise LockNotAcquired(
+            self.name,
+            waited=0.0,
+            backend=self.backend.alias,
+            holder=busy.holder,
+            retry_after=busy.retry_after,
+        )
+
+    def withdraw(self) -> None:
+        """Release the place of a task that was not sent; a failure masks no error, and is retried."""
+        try:
+            self.give_up()
+        except LockError as error:
+            logger.warning("the place of a unique task that was not sent is released later: %s", error)
+            if self._reserved is not None:
+                release_retrier.schedule(self.backend, self.key, self._reserved, self.seconds)
 
     def take(self, *, take_over: bool) -> SingleLock:
         """Return the lock as the running task has it: without a gap, or away from an earlier delivery."""

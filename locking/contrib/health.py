@@ -22,6 +22,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from locking.core.handler import locks
+from locking.exceptions import LockNotSupported
 from locking.keys.names import check_name, check_ttl
 from locking.utils.background import after_fork, run_once
 from locking.utils.clock import now
@@ -160,9 +161,12 @@ def ask_database(alias: str) -> None:
 
 
 def ask_backend(alias: str, name: str) -> None:
-    """Ask a lock backend for the holder of a lock."""
+    """Ask a lock backend for the holder of a lock, or where it can't tell any, whether it is there."""
     backend = locks[alias]
-    backend.holder(backend.key(name))
+    try:
+        backend.holder(backend.key(name))
+    except LockNotSupported:
+        backend.check(live=True)
 
 
 readyz: Final = readiness()

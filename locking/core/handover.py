@@ -18,7 +18,16 @@ from django.core import signing
 
 from locking.backends.base import Grant
 from locking.core.kinds import CLASSES
-from locking.core.lease import Lease, MultiLease, SingleLease
+from locking.core.lease import (
+    Lease,
+    MultiLease,
+    SingleLease,
+    State,
+    arelease_each,
+    held_by,
+    raise_worst,
+    release_each,
+)
 from locking.core.liveness import registration
 from locking.core.lock import SingleLock, get_lock
 from locking.core.options import CheckedOptions, Kind
@@ -136,8 +145,8 @@ def adopt(
     claims, holds = list[SingleLease](), list[SingleLease]()
     with ExitStack() as undo:
         for part in parts:
-            with part.claimed_once():
-                claims.extend(undo.enter_context(part.claim().acquire(wait=0)).leases)
+            with part.claimed_once() as claim:
+                claims.extend(undo.enter_context(claim.acquire(wait=0)).leases)
             since = part.begin()
             held = part.lock.backend.adopt(part.lock.key, part.owner, part.token, part.lock.ttl)
             holds.append(undo.enter_context(part.lease(held, since)))
@@ -162,9 +171,8 @@ async def aadopt(
     claims, holds = list[SingleLease](), list[SingleLease]()
     async with AsyncExitStack() as undo:
         for part in parts:
-            with part.claimed_once():
-                claim = await part.claim().aacquire(wait=0)
-            claims.extend((await undo.enter_async_context(claim)).leases)
+            with part.claimed_once() as claim:
+                claims.extend((await undo.enter_async_context(await claim.aacquire(wait=0))).leases)
             since = part.begin()
             held = await part.lock.backend.aadopt(part.lock.key, part.owner, part.token, part.lock.ttl)
             holds.append(await undo.enter_async_context(part.lease(held, since)))
@@ -195,10 +203,13 @@ class Part:
         return claim
 
     @contextmanager
-    def claimed_once(self) -> Iterator[None]:
-        """Tell a second taker what has happened."""
+    def claimed_once(self) -> Iterator[SingleLock]:
+        """Give the claim, and tell a second taker what has happened; its own thread or task is one, too."""
+        claim = self.claim()
         try:
-            yield
+            if held_by(current_context(), claim.backend.alias, claim.key) is not None:
+                raise LockNotAcquired(claim.name, waited=0.0, backend=claim.backend.alias)
+            yield claim
         except LockNotAcquired as error:
             raise LockNotOwned(f"the ticket of the lock {self.lock.name!r} was adopted already") from error
 
@@ -210,13 +221,14 @@ class Part:
 
     def lease(self, held: bool, since: float) -> SingleLease:
         """Return the lease of a hold that was adopted by a request sent at `since`."""
-        if not held:
+        grant = Grant(self.token, since)
+        if not held or self.lock._is_late(grant):
             raise LockLost(
                 f"the lock {self.lock.name!r} that was handed over is held no more: its ticket was adopted"
-                " later than its ttl allows, or the lock was broken"
+                " later than its ttl allows, the answer came too late for the ttl, or the lock was broken"
             )
         registration.act(self.owner)
-        return self.lock._leased(self.owner, Grant(self.token, since), current_context(), since)
+        return self.lock._leased(self.owner, grant, current_context(), since)
 
 
 def _parts(ticket: str, **options: Any) -> list[Part]:
@@ -246,6 +258,21 @@ class AdoptedLease(MultiLease):
     @property
     def leases(self) -> Sequence[SingleLease]:
         return self._holds
+
+    def release(self) -> None:
+        errors = release_each(self._holds)
+        raise_worst([*errors, *release_each(self._free_claims())])
+
+    async def arelease(self) -> None:
+        errors = await arelease_each(self._holds)
+        raise_worst([*errors, *await arelease_each(self._free_claims())])
+
+    def _free_claims(self) -> Sequence[SingleLease]:
+        """Return the claims to release; a hold that may live on, for nobody answered, keeps its claim."""
+        for claim, hold in zip(self._claims, self._holds, strict=True):
+            if hold.unreleased:
+                claim.leave_to_expire()
+        return [claim for claim in self._claims if claim.state is not State.RELEASED]
 
     def extend(self, ttl: float) -> None:
         for claim in self._claims:

@@ -25,7 +25,7 @@ from locking.core import events
 from locking.core.liveness import registration
 from locking.core.pending_release import release_retrier, report_unreleased
 from locking.exceptions import BackendError, LockError, LockLost, LockNotOwned
-from locking.keys.names import check_ttl
+from locking.keys.names import MIN_TTL, check_ttl
 from locking.signals import LockEvent, Outcome, has_listeners, lock_lost, lock_released, notify, publish
 from locking.utils.background import after_fork, run_once
 from locking.utils.call_site import caller_site
@@ -203,8 +203,11 @@ class Lease(ABC):
 
     async def _agive_back(self, body_error: BaseException | None) -> None:
         """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
+        await asyncio.shield(self._anow_give_back(body_error))
+
+    async def _anow_give_back(self, body_error: BaseException | None) -> None:
         try:
-            await asyncio.shield(self.arelease())
+            await self.arelease()
         except LockError as failure:
             if not self._is_settled(failure, body_error):
                 raise
@@ -218,12 +221,14 @@ class Lease(ABC):
         if isinstance(failure, BackendError):
             report_unreleased(self, failure)
             release_retrier.schedule_lease(self)
-            if self.state is State.LOST and body_error is None:
-                self.ensure_held()
+            lost = [single for single in self.leases if single.state is State.LOST]
+            if lost and body_error is None:
+                lost[0].ensure_held()
             return True
         if isinstance(failure, LockNotOwned) and all(single.is_others for single in self.leases):
             return True  # a forked child leaves its parent's block, or another process has adopted the lease
-        return isinstance(failure, LockLost) and body_error is not None  # it was logged when it was found
+        # A loss was logged when it was found; and the body may have released the lock before it raised.
+        return isinstance(failure, LockLost | LockNotOwned) and body_error is not None
 
     def __bool__(self) -> bool:
         """True, so that `if lock.try_acquire():` reads as it should."""
@@ -283,6 +288,7 @@ class SingleLease(Lease):
         "name",
         "options",
         "owner",
+        "owner_is_given",
         "renew_at",
         "renewals",
         "renewed",
@@ -315,6 +321,7 @@ class SingleLease(Lease):
         self.handed_over = False  # another process may have adopted it
         self.behind_fence = False  # a fenced body has begun: its token is final
         self.shared_name = lock.shares_name  # another process may act for the same client, and take it over
+        self.owner_is_given = lock.owner_is_given  # another process may go on under this very owner
         self._state = State.HELD
         self._extending: list[Extension] = []  # requests under way
         self._unanswered_ttl = math.inf  # of requests that nobody answered, and that may be served late
@@ -401,10 +408,11 @@ class SingleLease(Lease):
         self.ensure_held()
         if not self.shared_name:
             return
-        holder = self.backend.holder(self.key)
-        if holder is None or holder.owner != self.owner:
-            self.lose()
-            raise self._lost_error()
+        # By an extension to what is left, for that names the owner: `holder` is one of many who read or have
+        # a permit, and some engines show none. The lease ends no later than before.
+        with self._extends(max(self.remaining(), MIN_TTL)) as extension:
+            held = self.backend.extend(self.key, self.owner, extension.ttl)
+        self._answered(held, extension)
 
     def _lost_error(self) -> LockLost:
         return LockLost(
@@ -461,11 +469,15 @@ class SingleLease(Lease):
             self.rescheduled(self)
 
     def _extended(self, held: bool, extension: Extension) -> None:
+        if held:
+            self.ttl = extension.ttl  # before the lease may be renewed again
+        self._answered(held, extension)
+
+    def _answered(self, held: bool, extension: Extension) -> None:
         if not held:
             self.end_extension(extension, answered=True)
             self.lose()
             raise self._lost_error()
-        self.ttl = extension.ttl  # before the lease may be renewed again
         self.prolong(extension)
         if self.rescheduled is not None:
             self.rescheduled(self)
@@ -595,10 +607,10 @@ class SingleLease(Lease):
     def leave_to_expire(self) -> None:
         if self.handed_over:
             return
-        self.renewed = False
         if self.depth > 1:
             self.depth -= 1
             return
+        self.renewed = False
         unregister(self)
         if self.state is not State.LOST:
             registration.keep(self.owner, PROCESS.date_of(self.deadline))
@@ -651,26 +663,40 @@ class MultiLease(Lease):
             await lease.aextend(ttl)
 
     def release(self) -> None:
-        """Release every name, last one first; the first error is raised after all were tried."""
-        errors: list[Exception] = []
-        for lease in reversed(self._leases):
-            try:
-                lease.release()
-            except (LockLost, LockNotOwned, BackendError) as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        """Release every name, last one first; an error is raised after all were tried."""
+        raise_worst(release_each(self._leases))
 
     async def arelease(self) -> None:
-        errors: list[Exception] = []
-        for lease in reversed(self._leases):
-            try:
-                await lease.arelease()
-            except (LockLost, LockNotOwned, BackendError) as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        raise_worst(await arelease_each(self._leases))
 
     def leave_to_expire(self) -> None:
         for lease in self._leases:
             lease.leave_to_expire()
+
+
+def release_each(leases: Sequence[SingleLease]) -> list[LockError]:
+    """Release all of them, last one first, and return what went wrong."""
+    errors: list[LockError] = []
+    for lease in reversed(leases):
+        try:
+            lease.release()
+        except (LockLost, LockNotOwned, BackendError) as error:
+            errors.append(error)
+    return errors
+
+
+async def arelease_each(leases: Sequence[SingleLease]) -> list[LockError]:
+    """`release_each` for asyncio."""
+    errors: list[LockError] = []
+    for lease in reversed(leases):
+        try:
+            await lease.arelease()
+        except (LockLost, LockNotOwned, BackendError) as error:
+            errors.append(error)
+    return errors
+
+
+def raise_worst(errors: Sequence[LockError]) -> None:
+    """Raise one of the errors of several releases: an outage before all others, for it is to be retried."""
+    if errors:
+        raise next((error for error in errors if isinstance(error, BackendError)), errors[0])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final, Never, Unpack
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
 from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
@@ -143,8 +143,8 @@ class Lock(ABC):
             wait: seconds to try, instead of the lock's own; 0 = once, None = without end.
 
         Raises:
-            LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered.
-            LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
+            LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered, or too late for
+            the ttl. LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
         """
         if others:
             refuse_unknown("acquire", others, ("wait",))
@@ -278,13 +278,27 @@ class Lock(ABC):
         return self.acquire()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._forget()._give_back(error)
+        if (lease := self._left_by(error)) is not None:
+            lease._give_back(error)
 
     async def __aenter__(self) -> Lease:
         return await self.aacquire()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._forget()._agive_back(error)
+        if (lease := self._left_by(error)) is not None:
+            await lease._agive_back(error)
+
+    def _left_by(self, error: BaseException | None) -> Lease | None:
+        """Take the lease of a block that ends off the list; None where the body released it, and raised.
+
+        A generator that is closed did not raise: it may be closed by another thread than its lock's.
+        """
+        try:
+            return self._forget()
+        except LockNotOwned:
+            if error is None or isinstance(error, GeneratorExit):
+                raise
+            return None
 
 
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
@@ -300,29 +314,37 @@ class Attempt:
 
     def __init__(self, lock: Lock, wait: float | Unset | None) -> None:
         self._lock, self._wait = lock, wait
-        self._leases: list[Lease | None] = []
+        self._leases = WeakKeyDictionary[object, list[Lease | None]]()
+        """Of each thread or task that is in the block, innermost last."""
 
     def __enter__(self) -> Lease | None:
         lease: Lease | None = None
         with suppress(LockNotAcquired):
             lease = self._lock.acquire(self._wait)
-        self._leases.append(lease)
-        return lease
+        return self._entered_with(lease)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._leases.pop() is not None:
+        if self._left() is not None:
             self._lock.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Lease | None:
         lease: Lease | None = None
         with suppress(LockNotAcquired):
             lease = await self._lock.aacquire(self._wait)
-        self._leases.append(lease)
-        return lease
+        return self._entered_with(lease)
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._leases.pop() is not None:
+        if self._left() is not None:
             await self._lock.__aexit__(kind, error, trace)
+
+    def _entered_with(self, lease: Lease | None) -> Lease | None:
+        self._leases.setdefault(current_context(), []).append(lease)
+        return lease
+
+    def _left(self) -> Lease | None:
+        if not (mine := self._leases.get(current_context())):
+            raise self._lock._not_held()
+        return mine.pop()
 
 
 class SingleLock(Lock):
@@ -350,9 +372,14 @@ class SingleLock(Lock):
         """End this client's hold, unless it is the caller's own, who may re-enter."""
         if held_by(current_context(), self.backend.alias, self.key) is not None:
             return
+        for owner in self._owners():
+            if is_owner_of(client_id, owner):
+                self._take_from(owner)
+
+    def _owners(self) -> list[str]:
+        """Return the owners that hold the lock."""
         holder = self.backend.holder(self.key)
-        if holder is not None and is_owner_of(client_id, holder.owner):
-            self._take_from(holder.owner)
+        return [] if holder is None else [holder.owner]
 
     def _take_from(self, owner: str) -> bool:
         """End the hold of `owner` and of no newer holder; False when it does not hold the lock any more."""
@@ -374,6 +401,11 @@ class SingleLock(Lock):
         self._new_owner = lambda: owner
         self.shares_name, self._acts_for_work = True, False
 
+    @property
+    def owner_is_given(self) -> bool:
+        """Whether another process may act under the very same owner; each run of a task has its own."""
+        return self.shares_name and not self._acts_for_work
+
     def locked(self) -> bool:
         return self.backend.holder(self.key) is not None
 
@@ -381,25 +413,32 @@ class SingleLock(Lock):
         return await self.backend.aholder(self.key) is not None
 
     def _take(self, wait: float | None, context: object) -> Lease:
-        """Re-enter, or enqueue and wait for our turn."""
+        """Re-enter, or enqueue and wait for our turn; after a grant that came too late, begin anew."""
         if hold := self._reenter(context):
             return hold
         if self.on_open_transaction != "ignore":
             before_acquiring(self.on_open_transaction, self.name)
-        begun, owner = now(), self._registered_owner()
-        waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
-        outcome: Outcome | None = None
-        try:
-            outcome = waiter.try_acquire(queue=wait != 0)
-            if isinstance(outcome, Busy):
-                outcome = self._wait_in(waiter, outcome, begun, wait, context)
-        except BaseException as error:
-            self._clean_up_after(error, waiter.owner or owner, begun, outcome)
-            if self._may_undo(outcome):
-                with self._released_if_unsettled(waiter, owner):
-                    waiter.leave()
-            raise
-        return self._leased(waiter.owner or owner, outcome, context, begun)
+        begun = now()
+        while True:
+            owner = self._registered_owner()
+            outcome: Outcome | None = None
+            waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
+            try:
+                outcome = waiter.try_acquire(queue=wait != 0)
+                if isinstance(outcome, Busy):
+                    outcome = self._wait_in(waiter, outcome, begun, wait, context)
+                if self._is_late(outcome):
+                    since = now()
+                    held = self.backend.extend(self.key, waiter.owner or owner, self.ttl)
+                    outcome = self._kept(outcome, since, held=held)
+                return self._leased(waiter.owner or owner, outcome, context, begun)
+            except BaseException as error:
+                self._clean_up_after(error, waiter.owner or owner, begun, outcome)
+                if self._may_undo(outcome):
+                    with self._released_if_unsettled(waiter, owner):
+                        waiter.leave()
+                if not self._begins_anew(error, begun, wait):
+                    raise
 
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
@@ -407,27 +446,53 @@ class SingleLock(Lock):
             return hold
         if self.on_open_transaction != "ignore":
             await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
-        begun, owner = now(), self._registered_owner()
-        waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
-        outcome: Outcome | None = None
-        try:
-            outcome = await waiter.try_acquire(queue=wait != 0)
-            if isinstance(outcome, Busy):
-                outcome = await self._await_in(waiter, outcome, begun, wait, context)
-        except BaseException as error:
-            self._clean_up_after(error, waiter.owner or owner, begun, outcome)
-            if self._may_undo(outcome):
-                with self._released_if_unsettled(waiter, owner):
-                    await asyncio.shield(waiter.leave())
-            raise
-        return self._leased(waiter.owner or owner, outcome, context, begun)
+        begun = now()
+        while True:
+            owner = self._registered_owner()
+            outcome: Outcome | None = None
+            waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
+            try:
+                outcome = await waiter.try_acquire(queue=wait != 0)
+                if isinstance(outcome, Busy):
+                    outcome = await self._await_in(waiter, outcome, begun, wait, context)
+                if self._is_late(outcome):
+                    since = now()
+                    held = await self.backend.aextend(self.key, waiter.owner or owner, self.ttl)
+                    outcome = self._kept(outcome, since, held=held)
+                return self._leased(waiter.owner or owner, outcome, context, begun)
+            except BaseException as error:
+                self._clean_up_after(error, waiter.owner or owner, begun, outcome)
+                if self._may_undo(outcome):
+                    with self._released_if_unsettled(waiter, owner):
+                        await asyncio.shield(waiter.leave())
+                if not self._begins_anew(error, begun, wait):
+                    raise
+
+    @staticmethod
+    def _begins_anew(error: BaseException, begun: float, wait: float | None) -> bool:
+        """Whether an attempt that ended in `error` is followed by another, in what is left of the wait."""
+        return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
+
+    def _is_late(self, grant: Grant) -> bool:
+        """Whether the lease may have ended on the way: the process was paused, or the answer came late."""
+        return now() >= grant.since + self.ttl
+
+    def _kept(self, grant: Grant, since: float, *, held: bool) -> Grant:
+        """Return a late grant whose lease was extended at `since`; LateGrant where it had ended."""
+        extended = grant._replace(since=since)
+        if held and not self._is_late(extended):
+            return extended
+        raise LateGrant(
+            f"the backend {self.backend.alias!r} granted the lock {self.name!r} too late:"
+            f" {now() - grant.since:.3f} s after the request, when the ttl of {self.ttl:g} s was over"
+        )
 
     def _registered_owner(self) -> str:
         """Return a new owner; should this process be killed, others know that what it holds is this one's."""
         if self.backend.alias not in registration.aliases:
             registration.enter(self.backend.settings.alias, self.backend.alias)
         owner = self._new_owner()
-        if self._acts_for_work:
+        if self._acts_for_work and not self.options.min_hold:  # which is to outlast the process
             registration.act(owner)
         return owner
 
@@ -506,8 +571,7 @@ class SingleLock(Lock):
         Args:
             first: the first answer. Busy says that a given owner held nothing when the attempt began.
         """
-        owner_is_given = self.shares_name and not self._acts_for_work
-        return not owner_is_given or (isinstance(first, Busy) and first.outage is None)
+        return not self.owner_is_given or (isinstance(first, Busy) and first.outage is None)
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
         """Schedule a release unless the attempt was refused or never sent.
@@ -572,6 +636,10 @@ class SingleLock(Lock):
         if has_listeners(lock_acquired) or waited >= LONG_WAIT:
             publish(lock_acquired, lease.event("acquired", waited=waited))
         return lease
+
+
+class LateGrant(BackendUnavailable):
+    """The lock was granted, and the lease had ended by the time the grant arrived: nobody may rely on it."""
 
 
 class Waiting:
@@ -645,8 +713,9 @@ class MultiLock(Lock):
             for lease in taken:
                 lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
-            for lease in reversed(taken):
-                lease._give_back(error)
+            with ExitStack() as undo:
+                for lease in taken:
+                    undo.callback(lease._give_back, error)
             raise
         return _together(taken)
 
@@ -659,10 +728,16 @@ class MultiLock(Lock):
             for lease in taken:
                 lease.ensure_held()
         except BaseException as error:
-            for lease in reversed(taken):
-                await lease._agive_back(error)
+            await asyncio.shield(_agive_all_back(taken, error))
             raise
         return _together(taken)
+
+
+async def _agive_all_back(taken: Sequence[Lease], error: BaseException) -> None:
+    """Release all of them in one go, which a second cancellation of the task leaves running."""
+    async with AsyncExitStack() as undo:
+        for lease in taken:
+            undo.push_async_callback(lease._agive_back, error)
 
 
 def _left(begun: float, wait: float | None) -> float | None:

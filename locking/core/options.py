@@ -32,6 +32,9 @@ else:
 KINDS: Final[list[str]] = []
 """The kinds of lock; `locking.core.kinds`, which defines them, puts them here."""
 
+HELD_BY_SEVERAL: Final = ("read", "semaphore")
+"""Kinds whose holders don't exclude each other, so that a newer one has not overtaken the others."""
+
 MAX_PERMITS: Final = 1_000_000
 
 NO_HOLD: Final = 0.0
@@ -122,6 +125,8 @@ class CheckedOptions:
             engine = engine.variant(self.kind, **({} if self.permits is None else {"permits": self.permits}))
         if self.fenced and not engine.supports_fencing:
             raise engine.unsupported("mint fencing tokens (fenced=True)")
+        if self.min_hold and engine.transaction_on is not None:
+            raise engine.unsupported("keep a lock beyond the transaction with which it ends (min_hold)")
         return engine
 
     retries = 0  # the decorator has the option
@@ -180,6 +185,11 @@ class CheckedOptions:
 def _check_kind(options: CheckedOptions) -> None:
     if options.kind not in KINDS:
         raise ValueError(f"kind={options.kind!r} must be one of {', '.join(map(repr, KINDS))}")
+    if options.fenced and options.kind in HELD_BY_SEVERAL:
+        raise ValueError(
+            f"fenced=True cannot be combined with kind={options.kind!r}, which has several holders: the"
+            " database would take all but the newest for overtaken"
+        )
     if options.kind != "semaphore":
         if options.permits is not None:
             raise ValueError(f"permits={options.permits!r} cannot be combined with kind={options.kind!r}")
@@ -187,8 +197,6 @@ def _check_kind(options: CheckedOptions) -> None:
     permits = options.permits
     if isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= MAX_PERMITS:
         raise ValueError(f"permits must be a whole number from 1 to {MAX_PERMITS:,}, not {permits!r}")
-    if options.fenced:
-        raise ValueError("fenced=True cannot be combined with kind='semaphore', which has several holders")
 
 
 def options_of(

@@ -104,8 +104,8 @@ class ReleaseRetrier:
     def schedule_lease(self, lease: Lease) -> None:
         """Release a lease whose release failed, once the backend answers again."""
         for single in lease.leases:
-            # Under a shared name it may be another's by then, and a min_hold isn't over yet.
-            if single.unreleased and not single.shared_name and not single.options.min_hold:
+            # A given owner may be another process's by then, and a min_hold isn't over yet.
+            if single.unreleased and not single.owner_is_given and not single.options.min_hold:
                 self.schedule(single.backend, single.key, single.owner, single.ttl)
 
     def clear(self) -> None:

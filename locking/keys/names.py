@@ -9,6 +9,9 @@ from django.db.models import Model
 
 from locking.exceptions import LockKeyError
 
+MIN_TTL: Final = 0.001
+"""Seconds; Redis knows no shorter lease."""
+
 MAX_TTL: Final = 7 * 24 * 3600.0
 """Seconds; a longer lease is a forgotten lock, not a lease."""
 
@@ -106,8 +109,8 @@ def check_template(template: object) -> str:
 def check_ttl(ttl: object, *, source: str = "ttl") -> float:
     """Return `ttl` in seconds as a float, else raise ValueError; `source` is what the message calls it."""
     seconds = _number(ttl, source)
-    if not 0.001 <= seconds <= MAX_TTL:
-        raise ValueError(f"{source} must be between 0.001 and {MAX_TTL:.0f} seconds, not {ttl!r}")
+    if not MIN_TTL <= seconds <= MAX_TTL:
+        raise ValueError(f"{source} must be between {MIN_TTL} and {MAX_TTL:.0f} seconds, not {ttl!r}")
     return seconds
 
 

@@ -50,6 +50,7 @@ from locking.keys.template import (
 )
 from locking.transactions.locked_transaction import (
     DatabaseAliases,
+    HeldAgain,
     database_aliases,
     enclosing_locked_transaction,
     holding,
@@ -385,10 +386,17 @@ class LockedCall:
             retry_running_task(self.function, error)
         raise error
 
-    def _run(self, names: Sequence[str], args: Args, kwargs: Kwargs, progress: _Progress) -> Any:
+    def _run(
+        self,
+        names: Sequence[str],
+        args: Args,
+        kwargs: Kwargs,
+        progress: _Progress,
+        held: HeldAgain | None = None,
+    ) -> Any:
         with ExitStack() as section:
             try:
-                section.enter_context(self._section(names, progress.committed))
+                section.enter_context(self._section(names, progress.committed, held))
             except (LockNotAcquired, BackendUnavailable) as error:
                 return self._on_conflict(error, args, kwargs)
             if callable(self.options.keys):
@@ -398,23 +406,28 @@ class LockedCall:
             return self._stored_or_refused(result)
 
     def _run_again(self, names: Sequence[str], args: Args, kwargs: Kwargs, progress: _Progress) -> Any:
-        """Hold the lock, and so the token, around as many transactions as it takes until one commits."""
+        """Hold the lock, and so the token, around as many transactions as it takes until one commits.
+
+        A lock that ends with its transaction is acquired in each of them instead.
+        """
         with ExitStack() as hold:
             # Inside another locked transaction nothing is retried: given up as a whole, it must begin anew.
             retries = self.options.retries if self._refuse_open_transactions(names) else 0
-            try:
-                hold.enter_context(holding(self._lock(names), release=self.options.release))
-            except (LockNotAcquired, BackendUnavailable) as error:
-                return self._on_conflict(error, args, kwargs)
+            lock, held = self._lock(names), None
+            if lock.transaction_on is None:
+                try:
+                    held = HeldAgain(hold.enter_context(holding(lock, release=self.options.release)))
+                except (LockNotAcquired, BackendUnavailable) as error:
+                    return self._on_conflict(error, args, kwargs)
             for attempt in range(retries):
                 try:
-                    return self._run(names, args, kwargs, progress)
+                    return self._run(names, args, kwargs, progress, held)
                 except DatabaseError as error:
                     if progress.committed or not was_overtaken(error):
                         raise
                 progress.before.restore()
                 time.sleep(jittered(attempt))
-            return self._run(names, args, kwargs, progress)
+            return self._run(names, args, kwargs, progress, held)
 
     def _refuse_open_transactions(self, names: Sequence[str]) -> bool:
         """Refuse open transactions but a locked one that has all these names; False inside such a one."""
@@ -439,12 +452,14 @@ class LockedCall:
                 _refuse_others((), self.build_names(args, kwargs))
             return self._stored_or_refused(self.function(*args, **kwargs))
 
-    def _section(self, names: Sequence[str], committed: list[str]) -> AbstractContextManager[Any]:
+    def _section(
+        self, names: Sequence[str], committed: list[str], held: HeldAgain | None
+    ) -> AbstractContextManager[Any]:
         """Return what takes the lock and, unless the function opens its own, begins the transactions."""
-        options, lock, policy = self.options, self._lock(names), self.options.open_transaction_policy()
+        options, policy = self.options, self.options.open_transaction_policy()
         if self._atomic:
             return transaction_under(
-                lock,
+                held or self._lock(names),
                 names,
                 database_aliases(options.using),
                 options.scope,
@@ -455,6 +470,7 @@ class LockedCall:
             )
         if policy != "ignore":
             self._refuse_open_transactions(names)
+        lock = self._lock(names)
         return lock if options.release else holding(lock, release=False)
 
     def _lock(self, names: Sequence[str]) -> Lock:

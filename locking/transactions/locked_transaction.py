@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Unpack
+from typing import Any, Final, Protocol, Unpack
 
 from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -19,7 +19,6 @@ from django.db.transaction import Atomic, atomic, on_commit
 
 from locking.core.kinds import lock_of
 from locking.core.lease import Lease
-from locking.core.lock import Lock
 from locking.core.open_transactions import (
     connections_in_transaction,
     let_go,
@@ -29,7 +28,7 @@ from locking.core.open_transactions import (
     shown,
 )
 from locking.core.options import LockOptions, options_of
-from locking.exceptions import LockLost, LockTransactionError
+from locking.exceptions import LockLost, LockNotSupported, LockTransactionError
 from locking.keys.names import OnOpenTransaction, check_names
 from locking.transactions import fence
 from locking.transactions.commit_probe import CommitMarker, resolve
@@ -88,6 +87,35 @@ def locked_transaction(
         lock, checked, aliases, given.backend, fenced=given.fenced, on_open_transaction=policy
     ) as lease:
         yield lease
+
+
+class Acquirable(Protocol):
+    """What a locked transaction needs of a lock."""
+
+    name: str
+    transaction_on: str | None
+
+    def acquire(self) -> Lease:
+        """See `Lock.acquire`."""
+
+
+class HeldAgain:
+    """The lock of a lease that is held: each acquisition enters that one again.
+
+    Of a semaphore another acquisition of the lock itself would be another permit.
+    """
+
+    transaction_on: str | None = None
+
+    def __init__(self, lease: Lease) -> None:
+        self.name, self._lease = lease.name, lease
+
+    def acquire(self) -> Lease:
+        """Return the lease, entered once more; LockLost where it has ended."""
+        self._lease.ensure_held()
+        for single in self._lease.leases:
+            single.depth += 1
+        return self._lease
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +206,7 @@ class LockedAtomic(Atomic):
 
 @contextmanager
 def transaction_under(
-    lock: Lock,
+    lock: Acquirable,
     names: Sequence[str],
     aliases: Sequence[str],
     scope: str,
@@ -193,6 +221,11 @@ def transaction_under(
     Each database whose COMMIT succeeds is added to `committed`. `scope` is the alias and kind of the lock.
     """
     committed = [] if committed is None else committed
+    if lock.transaction_on is not None and not release:
+        raise LockNotSupported(
+            f"the lock {lock.name!r} ends with its transaction on the database {lock.transaction_on!r}, so it"
+            " can't be left to its ttl (release=False); take another backend"
+        )
     if outer := enclosing_locked_transaction(names, aliases, scope):
         if fenced and not outer.fenced:
             raise LockTransactionError(
@@ -241,7 +274,7 @@ def _noting_commits(committed: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _inside_transaction(
-    lock: Lock, names: Sequence[str], aliases: Sequence[str], scope: str, committed: list[str]
+    lock: Acquirable, names: Sequence[str], aliases: Sequence[str], scope: str, committed: list[str]
 ) -> Iterator[Lease]:
     """Take a lock that ends with its transaction: BEGIN, lock, body, COMMIT, and that was the release.
 
@@ -301,7 +334,7 @@ def _begin_fenced(aliases: Sequence[str], section: LockedTransaction) -> ExitSta
 
 
 @contextmanager
-def holding(lock: Lock, *, release: bool = True) -> Iterator[Lease]:
+def holding(lock: Acquirable, *, release: bool = True) -> Iterator[Lease]:
     """Hold a lock around what settles by itself: trouble in letting go masks neither its error nor result."""
     lease = lock.acquire()
     try:

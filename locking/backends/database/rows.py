@@ -89,7 +89,9 @@ class DatabaseBackend(HeartbeatRows):
             "ttl": microseconds(ttl), "kept": fenced, "queue": queue, "heard": microseconds(RECHECK * 5),
         }  # fmt: skip
         try:
-            row = self._pool.run(lambda cursor, _: self._take(cursor, asked), patience=0.0)
+            row, attempt = self._pool.run(
+                lambda cursor, attempt: (self._take(cursor, asked), attempt), patience=0.0
+            )
         except NoConnection as error:  # a waiter asks again while its time lasts
             return Busy(outage=error)
         except BackendUnavailable as error:
@@ -100,7 +102,9 @@ class DatabaseBackend(HeartbeatRows):
         if row is None:
             return Busy(retry_after=0.0)  # it was released between two statements
         holder, token, left = row
-        return Grant(token, sent) if holder == owner else Busy(max(0.0, left / 1e6), holder)
+        if holder != owner:
+            return Busy(max(0.0, left / 1e6), holder)
+        return Grant(token, sent, resent=attempt > 1)
 
     def _take(self, cursor: Any, asked: dict[str, Any]) -> Any:
         for attempt in range(CONFLICT_TRIES):

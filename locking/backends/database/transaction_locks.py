@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from django.core.checks import CheckMessage
 from django.db import DatabaseError, Error, connections
 from django.db.transaction import atomic
 
@@ -37,6 +38,8 @@ class TransactionScopedBackend(ServerQueueBackend):
     """What both forms share."""
 
     bound_to = "its transaction"
+    live_question: ClassVar[str] = "SELECT 1"
+    """What a live check asks the database."""
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -116,6 +119,11 @@ class TransactionScopedBackend(ServerQueueBackend):
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
         return self.take(key, max(seconds, 0.001))
 
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        if live:
+            self._pool.fetch(self.live_question)
+        return []
+
 
 class TransactionLockBackend(TransactionScopedBackend):
     """`"BACKEND": "locking.backends.database.TransactionLockBackend"`: pg_advisory_xact_lock.
@@ -148,6 +156,7 @@ class RowLockBackend(TransactionScopedBackend):
 
     vendors = ("postgresql", "mysql")
     scope = "RowLockBackend works on postgresql, mysql"
+    live_question = "SELECT name FROM locking_fence LIMIT 1"
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,8 +15,25 @@ from django.contrib.auth.models import Group
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locking import BackendUnavailable, Lease, LockNotAcquired, assert_locked, distributed_lock, get_lock
+from locking import (
+    BackendUnavailable,
+    Lease,
+    LockLost,
+    LockNotAcquired,
+    assert_locked,
+    current_lease,
+    distributed_lock,
+    get_lock,
+    get_read_lock,
+    get_semaphore,
+)
+from locking.contrib import celery as module
 from locking.contrib.celery import LONGEST_COUNTDOWN, countdown
+from locking.core.kinds import lock_of
+from locking.core.lease import SingleLease, State
+from locking.core.options import CheckedOptions
+from locking.utils.clock import now
+from locking.utils.ownership import client_of_work
 from tests.locking.support.helpers import committed, elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -175,6 +193,115 @@ def test_the_decorator_goes_below_the_task() -> None:
     """Around a finished task it would lock the caller, not the work."""
     with pytest.raises(TypeError, match="below @shared_task"):
         distributed_lock(key="'a'")(unbound)
+
+
+def task_under(body: Any, **options: Any) -> Any:
+    """Return a task whose body runs under a lock with these options."""
+
+    def run() -> None:
+        body()
+
+    return app.task(name=f"under-{len(app.tasks)}")(distributed_lock(key="'shared'", wait=0, **options)(run))
+
+
+OTHERS = {
+    "read": lambda: get_read_lock("shared", ttl=5),
+    "semaphore": lambda: get_semaphore("shared", permits=2, ttl=5),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("first", ["task", "other"])
+def test_a_task_commits_beside_other_holders_of_its_lock(kind: Any, first: str) -> None:
+    """Before COMMIT the task asks whether it holds the lock, not who does: many read or have permits."""
+    others: list[Lease] = []
+
+    def join() -> None:
+        others.append(elsewhere(OTHERS[kind]().acquire))
+
+    def body() -> None:
+        if first == "task":
+            join()
+        Group.objects.create(name="stored")
+
+    if first == "other":
+        join()
+    options = {"permits": 2} if kind == "semaphore" else {}
+    task_under(body, kind=kind, ttl=60, **options).apply().get()
+    assert committed() == ["stored"]
+    elsewhere(others[0].release)
+
+
+@pytest.mark.parametrize("backend", ["TransactionLockBackend", "RowLockBackend"])
+def test_a_task_commits_under_a_lock_of_its_transaction(backend: str, settings: Any) -> None:
+    """An engine that shows no owner, or another one, can still say that the task's lock is held."""
+    entry = {"BACKEND": f"locking.backends.database.{backend}"}
+    settings.LOCKING = {**settings.LOCKING, "in-transaction": entry}
+    task_under(lambda: Group.objects.create(name="stored"), backend="in-transaction").apply().get()
+    assert committed() == ["stored"]
+
+
+@pytest.mark.parametrize("kind", ["read", "semaphore"])
+def test_a_redelivered_task_takes_over_its_own_hold_among_others(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The delivery before is one of several holders, and not the one that the backend names: it has lost."""
+    permits: dict[str, Any] = {"permits": 3} if kind == "semaphore" else {}
+    kept: list[tuple[Lease, State]] = []
+
+    def hold(task_id: str, ttl: float) -> Lease:
+        lock = lock_of(("shared",), CheckedOptions(kind=kind, ttl=ttl, **permits))
+        lock.act_for(client_of_work(task_id))
+        return elsewhere(lock.acquire)
+
+    before, first, last = hold("task-7", 60), hold("other-1", 50), hold("other-2", 70)
+
+    def body() -> None:
+        for lease in (before, first, last):
+            with suppress(LockLost):
+                lease.confirm()
+            kept.append((lease, lease.state))
+
+    monkeypatch.setattr(module, "_is_redelivered", lambda task: True)
+    task_under(body, kind=kind, **permits).apply(task_id="task-7").get()
+    assert kept == [(before, State.LOST), (first, State.HELD), (last, State.HELD)]
+    for lease in (first, last):
+        lease.release()
+
+
+def run_without_its_lock(kind: Any) -> None:
+    """Run a task whose lock is taken from it before it commits, as a redelivery does."""
+
+    def body() -> None:
+        Group.objects.create(name="lost")
+        (lease,) = current_lease().leases
+        elsewhere(lambda: lease.backend.force_release(lease.key, lease.owner))
+
+    task_under(body, kind=kind).apply().get()
+
+
+@pytest.mark.parametrize("kind", ["lock", "read", "write"])
+def test_a_task_whose_lock_was_taken_from_it_does_not_commit(kind: Any) -> None:
+    """The backend says that the hold is over before this process knows: everything is rolled back."""
+    with pytest.raises(LockLost):
+        run_without_its_lock(kind)
+    assert committed() == []
+
+
+def test_mutant_a_task_that_asks_nobody_commits_without_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the question before COMMIT the earlier delivery of a task stores its work beside the later."""
+    monkeypatch.setattr(SingleLease, "confirm", SingleLease.ensure_held)
+    with suppress(LockLost):
+        run_without_its_lock("lock")
+    assert committed() == ["lost"]
+
+
+def test_asking_before_the_commit_leaves_the_end_of_the_lease_where_it_was() -> None:
+    """A lock that is left to its ttl ends that long after it was acquired, not after the COMMIT."""
+    ends: list[tuple[Lease, float]] = []
+    task_under(lambda: ends.append((current_lease(), now() + current_lease().remaining())), ttl=60).apply()
+    ((lease, before),) = ends
+    assert lease.leases[0].deadline == pytest.approx(before, abs=0.001)
 
 
 @given(st.integers(0, 10**6), st.none() | st.floats(0, 10**6))

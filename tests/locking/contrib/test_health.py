@@ -98,3 +98,25 @@ def test_a_time_that_is_none_is_refused(within):
 def test_the_demo_project_has_both():
     """Without a slash at the end, as probes are written."""
     assert (resolve("/livez").func, resolve("/readyz").func) == (livez, readyz)
+
+
+@pytest.mark.parametrize("backend", ["TransactionLockBackend", "RowLockBackend"])
+def test_a_backend_whose_locks_are_of_a_transaction_is_ready(backend, settings):
+    """One that can't tell who holds a lock is asked whether it is there."""
+    entry = {"BACKEND": f"locking.backends.database.{backend}"}
+    settings.LOCKING = {**settings.LOCKING, "in-transaction": entry}
+    status, body = ask(readiness(databases=[], locks_on=["in-transaction"], within=PATIENCE))
+    assert (status, body["checks"]["locks in-transaction"]["ok"]) == (200, True), body
+
+
+@pytest.mark.parametrize("backend", ["TransactionLockBackend", "RowLockBackend"])
+def test_a_backend_whose_database_is_down_is_not_ready(backend, settings, connect, monkeypatch):
+    """It is asked, and not only believed."""
+    monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", connect)
+    broken = {**connections.settings["default"], "HOST": "/nowhere"}
+    monkeypatch.setitem(connections.settings, "broken", broken)
+    entry = {"BACKEND": f"locking.backends.database.{backend}", "OPTIONS": {"using": "broken"}}
+    settings.LOCKING = {**settings.LOCKING, "in-transaction": entry}
+    status, body = ask(readiness(databases=[], locks_on=["in-transaction"], within=PATIENCE))
+    assert status == 503
+    assert body["checks"] == {"locks in-transaction": {"ok": False, "error": "BackendUnavailable"}}

@@ -9,15 +9,19 @@ from unittest import mock
 
 import pytest
 from celery import Celery
+from celery.contrib.django.task import DjangoTask
 from celery.exceptions import Retry
 from celery.result import AsyncResult
 from hypothesis import given
 from hypothesis import strategies as st
 
 from locking import BackendUnavailable, LockNotAcquired, get_lock
+from locking.backends.base import Busy
 from locking.contrib import celery as module
 from locking.contrib.celery import QueueSlot, UniqueTask
 from locking.core.handler import locks
+from locking.core.pending_release import release_retrier
+from locking.testing.contract.base import until
 from locking.utils.ownership import client_of_work, is_owner_of, new_owner, owner_of_work, work_of
 from tests.locking.support.helpers import elsewhere
 
@@ -158,3 +162,80 @@ def test_the_id_of_a_task_is_read_from_its_owner(task: uuid.UUID, attempt: int) 
 def test_other_owners_name_no_task(owner: str) -> None:
     """Processes, foreign clients, and tasks whose id is something else."""
     assert work_of(owner) is None
+
+
+def test_an_outage_is_not_taken_for_a_queued_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that says *busy* for want of a connection knows of no task: `skip` would lose this one."""
+    outage = BackendUnavailable("no slot left for a connection")
+    refused = mock.Mock(return_value=Busy(outage=outage))
+    monkeypatch.setattr(type(locks["default"]), "try_acquire", refused)
+    with pytest.raises(BackendUnavailable, match="no slot"):
+        reindex.delay(2026)
+
+
+def lose_the_reply(error: BaseException) -> None:
+    """Queue a task whose place is taken, though the answer never comes."""
+    take = type(locks["default"]).try_acquire
+
+    def unanswered(*args: Any, **options: Any) -> Any:
+        take(*args, **options)
+        raise error
+
+    with mock.patch.object(type(locks["default"]), "try_acquire", unanswered), pytest.raises(type(error)):
+        reindex.delay(2026)
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("no answer"), KeyboardInterrupt()])
+def test_a_place_of_unknown_outcome_is_given_back(error: BaseException) -> None:
+    """The caller was told that nothing was sent: the next call queues the task, and not an hour later."""
+    lose_the_reply(error)
+    until(lambda: not get_lock(NAME).locked(), 30)
+    assert reindex.delay(2026) is not None
+
+
+def test_mutant_a_place_that_nobody_gives_back_skips_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For as long as `unique_for` every call would come to nothing."""
+    monkeypatch.setattr(release_retrier, "schedule", mock.Mock())
+    lose_the_reply(BackendUnavailable("no answer"))
+    assert reindex.delay(2026) is None
+
+
+def test_a_request_that_was_never_sent_leaves_nothing_to_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a connection there is no doubt."""
+    error, schedule = BackendUnavailable("refused"), mock.Mock()
+    error.sent = False
+    monkeypatch.setattr(type(locks["default"]), "try_acquire", mock.Mock(side_effect=error))
+    monkeypatch.setattr(release_retrier, "schedule", schedule)
+    with pytest.raises(BackendUnavailable):
+        reindex.delay(2026)
+    schedule.assert_not_called()
+
+
+def test_an_outage_of_both_servers_tells_the_brokers_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message was not sent, and the place can't be given back now: that is retried, and masks nothing."""
+    answers = [BackendUnavailable("no answer")]
+    release = type(locks["default"]).release
+
+    def once_down(*args: Any) -> bool:
+        if answers:
+            raise answers.pop()
+        return release(*args)
+
+    monkeypatch.setattr(type(locks["default"]), "release", once_down)
+    with (
+        mock.patch.object(DjangoTask, "apply_async", side_effect=ConnectionError("no broker")),
+        pytest.raises(ConnectionError, match="no broker"),
+    ):
+        reindex.delay(2026)
+    until(lambda: not get_lock(NAME).locked(), 30)
+    assert reindex.delay(2026) is not None
+
+
+def test_the_same_task_may_be_sent_again() -> None:
+    """Another message with its id keeps its place, for the whole time from now on."""
+    sent = [reindex.apply_async((2026,), task_id=id_) for id_ in [str(uuid.uuid4())] * 2]
+    assert all(sent)
+    holder = locks["default"].holder(locks["default"].key(NAME))
+    assert holder is not None
+    assert holder.remaining is not None
+    assert holder.remaining > 3590

@@ -196,10 +196,21 @@ class Kept:
         return lease
 
 
+def of_work_for_a_minute():
+    """A lock that a process takes in the name of a task, and that stays locked for a minute at least."""
+    lock = get_lock("rate", ttl=LEASE, min_hold=60)
+    lock.act_for(client_of_work("task-7"))
+    return lock
+
+
 @pytest.mark.parametrize(
     ("name", "make"),
-    [("kept", Kept), ("min_hold", lambda: get_lock("min_hold", ttl=LEASE, min_hold=60))],
-    ids=["keep", "min_hold"],
+    [
+        ("kept", Kept),
+        ("min_hold", lambda: get_lock("min_hold", ttl=LEASE, min_hold=60)),
+        ("rate", of_work_for_a_minute),
+    ],
+    ids=["keep", "min_hold", "a task's min_hold"],
 )
 def test_what_is_to_outlast_its_process_stays(watching, name, make):
     """A lease that was kept, and one with a min_hold, end by themselves."""

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from secrets import token_hex
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.contrib.auth.models import Group
@@ -11,6 +12,7 @@ from django.db.transaction import on_commit
 from django.utils.module_loading import import_string
 
 from locking import (
+    BackendUnavailable,
     Lease,
     LockKeyError,
     LockLost,
@@ -28,6 +30,7 @@ from locking import (
     locked_transaction,
 )
 from locking.backends.etcd.backend import EtcdBackend
+from locking.backends.memory.backend import Locks
 from locking.core.handler import locks
 from locking.core.handover import AdoptedLease, Part
 from locking.core.lease import State
@@ -54,6 +57,25 @@ def given(name: str = "a", **options: Any) -> tuple[str, Lease]:
     """A ticket, and the lease that it was made of."""
     with get_lock(name, **options) as lease:
         return hand_over(lease), lease
+
+
+def leave(taken: Lease) -> None:
+    """Leave the block of an adopted lease."""
+    with taken:
+        pass
+
+
+def aleave(taken: Lease) -> None:
+    """The same on an event loop."""
+
+    async def scenario() -> None:
+        async with taken:
+            pass
+
+    asyncio.run(scenario())
+
+
+RELEASES = [leave, aleave]
 
 
 def is_free(name: str = "a") -> bool:
@@ -213,6 +235,62 @@ class TestInMemory:
         claim.lose()
         with pytest.raises(LockLost):
             taken.ensure_held()
+
+    def adopt_after_a_lost_release(self, release: Any) -> None:
+        """Release what was adopted without an answer for the hold, and adopt the ticket again."""
+        ticket, _ = given()
+        taken = adopt(ticket)
+        hold, released = taken.leases[0], Locks.release
+
+        def unanswered(held: Locks, key: str, owner: str, kind: str = "lock") -> bool:
+            if owner == hold.owner:
+                raise BackendUnavailable("no answer")
+            return released(held, key, owner, kind)
+
+        with mock.patch.object(Locks, "release", unanswered):
+            release(taken)
+        adopt(ticket, ttl=5).release()
+
+    @pytest.mark.parametrize("release", RELEASES)
+    def test_a_hold_that_may_live_on_keeps_its_claim(self, release: Any) -> None:
+        """The hold's release was not answered: a second delivery of the ticket is refused meanwhile."""
+        with pytest.raises(LockNotOwned, match="adopted already"):
+            self.adopt_after_a_lost_release(release)
+
+    def test_mutant_a_claim_that_is_released_before_its_hold_lets_a_ticket_work_twice(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The work of the ticket is done again, under the hold that the first taker couldn't release."""
+        monkeypatch.setattr(AdoptedLease, "_free_claims", lambda taken: taken._claims)
+        self.adopt_after_a_lost_release(leave)
+
+    async def test_a_ticket_works_once_in_one_thread_or_task_too(self) -> None:
+        """Who has adopted it and gets it again, as a worker does by a second delivery, is refused as well."""
+        ticket, _ = given()
+        for adopt_again in (self.adopt_in_this_thread, self.adopt_in_this_task):
+            with pytest.raises(LockNotOwned, match="adopted already"):
+                await adopt_again(ticket)
+
+    async def adopt_in_this_thread(self, ticket: str) -> None:
+        """Adopt a ticket twice and release."""
+        with adopt(ticket):
+            adopt(ticket)
+
+    async def adopt_in_this_task(self, ticket: str) -> None:
+        """The same for asyncio, with a ticket of its own."""
+        ticket, _ = given("b")
+        async with await aadopt(ticket):
+            await aadopt(ticket)
+
+    def test_a_release_that_is_tried_again_ends_the_hold(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """After an outage the taker may release once more."""
+        ticket, _ = given()
+        taken, engine = adopt(ticket), locks["default"]
+        with monkeypatch.context() as patch, pytest.raises(BackendUnavailable):
+            patch.setattr(engine, "release", mock.Mock(side_effect=BackendUnavailable("no answer")))
+            taken.release()
+        taken.release()
+        assert is_free()
 
     def test_extending_keeps_the_claim_ahead(self) -> None:
         """While the hold may live there is a claim."""

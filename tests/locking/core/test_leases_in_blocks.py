@@ -1,6 +1,7 @@
 """Leases in blocks: `with lock.attempt()`, `with lease`, and the lease of the function that runs."""
 
 import asyncio
+import threading
 from contextlib import nullcontext
 from unittest import mock
 
@@ -16,6 +17,7 @@ from locking import (
     get_lock,
 )
 from locking.core.handler import locks
+from locking.core.renewal import renew_due
 from locking.testing import (
     held_locks,
     override_locks,
@@ -23,7 +25,7 @@ from locking.testing import (
     simulate_loss,
     simulate_outage,
 )
-from locking.testing.contract.base import elsewhere
+from locking.testing.contract.base import begin, elsewhere
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +68,24 @@ def test_one_attempt_may_be_entered_again():
     with attempt as outer, attempt as inner:
         assert outer is inner  # re-entered
     assert held_locks() == []
+
+
+def test_one_attempt_may_be_shared_by_threads():
+    """Each gives back what it was given: the thread that got none leaves the other's lease alone."""
+    attempt, lease_seen, is_in, may_leave = get_lock("a").attempt(), [], threading.Event(), threading.Event()
+
+    def refused():
+        with attempt as lease:
+            lease_seen.append(lease)
+            is_in.set()
+            may_leave.wait(30)
+
+    with attempt as lease:
+        other = begin(refused)
+        assert is_in.wait(30)
+    assert (bool(lease), lease_seen, held_locks()) == (True, [None], [])
+    may_leave.set()
+    other.result(timeout=30)
 
 
 def test_an_attempt_on_an_event_loop():
@@ -151,3 +171,69 @@ def test_the_lease_of_several_names_is_one():
     with get_lock("sku:mug", ttl=10), get_lock("sku:mug", "sku:pen", ttl=10) as both:
         assert current_lease() is both
         assert current_lease("sku:mug").names == ("sku:mug",)
+
+
+def released_early(release):
+    """Enter a lock's block, release in it as `release` does, and fail after that."""
+    lock = get_lock("a")
+    with lock as lease:
+        release(lock, lease)
+        raise ZeroDivisionError
+
+
+async def areleased_early(release):
+    """The same on an event loop, where the body is cancelled after that."""
+    lock = get_lock("a")
+    async with lock as lease:
+        release(lock, lease)
+        raise asyncio.CancelledError
+
+
+EARLY = [lambda lock, lease: lock.release(), lambda lock, lease: lease.release()]
+
+
+@pytest.mark.parametrize("release", EARLY, ids=["lock", "lease"])
+def test_an_error_after_an_early_release_goes_first(release):
+    """What the body raised after it gave the lock back is not replaced by the error that it has none."""
+    with pytest.raises(ZeroDivisionError):
+        released_early(release)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(areleased_early(release))
+    assert held_locks() == []
+
+
+@pytest.mark.parametrize("block", [get_lock, lambda name: get_lock(name).attempt()], ids=["lock", "attempt"])
+def test_a_generator_that_another_thread_closes_does_not_pass_for_an_early_release(block):
+    """Its lock is the first thread's, and stays: the error says so instead of being silent."""
+
+    def rows():
+        with block("a"):
+            yield 1
+
+    generator = rows()
+    next(generator)
+    with pytest.raises(LockNotOwned):
+        elsewhere(generator.close)
+
+
+@pytest.mark.parametrize("release", EARLY, ids=["lock", "lease"])
+def test_an_early_release_is_told_at_the_end_of_a_locks_block(release):
+    """Without an error of the body: what it did after the release ran without the lock."""
+    lock = get_lock("a")
+    with pytest.raises(LockNotOwned), lock as lease:
+        release(lock, lease)
+
+
+def test_an_inner_call_that_leaves_the_lock_to_its_ttl_does_not_end_the_outer_hold(turned_clock):
+    """`release=False` within a hold of the same lock: the watchdog goes on renewing that one."""
+
+    @distributed_lock(key="'a'", ttl=3, release=False, atomic=False)
+    def submit():
+        return current_lease()
+
+    with get_lock("a") as lease:
+        assert submit() is lease
+        turned_clock.advance(lease.ttl * 2 / 3)
+        renew_due("default")
+        assert lease.remaining() > lease.ttl / 2
+    assert held_locks() == []

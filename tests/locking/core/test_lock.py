@@ -98,6 +98,27 @@ def test_every_name_is_released_even_if_one_fails():
     assert not get_lock("a", "c").locked()
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_of_several_names_one_is_lost_and_the_others_release_is_retried(lost, monkeypatch):
+    """The loss is told at the end of the block; the other name, which an outage kept locked, is released."""
+    scheduled = mock.Mock()
+    monkeypatch.setattr(release_retrier, "schedule", scheduled)
+    release = locks["default"].release
+
+    def down(key, owner):
+        if key == lease.leases[lost].key:
+            return release(key, owner)
+        raise BackendUnavailable("down")
+
+    with (
+        pytest.raises(LockLost),
+        mock.patch.object(locks["default"], "release", down),
+        get_lock("a", "b", ttl=60) as lease,
+    ):
+        simulate_loss(lease.leases[lost])
+    assert [call.args[1] for call in scheduled.call_args_list] == [lease.leases[1 - lost].key]
+
+
 def test_part_of_several_names_may_be_held_already():
     """Re-entry works name by name."""
     with get_lock("b"):
@@ -244,3 +265,66 @@ def test_a_lock_says_what_it_is():
     assert repr(get_lock("a")) == "<Lock 'a' on 'default'>"
     assert repr(get_lock("b", "a")) == "<Lock of a, b>"
     assert get_lock("b", "a").name == "a, b"
+
+
+class TestCancelledTwice:
+    """A task that is cancelled again while it gives its locks back, as anyio's scopes do at each await."""
+
+    @staticmethod
+    async def cancelled_twice(lock, until_then):
+        """Cancel a task in `lock`'s acquisition once `until_then` is over, and again in each release."""
+        release = locks["default"].arelease
+
+        async def cancelled_again(key, owner):
+            task.cancel()
+            await asyncio.sleep(0)
+            return await release(key, owner)
+
+        with mock.patch.object(locks["default"], "arelease", cancelled_again):
+            task = asyncio.create_task(lock.aacquire())
+            await until_then()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            for other in asyncio.all_tasks() - {asyncio.current_task()}:
+                await other
+
+    def test_it_gives_every_name_back(self):
+        """Of several names the first is not the only one."""
+
+        async def scenario():
+            with simulate_contention("c", waits=True), counted_waiters(locks["default"]) as waiters:
+                lock = get_lock("a", "b", "c", wait=60)
+                await self.cancelled_twice(lock, lambda: auntil(waiters.number, PATIENCE))
+            assert not await get_lock("a", "b", "c").alocked()
+
+        asyncio.run(scenario())
+
+    def test_a_release_that_fails_behind_it_is_retried(self, monkeypatch):
+        """The release goes on without its task, and an outage is noted all the same."""
+        scheduled = mock.Mock()
+        monkeypatch.setattr(release_retrier, "schedule_lease", scheduled)
+        asked, answer = asyncio.Event(), asyncio.Event()
+
+        async def down(key, owner):
+            asked.set()
+            await answer.wait()
+            raise BackendUnavailable("down")
+
+        async def work():
+            async with get_lock("a", ttl=60):
+                pass
+
+        async def scenario():
+            with mock.patch.object(locks["default"], "arelease", down):
+                task = asyncio.create_task(work())
+                await asked.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                answer.set()
+                for other in asyncio.all_tasks() - {asyncio.current_task()}:
+                    await other
+
+        asyncio.run(scenario())
+        assert scheduled.call_args.args[0].name == "a"

@@ -2,6 +2,7 @@
 
 import threading
 from functools import partial
+from unittest import mock
 
 import pytest
 
@@ -25,7 +26,7 @@ from locking.core.pending_release import (
 )
 from locking.testing.contract.base import until
 from locking.utils.clock import now
-from locking.utils.ownership import new_owner
+from locking.utils.ownership import client_of_work, new_owner
 
 PATIENCE = 30.0
 
@@ -216,3 +217,36 @@ def test_a_write_hold_whose_release_nobody_answered_lets_nobody_read(monkeypatch
         writing.release()
     with pytest.raises(LockNotAcquired):
         get_read_lock("a", ttl=60).acquire(wait=0)
+
+
+def release_unanswered(monkeypatch, act):
+    """Leave a lock's block while its first release is not answered; return what was released later."""
+    release, released, failures = locks["default"].release, [], [BackendUnavailable("down")]
+
+    def once_down(key, owner):
+        if failures:
+            raise failures.pop()
+        released.append(owner)
+        return release(key, owner)
+
+    monkeypatch.setattr(locks["default"], "release", once_down)
+    lock = get_lock("a", ttl=600)
+    act(lock)
+    with lock as lease:
+        pass
+    return lease, released
+
+
+def test_the_release_of_a_tasks_lock_is_retried(monkeypatch):
+    """Its owner is of this one run, whoever else may act for the task: nobody waits for the ttl."""
+    lease, released = release_unanswered(monkeypatch, lambda lock: lock.act_for(client_of_work("task-7")))
+    until(lambda: not get_lock("a").locked(), PATIENCE)
+    assert set(released) == {lease.owner}
+
+
+def test_the_release_of_a_given_owner_is_not_retried(monkeypatch):
+    """It may be another process's by then, which goes on under the same owner."""
+    schedule = mock.Mock()
+    monkeypatch.setattr(release_retrier, "schedule", schedule)
+    release_unanswered(monkeypatch, lambda lock: lock.act_as(new_owner()))
+    schedule.assert_not_called()

@@ -331,3 +331,15 @@ def test_the_report_is_readable(patient):
     where = next(i for i, line in enumerate(lines) if line.startswith("  warning  persistence: "))
     assert lines[where + 1].strip().startswith("Set appendonly yes")
     assert lines[-1] == "verdict: warning"
+
+
+@pytest.mark.parametrize("backend", ["TransactionLockBackend", "RowLockBackend"])
+def test_locks_of_a_transaction_are_well(backend, settings):
+    """They are tried within a transaction; what such an engine can't tell is no error of it."""
+    entry = {"BACKEND": f"locking.backends.database.{backend}"}
+    settings.LOCKING = {**settings.LOCKING, "in-transaction": entry}
+    rows = Fence.objects.count()
+    found = [each for _ in range(2) for each in findings("in-transaction").values()]
+    assert [each for each in found if each.verdict in ("error", "warning")] == []
+    assert "latency" in {each.subject for each in found}
+    assert Fence.objects.count() <= rows + 1, "each examination would leave a row"

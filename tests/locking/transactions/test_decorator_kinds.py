@@ -10,12 +10,14 @@ from locking import (
     LockLost,
     LockNotAcquired,
     LockTransactionError,
+    StaleFencingToken,
     current_lease,
     distributed_lock,
     get_read_lock,
 )
 from locking.core.kinds import ReadLock
 from locking.testing import override_locks, simulate_loss
+from tests.locking.support.helpers import elsewhere
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory_locks")]
 
@@ -102,6 +104,7 @@ def test_another_kind_inside_a_locked_transaction_is_not_taken_for_held(outer: A
         ({"permits": 2}, "permits=2 cannot be combined with kind='lock'"),
         ({"kind": "semaphore"}, "permits must be a whole number from 1"),
         ({"kind": "semaphore", "permits": 2, "fenced": True}, "fenced=True cannot be combined"),
+        ({"kind": "read", "fenced": True}, "fenced=True cannot be combined with kind='read'"),
         ({"on_lost": "print"}, "on_lost='print' must be a callable"),
     ],
 )
@@ -109,6 +112,27 @@ def test_options_that_cannot_be_are_refused_at_decoration(options: Any, told: st
     """The message names the option, its value and what to write."""
     with pytest.raises(ValueError, match=told):
         distributed_lock(key="'a'", **options)
+
+
+def test_mutant_a_fence_for_readers_refuses_all_but_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers hold the lock side by side; the fence would call every one overtaken by the next."""
+    monkeypatch.setattr("locking.core.options.HELD_BY_SEVERAL", ())
+
+    @distributed_lock(key="'catalogue'", kind="read", fenced=True)
+    def read() -> str:
+        return "read"
+
+    lease = get_read_lock("catalogue").acquire()
+    assert elsewhere(read) == "read"
+    lease.ensure_held()
+    with pytest.raises(StaleFencingToken, match="overtaken"):
+        read()
+
+
+def test_a_read_lock_with_a_fence_is_refused() -> None:
+    """The message says why."""
+    with pytest.raises(ValueError, match="several holders"):
+        get_read_lock("catalogue", fenced=True)
 
 
 async def test_an_async_function_takes_another_kind() -> None:

@@ -22,6 +22,8 @@ from locking import (
     StaleFencingToken,
     distributed_lock,
     get_lock,
+    get_semaphore,
+    get_write_lock,
     locked_transaction,
 )
 from locking.backends.memory import STORES, MemoryBackend
@@ -462,6 +464,51 @@ def test_a_conflict_under_retries_follows_the_policy() -> None:
     with get_lock("shop"):
         assert elsewhere(work) is None
     assert work() == "done"
+
+
+def run_twice(**options: Any) -> list[bool]:
+    """Run a function that a serialization failure ends once; return whether others were locked out."""
+    seen: list[bool] = []
+
+    def is_locked() -> bool:
+        try:
+            with locked_transaction("shop", **other):
+                return False
+        except LockNotAcquired:
+            return True
+
+    other = {name: value for name, value in options.items() if name == "backend"} | {"wait": 0}
+
+    @distributed_lock(key="'shop'", retries=1, wait=0, **options)
+    def work() -> None:
+        seen.append(elsewhere(is_locked) if "kind" not in options else _are_all_out(options["kind"]))
+        if len(seen) == 1:
+            with connection.cursor() as cursor:
+                cursor.execute("DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '40001'; END $$")
+
+    work()
+    return seen
+
+
+def _are_all_out(kind: Any) -> bool:
+    lock = get_semaphore("shop", permits=1) if kind == "semaphore" else get_write_lock("shop")
+    return bool(elsewhere(lock.locked))
+
+
+@pytest.mark.parametrize(
+    "options", [{"kind": "semaphore", "permits": 1}, {"kind": "write"}, {"kind": "read"}], ids=str
+)
+def test_a_function_is_run_again_under_any_kind_of_lock(options: Any) -> None:
+    """Each run enters the one hold again, a permit too: it is no second one, for which it would wait."""
+    assert run_twice(**options) == [True, True]
+
+
+@pytest.mark.parametrize("backend", ["TransactionLockBackend", "RowLockBackend"])
+def test_a_function_is_run_again_under_a_lock_of_its_transaction(backend: str, settings: Any) -> None:
+    """Such a lock ends with each transaction, and each begins with it."""
+    entry = {"BACKEND": f"locking.backends.database.{backend}"}
+    settings.LOCKING = {**settings.LOCKING, "in-transaction": entry}
+    assert run_twice(backend="in-transaction") == [True, True]
 
 
 # --- names, and breaking a lock ---------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import Any
 
 import pytest
 import redis
-from django.db import connection, models
+from django.db import OperationalError, connection, models
 
 from locking import LockLost, LockNotOwned, StaleFencingToken, get_lock
 from locking.core.lease import Lease, SingleLease
@@ -36,6 +38,53 @@ def account(transactional_db: None) -> Iterator[Account]:
     yield Account.objects.create()
     with connection.schema_editor() as editor:
         editor.delete_model(Account)
+
+
+class Savings(Account):
+    """An account whose row lies in two tables: multi-table inheritance."""
+
+    rate = models.IntegerField(default=1)
+    objects: models.Manager[Savings] = models.Manager()
+
+    class Meta:
+        app_label = "fenced_tests"
+
+
+class Plan(models.Model):  # noqa: DJ008 - shown to nobody
+    """What protects nothing by itself."""
+
+    fee = models.IntegerField(default=1)
+
+    class Meta:
+        app_label = "fenced_tests"
+
+
+class FencedPlan(Plan, FencedModel):  # noqa: DJ008 - shown to nobody
+    """A row that has its fence in the second of its two tables."""
+
+    limit = models.IntegerField(default=1)
+    objects: models.Manager[FencedPlan] = models.Manager()
+
+    class Meta:
+        app_label = "fenced_tests"
+
+
+SPREAD = [(Savings, ["balance"]), (Savings, ["rate"]), (Savings, ["balance", "rate"]),
+          (FencedPlan, ["fee"]), (FencedPlan, ["limit"])]  # fmt: skip
+"""Models whose rows lie in two tables, and which fields are written."""
+
+
+@pytest.fixture
+def tables(account: Account) -> Iterator[None]:
+    """The tables of the models whose rows lie in two of them."""
+    made = [Savings, Plan, FencedPlan]
+    for model in made:
+        with connection.schema_editor() as editor:
+            editor.create_model(model)
+    yield
+    for model in reversed(made):
+        with connection.schema_editor() as editor:
+            editor.delete_model(model)
 
 
 def hold(name: str = "account") -> Lease:
@@ -232,3 +281,97 @@ def test_a_lease_without_a_token_is_refused(account: Account) -> None:
     lease.leases[0].token = 0
     with pytest.raises(ValueError, match="fenced=True"):
         Account.fenced_get(lease)
+
+
+# rows of several tables
+
+
+@contextmanager
+def before_an_update(number: int, step: Callable[[], object]) -> Iterator[None]:
+    """Run `step` right before the `number`-th UPDATE that is sent in the block."""
+    updates = count(1)
+
+    def watch(execute: Any, sql: str, *rest: Any) -> Any:
+        if sql.startswith("UPDATE") and next(updates) == number:
+            step()
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(watch):
+        yield
+
+
+def overtaken_within_an_update(model: Any, fields: list[str], redis_database: redis.Redis) -> list[int]:
+    """A has read; while A's update is under way B stamps, reads and writes 7. Return what is stored."""
+    row = model.objects.create()
+    old = hold()
+    early = model.fenced_get(old, pk=row.pk)
+
+    def overtake() -> None:
+        redis_database.flushdb()
+        new = hold()
+        model.fenced_get(new, pk=row.pk).fenced_update(new, **dict.fromkeys(fields, 7))
+
+    with before_an_update(1, lambda: elsewhere(overtake)), suppress(StaleFencingToken):
+        early.fenced_update(old, **dict.fromkeys(fields, 5))
+    stored = model.objects.get(pk=row.pk)
+    return [getattr(stored, name) for name in fields]
+
+
+@pytest.mark.parametrize(("model", "fields"), SPREAD)
+def test_a_row_of_two_tables_is_not_written_by_a_holder_overtaken_meanwhile(
+    model: Any, fields: list[str], tables: None, redis_database: redis.Redis
+) -> None:
+    """Django looks at one table and writes the other: the fence is checked and locked in between."""
+    assert overtaken_within_an_update(model, fields, redis_database) == [7] * len(fields)
+
+
+def test_mutant_a_row_of_two_tables_that_is_not_locked_first_is_overwritten(
+    tables: None, redis_database: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Treated like a row of one table, A's write comes after B's, which is gone."""
+    monkeypatch.setattr(FencedModel, "_lies_in_several_tables", lambda row: False)
+    assert overtaken_within_an_update(Savings, ["balance"], redis_database) == [5]
+
+
+@pytest.mark.parametrize(("model", "fields"), SPREAD)
+def test_a_newer_holder_waits_for_an_update_of_two_tables(
+    model: Any, fields: list[str], tables: None, redis_database: redis.Redis
+) -> None:
+    """Between the two statements of A's update B can't stamp the row, so B reads what A has written."""
+    row = model.objects.create()
+    old = hold()
+    early = model.fenced_get(old, pk=row.pk)
+
+    def stamp() -> None:
+        redis_database.flushdb()
+        new = hold()
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '50ms'")
+        with pytest.raises(OperationalError, match="lock timeout"):
+            model.fenced_get(new, pk=row.pk)
+
+    with before_an_update(2, lambda: elsewhere(stamp)):
+        early.fenced_update(old, **dict.fromkeys(fields, 5))
+    redis_database.flushdb()
+    new = elsewhere(hold)
+    assert getattr(model.fenced_get(new, pk=row.pk), fields[0]) == 5
+
+
+@pytest.mark.parametrize(("model", "field"), [(Savings, "balance"), (FencedPlan, "fee")])
+def test_an_older_holder_does_not_take_the_stamp_of_a_newer_one_away(
+    model: Any, field: str, tables: None, redis_database: redis.Redis
+) -> None:
+    """The stamp is one statement on the table that has it, whatever other tables the row lies in."""
+    row = model.objects.create()
+    old = hold()
+
+    def overtake() -> int:
+        redis_database.flushdb()
+        new = hold()
+        model.fenced_get(new, pk=row.pk)
+        return new.fencing_token
+
+    newer: list[int] = []
+    with before_an_update(1, lambda: newer.append(elsewhere(overtake))), pytest.raises(StaleFencingToken):
+        model.fenced_get(old, pk=row.pk)
+    assert model.objects.get(pk=row.pk).fence_token == newer[0]

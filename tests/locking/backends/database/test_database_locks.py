@@ -4,6 +4,7 @@ import os
 import threading
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -22,6 +23,7 @@ from locking import (
 from locking.backends.base import Busy, Grant
 from locking.backends.database.connection_pool import ConnectionPool, Permit
 from locking.core.handler import locks
+from locking.core.pending_release import release_retrier
 from locking.testing.contract.base import begin, elsewhere, until
 from locking.utils.databases import setting_too_small
 from locking.utils.ownership import new_owner
@@ -337,6 +339,29 @@ def test_a_pool_without_a_bound_is_found_out(postgresql_locks, django_db_blocker
     monkeypatch.setattr(ConnectionPool, "_enter", lambda pool: Permit())
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         test_connections_in_use_for_too_long_are_told(postgresql_locks, django_db_blocker)
+
+
+def released_after_a_lost_reply(rows, monkeypatch):
+    """Acquire at the second try, as the first one's reply was lost, and release; return what follows."""
+    take, replies, scheduled = type(rows)._take, [OperationalError("the connection was lost")], mock.Mock()
+    monkeypatch.setattr(release_retrier, "schedule", scheduled)
+
+    def lost(backend, cursor, asked):
+        row = take(backend, cursor, asked)
+        if replies:
+            raise replies.pop()
+        return row
+
+    monkeypatch.setattr(type(rows), "_take", lost)
+    lease = get_lock("late", ttl=60).acquire()
+    lease.release()
+    return lease.owner, [call.args[2] for call in scheduled.call_args_list]
+
+
+def test_a_request_that_may_be_served_late_is_undone(rows, monkeypatch):
+    """A frozen server process takes the lock after its release, for nobody: it is released once more."""
+    owner, released = released_after_a_lost_reply(rows, monkeypatch)
+    assert released == [owner]
 
 
 def test_a_lost_permit_is_free_again(postgresql_locks, django_db_blocker):
