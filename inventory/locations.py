@@ -93,17 +93,16 @@ def lock_levels(product: Product) -> dict[int, int]:
 
 def units_at(product: Product, location: StockLocation | None) -> int:
     """Return the units of a product at a location; None: those in the building that are at none."""
-    levels = StockLevel.objects.filter(product=product)
-    if location is not None:
-        levels = levels.filter(location=location)
-    units = int(levels.aggregate(total=Sum("units", default=0))["total"])
-    return _in_building(product) - units if location is None else units
+    if location is None:
+        return _rest(product)
+    levels = StockLevel.objects.filter(product=product, location=location)
+    return int(levels.aggregate(total=Sum("units", default=0))["total"])
 
 
-def _in_building(product: Product) -> int:
-    from inventory.stocktake import with_count  # it changes stock, which changes levels
+def _rest(product: Product) -> int:
+    from inventory.stocktake import with_rest  # it changes stock, which changes levels
 
-    return int(with_count(Product.objects.filter(pk=product.pk)).get().in_building)
+    return int(with_rest(Product.objects.filter(pk=product.pk)).get().at_no_location)
 
 
 @transaction.atomic
@@ -133,9 +132,9 @@ def move_stock(
     causes = {way: f"moved:{reference}:{way}:{product.sku}" for way in ("from", "to")}
     if StockMovement.objects.filter(cause=causes["from"]).exists():
         return False
-    levels = lock_levels(product)
+    lock_levels(product)
     if source is None:
-        refuse_beyond_rest(product, units, sum(levels.values()))
+        refuse_beyond_rest(product, units)
     for location, left, way in ((source, units, "from"), (target, -units, "to")):
         change_level(product, location, -left)
         StockMovement.objects.create(
@@ -150,11 +149,11 @@ def move_stock(
     return True
 
 
-def refuse_beyond_rest(product: Product, units: int, located_units: int) -> None:
+def refuse_beyond_rest(product: Product, units: int) -> None:
     """Raise NotThere unless so many units are in the building beside those at locations.
 
     Levels are locked, or the product is: of two who take units of no location the second sees the first.
     """
-    rest = _in_building(product) - located_units
+    rest = _rest(product)
     if rest < units:
         raise NotThere(product.sku, "", units, rest)

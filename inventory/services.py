@@ -78,7 +78,8 @@ def change_stock(
         fold([product])  # what lies in segments can be taken, too
     Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") + quantity, version=F("version") + 1)
     if quantity < 0 and location is None:
-        refuse_beyond_rest(product, -quantity, sum(lock_levels(product).values()))
+        lock_levels(product)
+        refuse_beyond_rest(product, -quantity)
     if kind in (Kind.RECEIVED, Kind.ADJUSTED) or shipped:
         change_level(product, location, quantity)
     movement = _write(product, kind, quantity, cause, shipped, location)
@@ -113,7 +114,7 @@ def record_shipment(
     levels = lock_levels(product)
     # Summed up only where units can be missing that were sold: elsewhere what is allocated is there.
     if location is None and (levels or limit):
-        refuse_beyond_rest(product, quantity, sum(levels.values()))
+        refuse_beyond_rest(product, quantity)
     change_level(product, location, -quantity)
     return _write(product, Kind.SHIPPED, 0, cause, quantity, location)
 

@@ -15,7 +15,7 @@ from django.db.models.functions import Coalesce
 
 from inventory.checkpoints import checkpoint
 from inventory.locations import lock_levels
-from inventory.models import Product, StockLocation, StockMovement, Stocktake
+from inventory.models import Product, StockLevel, StockLocation, StockMovement, Stocktake
 from inventory.segments import fold
 from inventory.services import change_stock
 
@@ -27,6 +27,8 @@ MAX_COUNT: Final = 2**31 - 1
 _CHANGE = Case(When(kind__in=(Kind.RECEIVED, Kind.ADJUSTED), then=F("quantity")), default=0) - F("shipped")
 _MOVED = StockMovement.objects.filter(~Q(kind=Kind.SOLD), product=OuterRef("pk")).order_by().values("product")
 _IN_BUILDING = Coalesce(Subquery(_MOVED.annotate(total=Sum(_CHANGE)).values("total")), 0)
+_LEVELS = StockLevel.objects.filter(product=OuterRef("pk")).order_by().values("product")
+_AT_LOCATIONS = Coalesce(Subquery(_LEVELS.annotate(total=Sum("units")).values("total")), 0)
 
 
 class CountTooLow(ValueError):
@@ -51,6 +53,14 @@ class CountTooLow(ValueError):
 def with_count(products: QuerySet[Product]) -> QuerySet[Any]:
     """Annotate `in_building`: the units that a physical count must find."""
     return products.annotate(in_building=_IN_BUILDING)
+
+
+def with_rest(products: QuerySet[Product]) -> QuerySet[Any]:
+    """Annotate `at_no_location`: the units in the building that are at no location.
+
+    One statement, so both numbers are of one moment: a shipment between two would be counted once only.
+    """
+    return products.annotate(at_no_location=_IN_BUILDING - _AT_LOCATIONS)
 
 
 @transaction.atomic
@@ -86,9 +96,9 @@ def take_stock(
     checkpoint("locked", sku=product.sku)
     if made := Stocktake.objects.filter(product=product, location=location, reference=reference).first():
         return made
-    row = with_count(Product.objects.filter(pk=product.pk)).get()
-    levels = lock_levels(product)
-    expected = row.in_building - sum(levels.values()) if location is None else levels.get(location.pk, 0)
+    levels = lock_levels(product)  # before the count is read: a shipment that is under way ends first
+    row = with_rest(Product.objects.filter(pk=product.pk)).get()
+    expected = row.at_no_location if location is None else levels.get(location.pk, 0)
     difference = counted - expected
     if difference < 0 and row.available + difference < 0:
         raise CountTooLow(row.sku, counted, expected - row.available)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from typing import Any
+from unittest import mock
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -14,7 +16,7 @@ from django.db import transaction
 from django.urls import reverse
 
 from inventory.domain import Line
-from inventory.locations import NotThere, Offer, first_with_enough, move_stock
+from inventory.locations import NotThere, Offer, first_with_enough, lock_levels, move_stock
 from inventory.models import Product, StockLevel, StockLocation, StockMovement
 from inventory.services import change_stock
 from inventory.stocktake import take_stock, with_count
@@ -266,6 +268,54 @@ def test_a_delivery_to_the_wrong_level_is_found(mug):
         ("levels_are_the_sum_of_movements", "mug at north"),
         ("levels_are_in_the_building", "mug"),
     ]
+
+
+@pytest.mark.parametrize("mutant", [False, True])
+def test_a_count_of_the_rest_while_units_leave_a_location(mug, monkeypatch, mutant):
+    """Six are at no location, two leave the north meanwhile: the count waits for them and expects six.
+
+    Mutant: with the ledger read before the levels are locked it expects eight and writes two off.
+    """
+    change_stock(mug, StockMovement.Kind.RECEIVED, 6, "note:rest")
+    order = bought(2)
+    if mutant:
+        monkeypatch.setattr("inventory.stocktake.lock_levels", lambda _: {})
+        monkeypatch.setattr("inventory.stocktake.with_rest", read_one_after_the_other)
+    with buyers() as start:
+        a = start("A", partial(ship, order.pk, None, "parcel"), "written").reaches("written")
+        count = start("count", partial(take_stock, mug, 6, reason="yearly", reference="rest"))
+        assert count.ends_or_waits() == "waits"
+        a.ends()
+        made: Any = count.ends().result
+    assert made.expected == (8 if mutant else 6)
+    assert (with_count(Product.objects.all()).get().in_building == 13) is not mutant
+    assert audit() == []
+
+
+def read_one_after_the_other(products):
+    """Annotate the rest as the sum of the ledger, less the levels of a later moment."""
+    row = with_count(products).get()
+    row.at_no_location = row.in_building - sum(lock_levels(row).values())
+    return mock.Mock(get=lambda: row)
+
+
+def test_a_shipment_of_the_rest_while_units_come_to_a_new_location(mug, monkeypatch):
+    """No unit is at no location; five that come to the east between two statements don't leave from there."""
+    StockLocation.objects.update(active=False)
+    order = bought(5)
+    east = StockLocation.objects.create(code="east")
+    delivery = partial(change_stock, mug, StockMovement.Kind.RECEIVED, 5, "note:east", location=east)
+    with buyers() as start:
+
+        def lock_then_deliver(product):
+            levels = lock_levels(product)
+            start("delivery", delivery).ends()
+            return levels
+
+        monkeypatch.setattr("inventory.services.lock_levels", lock_then_deliver)
+        shipment = start("shipment", partial(ship, order.pk, None, "parcel")).ends()
+    assert isinstance(shipment.error, NotThere)
+    assert (there(), audit()) == ({"north": 4, "south": 5, "east": 5}, [])
 
 
 # In the admin ----------------------------------------------------------------------------------------------
