@@ -20,7 +20,7 @@ from inventory.checkpoints import checkpoint
 from inventory.limits import uncount_units
 from inventory.models import StockMovement
 from inventory.services import change_stock
-from orders.allocation import assign_locations
+from orders.allocation import assign_locations, returned_to
 from orders.events import publish
 from orders.models import Order, OrderEvent, OrderItem
 
@@ -182,18 +182,20 @@ def restock(order: Order, units: Sequence[tuple[OrderItem, int]], cause: str, *,
     Args:
         order: whose units they are. units: pairs of item and units.
         cause: unique with the SKU behind it, so that no unit comes back twice.
-        shipped: they had left the building; otherwise they were allocated, and are released.
+        shipped: they had left the building, and come back to where they left from; otherwise they were
+            allocated, and are released.
     """
     for item, quantity in units:
-        left = -quantity if shipped else 0
-        change_stock(
-            item.product,
-            StockMovement.Kind.RESTOCKED,
-            quantity,
-            cause + item.product.sku,
-            shipped=left,
-            location=item.location if shipped else None,
-        )
+        parts = returned_to(order, item, quantity) if shipped else [(None, quantity)]
+        for number, (location, part) in enumerate(parts):
+            change_stock(
+                item.product,
+                StockMovement.Kind.RESTOCKED,
+                part,
+                cause + item.product.sku + (f":{number}" if number else ""),
+                shipped=-part if shipped else 0,
+                location=location,
+            )
         released = 0 if shipped else quantity
         OrderItem.objects.filter(pk=item.pk).update(
             returned=F("returned") + quantity, released=F("released") + released

@@ -178,6 +178,28 @@ def test_a_return_comes_back_to_where_it_left_from(mug):
     assert audit() == []
 
 
+def test_a_return_comes_back_to_the_location_that_was_named_when_it_left(mug):
+    """The line was to leave from the north and left from the south: there it is again, not in the north."""
+    order = bought(2)
+    ship(order.pk, None, "out", location=at("south"))
+    take_back(order.pk, [Line("mug", 1)], "back")
+    assert there() == {"north": 4, "south": 4}
+    assert audit() == []
+
+
+def test_a_return_of_several_parcels_comes_back_to_each_of_their_locations(mug):
+    """Two left from the north and three from the south; four come back at once, then the fifth."""
+    order = bought(5)
+    ship(order.pk, [Line("mug", 2)], "out-1", location=at("north"))
+    ship(order.pk, None, "out-2", location=at("south"))
+    for _ in range(2):  # a form that is sent twice
+        take_back(order.pk, [Line("mug", 4)], "back-1")
+    assert there() == {"north": 4, "south": 4}
+    assert take_back(order.pk, [Line("mug", 1)], "back-2").state == "returned"
+    assert there() == {"north": 4, "south": 5}
+    assert audit() == []
+
+
 def test_a_location_that_lacks_the_units_ships_nothing(mug):
     """Moved away meanwhile: what is there, what is wanted and the way out are said; nothing has left."""
     order = bought(3)
