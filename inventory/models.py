@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from inventory.currencies import smallest_units
+from inventory.currencies import is_whole
 from inventory.domain import SKU_PATTERN
 from inventory.strategy_models import NamedLock, StockClaim, StockSegment, StockUnit
 
@@ -146,7 +146,10 @@ class Product(models.Model):
 
     def clean(self) -> None:
         """Refuse a price that is finer than its currency: no payment could be of that amount."""
-        if isinstance(self.price, Decimal) and smallest_units(self.price, self.currency) % 1:
+        price = self.price
+        if not isinstance(price, Decimal) or not price.is_finite():
+            return  # the field says what is wrong
+        if is_whole(self.currency) and price != price.to_integral_value():
             message = _("%(currency)s is counted in whole units: %(price)s can't be paid.")
             raise ValidationError({"price": message % {"currency": self.currency, "price": self.price}})
 
