@@ -312,7 +312,9 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
         """Save name and price; bring the stock about by a movement, in the same transaction."""
         quantity = form.cleaned_data.get("change_by") or 0
         if not change:
-            made = create_product(obj.sku, name=obj.name, price=obj.price, on_hand=quantity)
+            made = create_product(
+                obj.sku, name=obj.name, price=obj.price, currency=obj.currency, on_hand=quantity
+            )
             obj.pk, obj._state.adding = made.pk, False
             obj.save(update_fields=self.RULES)
             return

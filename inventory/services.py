@@ -26,9 +26,19 @@ _WRITTEN_BY = {
 
 @transaction.atomic
 def create_product(
-    sku: str, *, name: str = "", price: Decimal = Decimal("1.00"), on_hand: int = 0, guarded: bool = True
+    sku: str,
+    *,
+    name: str = "",
+    price: Decimal = Decimal("1.00"),
+    currency: str | None = None,
+    on_hand: int = 0,
+    guarded: bool = True,
 ) -> Product:
     """Return a new product whose stock of `on_hand` units is accounted for by a `received` movement.
+
+    Args:
+        sku, name: the name is the SKU unless there is one. price: in `currency`, by ISO 4217; None: the shop's.
+        on_hand: units. guarded: False for the oversell lab only.
 
     Raises:
         ValidationError: the product can't be; it says which field and why.
@@ -38,6 +48,7 @@ def create_product(
         <Product: mug>
     """
     product = Product(sku=sku, name=name or sku, price=price, on_hand=on_hand, guarded=guarded)
+    product.currency = currency or product.currency
     product.full_clean()
     product.save(force_insert=True)
     if on_hand:

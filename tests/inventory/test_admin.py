@@ -81,6 +81,14 @@ def test_a_new_product_comes_with_its_movement(admin_client):
     assert totals_of("mug").left == 12
 
 
+def test_a_new_product_may_be_priced_in_another_currency_than_the_shops(admin_client, settings):
+    """Cents in a shop of yen: the price is judged by the product's own currency."""
+    settings.CURRENCY = "JPY"
+    answer = admin_client.post(ADD, form(sku="mug", price="9.90", currency="EUR", change_by="12"))
+    assert answer.status_code == 302
+    assert (Product.objects.get().currency, totals_of("mug").left) == ("EUR", 12)
+
+
 def test_stock_is_changed_by_a_movement_with_its_cause(admin_client):
     """A delivery is received and breakage adjusted, both with the cause that was typed."""
     product = ProductFactory.create(on_hand=5)
