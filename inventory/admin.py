@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from django import forms
 from django.contrib import admin, messages
+from django.db import transaction
 from django.db.models import DecimalField, ExpressionWrapper, F, Q, QuerySet, Sum
 from django.db.models.functions import Now
 from django.http import HttpRequest
@@ -40,8 +41,8 @@ from inventory.models import (
     Stocktake,
 )
 from inventory.move_admin import MovingUnits
-from inventory.segments import in_all, levels
-from inventory.services import change_stock, create_product
+from inventory.segments import fold, in_all, levels
+from inventory.services import change_stock, create_product, forget_copies
 from inventory.stocktake import MAX_COUNT, CountTooLow, take_stock, with_count
 from inventory.strategies import STRATEGIES
 
@@ -120,7 +121,8 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
     def clean_backorder_limit(self) -> int:
         """Refuse a limit below what was sold and reserved beyond the stock already."""
         limit = int(self.cleaned_data["backorder_limit"])
-        sold = self.instance.reserved - self.instance.on_hand if self.instance.pk else 0
+        left = levels([self.instance])[self.instance.sku] if self.instance.pk else 0
+        sold = self.initial.get("backorder_limit", 0) - left  # what other rows have of it isn't sold
         if limit < sold:
             raise forms.ValidationError(_("%(sold)s were sold beyond the stock already.") % {"sold": sold})
         return limit
@@ -318,6 +320,9 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
             obj.pk, obj._state.adding = made.pk, False
             obj.save(update_fields=self.RULES)
             return
+        if "backorder_limit" in form.changed_data:
+            fold([obj])  # units that may be sold beyond the stock lie in other rows, too
+            transaction.on_commit(lambda: forget_copies([obj]), robust=True)
         obj.save(update_fields=["name", "price", *self.RULES])
         if quantity:
             cause = f"admin:{request.user.pk}:{form.cleaned_data['cause']}:{uuid4().hex[:12]}"

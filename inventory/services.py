@@ -8,11 +8,12 @@ from decimal import Decimal
 from django.db import transaction
 from django.db.models import F
 
+from inventory.domain import Shortage
 from inventory.locations import change_level, lock_levels, refuse_beyond_rest
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockLocation, StockMovement
-from inventory.rows import lock_rows, share_with_sales
-from inventory.segments import fold
+from inventory.rows import lock_rows, sale_transaction, share_with_sales
+from inventory.segments import fold, in_all
 from inventory.strategies import STRATEGIES
 
 Kind = StockMovement.Kind
@@ -37,7 +38,8 @@ def create_product(
     """Return a new product whose stock of `on_hand` units is accounted for by a `received` movement.
 
     Args:
-        sku, name: the name is the SKU unless there is one. price: in `currency`, by ISO 4217; None: the shop's.
+        sku, name: the name is the SKU unless there is one. price: in `currency`.
+        currency: three letters of ISO 4217; None: the shop's.
         on_hand: units. guarded: False for the oversell lab only.
 
     Raises:
@@ -108,6 +110,32 @@ def forget_copies(products: Iterable[Product]) -> None:
     for strategy in STRATEGIES.values():
         if strategy.keeps_stock:
             strategy().forget(changed)
+
+
+def gather(shortages: Iterable[Shortage], wait: float | None) -> bool:
+    """Put units back into the products' rows where others have spread them, if that ends every shortage.
+
+    Segments and unit rows are seen by the strategies that made them only; a refusal of another one may be
+    short of units that are there.
+
+    Args:
+        shortages: of a refusal. wait: seconds to wait for a row that others have locked.
+
+    Returns:
+        Whether units were put back, so that it is worth trying again.
+
+    Raises:
+        Busy: the rows stayed locked.
+    """
+    wanted = {short.sku: short.requested for short in shortages}
+    products = list(in_all(Product.objects.filter(sku__in=wanted)))
+    spread = [product for product in products if product.available_in_all > product.available]
+    if not spread or any(product.available_in_all < wanted[product.sku] for product in products):
+        return False
+    with sale_transaction(wait):
+        fold(spread)
+        transaction.on_commit(lambda: forget_copies(spread), robust=True)
+    return True
 
 
 def record_shipment(
