@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +30,7 @@ from inventory.admin_parts import (
 )
 from inventory.admin_places import Place, places_of
 from inventory.delivery_admin import DeliveryImport
+from inventory.domain import MAX_UNITS
 from inventory.locations import units_at
 from inventory.models import (
     LAB_PREFIX,
@@ -92,7 +94,11 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
     """A product; its stock is changed by a movement, never by writing over the number."""
 
     change_by = forms.IntegerField(
-        label=_("Change stock by"), required=False, help_text=_("Units that come in; negative: that go out.")
+        label=_("Change stock by"),
+        required=False,
+        min_value=-MAX_UNITS,
+        max_value=MAX_UNITS,
+        help_text=_("Units that come in; negative: that go out."),
     )
     location = forms.ModelChoiceField(
         label=_("At location"), queryset=StockLocation.objects.all(), required=False
@@ -144,6 +150,8 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
         left = levels([self.instance])[self.instance.sku] if self.instance.pk else 0
         if left + change < 0:
             self.add_error("change_by", _("There are only %(left)s.") % {"left": left})
+        elif self.instance.on_hand + change > MAX_UNITS:
+            self.add_error("change_by", _("At most %(most)s units can be on hand.") % {"most": MAX_UNITS})
         elif self.instance.pk and change < 0:
             self._clean_location(data.get("location"), -change)
         return data
@@ -270,6 +278,7 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
                 reference=request.POST.get("reference", ""),
                 location=place.location,
                 staff=request.user,
+                record=partial(self._log, request, place),
             )
         except CountTooLow as low:
             self.message_user(request, _refusal(low), messages.ERROR)
@@ -278,10 +287,12 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
         else:
             self._tell(request, place, made)
 
-    def _tell(self, request: HttpRequest, place: Place, made: Stocktake) -> None:
+    def _log(self, request: HttpRequest, place: Place, made: Stocktake) -> None:
         where = f" at {place.location}" if place.location else ""
         said = f"counted {made.counted} of {made.expected}{where}: {made.reason}"
         self.log_change(request, place.product, said)
+
+    def _tell(self, request: HttpRequest, place: Place, made: Stocktake) -> None:
         found = {"sku": place.product.sku, "counted": made.counted, "expected": made.expected}
         text = _("%(sku)s: %(counted)s counted, %(expected)s expected.") % found
         self.message_user(request, text, messages.SUCCESS)

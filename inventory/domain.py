@@ -14,6 +14,9 @@ SKU_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 MAX_QUANTITY: Final = 10_000
 """Units of one product in one order."""
 
+MAX_UNITS: Final = 1_000_000_000
+"""Units on hand, and units that may be sold beyond them: their sum is still an integer of PostgreSQL."""
+
 MAX_LINES: Final = 100
 """Lines of one order, before duplicates are merged: each is a row to lock."""
 

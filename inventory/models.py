@@ -8,7 +8,7 @@ from typing import Any, Final, Never
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from inventory.currencies import is_whole
-from inventory.domain import SKU_PATTERN
+from inventory.domain import MAX_UNITS, SKU_PATTERN
 from inventory.strategy_models import NamedLock, StockClaim, StockSegment, StockUnit
 
 __all__ = [
@@ -79,6 +79,7 @@ class Product(models.Model):
         _("backorder limit"),
         default=0,
         db_default=0,
+        validators=[MaxValueValidator(MAX_UNITS)],
         help_text=_("Units that may be sold beyond those that are there, to be shipped once they come in."),
     )
     low_stock_threshold = models.PositiveIntegerField(
@@ -133,6 +134,10 @@ class Product(models.Model):
             models.CheckConstraint(
                 name="product_unguarded_only_in_lab",
                 condition=Q(guarded=True) | Q(sku__startswith=LAB_PREFIX),
+            ),
+            # Above it what is available would be no integer: neither a sale nor a delivery could be written.
+            models.CheckConstraint(
+                name="product_backorder_limit_can_be_added", condition=Q(backorder_limit__lte=MAX_UNITS)
             ),
             models.CheckConstraint(name="product_currency_is_iso", condition=Q(currency__regex="^[A-Z]{3}$")),
             models.CheckConstraint(name="product_price_not_negative", condition=Q(price__gte=0)),

@@ -7,6 +7,7 @@ many that must be: what came in, corrections, less what left. Sales under way ch
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from django.db import transaction
@@ -14,6 +15,7 @@ from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, When
 from django.db.models.functions import Coalesce
 
 from inventory.checkpoints import checkpoint
+from inventory.domain import MAX_UNITS
 from inventory.locations import lock_levels
 from inventory.models import Product, StockLevel, StockLocation, StockMovement, Stocktake
 from inventory.segments import fold
@@ -22,7 +24,7 @@ from inventory.services import change_stock
 Kind = StockMovement.Kind
 
 REFERENCE: Final = re.compile(r"[A-Za-z0-9._-]{1,60}\Z")
-MAX_COUNT: Final = 2**31 - 1
+MAX_COUNT: Final = MAX_UNITS
 
 _CHANGE = Case(When(kind__in=(Kind.RECEIVED, Kind.ADJUSTED), then=F("quantity")), default=0) - F("shipped")
 _MOVED = StockMovement.objects.filter(~Q(kind=Kind.SOLD), product=OuterRef("pk")).order_by().values("product")
@@ -72,6 +74,7 @@ def take_stock(
     reference: str,
     location: StockLocation | None = None,
     staff: Any = None,
+    record: Callable[[Stocktake], object] | None = None,
 ) -> Stocktake:
     """Enter a count, and correct the stock by what it differs from the shop's own.
 
@@ -83,6 +86,7 @@ def take_stock(
             nothing, so a form that is sent twice counts once.
         location: where it was counted; None: everything that is at no location, in a shop without them all.
         staff: the user who counted, if one did.
+        record: writes what belongs to the count, in its transaction; not called for a repetition.
 
     Returns:
         The count, with what was expected.
@@ -107,7 +111,7 @@ def take_stock(
         where = f":{location.code}" if location else ""
         cause = f"stocktake:{reference}:{row.sku}{where}"
         change_stock(product, Kind.ADJUSTED, difference, cause, location=location)
-    return Stocktake.objects.create(
+    made = Stocktake.objects.create(
         product=product,
         counted=counted,
         expected=expected,
@@ -116,6 +120,9 @@ def take_stock(
         reference=reference,
         staff=staff,
     )
+    if record is not None:
+        record(made)
+    return made
 
 
 def _check(counted: int, reason: str, reference: str) -> None:

@@ -67,6 +67,7 @@ def ship(
     *,
     location: StockLocation | None = None,
     staff: Any = None,
+    record: Callable[[], object] | None = None,
 ) -> Order:
     """Note that units of a paid order left the building.
 
@@ -77,6 +78,7 @@ def ship(
             nothing, so a form that is sent twice ships once.
         location: where all of it leaves from; None: where each item was to leave from.
         staff: the user who shipped it, if one did.
+        record: writes what belongs to the shipment, in its transaction; not called for a repetition.
 
     Returns:
         The order, partly shipped or shipped.
@@ -102,17 +104,21 @@ def ship(
         _publish(order, OrderEvent.Kind.SHIPPED, chosen, reference)
         order.state = State.SHIPPED if not any(item.allocated for item in items) else State.PARTLY_SHIPPED
         move(order_id, order.state)
+        _record(record)
         checkpoint("written", order=order_id)
     return order
 
 
-def take_back(order_id: UUID, lines: Iterable[Line], reference: str) -> Order:
+def take_back(
+    order_id: UUID, lines: Iterable[Line], reference: str, *, record: Callable[[], object] | None = None
+) -> Order:
     """Put returned units of a shipped order back into the stock.
 
     Args:
         order_id: the order's.
         lines: what came back; duplicates are merged.
         reference: names this return, as in `ship`. The same one again changes nothing.
+        record: as for `ship`.
 
     Returns:
         The order: returned when everything has left and come back.
@@ -141,8 +147,14 @@ def take_back(order_id: UUID, lines: Iterable[Line], reference: str) -> Order:
         if order.state == State.SHIPPED and not any(item.returnable for item in items_of(order)):
             order.state = State.RETURNED
             move(order_id, order.state)
+        _record(record)
         checkpoint("written", order=order_id)
     return order
+
+
+def _record(record: Callable[[], object] | None) -> None:
+    if record is not None:
+        record()
 
 
 def _check(reference: str) -> None:

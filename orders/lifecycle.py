@@ -8,7 +8,7 @@ the other sees it. Locks are taken in one order: the order's row, then products 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -82,8 +82,12 @@ class AlreadyShipped(TransitionRefused):
         return f"order {self.order} is {self.state}: its units can be returned, not cancelled"
 
 
-def pay(order_id: UUID) -> Order:
+def pay(order_id: UUID, *, record: Callable[[], object] | None = None) -> Order:
     """Note that the order is paid, once; a second call changes nothing.
+
+    Args:
+        order_id: the order's.
+        record: writes what belongs to the change, in its transaction; not called where nothing changes.
 
     Raises:
         OrderUnknown: there is no such order.
@@ -96,6 +100,8 @@ def pay(order_id: UUID) -> Order:
     with transaction.atomic(durable=True):
         checkpoint("paying", order=order_id)
         paid = mark_paid(order_id)
+        if paid and record is not None:
+            record()
         checkpoint("written", order=order_id)
     if not paid:
         expire(order_id)
@@ -114,17 +120,20 @@ def mark_paid(order_id: UUID) -> bool:
     return paid
 
 
-def cancel(order_id: UUID) -> Order:
+def cancel(order_id: UUID, *, record: Callable[[], object] | None = None) -> Order:
     """Cancel an order, paid or not, and put its units back; a second call changes nothing.
 
     Paying back what was paid is not done here.
+
+    Args:
+        order_id, record: as for `pay`.
 
     Raises:
         OrderUnknown: there is no such order.
         AlreadyShipped: units of it have left the building; they come back as returns.
         TransitionRefused: it has expired.
     """
-    _end(order_id, State.CANCELLED)
+    _end(order_id, State.CANCELLED, record=record)
     order = _find(order_id)
     if order.state != State.CANCELLED:
         refusal = AlreadyShipped if order.state in _SINCE_PAID else TransitionRefused
@@ -156,7 +165,7 @@ def _find(order_id: UUID) -> Order:
     return order
 
 
-def _end(order_id: UUID, to: State, *conditions: Q) -> bool:
+def _end(order_id: UUID, to: State, *conditions: Q, record: Callable[[], object] | None = None) -> bool:
     with transaction.atomic(durable=True):
         checkpoint("ending", order=order_id)
         if not move(order_id, to, *conditions):
@@ -165,6 +174,8 @@ def _end(order_id: UUID, to: State, *conditions: Q) -> bool:
         order = Order.objects.get(pk=order_id)
         units = [(item, item.allocated) for item in items_of(order) if item.allocated]
         restock(order, units, f"restock:{order_id}:", shipped=False)
+        if record is not None:
+            record()
         checkpoint("written", order=order_id)
     return True
 

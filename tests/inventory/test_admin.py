@@ -108,6 +108,8 @@ def test_stock_is_changed_by_a_movement_with_its_cause(admin_client):
         ({"change_by": "3"}, "Say what changed the stock"),
         ({"change_by": "-9", "cause": "Theft"}, "There are only 5"),
         ({"change_by": "some", "cause": "x"}, "whole number"),
+        ({"change_by": "99999999999", "cause": "x"}, "less than or equal to 1000000000"),
+        ({"change_by": "1000000000", "cause": "x"}, "At most 1000000000 units can be on hand."),
         ({"price": "-1"}, "greater than or equal to 0"),
     ],
 )

@@ -175,6 +175,23 @@ def test_a_raised_limit_is_sold_at_once(mug, admin_client, strategy):
     assert audit() == []
 
 
+@pytest.mark.parametrize("limit", [10**9 + 1, 2**31 - 1])
+def test_a_limit_that_cannot_be_added_to_the_stock(mug, admin_client, limit):
+    """Above it no delivery could be booked and no sale be written: form and database refuse it."""
+    assert "1000000000" in limit_page(admin_client, limit).content.decode()
+    with pytest.raises(IntegrityError, match="product_backorder_limit_can_be_added"):
+        Product.objects.update(on_hand=0, backorder_limit=limit)
+
+
+def test_the_highest_limit_sells_and_takes_deliveries(mug, admin_client):
+    """What is meant as unlimited works: a sale, a delivery, the list of products."""
+    assert limit_page(admin_client, 10**9).status_code == 302
+    checkout([Line("mug", 5)], "conditional_update")
+    change_stock(mug, StockMovement.Kind.RECEIVED, 1_000_000, "note:1")
+    answer = Client().get("/products/").json()["products"][0]
+    assert (answer["on_hand"], answer["available"]) == (999_997, 1_000_999_997)
+
+
 def test_the_limit_is_not_lowered_below_what_was_sold(mug, admin_client):
     """The form says how many; the database refuses as well."""
     checkout([Line("mug", 4)], "row_lock")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -120,7 +121,11 @@ def test_an_order_without_a_window_never_expires(settings):
     assert pay(order.pk).state == State.PAID
 
 
-TO = {State.PAID: pay, State.CANCELLED: cancel, State.EXPIRED: lambda pk: expire(pk)}
+TO: dict[State, Callable[[uuid.UUID], object]] = {
+    State.PAID: pay,
+    State.CANCELLED: cancel,
+    State.EXPIRED: lambda pk: expire(pk),
+}
 
 
 @pytest.mark.parametrize("start", State)

@@ -122,6 +122,7 @@ class Shop(RuleBasedStateMachine):
         }
         self.open = set(LOCATIONS)
         self.levels: Counter[tuple[str, str]] = Counter()
+        self.outside: Counter[tuple[uuid.UUID, str, str | None]] = Counter()
         self.sources: dict[uuid.UUID, dict[str, str | None]] = {}
         self.limits = dict.fromkeys(self.skus, 0)
         self.currencies = dict.fromkeys(self.skus, "EUR")
@@ -419,7 +420,9 @@ class Shop(RuleBasedStateMachine):
     def note_shipment(self, order, units, place):
         """Write down what has left, and from where."""
         for sku, number in units.items():
-            self.put(sku, place or self.sources[order].get(sku), -number)
+            source = place or self.sources[order].get(sku)
+            self.put(sku, source, -number)
+            self.outside[order, sku, source] += number
             self.shipped[order][sku] += number
         whole = self.shipped[order] == self.units[order]
         self.states[order] = "shipped" if whole else "partly_shipped"
@@ -439,13 +442,22 @@ class Shop(RuleBasedStateMachine):
                 act()
         else:
             self.references.add(("back", order, parcel))
-            self.note_return(order, quantities(self.some(out, share)))
-            assert act().state == self.states[order]
+            returned = quantities(self.some(out, share))
+            state = act().state
+            self.note_return(order, returned)
+            assert state == self.states[order]
 
     def note_return(self, order, units):
         """Write down what is for sale again."""
         for sku, number in units.items():
-            self.put(sku, self.sources[order].get(sku), number)
+            came: Counter[str | None] = Counter(
+                {code: self.found_levels()[sku, code] - self.levels[sku, code] for code in LOCATIONS}
+            )
+            came[None] = number - came.total()
+            for place, units_back in came.items():  # to nowhere else than where they left from
+                assert 0 <= units_back <= self.outside[order, sku, place]
+                self.outside[order, sku, place] -= units_back
+                self.put(sku, place, units_back)
             self.back[order][sku] += number
             self.stock[sku] += number
             self.sold[sku] -= number
@@ -649,10 +661,13 @@ class Shop(RuleBasedStateMachine):
     @invariant()
     def every_location_has_its_units(self):
         """Levels are what the paper says, and no place has fewer units than none."""
-        rows = StockLevel.objects.filter(product__sku__in=self.skus, units__gt=0)
-        found = {(sku, code): units for sku, code, units in rows.values_list(*LEVEL)}
-        assert found == +self.levels
+        assert self.found_levels() == +self.levels
         assert all(self.at(sku, place) >= 0 for sku in self.skus for place in (None, *LOCATIONS))
+
+    def found_levels(self):
+        """Return the units of each product at each location that has some."""
+        rows = StockLevel.objects.filter(product__sku__in=self.skus, units__gt=0)
+        return Counter({(sku, code): units for sku, code, units in rows.values_list(*LEVEL)})
 
     @invariant()
     def the_audit_finds_nothing(self):
