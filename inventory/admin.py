@@ -441,11 +441,11 @@ class StockReservationAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-ar
         """Give the units back, a basket at a time; ended ones are told."""
         for row in rows.order_by("basket").distinct("basket"):
             try:
-                reservations.release(row.basket)
+                said = f"released: {reason(request)}"
+                reservations.release(row.basket, record=partial(self.log_change, request, row, said))
             except reservations.ReservationGone as gone:
                 self.message_user(request, str(gone), messages.WARNING)
             else:
-                self.log_change(request, row, f"released: {reason(request)}")
                 self.message_user(request, _("Released %(basket)s.") % {"basket": row.basket})
 
 

@@ -51,6 +51,24 @@ def _shortened(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
+class ReferenceUsed(ValueError):
+    """The reference stands for something else already; nothing was done.
+
+    Args:
+        reference: as it was given. known: what it stands for.
+    """
+
+    def __init__(self, reference: str, known: str) -> None:
+        self.reference, self.known = reference, known
+        super().__init__(
+            f"reference {reference!r}: stands for {known} already; nothing was done, choose another reference"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with both."""
+        return type(self), (self.reference, self.known)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Line:
     """So many units of one product.

@@ -15,6 +15,7 @@ from django.db.models import F, Sum
 from django.utils.module_loading import import_string
 
 from inventory.checkpoints import checkpoint
+from inventory.domain import ReferenceUsed
 from inventory.models import Product, StockLevel, StockLocation, StockMovement
 from inventory.rows import lock_against_shipments
 
@@ -118,19 +119,20 @@ def move_stock(
     Args:
         product: what is moved. units: at least 1. source, target: two different ones.
         reference: names the transfer. The same one again changes nothing, so a form that is sent twice moves
-            once.
+            once; with other units or locations it is refused.
 
     Returns:
         Whether they were moved now, and not before.
 
     Raises:
-        ValueError: units or locations can't be. NotThere: the source has fewer; nothing is moved.
+        ValueError: units or locations can't be. ReferenceUsed: the reference names another transfer.
+        NotThere: the source has fewer; nothing is moved.
     """
     if units < 1 or source == target:
         raise ValueError(f"{units} units from {source} to {target}: move at least 1, between two locations")
     lock_against_shipments(product.pk)  # levels may not be there yet; units of no location have none
     causes = {way: f"moved:{reference}:{way}:{product.sku}" for way in ("from", "to")}
-    if StockMovement.objects.filter(cause=causes["from"]).exists():
+    if _moved_before(causes, units, source, target, reference):
         return False
     lock_levels(product)
     if source is None:
@@ -146,6 +148,22 @@ def move_stock(
             cause=causes[way],
         )
     checkpoint("written", sku=product.sku)
+    return True
+
+
+def _moved_before(
+    causes: dict[str, str],
+    units: int,
+    source: StockLocation | None,
+    target: StockLocation | None,
+    reference: str,
+) -> bool:
+    moved = {move.cause: move for move in StockMovement.objects.filter(cause__in=causes.values())}
+    if not moved:
+        return False
+    left, came = moved[causes["from"]], moved[causes["to"]]
+    if (left.shipped, left.location, came.location) != (units, source, target):
+        raise ReferenceUsed(reference, f"{left.shipped} units from {left.location} to {came.location}")
     return True
 
 

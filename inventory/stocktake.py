@@ -15,7 +15,7 @@ from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, When
 from django.db.models.functions import Coalesce
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import MAX_UNITS
+from inventory.domain import MAX_UNITS, ReferenceUsed
 from inventory.locations import lock_levels
 from inventory.models import Product, StockLevel, StockLocation, StockMovement, Stocktake
 from inventory.segments import fold
@@ -83,7 +83,7 @@ def take_stock(
         counted: units in the building, those of orders that aren't shipped yet included.
         reason: why it was counted; kept with it.
         reference: names this count, 1 to 60 letters, digits, '.', '_' or '-'. The same one again changes
-            nothing, so a form that is sent twice counts once.
+            nothing, so a form that is sent twice counts once; with another number it is refused.
         location: where it was counted; None: everything that is at no location, in a shop without them all.
         staff: the user who counted, if one did.
         record: writes what belongs to the count, in its transaction; not called for a repetition.
@@ -92,13 +92,15 @@ def take_stock(
         The count, with what was expected.
 
     Raises:
-        ValueError: counted, reason or reference can't be.
+        ValueError: counted, reason or reference can't be. ReferenceUsed: it names another count.
         CountTooLow: fewer than are sold or reserved: nothing is changed.
     """
     _check(counted, reason, reference)
     fold([product])  # locks the product's row: of two counts the second sees the first
     checkpoint("locked", sku=product.sku)
     if made := Stocktake.objects.filter(product=product, location=location, reference=reference).first():
+        if made.counted != counted:
+            raise ReferenceUsed(reference, f"a count of {made.counted}")
         return made
     levels = lock_levels(product)  # before the count is read: a shipment that is under way ends first
     row = with_rest(Product.objects.filter(pk=product.pk)).get()

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from django.db import connection
 
-from inventory.domain import Line
+from inventory.domain import Line, ReferenceUsed
 from inventory.models import Product, StockMovement, Stocktake
 from inventory.reservations import reserve
 from inventory.services import change_stock
@@ -61,6 +61,14 @@ def test_the_same_count_twice_counts_once(mug):
     change_stock(mug, StockMovement.Kind.RECEIVED, 5, "note:1")
     assert take_stock(mug, 8, reason="yearly", reference="2026").expected == 10
     assert (in_building(), Stocktake.objects.count()) == (13, 1)
+
+
+def test_another_count_under_the_same_reference_is_refused(mug):
+    """Counted again and found nine: it says so, instead of keeping the eight without a word."""
+    take_stock(mug, 8, reason="yearly", reference="2026")
+    with pytest.raises(ReferenceUsed, match="'2026': stands for a count of 8 already; nothing was done"):
+        take_stock(mug, 9, reason="yearly", reference="2026")
+    assert in_building() == 8
 
 
 def test_a_count_below_what_is_promised_is_refused(mug):

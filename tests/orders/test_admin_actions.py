@@ -69,6 +69,10 @@ def test_an_order_is_paid_shipped_in_parts_and_returned(admin_client, order):
             admin_client, ORDERS, "ship_orders", order.pk, reason="dhl 1", **{units(order): 1}, **asked
         )
     assert f"{order.pk} is partly shipped." in said
+    said = confirm(  # back in the browser, and another number
+        admin_client, ORDERS, "ship_orders", order.pk, reason="dhl 1", **{units(order): 2}, **asked
+    )
+    assert "stands for 1 × mug already; nothing was done" in said
     asked = choose(admin_client, ORDERS, "ship_orders", order.pk)
     confirm(admin_client, ORDERS, "ship_orders", order.pk, reason="dhl 2", **{units(order): 1}, **asked)
     assert [row.staff.get_username() for row in Shipment.objects.all() if row.staff] == ["admin"] * 2

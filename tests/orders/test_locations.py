@@ -15,7 +15,7 @@ from django.core.management.base import SystemCheckError
 from django.db import transaction
 from django.urls import reverse
 
-from inventory.domain import Line
+from inventory.domain import Line, ReferenceUsed
 from inventory.locations import NotThere, Offer, first_with_enough, lock_levels, move_stock
 from inventory.models import Product, StockLevel, StockLocation, StockMovement
 from inventory.services import change_stock
@@ -266,6 +266,15 @@ def test_units_of_no_location_are_the_rest(mug):
     assert there() == {"north": 6, "south": 5}
     assert with_count(Product.objects.all()).get().in_building == 11
     assert audit() == []
+
+
+@pytest.mark.parametrize(("units", "source", "target"), [(1, "north", "south"), (2, "south", "north")])
+def test_another_transfer_under_the_same_reference_is_refused(mug, units, source, target):
+    """Other units or another way: nothing is moved, and nobody is told that it was."""
+    move_stock(mug, 2, at("north"), at("south"), "van-1")
+    with pytest.raises(ReferenceUsed, match="'van-1': stands for 2 units from north to south already"):
+        move_stock(mug, units, at(source), at(target), "van-1")
+    assert there() == {"north": 2, "south": 7}
 
 
 @pytest.mark.parametrize(("units", "target"), [(0, "south"), (1, "north")])
