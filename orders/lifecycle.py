@@ -8,11 +8,12 @@ the other sees it. Locks are taken in one order: the order's row, then products 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
@@ -23,6 +24,8 @@ from inventory.services import change_stock
 from orders.allocation import assign_locations, returned_to
 from orders.events import publish
 from orders.models import Order, OrderEvent, OrderItem
+
+logger = logging.getLogger(__name__)
 
 State = Order.State
 
@@ -147,9 +150,20 @@ def expire(order_id: UUID) -> bool:
 
 
 def expire_overdue(limit: int = 500) -> int:
-    """Expire at most `limit` overdue orders, each in a transaction of its own; returns how many it were."""
+    """Expire at most `limit` overdue orders, each in a transaction of its own; returns how many it were.
+
+    One that the database refuses to end, because its counts are wrong, is logged and holds up no other.
+    """
     overdue = Order.objects.filter(_OVERDUE, state=State.PLACED).order_by("pay_by")
-    return sum(expire(order_id) for order_id in list(overdue.values_list("pk", flat=True)[:limit]))
+    return sum(_expired(order_id) for order_id in list(overdue.values_list("pk", flat=True)[:limit]))
+
+
+def _expired(order_id: UUID) -> bool:
+    try:
+        return expire(order_id)
+    except IntegrityError:
+        logger.exception("order %s can't be ended; manage.py audit_stock says what is wrong", order_id)
+        return False
 
 
 def move(order_id: UUID, to: State, *conditions: Q) -> bool:

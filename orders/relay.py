@@ -1,7 +1,8 @@
 """The relay: delivers the events of the outbox to the signals of `orders.signals`.
 
 At least once: an event is marked only after its receivers have returned. A relay that dies before that leaves
-its claim behind, which ends by itself; then another relay delivers the event again, with the same id.
+its claim behind, which ends by itself; then another relay delivers the event again, with the same id. Events
+of such a claim are delivered one at a time: whichever of them killed the relay holds up no other order.
 
 In order within one order: only the oldest undelivered event of an order can be claimed. Any number of relays
 may run; rows that one of them is claiming are skipped by the others (SKIP LOCKED).
@@ -38,6 +39,7 @@ _CLAIM = f"""
 WITH claimed AS MATERIALIZED (
     SELECT id FROM orders_orderevent AS event
      WHERE delivered_at IS NULL AND due_at <= statement_timestamp() AND {_HEAD}
+       AND (attempts > 0 AND error = '') = %s
      ORDER BY due_at, id LIMIT %s FOR UPDATE SKIP LOCKED)
 UPDATE orders_orderevent AS event
    SET due_at = statement_timestamp() + %s * interval '1 second', attempts = attempts + 1
@@ -63,7 +65,9 @@ def relay(limit: int = BATCH, *, lease: float = LEASE) -> int:
             that takes longer than this may get an event twice at the same time.
     """
     until = monotonic() + lease
-    claimed = _claim(limit, lease)
+    # What a relay has claimed and told nothing of may be what it died of: it is claimed last, and alone, so
+    # that the other orders' events don't die with it each time.
+    claimed = _claim(limit, lease) or _claim(1, lease, again=True)
     checkpoint("claimed")
     delivered: list[int] = []
     for event in claimed:
@@ -86,9 +90,10 @@ def relay_all() -> int:
     return relayed
 
 
-def _claim(limit: int, lease: float) -> list[OrderEvent]:
+def _claim(limit: int, lease: float, *, again: bool = False) -> list[OrderEvent]:
+    """Claim events that are due; `again`: those whose last claim ended without an answer."""
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, [limit, lease])
+        cursor.execute(_CLAIM, [again, limit, lease])
         keys = [key for (key,) in cursor.fetchall()]
     return list(OrderEvent.objects.filter(pk__in=keys).select_related("order").order_by("pk"))
 
