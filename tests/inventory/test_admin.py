@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from django.urls import reverse
 
-from inventory.domain import Line
+from inventory.domain import Line, SoldOut
 from inventory.models import Product, StockMovement
+from inventory.segments import levels
+from orders.audit import audit
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
+from tests.inventory.interleaving import Buyer, buyers
 from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -118,6 +123,42 @@ def test_a_change_that_cannot_be_is_explained(admin_client, changes, reason):
     product = ProductFactory.create(on_hand=5)
     assert reason in admin_client.post(page_of(product), form(**changes)).content.decode()
     assert totals_of(product.sku).left == 5
+
+
+@pytest.mark.parametrize("strategy", ["row_lock", "segmented_rows"])
+@pytest.mark.parametrize("changes", [{"change_by": "-5", "cause": "Broken"}, {"backorder_limit": "0"}])
+def test_what_the_form_has_found_holds_until_it_is_saved(admin_client, monkeypatch, strategy, changes):
+    """A buyer who comes between the form's look and its save waits, and is sold out; nobody gets a 500."""
+    product = ProductFactory.create(on_hand=5 if "cause" in changes else 0)
+    limit = 5 - product.on_hand
+    Product.objects.update(backorder_limit=limit)
+    with buyers() as start:
+        bought: list[Buyer] = []
+
+        def look_then_a_buyer(products):
+            found = levels(products)
+            if not bought:
+                bought.append(start("buyer", partial(checkout, [Line(product.sku, 1)], strategy)))
+                assert bought[0].ends_or_waits() == "waits"
+            return found
+
+        monkeypatch.setattr("inventory.admin.levels", look_then_a_buyer)
+        answer = admin_client.post(page_of(product), form(**({"backorder_limit": limit} | changes)))
+        assert isinstance(bought[0].ends().error, SoldOut)
+    assert answer.status_code == 302
+    assert totals_of(product.sku).balanced
+
+
+def test_a_lower_limit_and_a_correction_in_one_form(admin_client):
+    """Three are sold and in the building: none can be missing once nothing may be sold beyond the stock."""
+    product = ProductFactory.create(on_hand=3)
+    Product.objects.update(backorder_limit=5)
+    checkout([Line(product.sku, 3)], "row_lock")
+    changes = {"change_by": "-3", "cause": "Broken", "backorder_limit": "0"}
+    assert "There are only 0." in admin_client.post(page_of(product), form(**changes)).content.decode()
+    changes["backorder_limit"] = "3"
+    assert admin_client.post(page_of(product), form(**changes)).status_code == 302
+    assert (Product.objects.get().on_hand, audit()) == (-3, [])
 
 
 def test_stock_and_sku_cannot_be_written_over(admin_client):
