@@ -343,8 +343,8 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
 
 def _refusal(low: CountTooLow) -> str:
     return _(
-        "%(sku)s: %(counted)s counted, but %(needed)s are reserved or sold and not shipped. Count again, or "
-        "cancel orders or release reservations first; nothing was changed."
+        "%(sku)s: %(counted)s counted, but at least %(needed)s must be there for what is reserved, or sold "
+        "and not shipped. Count again, or cancel orders or release reservations first; nothing was changed."
     ) % {"sku": low.sku, "counted": low.counted, "needed": low.needed}
 
 

@@ -37,14 +37,15 @@ class CountTooLow(ValueError):
     """Fewer units were counted than are sold and not shipped, or reserved.
 
     Args:
-        sku: the product. counted: units that were found. needed: units that are sold or reserved.
+        sku: the product. counted: units that were found. needed: units that must be found at least, so
+            that there are enough in all for what is sold or reserved.
     """
 
     def __init__(self, sku: str, counted: int, needed: int) -> None:
         self.sku, self.counted, self.needed = sku, counted, needed
         super().__init__(
-            f"{sku}: {counted} counted, and {needed} are sold but not shipped, or reserved; count again, or "
-            "cancel orders and release reservations first"
+            f"{sku}: {counted} counted, and at least {needed} must be there for what is sold but not shipped, "
+            "or reserved; count again, or cancel orders and release reservations first"
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -75,7 +75,8 @@ def test_a_count_below_what_is_promised_is_refused(mug):
     """Three are sold and two reserved: four counted can't be, and nothing is changed."""
     reserve([Line("mug", 2)], timedelta(minutes=1))
     with pytest.raises(
-        CountTooLow, match="4 counted, and 5 are sold but not shipped, or reserved"
+        CountTooLow,
+        match="4 counted, and at least 5 must be there for what is sold but not shipped, or reserved",
     ) as refused:
         take_stock(mug, 4, reason="yearly", reference="2026")
     assert str(copy.copy(refused.value)) == str(refused.value)

@@ -19,7 +19,7 @@ from inventory.domain import Line, ReferenceUsed
 from inventory.locations import NotThere, Offer, first_with_enough, lock_levels, move_stock
 from inventory.models import Product, StockLevel, StockLocation, StockMovement
 from inventory.services import change_stock
-from inventory.stocktake import take_stock, with_count
+from inventory.stocktake import CountTooLow, take_stock, with_count
 from orders.audit import audit
 from orders.fulfillment import ship, take_back
 from orders.lifecycle import cancel, pay
@@ -218,6 +218,15 @@ def test_an_inactive_location_is_given_no_line(mug):
     StockLocation.objects.filter(code="north").update(active=False)
     assert source(bought(1)) == "south"
     assert ship(first.pk, None, "parcel").state == "shipped"
+
+
+def test_a_count_that_is_too_low_says_how_many_must_be_at_the_location(mug):
+    """Eight of nine are sold: three of the north's four must be there, as five are in the south."""
+    checkout([Line("mug", 8)], "row_lock")
+    with pytest.raises(CountTooLow, match="0 counted, and at least 3 must be there"):
+        take_stock(mug, 0, reason="yearly", reference="n", location=at("north"))
+    assert take_stock(mug, 3, reason="yearly", reference="n", location=at("north")).expected == 4
+    assert (there(), audit()) == ({"north": 3, "south": 5}, [])
 
 
 def test_another_rule_can_be_set(mug, settings):
