@@ -44,8 +44,8 @@ class CountTooLow(ValueError):
     def __init__(self, sku: str, counted: int, needed: int) -> None:
         self.sku, self.counted, self.needed = sku, counted, needed
         super().__init__(
-            f"{sku}: {counted} counted, and at least {needed} must be there for what is sold but not shipped, "
-            "or reserved; count again, or cancel orders and release reservations first"
+            f"{sku}: {counted} counted, and at least {needed} must be there for what is sold but not "
+            "shipped, or reserved; count again, or cancel orders and release reservations first"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
