@@ -64,10 +64,16 @@ def relay(limit: int = BATCH, *, lease: float = LEASE) -> int:
         lease: seconds after which others may deliver what this call has claimed and not marked. A receiver
             that takes longer than this may get an event twice at the same time.
     """
+    # What a relay has claimed and not answered for may be what it died of: it comes first and alone, so that
+    # no other order's event dies with it.
+    return _relay(1, lease, again=True) + _relay(limit, lease)
+
+
+def _relay(limit: int, lease: float, *, again: bool = False) -> int:
     until = monotonic() + lease
-    # What a relay has claimed and told nothing of may be what it died of: it is claimed last, and alone, so
-    # that the other orders' events don't die with it each time.
-    claimed = _claim(limit, lease) or _claim(1, lease, again=True)
+    claimed = _claim(limit, lease, again=again)
+    if not claimed:
+        return 0
     checkpoint("claimed")
     delivered: list[int] = []
     for event in claimed:
@@ -90,7 +96,7 @@ def relay_all() -> int:
     return relayed
 
 
-def _claim(limit: int, lease: float, *, again: bool = False) -> list[OrderEvent]:
+def _claim(limit: int, lease: float, *, again: bool) -> list[OrderEvent]:
     """Claim events that are due; `again`: those whose last claim ended without an answer."""
     with connection.cursor() as cursor:
         cursor.execute(_CLAIM, [again, limit, lease])
