@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from django import forms
 from django.contrib import admin, messages
+from django.db import transaction
 from django.db.models import DecimalField, ExpressionWrapper, F, Q, QuerySet, Sum
 from django.db.models.functions import Now
 from django.http import HttpRequest
@@ -28,6 +30,7 @@ from inventory.admin_parts import (
 )
 from inventory.admin_places import Place, places_of
 from inventory.delivery_admin import DeliveryImport
+from inventory.domain import MAX_UNITS
 from inventory.locations import units_at
 from inventory.models import (
     LAB_PREFIX,
@@ -40,8 +43,8 @@ from inventory.models import (
     Stocktake,
 )
 from inventory.move_admin import MovingUnits
-from inventory.segments import in_all, levels
-from inventory.services import change_stock, create_product
+from inventory.segments import fold, in_all, levels
+from inventory.services import change_stock, create_product, forget_copies
 from inventory.stocktake import MAX_COUNT, CountTooLow, take_stock, with_count
 from inventory.strategies import STRATEGIES
 
@@ -91,7 +94,11 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
     """A product; its stock is changed by a movement, never by writing over the number."""
 
     change_by = forms.IntegerField(
-        label=_("Change stock by"), required=False, help_text=_("Units that come in; negative: that go out.")
+        label=_("Change stock by"),
+        required=False,
+        min_value=-MAX_UNITS,
+        max_value=MAX_UNITS,
+        help_text=_("Units that come in; negative: that go out."),
     )
     location = forms.ModelChoiceField(
         label=_("At location"), queryset=StockLocation.objects.all(), required=False
@@ -120,7 +127,8 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
     def clean_backorder_limit(self) -> int:
         """Refuse a limit below what was sold and reserved beyond the stock already."""
         limit = int(self.cleaned_data["backorder_limit"])
-        sold = self.instance.reserved - self.instance.on_hand if self.instance.pk else 0
+        left = levels([self.instance])[self.instance.sku] if self.instance.pk else 0
+        sold = self.initial.get("backorder_limit", 0) - left  # what other rows have of it isn't sold
         if limit < sold:
             raise forms.ValidationError(_("%(sold)s were sold beyond the stock already.") % {"sold": sold})
         return limit
@@ -142,6 +150,8 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
         left = levels([self.instance])[self.instance.sku] if self.instance.pk else 0
         if left + change < 0:
             self.add_error("change_by", _("There are only %(left)s.") % {"left": left})
+        elif self.instance.on_hand + change > MAX_UNITS:
+            self.add_error("change_by", _("At most %(most)s units can be on hand.") % {"most": MAX_UNITS})
         elif self.instance.pk and change < 0:
             self._clean_location(data.get("location"), -change)
         return data
@@ -268,6 +278,7 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
                 reference=request.POST.get("reference", ""),
                 location=place.location,
                 staff=request.user,
+                record=partial(self._log, request, place),
             )
         except CountTooLow as low:
             self.message_user(request, _refusal(low), messages.ERROR)
@@ -276,10 +287,12 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
         else:
             self._tell(request, place, made)
 
-    def _tell(self, request: HttpRequest, place: Place, made: Stocktake) -> None:
+    def _log(self, request: HttpRequest, place: Place, made: Stocktake) -> None:
         where = f" at {place.location}" if place.location else ""
         said = f"counted {made.counted} of {made.expected}{where}: {made.reason}"
         self.log_change(request, place.product, said)
+
+    def _tell(self, request: HttpRequest, place: Place, made: Stocktake) -> None:
         found = {"sku": place.product.sku, "counted": made.counted, "expected": made.expected}
         text = _("%(sku)s: %(counted)s counted, %(expected)s expected.") % found
         self.message_user(request, text, messages.SUCCESS)
@@ -312,10 +325,15 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
         """Save name and price; bring the stock about by a movement, in the same transaction."""
         quantity = form.cleaned_data.get("change_by") or 0
         if not change:
-            made = create_product(obj.sku, name=obj.name, price=obj.price, on_hand=quantity)
+            made = create_product(
+                obj.sku, name=obj.name, price=obj.price, currency=obj.currency, on_hand=quantity
+            )
             obj.pk, obj._state.adding = made.pk, False
             obj.save(update_fields=self.RULES)
             return
+        if "backorder_limit" in form.changed_data:
+            fold([obj])  # units that may be sold beyond the stock lie in other rows, too
+            transaction.on_commit(lambda: forget_copies([obj]), robust=True)
         obj.save(update_fields=["name", "price", *self.RULES])
         if quantity:
             cause = f"admin:{request.user.pk}:{form.cleaned_data['cause']}:{uuid4().hex[:12]}"
@@ -325,8 +343,8 @@ class ProductAdmin(MovingUnits, admin.ModelAdmin):  # type: ignore[type-arg]  # 
 
 def _refusal(low: CountTooLow) -> str:
     return _(
-        "%(sku)s: %(counted)s counted, but %(needed)s are reserved or sold and not shipped. Count again, or "
-        "cancel orders or release reservations first; nothing was changed."
+        "%(sku)s: %(counted)s counted, but at least %(needed)s must be there for what is reserved, or sold "
+        "and not shipped. Count again, or cancel orders or release reservations first; nothing was changed."
     ) % {"sku": low.sku, "counted": low.counted, "needed": low.needed}
 
 
@@ -423,11 +441,11 @@ class StockReservationAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-ar
         """Give the units back, a basket at a time; ended ones are told."""
         for row in rows.order_by("basket").distinct("basket"):
             try:
-                reservations.release(row.basket)
+                said = f"released: {reason(request)}"
+                reservations.release(row.basket, record=partial(self.log_change, request, row, said))
             except reservations.ReservationGone as gone:
                 self.message_user(request, str(gone), messages.WARNING)
             else:
-                self.log_change(request, row, f"released: {reason(request)}")
                 self.message_user(request, _("Released %(basket)s.") % {"basket": row.basket})
 
 

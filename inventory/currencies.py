@@ -1,4 +1,4 @@
-"""How finely a currency is counted, by Stripe's lists: https://docs.stripe.com/currencies#special-cases."""
+"""How finely a currency is counted and written, by Stripe's lists: https://docs.stripe.com/currencies."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ from decimal import Decimal
 from typing import Final
 
 WITHOUT_DECIMALS: Final = frozenset([
-    "BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF",
+    "BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "VND", "VUV", "XAF", "XOF",
     "XPF",
 ])  # fmt: skip
+WITH_DECIMALS_THAT_ARE_ZERO: Final = frozenset(["ISK", "UGX"])
+"""Counted in whole units and written in hundredths, for the sake of what was written before."""
 WITH_THREE_DECIMALS: Final = frozenset(["BHD", "JOD", "KWD", "OMR", "TND"])
 
 
+def is_whole(currency: str) -> bool:
+    """Return whether a currency (ISO 4217, three capital letters) is counted in whole units."""
+    return currency in WITHOUT_DECIMALS or currency in WITH_DECIMALS_THAT_ARE_ZERO
+
+
 def decimals(currency: str) -> int:
-    """Return how many decimals the smallest unit of a currency (ISO 4217, three capital letters) has."""
+    """Return with how many decimals amounts of a currency are written (ISO 4217, three capital letters)."""
     if currency in WITHOUT_DECIMALS:
         return 0
     return 3 if currency in WITH_THREE_DECIMALS else 2

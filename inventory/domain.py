@@ -14,6 +14,9 @@ SKU_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 MAX_QUANTITY: Final = 10_000
 """Units of one product in one order."""
 
+MAX_UNITS: Final = 1_000_000_000
+"""Units on hand, and units that may be sold beyond them: their sum is still an integer of PostgreSQL."""
+
 MAX_LINES: Final = 100
 """Lines of one order, before duplicates are merged: each is a row to lock."""
 
@@ -46,6 +49,24 @@ def _shortened(value: object, limit: int = 80) -> str:
         return f"<int of {value.bit_length()} bits>"
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+class ReferenceUsed(ValueError):
+    """The reference stands for something else already; nothing was done.
+
+    Args:
+        reference: as it was given. known: what it stands for.
+    """
+
+    def __init__(self, reference: str, known: str) -> None:
+        self.reference, self.known = reference, known
+        super().__init__(
+            f"reference {reference!r}: stands for {known} already; nothing was done, choose another reference"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with both."""
+        return type(self), (self.reference, self.known)
 
 
 @dataclass(frozen=True, slots=True, order=True)

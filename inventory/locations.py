@@ -15,6 +15,7 @@ from django.db.models import F, Sum
 from django.utils.module_loading import import_string
 
 from inventory.checkpoints import checkpoint
+from inventory.domain import ReferenceUsed
 from inventory.models import Product, StockLevel, StockLocation, StockMovement
 from inventory.rows import lock_against_shipments
 
@@ -93,17 +94,16 @@ def lock_levels(product: Product) -> dict[int, int]:
 
 def units_at(product: Product, location: StockLocation | None) -> int:
     """Return the units of a product at a location; None: those in the building that are at none."""
-    levels = StockLevel.objects.filter(product=product)
-    if location is not None:
-        levels = levels.filter(location=location)
-    units = int(levels.aggregate(total=Sum("units", default=0))["total"])
-    return _in_building(product) - units if location is None else units
+    if location is None:
+        return _rest(product)
+    levels = StockLevel.objects.filter(product=product, location=location)
+    return int(levels.aggregate(total=Sum("units", default=0))["total"])
 
 
-def _in_building(product: Product) -> int:
-    from inventory.stocktake import with_count  # it changes stock, which changes levels
+def _rest(product: Product) -> int:
+    from inventory.stocktake import with_rest  # it changes stock, which changes levels
 
-    return int(with_count(Product.objects.filter(pk=product.pk)).get().in_building)
+    return int(with_rest(Product.objects.filter(pk=product.pk)).get().at_no_location)
 
 
 @transaction.atomic
@@ -119,23 +119,24 @@ def move_stock(
     Args:
         product: what is moved. units: at least 1. source, target: two different ones.
         reference: names the transfer. The same one again changes nothing, so a form that is sent twice moves
-            once.
+            once; with other units or locations it is refused.
 
     Returns:
         Whether they were moved now, and not before.
 
     Raises:
-        ValueError: units or locations can't be. NotThere: the source has fewer; nothing is moved.
+        ValueError: units or locations can't be. ReferenceUsed: the reference names another transfer.
+        NotThere: the source has fewer; nothing is moved.
     """
     if units < 1 or source == target:
         raise ValueError(f"{units} units from {source} to {target}: move at least 1, between two locations")
     lock_against_shipments(product.pk)  # levels may not be there yet; units of no location have none
     causes = {way: f"moved:{reference}:{way}:{product.sku}" for way in ("from", "to")}
-    if StockMovement.objects.filter(cause=causes["from"]).exists():
+    if _moved_before(causes, units, source, target, reference):
         return False
-    levels = lock_levels(product)
+    lock_levels(product)
     if source is None:
-        refuse_beyond_rest(product, units, sum(levels.values()))
+        refuse_beyond_rest(product, units)
     for location, left, way in ((source, units, "from"), (target, -units, "to")):
         change_level(product, location, -left)
         StockMovement.objects.create(
@@ -150,11 +151,27 @@ def move_stock(
     return True
 
 
-def refuse_beyond_rest(product: Product, units: int, located_units: int) -> None:
+def _moved_before(
+    causes: dict[str, str],
+    units: int,
+    source: StockLocation | None,
+    target: StockLocation | None,
+    reference: str,
+) -> bool:
+    moved = {move.cause: move for move in StockMovement.objects.filter(cause__in=causes.values())}
+    if not moved:
+        return False
+    left, came = moved[causes["from"]], moved[causes["to"]]
+    if (left.shipped, left.location, came.location) != (units, source, target):
+        raise ReferenceUsed(reference, f"{left.shipped} units from {left.location} to {came.location}")
+    return True
+
+
+def refuse_beyond_rest(product: Product, units: int) -> None:
     """Raise NotThere unless so many units are in the building beside those at locations.
 
     Levels are locked, or the product is: of two who take units of no location the second sees the first.
     """
-    rest = _in_building(product) - located_units
+    rest = _rest(product)
     if rest < units:
         raise NotThere(product.sku, "", units, rest)

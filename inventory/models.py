@@ -8,15 +8,15 @@ from typing import Any, Final, Never
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from inventory.currencies import smallest_units
-from inventory.domain import SKU_PATTERN
+from inventory.currencies import is_whole
+from inventory.domain import MAX_UNITS, SKU_PATTERN
 from inventory.strategy_models import NamedLock, StockClaim, StockSegment, StockUnit
 
 __all__ = [
@@ -79,6 +79,7 @@ class Product(models.Model):
         _("backorder limit"),
         default=0,
         db_default=0,
+        validators=[MaxValueValidator(MAX_UNITS)],
         help_text=_("Units that may be sold beyond those that are there, to be shipped once they come in."),
     )
     low_stock_threshold = models.PositiveIntegerField(
@@ -134,6 +135,10 @@ class Product(models.Model):
                 name="product_unguarded_only_in_lab",
                 condition=Q(guarded=True) | Q(sku__startswith=LAB_PREFIX),
             ),
+            # Above it what is available would be no integer: neither a sale nor a delivery could be written.
+            models.CheckConstraint(
+                name="product_backorder_limit_can_be_added", condition=Q(backorder_limit__lte=MAX_UNITS)
+            ),
             models.CheckConstraint(name="product_currency_is_iso", condition=Q(currency__regex="^[A-Z]{3}$")),
             models.CheckConstraint(name="product_price_not_negative", condition=Q(price__gte=0)),
             models.CheckConstraint(
@@ -146,7 +151,10 @@ class Product(models.Model):
 
     def clean(self) -> None:
         """Refuse a price that is finer than its currency: no payment could be of that amount."""
-        if isinstance(self.price, Decimal) and smallest_units(self.price, self.currency) % 1:
+        price = self.price
+        if not isinstance(price, Decimal) or not price.is_finite():
+            return  # the field says what is wrong
+        if is_whole(self.currency) and price != price.to_integral_value():
             message = _("%(currency)s is counted in whole units: %(price)s can't be paid.")
             raise ValidationError({"price": message % {"currency": self.currency, "price": self.price}})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.contrib import admin, messages
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
@@ -74,15 +75,15 @@ def _move(model_admin: Any, request: HttpRequest, place: Place, target: StockLoc
             return
         if place.location == target:
             raise ValueError(_("units are at %(target)s already; choose another location") % where)
-        moved = move_stock(place.product, units, place.location, target, reference)
+        with transaction.atomic():  # the history is committed with what it tells of
+            if move_stock(place.product, units, place.location, target, reference):
+                said = f"moved {units} from {where['source']} to {where['target']}: {reason(request)}"
+                model_admin.log_change(request, place.product, said)
     except NotThere as missing:
         text = _("%(sku)s: only %(there)s are at %(source)s; nothing of it was moved.")
         model_admin.message_user(request, text % {**where, "there": missing.there}, messages.ERROR)
     except ValueError as error:
         model_admin.message_user(request, f"{place.product}: {error}", messages.ERROR)
     else:
-        if moved:
-            said = f"moved {units} from {where['source']} to {where['target']}: {reason(request)}"
-            model_admin.log_change(request, place.product, said)
         text = _("%(sku)s: %(units)s moved from %(source)s to %(target)s.")
         model_admin.message_user(request, text % {**where, "units": units}, messages.SUCCESS)

@@ -193,8 +193,12 @@ def extend(basket: uuid.UUID, ttl: timedelta, *, wait: float | None = 10.0) -> R
     return find(basket)
 
 
-def release(basket: uuid.UUID) -> None:
+def release(basket: uuid.UUID, *, record: Callable[[], object] | None = None) -> None:
     """Give a basket's units back before their time.
+
+    Args:
+        basket: what `reserve` returned.
+        record: writes what belongs to the release, in its transaction.
 
     Raises:
         ReservationGone: it isn't live any more.
@@ -202,6 +206,8 @@ def release(basket: uuid.UUID) -> None:
     with sale_transaction():
         if not _end(StockReservation.objects.filter(basket=basket), State.RELEASED):
             raise _gone(basket)
+        if record is not None:
+            record()
 
 
 def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500) -> int:

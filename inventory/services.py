@@ -8,11 +8,12 @@ from decimal import Decimal
 from django.db import transaction
 from django.db.models import F
 
+from inventory.domain import Shortage
 from inventory.locations import change_level, lock_levels, refuse_beyond_rest
 from inventory.low_stock import notice_low_stock
 from inventory.models import Product, StockLocation, StockMovement
-from inventory.rows import lock_rows, share_with_sales
-from inventory.segments import fold
+from inventory.rows import lock_rows, sale_transaction, share_with_sales
+from inventory.segments import fold, in_all
 from inventory.strategies import STRATEGIES
 
 Kind = StockMovement.Kind
@@ -26,9 +27,20 @@ _WRITTEN_BY = {
 
 @transaction.atomic
 def create_product(
-    sku: str, *, name: str = "", price: Decimal = Decimal("1.00"), on_hand: int = 0, guarded: bool = True
+    sku: str,
+    *,
+    name: str = "",
+    price: Decimal = Decimal("1.00"),
+    currency: str | None = None,
+    on_hand: int = 0,
+    guarded: bool = True,
 ) -> Product:
     """Return a new product whose stock of `on_hand` units is accounted for by a `received` movement.
+
+    Args:
+        sku, name: the name is the SKU unless there is one. price: in `currency`.
+        currency: three letters of ISO 4217; None: the shop's.
+        on_hand: units. guarded: False for the oversell lab only.
 
     Raises:
         ValidationError: the product can't be; it says which field and why.
@@ -38,6 +50,7 @@ def create_product(
         <Product: mug>
     """
     product = Product(sku=sku, name=name or sku, price=price, on_hand=on_hand, guarded=guarded)
+    product.currency = currency or product.currency
     product.full_clean()
     product.save(force_insert=True)
     if on_hand:
@@ -78,7 +91,8 @@ def change_stock(
         fold([product])  # what lies in segments can be taken, too
     Product.objects.filter(pk=product.pk).update(on_hand=F("on_hand") + quantity, version=F("version") + 1)
     if quantity < 0 and location is None:
-        refuse_beyond_rest(product, -quantity, sum(lock_levels(product).values()))
+        lock_levels(product)
+        refuse_beyond_rest(product, -quantity)
     if kind in (Kind.RECEIVED, Kind.ADJUSTED) or shipped:
         change_level(product, location, quantity)
     movement = _write(product, kind, quantity, cause, shipped, location)
@@ -98,6 +112,32 @@ def forget_copies(products: Iterable[Product]) -> None:
             strategy().forget(changed)
 
 
+def gather(shortages: Iterable[Shortage], wait: float | None) -> bool:
+    """Put units back into the products' rows where others have spread them, if that ends every shortage.
+
+    Segments and unit rows are seen by the strategies that made them only; a refusal of another one may be
+    short of units that are there.
+
+    Args:
+        shortages: of a refusal. wait: seconds to wait for a row that others have locked.
+
+    Returns:
+        Whether units were put back, so that it is worth trying again.
+
+    Raises:
+        Busy: the rows stayed locked.
+    """
+    wanted = {short.sku: short.requested for short in shortages}
+    products = list(in_all(Product.objects.filter(sku__in=wanted)))
+    spread = [product for product in products if product.available_in_all > product.available]
+    if not spread or any(product.available_in_all < wanted[product.sku] for product in products):
+        return False
+    with sale_transaction(wait):
+        fold(spread)
+        transaction.on_commit(lambda: forget_copies(spread), robust=True)
+    return True
+
+
 def record_shipment(
     product: Product, quantity: int, cause: str, location: StockLocation | None = None
 ) -> StockMovement:
@@ -113,7 +153,7 @@ def record_shipment(
     levels = lock_levels(product)
     # Summed up only where units can be missing that were sold: elsewhere what is allocated is there.
     if location is None and (levels or limit):
-        refuse_beyond_rest(product, quantity, sum(levels.values()))
+        refuse_beyond_rest(product, quantity)
     change_level(product, location, -quantity)
     return _write(product, Kind.SHIPPED, 0, cause, quantity, location)
 

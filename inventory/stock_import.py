@@ -199,6 +199,8 @@ def _delivery(number: int, row: Mapping[str | None, str | None]) -> Delivery:
     if None in row or None in row.values():
         raise ValueError(_("has more or fewer fields than the heading"))
     given = {str(name): (value or "").strip() for name, value in row.items()}
+    if nul := [name for name, value in given.items() if "\0" in value]:
+        raise ValueError(_("%(name)s has the character NUL; remove it") % {"name": nul[0]})
     sku = _sku(given["sku"])
     if not given["cause"] or len(given["cause"]) > 120:
         text = _("cause %(cause)r must have 1 to 120 characters, e.g. a delivery note")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
@@ -78,11 +79,10 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
             return
         for order in Order.objects.filter(pk__in=list(orders.values_list("pk", flat=True))):
             try:
-                cancel(order.pk)
+                cancel(order.pk, record=partial(self.log_change, request, order, f"cancelled: {why}"))
             except TransitionRefused as refused:
                 self.message_user(request, tell(order, refused), messages.WARNING)
             else:
-                self.log_change(request, order, f"cancelled: {why}")
                 self.message_user(request, _("Cancelled %(order)s.") % {"order": order.pk})
 
     def has_pay_permission(self, request: HttpRequest) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -20,7 +21,8 @@ from orders.fulfillment import TooMany, TooManyReturned, TooManyShipped, ship, t
 from orders.lifecycle import AlreadyShipped, OrderUnknown, PaymentTooLate, TransitionRefused, pay
 from orders.models import Order, OrderItem
 
-Perform = Callable[[Order, Sequence[Line], str, Any], Order]
+Record = Callable[[], object]
+Perform = Callable[[Order, Sequence[Line], str, Any, Record], Order]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Step:
     Attributes:
         title: of the page, and of its button. text: what the page explains.
         verb: for the history. done: what is told, with the order and its state.
-        perform: does it for an order, given lines, reference and user.
+        perform: does it for an order, given lines, reference, user, and what writes the history.
         units: how many of an item it may be about; None where it is about whole orders.
         all_of_them: they are filled in beforehand.
         head: of the column of those numbers.
@@ -51,14 +53,14 @@ PAY = Step(
     _("The money of these orders has come. The reason might be the number of the bank transfer."),
     "paid",
     _("%(order)s is %(state)s."),
-    lambda order, lines, reference, user: pay(order.pk),
+    lambda order, lines, reference, user, record: pay(order.pk, record=record),
 )
 SHIP = Step(
     _("Ship"),
     _("These units leave the building now. What stays behind can be shipped later."),
     "shipped",
     _("%(order)s is %(state)s."),
-    lambda order, lines, reference, user: ship(order.pk, lines, reference, staff=user),
+    lambda order, lines, reference, user, record: ship(order.pk, lines, reference, staff=user, record=record),
     units=lambda item: item.allocated,
     all_of_them=True,
     head=_("leave now"),
@@ -68,7 +70,7 @@ TAKE_BACK = Step(
     _("These units came back and are for sale again. Paying back is not done here."),
     "returned",
     _("%(order)s is %(state)s."),
-    lambda order, lines, reference, user: take_back(order.pk, lines, reference),
+    lambda order, lines, reference, user, record: take_back(order.pk, lines, reference, record=record),
     units=lambda item: item.returnable,
     head=_("came back"),
 )
@@ -132,12 +134,13 @@ def _carry_out_one(model_admin: ModelAdmin[Any], request: HttpRequest, order: Or
         lines = _lines(request, order) if step.units else []
         if step.units and not lines:
             return  # nothing was filled in for this one
-        after = step.perform(order, lines, request.POST.get("reference", ""), request.user)
+        units = "".join(f" {line.quantity} × {line.sku}," for line in lines)
+        # The history says what was done, in its transaction: nothing of a page that is sent again.
+        record = partial(model_admin.log_change, request, order, f"{step.verb}:{units} {reason(request)}")
+        after = step.perform(order, lines, request.POST.get("reference", ""), request.user, record)
     except Refusals as refused:
         model_admin.message_user(request, tell(order, refused), messages.ERROR)
         return
-    units = "".join(f" {line.quantity} × {line.sku}," for line in lines)
-    model_admin.log_change(request, order, f"{step.verb}:{units} {reason(request)}")
     told = {"order": order.pk, "state": Order.State(after.state).label}
     model_admin.message_user(request, step.done % told, messages.SUCCESS)
 

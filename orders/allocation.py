@@ -1,13 +1,13 @@
-"""Which location each line of a paid order leaves from."""
+"""Which location each line of a paid order leaves from, and comes back to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django.db.models import F, Sum
+from django.db.models import F, Q, Sum
 
 from inventory.locations import Offer, rule
-from inventory.models import StockLevel
+from inventory.models import StockLevel, StockLocation, StockMovement
 from orders.models import Order, OrderItem
 
 
@@ -47,3 +47,23 @@ def _promised(level: StockLevel) -> int:
     )
     units = Sum(F("quantity") - F("shipped") - F("released"), default=0)
     return int(waiting.aggregate(total=units)["total"])
+
+
+def returned_to(order: Order, item: OrderItem, units: int) -> list[tuple[StockLocation | None, int]]:
+    """Return where `units` of an item come back to: where they left from, as the ledger says.
+
+    Args:
+        order: its row is locked by this transaction. item: one of its items. units: at most its returnable.
+    """
+    causes = Q(cause__startswith=f"shipped:{order.pk}:") | Q(cause__startswith=f"returned:{order.pk}:")
+    movements = StockMovement.objects.filter(causes, product=item.product_id).order_by()
+    outside = dict(movements.values_list("location").annotate(units=Sum("shipped")))
+    levels = StockLevel.objects.filter(product=item.product_id).select_related("location")
+    parts = []
+    # By key, as shipments lock the levels.
+    for location in (None, *(level.location for level in levels.order_by("pk"))):
+        part = min(units, outside.get(location and location.pk, 0))
+        if part > 0:
+            parts.append((location, part))
+            units -= part
+    return parts

@@ -11,10 +11,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Sum
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import InvalidCart, Line, merge_lines
+from inventory.domain import InvalidCart, Line, ReferenceUsed, merge_lines
 from inventory.models import StockLocation, StockMovement
 from inventory.services import record_shipment
 from orders.events import publish
@@ -67,6 +67,7 @@ def ship(
     *,
     location: StockLocation | None = None,
     staff: Any = None,
+    record: Callable[[], object] | None = None,
 ) -> Order:
     """Note that units of a paid order left the building.
 
@@ -74,9 +75,10 @@ def ship(
         order_id: the order's.
         lines: what left; duplicates are merged. None: everything that hasn't left yet.
         reference: names the parcel, 1 to 60 letters, digits, '.', '_' or '-'. The same one again changes
-            nothing, so a form that is sent twice ships once.
+            nothing, so a form that is sent twice ships once; with other lines it is refused.
         location: where all of it leaves from; None: where each item was to leave from.
         staff: the user who shipped it, if one did.
+        record: writes what belongs to the shipment, in its transaction; not called for a repetition.
 
     Returns:
         The order, partly shipped or shipped.
@@ -84,6 +86,7 @@ def ship(
     Raises:
         InvalidCart, ValueError: lines or reference can't be.
         OrderUnknown: there is no such order.
+        ReferenceUsed: the reference names another parcel of this order.
         TransitionRefused: it isn't paid, has ended, or has left as a whole.
         TooManyShipped: more than was bought and is still here.
         NotThere: the location has too few.
@@ -92,8 +95,9 @@ def ship(
     _check(reference)
     with transaction.atomic(durable=True):
         order = _locked(order_id)
-        if Shipment.objects.filter(item__order=order, reference=reference).exists():
-            return order
+        sent = Shipment.objects.filter(item__order=order, reference=reference)
+        if known := dict(sent.values_list("item__product__sku", "quantity")):
+            return _repeated(order, reference, cart, known)
         if order.state not in _SHIPPABLE:
             raise TransitionRefused(order_id, order.state, State.SHIPPED)
         items = items_of(order)
@@ -102,17 +106,21 @@ def ship(
         _publish(order, OrderEvent.Kind.SHIPPED, chosen, reference)
         order.state = State.SHIPPED if not any(item.allocated for item in items) else State.PARTLY_SHIPPED
         move(order_id, order.state)
+        _record(record)
         checkpoint("written", order=order_id)
     return order
 
 
-def take_back(order_id: UUID, lines: Iterable[Line], reference: str) -> Order:
+def take_back(
+    order_id: UUID, lines: Iterable[Line], reference: str, *, record: Callable[[], object] | None = None
+) -> Order:
     """Put returned units of a shipped order back into the stock.
 
     Args:
         order_id: the order's.
         lines: what came back; duplicates are merged.
-        reference: names this return, as in `ship`. The same one again changes nothing.
+        reference: names this return, as in `ship`.
+        record: as for `ship`.
 
     Returns:
         The order: returned when everything has left and come back.
@@ -120,6 +128,7 @@ def take_back(order_id: UUID, lines: Iterable[Line], reference: str) -> Order:
     Raises:
         InvalidCart, ValueError: lines or reference can't be.
         OrderUnknown: there is no such order.
+        ReferenceUsed: the reference names another return of this order.
         TransitionRefused: nothing of it was shipped; it is cancelled instead.
         TooManyReturned: more than was shipped and hasn't come back.
     """
@@ -128,10 +137,9 @@ def take_back(order_id: UUID, lines: Iterable[Line], reference: str) -> Order:
     with transaction.atomic(durable=True):
         order = _locked(order_id)
         cause = f"returned:{order_id}:{reference}:"
-        if StockMovement.objects.filter(
-            cause__in=[cause + item.product.sku for item in items_of(order)]
-        ).exists():
-            return order
+        back = StockMovement.objects.filter(cause__startswith=cause).order_by().values_list("product__sku")
+        if known := dict(back.annotate(units=Sum("quantity"))):
+            return _repeated(order, reference, cart, known)
         if order.state not in _RETURNABLE:
             raise TransitionRefused(order_id, order.state, State.RETURNED)
         items = items_of(order)
@@ -141,8 +149,21 @@ def take_back(order_id: UUID, lines: Iterable[Line], reference: str) -> Order:
         if order.state == State.SHIPPED and not any(item.returnable for item in items_of(order)):
             order.state = State.RETURNED
             move(order_id, order.state)
+        _record(record)
         checkpoint("written", order=order_id)
     return order
+
+
+def _repeated(order: Order, reference: str, cart: Sequence[Line] | None, known: dict[str, int]) -> Order:
+    """Return the order as it is; refuse a reference that stands for other units."""
+    if cart is not None and {line.sku: line.quantity for line in cart} != known:
+        raise ReferenceUsed(reference, ", ".join(f"{units} × {sku}" for sku, units in known.items()))
+    return order
+
+
+def _record(record: Callable[[], object] | None) -> None:
+    if record is not None:
+        record()
 
 
 def _check(reference: str) -> None:

@@ -8,11 +8,12 @@ the other sees it. Locks are taken in one order: the order's row, then products 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
@@ -20,9 +21,11 @@ from inventory.checkpoints import checkpoint
 from inventory.limits import uncount_units
 from inventory.models import StockMovement
 from inventory.services import change_stock
-from orders.allocation import assign_locations
+from orders.allocation import assign_locations, returned_to
 from orders.events import publish
 from orders.models import Order, OrderEvent, OrderItem
+
+logger = logging.getLogger(__name__)
 
 State = Order.State
 
@@ -82,8 +85,12 @@ class AlreadyShipped(TransitionRefused):
         return f"order {self.order} is {self.state}: its units can be returned, not cancelled"
 
 
-def pay(order_id: UUID) -> Order:
+def pay(order_id: UUID, *, record: Callable[[], object] | None = None) -> Order:
     """Note that the order is paid, once; a second call changes nothing.
+
+    Args:
+        order_id: the order's.
+        record: writes what belongs to the change, in its transaction; not called where nothing changes.
 
     Raises:
         OrderUnknown: there is no such order.
@@ -96,6 +103,8 @@ def pay(order_id: UUID) -> Order:
     with transaction.atomic(durable=True):
         checkpoint("paying", order=order_id)
         paid = mark_paid(order_id)
+        if paid and record is not None:
+            record()
         checkpoint("written", order=order_id)
     if not paid:
         expire(order_id)
@@ -114,17 +123,20 @@ def mark_paid(order_id: UUID) -> bool:
     return paid
 
 
-def cancel(order_id: UUID) -> Order:
+def cancel(order_id: UUID, *, record: Callable[[], object] | None = None) -> Order:
     """Cancel an order, paid or not, and put its units back; a second call changes nothing.
 
     Paying back what was paid is not done here.
+
+    Args:
+        order_id, record: as for `pay`.
 
     Raises:
         OrderUnknown: there is no such order.
         AlreadyShipped: units of it have left the building; they come back as returns.
         TransitionRefused: it has expired.
     """
-    _end(order_id, State.CANCELLED)
+    _end(order_id, State.CANCELLED, record=record)
     order = _find(order_id)
     if order.state != State.CANCELLED:
         refusal = AlreadyShipped if order.state in _SINCE_PAID else TransitionRefused
@@ -138,9 +150,20 @@ def expire(order_id: UUID) -> bool:
 
 
 def expire_overdue(limit: int = 500) -> int:
-    """Expire at most `limit` overdue orders, each in a transaction of its own; returns how many it were."""
+    """Expire at most `limit` overdue orders, each in a transaction of its own; returns how many it were.
+
+    One that the database refuses to end, because its counts are wrong, is logged and holds up no other.
+    """
     overdue = Order.objects.filter(_OVERDUE, state=State.PLACED).order_by("pay_by")
-    return sum(expire(order_id) for order_id in list(overdue.values_list("pk", flat=True)[:limit]))
+    return sum(_expired(order_id) for order_id in list(overdue.values_list("pk", flat=True)[:limit]))
+
+
+def _expired(order_id: UUID) -> bool:
+    try:
+        return expire(order_id)
+    except IntegrityError:
+        logger.exception("order %s can't be ended; manage.py audit_stock says what is wrong", order_id)
+        return False
 
 
 def move(order_id: UUID, to: State, *conditions: Q) -> bool:
@@ -156,7 +179,7 @@ def _find(order_id: UUID) -> Order:
     return order
 
 
-def _end(order_id: UUID, to: State, *conditions: Q) -> bool:
+def _end(order_id: UUID, to: State, *conditions: Q, record: Callable[[], object] | None = None) -> bool:
     with transaction.atomic(durable=True):
         checkpoint("ending", order=order_id)
         if not move(order_id, to, *conditions):
@@ -165,6 +188,8 @@ def _end(order_id: UUID, to: State, *conditions: Q) -> bool:
         order = Order.objects.get(pk=order_id)
         units = [(item, item.allocated) for item in items_of(order) if item.allocated]
         restock(order, units, f"restock:{order_id}:", shipped=False)
+        if record is not None:
+            record()
         checkpoint("written", order=order_id)
     return True
 
@@ -182,18 +207,20 @@ def restock(order: Order, units: Sequence[tuple[OrderItem, int]], cause: str, *,
     Args:
         order: whose units they are. units: pairs of item and units.
         cause: unique with the SKU behind it, so that no unit comes back twice.
-        shipped: they had left the building; otherwise they were allocated, and are released.
+        shipped: they had left the building, and come back to where they left from; otherwise they were
+            allocated, and are released.
     """
     for item, quantity in units:
-        left = -quantity if shipped else 0
-        change_stock(
-            item.product,
-            StockMovement.Kind.RESTOCKED,
-            quantity,
-            cause + item.product.sku,
-            shipped=left,
-            location=item.location if shipped else None,
-        )
+        parts = returned_to(order, item, quantity) if shipped else [(None, quantity)]
+        for number, (location, part) in enumerate(parts):
+            change_stock(
+                item.product,
+                StockMovement.Kind.RESTOCKED,
+                part,
+                cause + item.product.sku + (f":{number}" if number else ""),
+                shipped=-part if shipped else 0,
+                location=location,
+            )
         released = 0 if shipped else quantity
         OrderItem.objects.filter(pk=item.pk).update(
             returned=F("returned") + quantity, released=F("released") + released

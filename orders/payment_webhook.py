@@ -39,13 +39,25 @@ class FromProvider(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
+# The database keeps no NUL in a text.
+Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
+Kind = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00]*$")]
+
+
+class AnyNotice(FromProvider):
+    """What every event has, whatever it is about."""
+
+    id: Name
+    type: Kind
+
+
 class PaymentObject(FromProvider):
     """What was paid: a payment intent or a checkout session; other members are ignored."""
 
-    id: Annotated[str, Field(min_length=1, max_length=255)]
+    id: Name
     metadata: dict[str, Any] = {}
     client_reference_id: str | None = None
-    payment_intent: str | None = None
+    payment_intent: Name | None = None
     payment_status: str | None = None
     amount_received: int | None = None
     amount_total: int | None = None
@@ -58,11 +70,9 @@ class PaymentEnvelope(FromProvider):
     object: PaymentObject
 
 
-class PaymentNotice(FromProvider):
+class PaymentNotice(AnyNotice):
     """An event as the provider sends it; other members are ignored."""
 
-    id: Annotated[str, Field(min_length=1, max_length=255)]
-    type: Annotated[str, Field(min_length=1, max_length=100)]
     data: PaymentEnvelope
 
 
@@ -81,7 +91,7 @@ def payment_webhook(request: HttpRequest) -> HttpResponse:
     if not settings.PAYMENT_WEBHOOK_SECRETS:
         raise Problem(NOT_FOUND, "This shop takes no payment events; set PAYMENT_WEBHOOK_SECRETS.")
     verify(request.headers.get(HEADER, ""), request.body, settings.PAYMENT_WEBHOOK_SECRETS)
-    event, repeated = _received(validated(PaymentNotice, request.body))
+    event, repeated = _received(request.body)
     return json_answer({"event": event.event_id, "outcome": event.outcome, "repeated": repeated})
 
 
@@ -135,12 +145,14 @@ def _now() -> float:
         return float(cursor.fetchone()[0])
 
 
-def _received(notice: PaymentNotice) -> tuple[PaymentEvent, bool]:
+def _received(body: bytes) -> tuple[PaymentEvent, bool]:
+    named = validated(AnyNotice, body)
+    if named.type not in _AMOUNTS:
+        return _ignored(named)  # whatever it is about: a balance, for one, has no id
+    notice = validated(PaymentNotice, body)
     paid = notice.data.object
-    unpaid = notice.type == "checkout.session.completed" and paid.payment_status != "paid"
-    if notice.type not in _AMOUNTS or unpaid:
-        event, created = payments.ignore(notice.id, notice.type)
-        return event, not created
+    if notice.type == "checkout.session.completed" and paid.payment_status != "paid":
+        return _ignored(notice)
     return payments.receive(
         payments.Payment(
             event_id=notice.id,
@@ -151,6 +163,11 @@ def _received(notice: PaymentNotice) -> tuple[PaymentEvent, bool]:
             currency=_given(paid, "currency"),
         )
     )
+
+
+def _ignored(notice: AnyNotice) -> tuple[PaymentEvent, bool]:
+    event, created = payments.ignore(notice.id, notice.type)
+    return event, not created
 
 
 def _order_id(paid: PaymentObject) -> UUID:

@@ -59,7 +59,12 @@ def receive(payment: Payment) -> tuple[PaymentEvent, bool]:
         known = PaymentEvent.objects.filter(event_id=payment.event_id).first()
         if known is not None:
             return known, True
-        event = _record(payment, _outcome(order, payment))
+        # A provider sends several events about one payment: it is judged, and told of, once.
+        judged = PaymentEvent.objects.filter(order=order, reference=payment.reference).order_by("pk").first()
+        outcome = _judged_again(judged) if judged else _outcome(order, payment)
+        if judged is None and outcome in _REFUSED:
+            _tell_refusal(payment, outcome)
+        event = _record(payment, outcome)
         checkpoint("written", order=order.pk)
     if event.outcome == Outcome.TOO_LATE:
         lifecycle.expire(payment.order_id)  # its window may have ended without a sweep
@@ -73,11 +78,13 @@ def ignore(event_id: str, kind: str) -> tuple[PaymentEvent, bool]:
     )
 
 
+def _judged_again(judged: PaymentEvent) -> PaymentEvent.Outcome:
+    """Return what a further event about a payment does: money that was refused stays refused."""
+    return Outcome(judged.outcome) if judged.outcome in _REFUSED else Outcome.ALREADY_PAID
+
+
 def _outcome(order: Order, payment: Payment) -> PaymentEvent.Outcome:
-    """Decide, and pay the order if it can be."""
-    paid = PaymentEvent.objects.filter(order=order, outcome=Outcome.PAID).first()
-    if paid is not None and paid.reference == payment.reference:
-        return Outcome.ALREADY_PAID  # a provider sends several events about one payment
+    """Decide about a payment that is new, and pay the order if it can be."""
     if payment.currency.upper() != order.currency:
         return Outcome.WRONG_CURRENCY
     if payment.amount != smallest_units(order.total, order.currency):
@@ -86,20 +93,24 @@ def _outcome(order: Order, payment: Payment) -> PaymentEvent.Outcome:
         return Outcome.PAID
     if order.state in (State.PLACED, State.CANCELLED, State.EXPIRED):
         return Outcome.TOO_LATE
-    return Outcome.ALREADY_PAID if paid is None else Outcome.PAID_TWICE
+    # Staff may have noted this very payment, but no second one.
+    taken = PaymentEvent.objects.filter(order=order, outcome__in=(Outcome.PAID, Outcome.ALREADY_PAID))
+    return Outcome.PAID_TWICE if taken.exists() else Outcome.ALREADY_PAID
+
+
+def _tell_refusal(payment: Payment, outcome: PaymentEvent.Outcome) -> None:
+    logger.error("payment %s of order %s refused: %s", payment.reference, payment.order_id, outcome)
+    publish(
+        payment.order_id,
+        OrderEvent.Kind.PAYMENT_REFUSED,
+        reason=outcome,
+        payment=payment.reference,
+        amount=payment.amount,
+        currency=payment.currency.upper(),
+    )
 
 
 def _record(payment: Payment, outcome: PaymentEvent.Outcome) -> PaymentEvent:
-    if outcome in _REFUSED:
-        logger.error("payment %s of order %s refused: %s", payment.reference, payment.order_id, outcome)
-        publish(
-            payment.order_id,
-            OrderEvent.Kind.PAYMENT_REFUSED,
-            reason=outcome,
-            payment=payment.reference,
-            amount=payment.amount,
-            currency=payment.currency.upper(),
-        )
     return PaymentEvent.objects.create(
         event_id=payment.event_id,
         kind=payment.kind,

@@ -14,6 +14,7 @@ from functools import singledispatch, wraps
 from http import HTTPStatus
 from typing import Any
 
+from django.core.exceptions import SuspiciousOperation
 from django.db import DatabaseError, Error, InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_noop
@@ -284,6 +285,12 @@ def _(error: Problem) -> Problem:
 @problem_of.register
 def _(error: InvalidRequest) -> Problem:
     return _invalid(error.faults)
+
+
+@problem_of.register
+def _(error: SuspiciousOperation) -> Problem:
+    """Return what to tell about a request that Django doesn't read: too many parameters in its address."""
+    return _invalid([Fault("", f"can't be read: {error}")])
 
 
 @problem_of.register

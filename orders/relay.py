@@ -1,7 +1,8 @@
 """The relay: delivers the events of the outbox to the signals of `orders.signals`.
 
 At least once: an event is marked only after its receivers have returned. A relay that dies before that leaves
-its claim behind, which ends by itself; then another relay delivers the event again, with the same id.
+its claim behind, which ends by itself; then another relay delivers the event again, with the same id. Events
+of such a claim are delivered one at a time: whichever of them killed the relay holds up no other order.
 
 In order within one order: only the oldest undelivered event of an order can be claimed. Any number of relays
 may run; rows that one of them is claiming are skipped by the others (SKIP LOCKED).
@@ -38,6 +39,7 @@ _CLAIM = f"""
 WITH claimed AS MATERIALIZED (
     SELECT id FROM orders_orderevent AS event
      WHERE delivered_at IS NULL AND due_at <= statement_timestamp() AND {_HEAD}
+       AND (attempts > 0 AND error = '') = %s
      ORDER BY due_at, id LIMIT %s FOR UPDATE SKIP LOCKED)
 UPDATE orders_orderevent AS event
    SET due_at = statement_timestamp() + %s * interval '1 second', attempts = attempts + 1
@@ -62,8 +64,16 @@ def relay(limit: int = BATCH, *, lease: float = LEASE) -> int:
         lease: seconds after which others may deliver what this call has claimed and not marked. A receiver
             that takes longer than this may get an event twice at the same time.
     """
+    # What a relay has claimed and not answered for may be what it died of: it comes first and alone, so that
+    # no other order's event dies with it.
+    return _relay(1, lease, again=True) + _relay(limit, lease)
+
+
+def _relay(limit: int, lease: float, *, again: bool = False) -> int:
     until = monotonic() + lease
-    claimed = _claim(limit, lease)
+    claimed = _claim(limit, lease, again=again)
+    if not claimed:
+        return 0
     checkpoint("claimed")
     delivered: list[int] = []
     for event in claimed:
@@ -86,9 +96,10 @@ def relay_all() -> int:
     return relayed
 
 
-def _claim(limit: int, lease: float) -> list[OrderEvent]:
+def _claim(limit: int, lease: float, *, again: bool) -> list[OrderEvent]:
+    """Claim events that are due; `again`: those whose last claim ended without an answer."""
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, [limit, lease])
+        cursor.execute(_CLAIM, [again, limit, lease])
         keys = [key for (key,) in cursor.fetchall()]
     return list(OrderEvent.objects.filter(pk__in=keys).select_related("order").order_by("pk"))
 

@@ -18,6 +18,7 @@ from inventory.low_stock import notice_low_stock
 from inventory.models import Product
 from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, OutcomeUnknown
 from inventory.rows import refuse
+from inventory.services import gather
 from inventory.sold_out_memory import sold_out_memory
 from inventory.strategies import Sale, Strategy, get_strategy
 from orders.models import Order
@@ -84,7 +85,7 @@ def place(
         sale = _sale(receipt, basket)
         # A strategy whose copy of the stock refuses without asking the database relies on the sweep.
         refusals = (LimitReached,) if seller.keeps_stock else (SoldOut, LimitReached)
-        _despite_overdue(cart, partial(_sell, seller, sale), refusals)
+        _despite_overdue(cart, partial(_despite_spreading, partial(_sell, seller, sale)), refusals)
     tell_low_stock(receipt)
     return receipt
 
@@ -180,6 +181,20 @@ def _despite_overdue(
         if isinstance(refused, SoldOut) and not refused.promised:
             raise
         if not reservations.expire_overdue(_skus(cart)):
+            raise
+        sell()
+
+
+def _despite_spreading(sell: Callable[[], None]) -> None:
+    """Sell, and once more when what is short lies where another strategy has spread it.
+
+    Only where a product is sold by several: elsewhere a refusal need not ask for that.
+    """
+    try:
+        sell()
+    except SoldOut as refused:
+        several = settings.PRODUCT_STRATEGIES or settings.DEBUG  # with DEBUG on the buyer may choose
+        if not several or not gather(refused.shortages, Strategy.wait):
             raise
         sell()
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from django.urls import reverse
 
-from inventory.domain import Line
+from inventory.domain import Line, SoldOut
 from inventory.models import Product, StockMovement
+from inventory.segments import levels
+from orders.audit import audit
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
+from tests.inventory.interleaving import Buyer, buyers
 from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -81,6 +86,14 @@ def test_a_new_product_comes_with_its_movement(admin_client):
     assert totals_of("mug").left == 12
 
 
+def test_a_new_product_may_be_priced_in_another_currency_than_the_shops(admin_client, settings):
+    """Cents in a shop of yen: the price is judged by the product's own currency."""
+    settings.CURRENCY = "JPY"
+    answer = admin_client.post(ADD, form(sku="mug", price="9.90", currency="EUR", change_by="12"))
+    assert answer.status_code == 302
+    assert (Product.objects.get().currency, totals_of("mug").left) == ("EUR", 12)
+
+
 def test_stock_is_changed_by_a_movement_with_its_cause(admin_client):
     """A delivery is received and breakage adjusted, both with the cause that was typed."""
     product = ProductFactory.create(on_hand=5)
@@ -100,6 +113,8 @@ def test_stock_is_changed_by_a_movement_with_its_cause(admin_client):
         ({"change_by": "3"}, "Say what changed the stock"),
         ({"change_by": "-9", "cause": "Theft"}, "There are only 5"),
         ({"change_by": "some", "cause": "x"}, "whole number"),
+        ({"change_by": "99999999999", "cause": "x"}, "less than or equal to 1000000000"),
+        ({"change_by": "1000000000", "cause": "x"}, "At most 1000000000 units can be on hand."),
         ({"price": "-1"}, "greater than or equal to 0"),
     ],
 )
@@ -108,6 +123,42 @@ def test_a_change_that_cannot_be_is_explained(admin_client, changes, reason):
     product = ProductFactory.create(on_hand=5)
     assert reason in admin_client.post(page_of(product), form(**changes)).content.decode()
     assert totals_of(product.sku).left == 5
+
+
+@pytest.mark.parametrize("strategy", ["row_lock", "segmented_rows"])
+@pytest.mark.parametrize("changes", [{"change_by": "-5", "cause": "Broken"}, {"backorder_limit": "0"}])
+def test_what_the_form_has_found_holds_until_it_is_saved(admin_client, monkeypatch, strategy, changes):
+    """A buyer who comes between the form's look and its save waits, and is sold out; nobody gets a 500."""
+    product = ProductFactory.create(on_hand=5 if "cause" in changes else 0)
+    limit = 5 - product.on_hand
+    Product.objects.update(backorder_limit=limit)
+    with buyers() as start:
+        bought: list[Buyer] = []
+
+        def look_then_a_buyer(products):
+            found = levels(products)
+            if not bought:
+                bought.append(start("buyer", partial(checkout, [Line(product.sku, 1)], strategy)))
+                assert bought[0].ends_or_waits() == "waits"
+            return found
+
+        monkeypatch.setattr("inventory.admin.levels", look_then_a_buyer)
+        answer = admin_client.post(page_of(product), form(**({"backorder_limit": limit} | changes)))
+        assert isinstance(bought[0].ends().error, SoldOut)
+    assert answer.status_code == 302
+    assert totals_of(product.sku).balanced
+
+
+def test_a_lower_limit_and_a_correction_in_one_form(admin_client):
+    """Three are sold and in the building: none can be missing once nothing may be sold beyond the stock."""
+    product = ProductFactory.create(on_hand=3)
+    Product.objects.update(backorder_limit=5)
+    checkout([Line(product.sku, 3)], "row_lock")
+    changes = {"change_by": "-3", "cause": "Broken", "backorder_limit": "0"}
+    assert "There are only 0." in admin_client.post(page_of(product), form(**changes)).content.decode()
+    changes["backorder_limit"] = "3"
+    assert admin_client.post(page_of(product), form(**changes)).status_code == 302
+    assert (Product.objects.get().on_hand, audit()) == (-3, [])
 
 
 def test_stock_and_sku_cannot_be_written_over(admin_client):

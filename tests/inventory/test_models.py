@@ -222,13 +222,25 @@ def test_a_price_is_no_finer_than_its_currency():
     yen = ProductFactory.build(price=Decimal("1.50"), currency="JPY")
     with pytest.raises(ValidationError, match=r"JPY is counted in whole units: 1\.50 can't be paid"):
         yen.full_clean()
+    with pytest.raises(ValidationError, match="UGX is counted in whole units"):
+        ProductFactory.build(price=Decimal("1.50"), currency="UGX").full_clean()
     for price, currency in ((Decimal("150.00"), "JPY"), (Decimal("1.55"), "KWD"), (Decimal("1.55"), "EUR")):
         ProductFactory.build(price=price, currency=currency).full_clean()
 
 
-def test_the_demo_is_priced_in_the_currency_of_the_shop(settings):
-    """Also in one that has no cents."""
-    settings.CURRENCY = "JPY"
+@pytest.mark.parametrize(("currency", "whole"), [("JPY", {True}), ("UGX", {True}), ("KWD", {True, False})])
+def test_the_demo_is_priced_in_the_currency_of_the_shop(settings, currency, whole):
+    """Also in one that has no cents, or thousandths."""
+    settings.CURRENCY = currency
     call_command("seed_demo", stdout=StringIO())
-    priced = {(product.currency, product.price % 1 == 0) for product in Product.objects.all()}
-    assert priced == {("JPY", True)}
+    assert {product.currency for product in Product.objects.all()} == {currency}
+    assert {product.price % 1 == 0 for product in Product.objects.all()} == whole
+
+
+@pytest.mark.parametrize("price", ["Infinity", "NaN", "sNaN", "1e50", "1e999999", "1.005"])
+def test_a_price_that_is_no_amount_is_refused_with_its_reason(price):
+    """The field says what is wrong, and nothing is said of whole units; no arithmetic fails before."""
+    with pytest.raises(ValidationError) as refused:
+        create_product("mug", price=Decimal(price))
+    assert set(refused.value.message_dict) == {"price"}
+    assert "whole units" not in str(refused.value)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from io import StringIO
 
 import pytest
+from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 from django.urls import reverse
 from django.utils import timezone
@@ -18,6 +20,7 @@ from inventory.reservations import reserve
 from inventory.segments import levels
 from inventory.services import change_stock
 from inventory.strategies import get_strategy
+from orders.audit import audit
 from orders.services import checkout, checkout_reserved
 from tests.factories import ProductFactory
 from tests.inventory.interleaving import Buyer, buyers, eventually
@@ -282,3 +285,55 @@ def test_a_stocktaking_finds_units_in_segments():
         change_stock(product, StockMovement.Kind.ADJUSTED, -2, "count:2")
     assert totals_of(product.sku).balanced
     assert totals_of(product.sku).left == 1
+
+
+# Another strategy sells what is spread --------------------------------------------------------------------
+
+SPREADING = [*IN_ROWS, "unit_rows"]
+OTHERS = ["row_lock", "combined", "async_reserve", "redis_script", "redis_gate", "segmented_rows"]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("spreading", SPREADING)
+def test_products_of_several_strategies_in_one_cart(settings, spreading, other):
+    """The mugs' own strategy has spread them; the cart's other product has another: both are sold, twice."""
+    settings.PRODUCT_STRATEGIES, settings.CHECKOUT_STRATEGY = True, other
+    mug, pen = ProductFactory.create(sku="mug"), ProductFactory.create(sku="pen")
+    get_strategy(other).forget([mug, pen])
+    Product.objects.filter(sku="mug").update(strategy=spreading)
+    for _ in range(2):
+        assert checkout([Line("mug", 1)]).strategy == spreading
+        assert checkout([Line("mug", 1), Line("pen", 1)]).strategy == other
+    with pytest.raises(SoldOut) as refused:
+        checkout([Line("mug", 7), Line("pen", 1)])
+    assert refused.value.shortages[0].sku == "mug"
+    assert audit() == []
+
+
+def test_a_refusal_of_units_that_are_not_there_leaves_segments_alone(settings):
+    """Eleven of ten: nothing is gathered that would not serve the buyer."""
+    settings.PRODUCT_STRATEGIES = True
+    mug = ProductFactory.create(sku="mug")
+    checkout([Line("mug", 1)], "segmented_rows")
+    with pytest.raises(SoldOut):
+        checkout([Line("mug", 10)], "row_lock")
+    assert sum(units(mug.sku)) == 9
+
+
+def test_a_shop_of_one_strategy_asks_nothing_more_for_a_refusal(django_assert_num_queries):
+    """Units of a product without others lie where its strategy looks."""
+    ProductFactory.create(sku="mug", on_hand=0)
+    with django_assert_num_queries(1), pytest.raises(SoldOut):
+        checkout([Line("mug", 1)], "combined")
+
+
+@pytest.mark.parametrize("spreading", SPREADING)
+def test_after_a_change_of_the_setting_the_units_are_put_back(spreading):
+    """`reload_stock` with the strategy of before: then the new one finds them."""
+    ProductFactory.create(sku="mug")
+    checkout([Line("mug", 1)], spreading)
+    with pytest.raises(SoldOut):
+        checkout([Line("mug", 1)], "row_lock")
+    call_command("reload_stock", spreading, stdout=StringIO())
+    checkout([Line("mug", 9)], "row_lock")
+    assert audit() == []

@@ -76,6 +76,8 @@ def test_one_wrong_line_books_nothing(tmp_path):
         ("mug,9999999999999,n,,", "quantity '9999999999999'"),
         ("mug,1,,,", "cause ''"),
         ("mug,1,n,,cheap", "price 'cheap'"),
+        ("mug,1,n\0,,", "cause has the character NUL"),
+        ("mug,1,n,Mu\0g,1", "name has the character NUL"),
         ("mug,1", "fewer fields"),
         ("mug,1,n,,,more", "more or fewer fields"),
     ],
@@ -105,10 +107,11 @@ def test_a_heading_that_cannot_be(heading, reason):
         read_deliveries([heading] if heading else [])
 
 
-def test_a_price_that_the_model_refuses(tmp_path):
+@pytest.mark.parametrize("price", ["-1", "Infinity", "1e50"])
+def test_a_price_that_the_model_refuses(tmp_path, price):
     """The product's own rules speak, with the line's number."""
     with pytest.raises(CommandError, match="line 2: "):
-        load(tmp_path, "pen,3,n,Pen,-1")
+        load(tmp_path, f"pen,3,n,Pen,{price}")
     assert import_deliveries([]).booked == 0
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from django.db import connection
 
-from inventory.domain import Line
+from inventory.domain import Line, ReferenceUsed
 from inventory.models import Product, StockMovement, Stocktake
 from inventory.reservations import reserve
 from inventory.services import change_stock
@@ -63,11 +63,20 @@ def test_the_same_count_twice_counts_once(mug):
     assert (in_building(), Stocktake.objects.count()) == (13, 1)
 
 
+def test_another_count_under_the_same_reference_is_refused(mug):
+    """Counted again and found nine: it says so, instead of keeping the eight without a word."""
+    take_stock(mug, 8, reason="yearly", reference="2026")
+    with pytest.raises(ReferenceUsed, match="'2026': stands for a count of 8 already; nothing was done"):
+        take_stock(mug, 9, reason="yearly", reference="2026")
+    assert in_building() == 8
+
+
 def test_a_count_below_what_is_promised_is_refused(mug):
     """Three are sold and two reserved: four counted can't be, and nothing is changed."""
     reserve([Line("mug", 2)], timedelta(minutes=1))
     with pytest.raises(
-        CountTooLow, match="4 counted, and 5 are sold but not shipped, or reserved"
+        CountTooLow,
+        match="4 counted, and at least 5 must be there for what is sold but not shipped, or reserved",
     ) as refused:
         take_stock(mug, 4, reason="yearly", reference="2026")
     assert str(copy.copy(refused.value)) == str(refused.value)

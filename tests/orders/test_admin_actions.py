@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from unittest import mock
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -16,6 +17,7 @@ from orders.lifecycle import cancel, pay
 from orders.models import Order, Shipment
 from orders.services import checkout
 from tests.factories import ProductFactory
+from tests.inventory.interleaving import Killed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ORDERS = reverse("admin:orders_order_changelist")
@@ -67,6 +69,10 @@ def test_an_order_is_paid_shipped_in_parts_and_returned(admin_client, order):
             admin_client, ORDERS, "ship_orders", order.pk, reason="dhl 1", **{units(order): 1}, **asked
         )
     assert f"{order.pk} is partly shipped." in said
+    said = confirm(  # back in the browser, and another number
+        admin_client, ORDERS, "ship_orders", order.pk, reason="dhl 1", **{units(order): 2}, **asked
+    )
+    assert "stands for 1 × mug already; nothing was done" in said
     asked = choose(admin_client, ORDERS, "ship_orders", order.pk)
     confirm(admin_client, ORDERS, "ship_orders", order.pk, reason="dhl 2", **{units(order): 1}, **asked)
     assert [row.staff.get_username() for row in Shipment.objects.all() if row.staff] == ["admin"] * 2
@@ -77,9 +83,34 @@ def test_an_order_is_paid_shipped_in_parts_and_returned(admin_client, order):
     assert f"{order.pk} is shipped." in said
     assert (Order.objects.get().state, order.items.get().returned) == ("shipped", 1)
     history = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
-    assert history[0] == "paid: transfer 17"
-    assert history[-1] == "returned: 1 × mug, broken"
+    assert history == [
+        "paid: transfer 17",
+        "shipped: 1 × mug, dhl 1",
+        "shipped: 1 × mug, dhl 2",
+        "returned: 1 × mug, broken",
+    ]
     assert audit() == []
+
+
+@pytest.mark.parametrize("action", ["pay_orders", "cancel_orders"])
+def test_what_changes_nothing_is_not_in_the_history(admin_client, order, action):
+    """Sent twice, by two of the staff: it was done once, and the history has it once."""
+    for reason in ("first", "second"):
+        confirm(admin_client, ORDERS, action, order.pk, reason=reason, confirmed="yes", reference="r")
+    verb = {"pay_orders": "paid", "cancel_orders": "cancelled"}[action]
+    assert LogEntry.objects.get().change_message == f"{verb}: first"
+
+
+def test_what_is_not_in_the_history_was_not_done(admin_client, order, monkeypatch):
+    """The process dies while it writes the history: nothing has left the building without it."""
+    pay(order.pk)
+    monkeypatch.setattr("django.contrib.admin.ModelAdmin.log_change", mock.Mock(side_effect=Killed))
+    with pytest.raises(Killed):
+        confirm(
+            admin_client, ORDERS, "ship_orders", order.pk, reason="x", confirmed="yes", reference="r",
+            **{units(order): 1},
+        )  # fmt: skip
+    assert (Order.objects.get().state, Shipment.objects.count()) == ("paid", 0)
 
 
 def test_without_a_reason_it_is_asked_again(admin_client, order):
@@ -164,7 +195,7 @@ def test_a_stocktake_is_entered(admin_client, order):
     made = Stocktake.objects.get()
     assert (made.counted, made.expected, made.reason) == (9, 10, "yearly")
     assert made.staff is not None
-    assert "counted 9 of 10: yearly" in LogEntry.objects.latest("pk").change_message
+    assert LogEntry.objects.get().change_message == "counted 9 of 10: yearly"
     assert audit() == []
 
 
@@ -175,7 +206,9 @@ def test_a_count_that_cannot_be_is_told(admin_client, order):
     field = f"counted-{mug.pk}"
     confirm(admin_client, PRODUCTS, "count_products", mug.pk, reason="yearly", **{field: ""}, **asked)
     said = confirm(admin_client, PRODUCTS, "count_products", mug.pk, reason="yearly", **{field: 1}, **asked)
-    assert "mug: 1 counted, but 2 are reserved or sold and not shipped." in said
+    assert (
+        "mug: 1 counted, but at least 2 must be there for what is reserved, or sold and not shipped." in said
+    )
     assert not Stocktake.objects.exists()
 
 

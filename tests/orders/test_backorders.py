@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from django.db import IntegrityError
+from django.test import Client
 from django.urls import reverse
 
 from inventory.domain import Line, SoldOut
@@ -143,12 +145,57 @@ def test_a_count_may_leave_units_on_order(mug):
     assert (counted(), audit()) == ((-3, 1), [])
 
 
+def limit_page(client: Client, limit: int) -> Any:
+    """Return the answer to a product's form with another limit."""
+    sent = {"name": "Mug", "price": "2.50", "currency": "EUR", "active": "on", "backorder_limit": str(limit)}
+    sent |= {"movements-TOTAL_FORMS": "0", "movements-INITIAL_FORMS": "0"}
+    return client.post(reverse("admin:inventory_product_change", args=[Product.objects.get().pk]), sent)
+
+
+@pytest.mark.parametrize("strategy", ["segmented_rows", "unit_rows"])
+def test_the_limit_is_lowered_though_the_units_lie_in_other_rows(mug, admin_client, strategy):
+    """One of two is sold, by a strategy that spreads units: nothing was sold beyond the stock."""
+    checkout([Line("mug", 1)], strategy)
+    assert limit_page(admin_client, 0).status_code == 302
+    checkout([Line("mug", 1)], strategy)
+    with pytest.raises(SoldOut):
+        checkout([Line("mug", 1)], strategy)
+    assert audit() == []
+
+
+@pytest.mark.parametrize("strategy", ["redis_script", "redis_gate", "segmented"])
+def test_a_raised_limit_is_sold_at_once(mug, admin_client, strategy):
+    """Redis has learned that all is sold out: with the new limit it learns anew."""
+    get_strategy(strategy).forget([mug])
+    checkout([Line("mug", 5)], strategy)
+    with pytest.raises(SoldOut):
+        checkout([Line("mug", 1)], strategy)
+    assert limit_page(admin_client, 4).status_code == 302
+    checkout([Line("mug", 1)], strategy)
+    assert audit() == []
+
+
+@pytest.mark.parametrize("limit", [10**9 + 1, 2**31 - 1])
+def test_a_limit_that_cannot_be_added_to_the_stock(mug, admin_client, limit):
+    """Above it no delivery could be booked and no sale be written: form and database refuse it."""
+    assert "1000000000" in limit_page(admin_client, limit).content.decode()
+    with pytest.raises(IntegrityError, match="product_backorder_limit_can_be_added"):
+        Product.objects.update(on_hand=0, backorder_limit=limit)
+
+
+def test_the_highest_limit_sells_and_takes_deliveries(mug, admin_client):
+    """What is meant as unlimited works: a sale, a delivery, the list of products."""
+    assert limit_page(admin_client, 10**9).status_code == 302
+    checkout([Line("mug", 5)], "conditional_update")
+    change_stock(mug, StockMovement.Kind.RECEIVED, 1_000_000, "note:1")
+    answer = Client().get("/products/").json()["products"][0]
+    assert (answer["on_hand"], answer["available"]) == (999_997, 1_000_999_997)
+
+
 def test_the_limit_is_not_lowered_below_what_was_sold(mug, admin_client):
     """The form says how many; the database refuses as well."""
     checkout([Line("mug", 4)], "row_lock")
-    sent = {"name": "Mug", "price": "2.50", "currency": "EUR", "active": "on", "backorder_limit": "1"}
-    sent |= {"movements-TOTAL_FORMS": "0", "movements-INITIAL_FORMS": "0"}
-    page = admin_client.post(reverse("admin:inventory_product_change", args=[mug.pk]), sent)
+    page = limit_page(admin_client, 1)
     assert "2 were sold beyond the stock already." in page.content.decode()
     with pytest.raises(IntegrityError):
         Product.objects.update(backorder_limit=1)

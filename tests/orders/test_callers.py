@@ -229,6 +229,15 @@ def test_anonymous_callers_list_nothing(settings):
     assert ask("get", "/orders/").json() == {"orders": [], "next": None}
 
 
+@pytest.mark.parametrize("address", ["/orders/", "/products/"])
+def test_an_address_with_too_many_parameters_is_a_problem(keyed, address):
+    """Django reads a thousand at most; the answer is a problem like every other."""
+    query = "&".join(f"n{number}=1" for number in range(1001))
+    refused = Client().get(f"{address}?{query}", headers={"Authorization": "Bearer shop-key"})
+    assert (refused.status_code, refused.json()["type"]) == (400, "/problems/#invalid-request")
+    assert "exceeded" in refused.json()["detail"]
+
+
 @pytest.mark.parametrize("cursor", ["x", "é", "a" * 500, "MjAyNi0wMS0wMXx4", "\x00", "MjAyNnw="])
 def test_a_cursor_that_was_not_given_out_is_refused(keyed, cursor):
     """400, before the database is asked."""

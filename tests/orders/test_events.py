@@ -14,6 +14,7 @@ from functools import partial
 
 import pytest
 from django.db import connection, transaction
+from django.db.models import F
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
@@ -233,6 +234,51 @@ def test_a_relay_that_is_killed_delivers_again(heard, stop, deliveries):
     let_claims_end()
     relay.relay_all()
     assert heard == [(event.pk, "placed")]
+
+
+def relay_while_one_event_kills(fatal: Order) -> None:
+    """Run relays, each of which dies of the event of one order, and let a minute pass after each."""
+
+    def die(sender, event, order, **kwargs):
+        if order.pk == fatal.pk:
+            raise Dead
+
+    order_placed.connect(die)
+    try:
+        for _ in range(4):
+            for _ in range(2):
+                with contextlib.suppress(Dead):
+                    relay.relay_all()
+            OrderEvent.objects.filter(delivered_at=None).update(due_at=F("due_at") - timedelta(seconds=61))
+    finally:
+        order_placed.disconnect(die)
+
+
+def test_an_event_that_kills_its_relay_holds_up_no_other_order(heard):
+    """The last claim's events come one at a time: those behind the fatal one are delivered."""
+    fatal, other = OrderFactory.create(), OrderFactory.create()
+    relay_while_one_event_kills(fatal)
+    waiting = OrderEvent.objects.filter(delivered_at=None)
+    assert [event.order_id for event in waiting] == [fatal.pk]
+    assert (OrderEvent.objects.get(order=other).pk, "placed") in heard
+
+
+def test_what_no_relay_has_answered_for_waits_for_no_newer_events(heard):
+    """The claim of a relay that died has ended; newer events are there: it is delivered before them."""
+    old = OrderFactory.create()
+    OrderEvent.objects.update(attempts=1)
+    OrderFactory.create()
+    relay.relay(limit=1)
+    assert [key for key, _ in heard] == list(OrderEvent.objects.order_by("pk").values_list("pk", flat=True))
+    assert OrderEvent.objects.get(order=old).delivered_at is not None
+
+
+def test_mutant_that_claims_everything_together_again(heard, monkeypatch):
+    """Without that each relay claims the fatal event with those behind it, and delivers none of them."""
+    monkeypatch.setattr(relay, "_CLAIM", relay._CLAIM.replace("(attempts > 0 AND error = '')", "false"))
+    fatal, _ = OrderFactory.create(), OrderFactory.create()
+    relay_while_one_event_kills(fatal)
+    assert OrderEvent.objects.filter(delivered_at=None).count() == 2
 
 
 def paid_while_a_relay_holds_placed() -> None:

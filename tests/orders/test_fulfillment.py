@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from inventory.domain import InvalidCart, Line
+from inventory.domain import InvalidCart, Line, ReferenceUsed
 from inventory.models import CustomerPurchase, Product, StockMovement
 from inventory.services import change_stock
 from inventory.stocktake import take_stock, with_count
@@ -63,6 +63,21 @@ def test_the_same_parcel_leaves_once(order):
     for _ in range(2):
         ship(order.pk, None, "parcel-1")
     assert (stock(), Shipment.objects.count()) == ((7, 7), 2)
+
+
+def test_a_reference_stands_for_one_parcel(order):
+    """Another product in the same parcel, sent later: refused, or it would never be shipped in the books."""
+    ship(order.pk, [Line("mug", 1)], "parcel-1")
+    for lines in ([Line("pen", 2)], [Line("mug", 2)], [Line("mug", 1), Line("pen", 2)]):
+        with pytest.raises(ReferenceUsed, match="'parcel-1': stands for 1 × mug already") as refused:
+            ship(order.pk, lines, "parcel-1")
+    assert str(copy.copy(refused.value)) == str(refused.value)
+    ship(order.pk, None, "parcel-2")
+    take_back(order.pk, [Line("mug", 1)], "back-1")
+    with pytest.raises(ReferenceUsed):
+        take_back(order.pk, [Line("mug", 2)], "back-1")
+    assert (stock("mug"), stock("pen")) == ((8, 8), (8, 8))
+    assert audit() == []
 
 
 def test_cancelling_over_http_says_why_not(order, client):

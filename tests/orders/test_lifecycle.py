@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -120,7 +121,23 @@ def test_an_order_without_a_window_never_expires(settings):
     assert pay(order.pk).state == State.PAID
 
 
-TO = {State.PAID: pay, State.CANCELLED: cancel, State.EXPIRED: lambda pk: expire(pk)}
+def test_an_order_that_cannot_be_ended_holds_up_no_other(order, caplog):
+    """Its customer's count is wrong, so the database refuses: it is logged, and the next one expires."""
+    other = checkout([Line("mug", 1)], "conditional_update", customer="bob")
+    for seconds, each in ((9, order), (5, other)):
+        Order.objects.filter(pk=each.pk).update(pay_by=timezone.now() - timedelta(seconds=seconds))
+    CustomerPurchase.objects.filter(customer="ann").update(units=0)
+    assert expire_overdue() == 1
+    assert Order.objects.get(pk=other.pk).state == State.EXPIRED
+    assert Order.objects.get(pk=order.pk).state == State.PLACED
+    assert f"order {order.pk} can't be ended; manage.py audit_stock says what is wrong" in caplog.text
+
+
+TO: dict[State, Callable[[uuid.UUID], object]] = {
+    State.PAID: pay,
+    State.CANCELLED: cancel,
+    State.EXPIRED: lambda pk: expire(pk),
+}
 
 
 @pytest.mark.parametrize("start", State)

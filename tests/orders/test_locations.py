@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from typing import Any
+from unittest import mock
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -13,11 +15,11 @@ from django.core.management.base import SystemCheckError
 from django.db import transaction
 from django.urls import reverse
 
-from inventory.domain import Line
-from inventory.locations import NotThere, Offer, first_with_enough, move_stock
+from inventory.domain import Line, ReferenceUsed
+from inventory.locations import NotThere, Offer, first_with_enough, lock_levels, move_stock
 from inventory.models import Product, StockLevel, StockLocation, StockMovement
 from inventory.services import change_stock
-from inventory.stocktake import take_stock, with_count
+from inventory.stocktake import CountTooLow, take_stock, with_count
 from orders.audit import audit
 from orders.fulfillment import ship, take_back
 from orders.lifecycle import cancel, pay
@@ -176,6 +178,28 @@ def test_a_return_comes_back_to_where_it_left_from(mug):
     assert audit() == []
 
 
+def test_a_return_comes_back_to_the_location_that_was_named_when_it_left(mug):
+    """The line was to leave from the north and left from the south: there it is again, not in the north."""
+    order = bought(2)
+    ship(order.pk, None, "out", location=at("south"))
+    take_back(order.pk, [Line("mug", 1)], "back")
+    assert there() == {"north": 4, "south": 4}
+    assert audit() == []
+
+
+def test_a_return_of_several_parcels_comes_back_to_each_of_their_locations(mug):
+    """Two left from the north and three from the south; four come back at once, then the fifth."""
+    order = bought(5)
+    ship(order.pk, [Line("mug", 2)], "out-1", location=at("north"))
+    ship(order.pk, None, "out-2", location=at("south"))
+    for _ in range(2):  # a form that is sent twice
+        take_back(order.pk, [Line("mug", 4)], "back-1")
+    assert there() == {"north": 4, "south": 4}
+    assert take_back(order.pk, [Line("mug", 1)], "back-2").state == "returned"
+    assert there() == {"north": 4, "south": 5}
+    assert audit() == []
+
+
 def test_a_location_that_lacks_the_units_ships_nothing(mug):
     """Moved away meanwhile: what is there, what is wanted and the way out are said; nothing has left."""
     order = bought(3)
@@ -194,6 +218,15 @@ def test_an_inactive_location_is_given_no_line(mug):
     StockLocation.objects.filter(code="north").update(active=False)
     assert source(bought(1)) == "south"
     assert ship(first.pk, None, "parcel").state == "shipped"
+
+
+def test_a_count_that_is_too_low_says_how_many_must_be_at_the_location(mug):
+    """Eight of nine are sold: three of the north's four must be there, as five are in the south."""
+    checkout([Line("mug", 8)], "row_lock")
+    with pytest.raises(CountTooLow, match="0 counted, and at least 3 must be there"):
+        take_stock(mug, 0, reason="yearly", reference="n", location=at("north"))
+    assert take_stock(mug, 3, reason="yearly", reference="n", location=at("north")).expected == 4
+    assert (there(), audit()) == ({"north": 3, "south": 5}, [])
 
 
 def test_another_rule_can_be_set(mug, settings):
@@ -244,6 +277,15 @@ def test_units_of_no_location_are_the_rest(mug):
     assert audit() == []
 
 
+@pytest.mark.parametrize(("units", "source", "target"), [(1, "north", "south"), (2, "south", "north")])
+def test_another_transfer_under_the_same_reference_is_refused(mug, units, source, target):
+    """Other units or another way: nothing is moved, and nobody is told that it was."""
+    move_stock(mug, 2, at("north"), at("south"), "van-1")
+    with pytest.raises(ReferenceUsed, match="'van-1': stands for 2 units from north to south already"):
+        move_stock(mug, units, at(source), at(target), "van-1")
+    assert there() == {"north": 2, "south": 7}
+
+
 @pytest.mark.parametrize(("units", "target"), [(0, "south"), (1, "north")])
 def test_a_transfer_that_cannot_be(mug, units, target):
     """None, or from a location to itself."""
@@ -266,6 +308,54 @@ def test_a_delivery_to_the_wrong_level_is_found(mug):
         ("levels_are_the_sum_of_movements", "mug at north"),
         ("levels_are_in_the_building", "mug"),
     ]
+
+
+@pytest.mark.parametrize("mutant", [False, True])
+def test_a_count_of_the_rest_while_units_leave_a_location(mug, monkeypatch, mutant):
+    """Six are at no location, two leave the north meanwhile: the count waits for them and expects six.
+
+    Mutant: with the ledger read before the levels are locked it expects eight and writes two off.
+    """
+    change_stock(mug, StockMovement.Kind.RECEIVED, 6, "note:rest")
+    order = bought(2)
+    if mutant:
+        monkeypatch.setattr("inventory.stocktake.lock_levels", lambda _: {})
+        monkeypatch.setattr("inventory.stocktake.with_rest", read_one_after_the_other)
+    with buyers() as start:
+        a = start("A", partial(ship, order.pk, None, "parcel"), "written").reaches("written")
+        count = start("count", partial(take_stock, mug, 6, reason="yearly", reference="rest"))
+        assert count.ends_or_waits() == "waits"
+        a.ends()
+        made: Any = count.ends().result
+    assert made.expected == (8 if mutant else 6)
+    assert (with_count(Product.objects.all()).get().in_building == 13) is not mutant
+    assert audit() == []
+
+
+def read_one_after_the_other(products):
+    """Annotate the rest as the sum of the ledger, less the levels of a later moment."""
+    row = with_count(products).get()
+    row.at_no_location = row.in_building - sum(lock_levels(row).values())
+    return mock.Mock(get=lambda: row)
+
+
+def test_a_shipment_of_the_rest_while_units_come_to_a_new_location(mug, monkeypatch):
+    """No unit is at no location; five that come to the east between two statements don't leave from there."""
+    StockLocation.objects.update(active=False)
+    order = bought(5)
+    east = StockLocation.objects.create(code="east")
+    delivery = partial(change_stock, mug, StockMovement.Kind.RECEIVED, 5, "note:east", location=east)
+    with buyers() as start:
+
+        def lock_then_deliver(product):
+            levels = lock_levels(product)
+            start("delivery", delivery).ends()
+            return levels
+
+        monkeypatch.setattr("inventory.services.lock_levels", lock_then_deliver)
+        shipment = start("shipment", partial(ship, order.pk, None, "parcel")).ends()
+    assert isinstance(shipment.error, NotThere)
+    assert (there(), audit()) == ({"north": 4, "south": 5, "east": 5}, [])
 
 
 # In the admin ----------------------------------------------------------------------------------------------

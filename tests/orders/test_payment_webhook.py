@@ -186,6 +186,41 @@ def test_a_second_payment_is_told_of(order):
     assert refusal() == {"reason": "paid_twice", "payment": "pi_2", "amount": 500, "currency": "EUR"}
 
 
+@pytest.mark.parametrize("why", ["too_late", "wrong_amount", "paid_twice"])
+def test_several_events_about_one_refused_payment_give_the_money_back_once(order, why):
+    """The intent and the session of one payment: both are answered with the refusal, one is published."""
+    if why == "too_late":
+        lifecycle.cancel(order.pk)
+    elif why == "paid_twice":
+        send(notice(order.pk, id="evt_0", metadata={"order_id": str(order.pk)}))
+    amount = 499 if why == "wrong_amount" else 500
+    session = {"payment_status": "paid", "amount_total": amount}
+    intent = notice(order.pk, amount_received=amount)
+    intent["data"]["object"]["id"] = "pi_2"
+    completed = notice(
+        order.pk, id="evt_2", type="checkout.session.completed", payment_intent="pi_2", **session
+    )
+    assert [send(event).json()["outcome"] for event in (intent, completed)] == [why, why]
+    assert (refusal()["reason"], refusal()["payment"]) == (why, "pi_2")
+
+
+def test_a_refused_payment_stays_refused(order):
+    """An integrator gives it back: a later event of the same payment doesn't pay the order with it."""
+    send(notice(order.pk, amount_received=499))
+    assert send(notice(order.pk, id="evt_2")).json()["outcome"] == "wrong_amount"
+    assert Order.objects.get().state == "placed"
+
+
+def test_a_second_payment_of_an_order_that_staff_have_marked_is_told_of(order):
+    """Staff may have noted the first one; the second is money to give back."""
+    lifecycle.pay(order.pk)
+    send(notice(order.pk))
+    second = notice(order.pk, id="evt_2")
+    second["data"]["object"]["id"] = "pi_2"
+    assert send(second).json()["outcome"] == "paid_twice"
+    assert refusal()["payment"] == "pi_2"
+
+
 def refusal() -> Any:
     """Return what was published about money to give back."""
     return OrderEvent.objects.get(kind="payment_refused").data
@@ -221,6 +256,18 @@ def test_a_currency_of_thousandths_is_paid_in_them():
     order = checkout([Line("pen", 1)], "conditional_update")
     body = notice(order.pk, currency="kwd", amount_received=2500)
     assert send(body).json()["outcome"] == "paid"
+
+
+@pytest.mark.parametrize("currency", ["UGX", "ISK"])
+def test_a_currency_whose_hundredths_are_only_written(currency):
+    """Nobody has hundredths of these, and the provider writes them all the same: 500 is the number 50000."""
+    mug = ProductFactory.create(sku="mug", price=250)
+    Product.objects.filter(pk=mug.pk).update(currency=currency)
+    order = checkout([Line("mug", 2)], "conditional_update")
+    assert send(notice(order.pk, currency=currency.lower())).json()["outcome"] == "wrong_amount"
+    second = notice(order.pk, id="evt_2", currency=currency.lower(), amount_received=50_000)
+    second["data"]["object"]["id"] = "pi_2"
+    assert send(second).json()["outcome"] == "paid"
 
 
 @pytest.mark.parametrize("end", ["cancelled", "window"])
@@ -260,6 +307,15 @@ def test_what_is_no_payment_is_noted_and_ignored(order, members):
     assert Order.objects.get().state == "placed"
 
 
+@pytest.mark.parametrize(
+    "data", [{"object": {"object": "balance"}}, {"object": {"id": 7, "currency": ["eur"]}}]
+)
+def test_what_is_no_payment_may_be_about_anything(data):
+    """A balance has no id: what the shop ignores it doesn't judge, or the provider would send it for days."""
+    answer = send({"id": "evt_1", "type": "balance.available", "data": data})
+    assert (answer.status_code, answer.json()["outcome"]) == (200, "ignored")
+
+
 def test_an_unknown_order_is_not_found_and_not_kept():
     """404: the provider shows the failure, and its next attempt counts once the order is there."""
     assert kind(send(notice(uuid4()))) == (404, "not-found")
@@ -278,6 +334,10 @@ def test_an_unknown_order_is_not_found_and_not_kept():
         (notice(uuid4(), currency=None), "/data/object/currency"),
         (notice(uuid4(), currency="euro"), "/data/object/currency"),
         (notice(uuid4(), id="e" * 256), "/id"),
+        (notice(uuid4(), id="e\0"), "/id"),
+        (notice(uuid4(), type="t\0"), "/type"),
+        (notice(uuid4(), payment_intent="p" * 256), "/data/object/payment_intent"),
+        (notice(uuid4(), payment_intent="p\0"), "/data/object/payment_intent"),
         ([], ""),
     ],
 )

@@ -30,7 +30,7 @@ from hypothesis.stateful import (
 
 from inventory import reservations
 from inventory.checkpoints import installed
-from inventory.domain import Line, MixedCurrencies, Shortage, SoldOut, merge_lines
+from inventory.domain import Line, MixedCurrencies, ReferenceUsed, Shortage, SoldOut, merge_lines
 from inventory.locations import NotThere, move_stock
 from inventory.models import Product, StockLevel, StockLocation, StockMovement, StockReservation
 from inventory.services import change_stock, create_product
@@ -122,6 +122,7 @@ class Shop(RuleBasedStateMachine):
         }
         self.open = set(LOCATIONS)
         self.levels: Counter[tuple[str, str]] = Counter()
+        self.outside: Counter[tuple[uuid.UUID, str, str | None]] = Counter()
         self.sources: dict[uuid.UUID, dict[str, str | None]] = {}
         self.limits = dict.fromkeys(self.skus, 0)
         self.currencies = dict.fromkeys(self.skus, "EUR")
@@ -133,7 +134,7 @@ class Shop(RuleBasedStateMachine):
         self.units: dict[uuid.UUID, dict[str, int]] = {}
         self.shipped: dict[uuid.UUID, dict[str, int]] = {}
         self.back: dict[uuid.UUID, dict[str, int]] = {}
-        self.references: set[tuple[object, ...]] = set()
+        self.references: dict[tuple[object, ...], dict[str, int]] = {}
         self.unpaid: set[uuid.UUID] = set()
         self.promises: dict[uuid.UUID, dict[str, int]] = {}
         self.late: set[uuid.UUID] = set()
@@ -394,8 +395,8 @@ class Shop(RuleBasedStateMachine):
         here = {sku: self.units[order][sku] - self.shipped[order][sku] for sku in self.units[order]}
         lines = None if share == "all" else self.some(here, share)
         act = partial(fulfillment.ship, order, lines, f"out-{parcel}", location=self.locations.get(place))
-        if ("out", order, parcel) in self.references:
-            assert act().state == self.states[order]
+        if known := self.references.get(("out", order, parcel)):
+            self.repeat(act, order, known, lines)
         elif self.states[order] not in ("paid", "partly_shipped"):
             with pytest.raises(lifecycle.TransitionRefused):
                 act()
@@ -406,9 +407,17 @@ class Shop(RuleBasedStateMachine):
             with pytest.raises(NotThere):
                 act()
         else:
-            self.references.add(("out", order, parcel))
+            self.references["out", order, parcel] = {sku: units for sku, units in leaving.items() if units}
             self.note_shipment(order, leaving, place)
             assert act().state == self.states[order]
+
+    def repeat(self, act, order, known, lines):
+        """A reference of before changes nothing, and is refused when it comes with other units."""
+        if lines is None or quantities(lines) == known:
+            assert act().state == self.states[order]
+        else:
+            with pytest.raises(ReferenceUsed):
+                act()
 
     def can_leave(self, order, units, place=None):
         """Return whether each product's units are where they are to leave from."""
@@ -419,7 +428,9 @@ class Shop(RuleBasedStateMachine):
     def note_shipment(self, order, units, place):
         """Write down what has left, and from where."""
         for sku, number in units.items():
-            self.put(sku, place or self.sources[order].get(sku), -number)
+            source = place or self.sources[order].get(sku)
+            self.put(sku, source, -number)
+            self.outside[order, sku, source] += number
             self.shipped[order][sku] += number
         whole = self.shipped[order] == self.units[order]
         self.states[order] = "shipped" if whole else "partly_shipped"
@@ -428,9 +439,10 @@ class Shop(RuleBasedStateMachine):
     def take_back(self, order, share, parcel):
         """Units that have left come back, each return once; no more than are out."""
         out = {sku: self.shipped[order][sku] - self.back[order][sku] for sku in self.units[order]}
-        act = partial(fulfillment.take_back, order, self.some(out, share), f"back-{parcel}")
-        if ("back", order, parcel) in self.references:
-            assert act().state == self.states[order]
+        lines = self.some(out, share)
+        act = partial(fulfillment.take_back, order, lines, f"back-{parcel}")
+        if known := self.references.get(("back", order, parcel)):
+            self.repeat(act, order, known, lines)
         elif self.states[order] not in ("partly_shipped", "shipped", "returned"):
             with pytest.raises(lifecycle.TransitionRefused):
                 act()
@@ -438,14 +450,22 @@ class Shop(RuleBasedStateMachine):
             with pytest.raises(fulfillment.TooManyReturned):
                 act()
         else:
-            self.references.add(("back", order, parcel))
-            self.note_return(order, quantities(self.some(out, share)))
-            assert act().state == self.states[order]
+            self.references["back", order, parcel] = returned = quantities(lines)
+            state = act().state
+            self.note_return(order, returned)
+            assert state == self.states[order]
 
     def note_return(self, order, units):
         """Write down what is for sale again."""
         for sku, number in units.items():
-            self.put(sku, self.sources[order].get(sku), number)
+            came: Counter[str | None] = Counter(
+                {code: self.found_levels()[sku, code] - self.levels[sku, code] for code in LOCATIONS}
+            )
+            came[None] = number - came.total()
+            for place, units_back in came.items():  # to nowhere else than where they left from
+                assert 0 <= units_back <= self.outside[order, sku, place]
+                self.outside[order, sku, place] -= units_back
+                self.put(sku, place, units_back)
             self.back[order][sku] += number
             self.stock[sku] += number
             self.sold[sku] -= number
@@ -649,10 +669,13 @@ class Shop(RuleBasedStateMachine):
     @invariant()
     def every_location_has_its_units(self):
         """Levels are what the paper says, and no place has fewer units than none."""
-        rows = StockLevel.objects.filter(product__sku__in=self.skus, units__gt=0)
-        found = {(sku, code): units for sku, code, units in rows.values_list(*LEVEL)}
-        assert found == +self.levels
+        assert self.found_levels() == +self.levels
         assert all(self.at(sku, place) >= 0 for sku in self.skus for place in (None, *LOCATIONS))
+
+    def found_levels(self):
+        """Return the units of each product at each location that has some."""
+        rows = StockLevel.objects.filter(product__sku__in=self.skus, units__gt=0)
+        return Counter({(sku, code): units for sku, code, units in rows.values_list(*LEVEL)})
 
     @invariant()
     def the_audit_finds_nothing(self):

@@ -164,3 +164,13 @@ def test_the_way_back_keeps_the_stock(orders):
     assert list(Product.objects.order_by("sku").values_list("on_hand", "reserved")) == before
     assert Order.objects.get(pk=orders["paid"]).state == "paid"
     assert audit() == []
+
+
+def test_a_limit_that_was_meant_as_unlimited_is_lowered():
+    """A database of before may have one that no delivery can be added to."""
+    try:
+        migrate([("inventory", "0020_scopes_and_moves"), newest()[-1]])
+        Product.objects.create(sku="mug", name="Mug", price=2, on_hand=0, backorder_limit=2**31 - 1)
+    finally:
+        migrate(newest())
+    assert Product.objects.get().backorder_limit == 10**9

@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
 from django.db import transaction
 
-from inventory.currencies import decimals
+from inventory.currencies import is_whole
 from inventory.models import Product, shop_currency
 from inventory.services import create_product
 
@@ -39,7 +39,8 @@ class Command(BaseCommand):
     def _product(self, sku: str, name: str, price: Decimal, on_hand: int) -> bool:
         if Product.objects.filter(sku=sku).exists():
             return False
-        create_product(sku, name=name, price=round(price, decimals(shop_currency())), on_hand=on_hand)
+        price = round(price, 0) if is_whole(shop_currency()) else price
+        create_product(sku, name=name, price=price, on_hand=on_hand)
         return True
 
     def _admin(self) -> None:
