@@ -46,9 +46,10 @@ TIDY_AT: Final = 64
 IDLE_NAME: Final = "holdfast"
 
 PREPARE_TO_WAIT: Final = """
-SELECT set_config('lock_timeout', %(wait)s, false),
+SELECT set_config('lock_timeout', %(wait)s, false), set_config('idle_session_timeout', %(silence)s, false),
        set_config('client_connection_check_interval', '1s', false)
 """
+WAITED: Final = "SELECT set_config('idle_session_timeout', '0', false)"
 KEEP: Final = """
 SELECT set_config('application_name', %(owner)s, false), set_config('idle_session_timeout', %(ttl)s, false),
        pg_backend_pid()
@@ -108,6 +109,7 @@ class Session:
         self._statements = statements
         self._mutex = threading.Lock()
         self._broken = False  # the connection failed under a request, and the server had said nothing
+        self._is_released = False
         self._end = finalize(self, discard, connection)
 
     def is_alive(self) -> bool:
@@ -134,7 +136,7 @@ class Session:
         A connection that breaks under the request ends the lock too, so that the release has worked.
         """
         was_alive = self.is_alive()
-        row = self._ask(self._statements.release, {"number": self._number, "idle": IDLE_NAME})
+        row = self._ask(self._statements.release, {"number": self._number, "idle": IDLE_NAME}, last=True)
         if row is None:
             return was_alive and self._broken
         if row[-1] != self._pid or not row[0]:
@@ -144,11 +146,15 @@ class Session:
         pool.give_back(self.connection)
         return True
 
-    def _ask(self, statement: str, asked: dict[str, Any]) -> Any:
-        """Return the row, or None when the session has ended: the lock has ended with it, that is sure."""
+    def _ask(self, statement: str, asked: dict[str, Any], *, last: bool = False) -> Any:
+        """Return the row, or None when the session has ended: the lock has ended with it, that is sure.
+
+        After the `last` request the connection may serve another hold, which a late extension must not touch.
+        """
         with self._mutex:
-            if self.connection.connection is None:
+            if self._is_released or self.connection.connection is None:
                 return None
+            self._is_released = last
             try:
                 with self.connection.cursor() as cursor:
                     cursor.execute(statement, asked)
@@ -175,21 +181,31 @@ def _is_quiet(raw: Any) -> bool:
 
 
 def wait_in_line(
-    connection: BaseDatabaseWrapper, statements: Statements, number: int, seconds: float, patience: float
+    connection: BaseDatabaseWrapper,
+    statements: Statements,
+    number: int,
+    seconds: float,
+    patience: float,
+    ttl: float,
 ) -> bool:
-    """Wait in the server's own queue for at most `seconds`; False when they are over."""
+    """Wait in the server's own queue for at most `seconds`; False when they are over.
+
+    The server may grant the lock to a process that is frozen by then: it ends that session like a holder's.
+    """
     raw: Any = connection.connection
     bounded = raw.wait
     with connection.cursor() as cursor:
-        cursor.execute(PREPARE_TO_WAIT, {"wait": as_milliseconds(seconds)})
+        silence = as_milliseconds(max(ttl, patience))
+        cursor.execute(PREPARE_TO_WAIT, {"wait": as_milliseconds(seconds), "silence": silence})
         if isinstance(bounded, partial):
             raw.wait = partial(bounded.func, timeout=seconds + patience)
         try:
             cursor.execute(statements.wait, {"number": number})
         except Error as error:
-            if was_locked_out(error):
-                return False
-            raise
+            if not was_locked_out(error):
+                raise
+            cursor.execute(WAITED)  # a connection of the pool is idle for as long as nobody needs it
+            return False
         finally:
             with suppress(AttributeError):
                 raw.wait = bounded
@@ -256,7 +272,7 @@ class AdvisoryLockBackend(SessionLockBackend):
             if not granted:
                 holders = _asked(connection, HOLDERS, halves_of(key))
                 return Busy(holder=holders[0][0] if holders else None)
-        elif wait_in_line(connection, self._statements, number, patience, self._timeout):
+        elif wait_in_line(connection, self._statements, number, patience, self._timeout, ttl):
             sent = now()
             ((*_, pid),) = _asked(connection, KEEP, asked)
         else:

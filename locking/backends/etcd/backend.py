@@ -217,7 +217,8 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
             folder = self._folder(key)
             mine = self._read(folder).by(owner)
             return self._client.revoke(lease_of(folder, owner) if mine is None else mine.lease)
-        held = self._client.revoke(hold.session)
+        with hold.mutex:  # an extension under way may be about to put another lease under the key
+            held = self._client.revoke(hold.session)
         self._holds.pop(key, owner)
         return held
 

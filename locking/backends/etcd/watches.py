@@ -42,11 +42,15 @@ def below(prefix: str) -> dict[str, Any]:
 
 
 class Watch:
-    """The watch of one lock: its waiters, each with the nodes whose end it waits for."""
+    """The watch of one lock: its waiters, each with the nodes whose end it waits for.
 
-    def __init__(self) -> None:
+    Attributes:
+        seen: the last revision of which it is sure; what came before it isn't told.
+    """
+
+    def __init__(self, seen: int) -> None:
         self.waiting: dict[Contender, frozenset[str]] = {}
-        self.seen = 0
+        self.seen = seen
         self.ended = False
         self.response: requests.Response | None = None
 
@@ -69,13 +73,13 @@ class WatchManager:
         with self._mutex:
             watch = self._watches.get(prefix)
             if watch is None:
-                watch = Watch()
+                watch = Watch(revision)
                 if not run_once("locking-etcd-watch", partial(self._run, prefix, watch, revision + 1)):
                     return  # this waiter asks by the clock, and tries again
                 self._watches[prefix] = watch
             watch.waiting[contender] = nodes
             missed = watch.seen > revision
-        if missed:  # something ended after the queue was read and before this call
+        if missed:  # something may have ended after the queue was read and before this call, or the watch
             contender.wake()
 
     def forget(self, prefix: str, contender: Contender) -> None:
