@@ -1,10 +1,13 @@
 """PostgreSQL's session locks: a session is one hold's, from its grant to its release and no longer."""
 
 import threading
+from unittest import mock
 
 import pytest
+from django.db import OperationalError
 from django.test.utils import override_settings
 
+from locking import BackendUnavailable
 from locking.backends.base import Busy, Grant
 from locking.backends.database import advisory
 from locking.backends.database.advisory import Session
@@ -119,3 +122,35 @@ def test_a_wait_in_vain_leaves_its_session_to_the_pool(backend):
     assert isinstance(backend.wait_for(key, new_owner(), 0.5, 0.05), Busy)
     assert backend._pool.fetch("SELECT current_setting('idle_session_timeout')") == [("0",)]
     backend.release(key, holder)
+
+
+def wait_on_a_closed_connection(backend):
+    """Let a waiter get a connection of the pool that the server has closed, and return what it hears."""
+    key, holder, other = backend.key("closed"), new_owner(), new_owner()
+    backend.try_acquire(key, holder, 60.0)
+    closed, fresh = backend._pool.connect(), backend._pool.connect()
+    backend._pool.fetch("SELECT pg_terminate_backend(%s, 5000)", [closed.connection.info.backend_pid])
+    backend._pool.close()
+    backend._pool.give_back(closed)
+    backend._pool.give_back(fresh)
+    waiter = backend.waiter(key, new_owner(), 60.0)
+    assert isinstance(waiter.try_acquire(queue=True), Busy)
+    backend.try_acquire(backend.key("other"), other, 60.0)  # has the fresh one from now on
+    try:
+        return waiter.wait(0.5)
+    finally:
+        backend.release(key, holder)
+        backend.release(backend.key("other"), other)
+
+
+def test_a_waiter_gets_another_connection_for_one_that_was_closed_while_idle(backend):
+    """A connection that the server has closed in the pool is no outage: the waiter waits on a new one."""
+    assert isinstance(wait_on_a_closed_connection(backend), Busy)
+
+
+def test_a_server_that_stays_away_ends_the_wait(backend, monkeypatch):
+    """A second connection that breaks, too, is an outage, which the waiter is told."""
+    monkeypatch.setattr(backend._pool, "connect", mock.Mock(side_effect=OperationalError("gone")))
+    with pytest.raises(BackendUnavailable, match="gone"):
+        backend.wait_for(backend.key("away"), new_owner(), 60.0, 0.5)
+    assert backend._pool.connect.call_count == 2
