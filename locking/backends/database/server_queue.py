@@ -21,7 +21,7 @@ from locking.backends.database.connection_pool import (
 )
 from locking.backends.options import own_options
 from locking.conf import AliasSettings
-from locking.exceptions import LockNotSupported
+from locking.exceptions import BackendUnavailable, LockNotSupported
 from locking.utils.background import after_fork
 from locking.utils.clock import now
 
@@ -121,7 +121,18 @@ class SessionLockBackend(ServerQueueBackend):
         return self._ask(ATTEMPTS, key, owner, ttl, 0.0)
 
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
-        return self._ask(1, key, owner, ttl, seconds)
+        """See the base class; what is left of the time goes to another connection if the first breaks.
+
+        The server may have closed it while it was idle in the pool.
+        """
+        until = now() + seconds
+        try:
+            return self._ask(1, key, owner, ttl, seconds)
+        except BackendUnavailable:
+            if (left := until - now()) <= 0:
+                raise
+        self._pool.close()
+        return self._ask(1, key, owner, ttl, left)
 
     def _ask(self, attempts: int, *asked: Any) -> Outcome:
         try:

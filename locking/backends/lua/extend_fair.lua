@@ -5,7 +5,7 @@
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 local left = redis.call('PTTL', KEYS[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
--- Waiters sleep until the end of the lease that they know, so the first in the queue must hear of a shorter one.
-local head = redis.call('LINDEX', KEYS[3], 0)
-if head and left > tonumber(ARGV[2]) then announce(ARGV[3] .. ':' .. head, '0') end
+-- Waiters sleep until the end of the lease that they know. All hear of a shorter one, for the first may leave before it.
+local told = left > tonumber(ARGV[2]) and redis.call('LRANGE', KEYS[3], 0, -1) or {}
+for _, waiter in ipairs(told) do announce(ARGV[3] .. ':' .. waiter, '0') end
 return 1

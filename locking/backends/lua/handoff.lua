@@ -27,14 +27,11 @@ local function hand_off()
     end
 end
 
--- Asks the first waiter that still listens to try for itself; it keeps its place.
-local function wake_head()
-    while true do
-        local entry = redis.call('LINDEX', KEYS[3], 0)
-        if not entry then return end
+-- Asks every waiter to try for itself: they keep their places. Those whose process is gone are dropped.
+local function wake_queue()
+    for _, entry in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
         local owner, _, _, channel = parts(entry)
-        if redis.call('PUBLISH', channel, owner) > 0 then return end
-        redis.call('LPOP', KEYS[3])
+        if redis.call('PUBLISH', channel, owner) == 0 then redis.call('LREM', KEYS[3], 1, entry) end
     end
 end
 

@@ -1,0 +1,137 @@
+"""What meets on etcd: a release and an extension of one hold, a waiter and the watch of an earlier one."""
+
+import threading
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from django.test.utils import override_settings
+
+from locking.backends.etcd import backend as module
+from locking.backends.etcd import watches
+from locking.backends.etcd.watches import WatchManager
+from locking.backends.queue.backend import Contender
+from locking.core.handler import locks
+from locking.testing.contract.base import begin, until
+from locking.utils.clock import now
+
+PATIENCE = 30.0
+NODE = "locks/key/7"
+
+
+class Server:
+    """Keeps the leases and the only key of an etcd; the reply to a write waits until `answers` is set."""
+
+    backend: Any
+    hold: Any
+
+    def __init__(self) -> None:
+        self.leases, self.key_under = {7}, 7
+        self.written, self.answers = threading.Event(), threading.Event()
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the key is there: it goes with the lease under which it was written last."""
+        return self.key_under in self.leases
+
+    def ask(self, path: str, **body: Any) -> dict[str, Any]:
+        """Serve one request."""
+        lease = int(body.get("ID", 0))
+        if path == "/lease/keepalive":
+            return {"result": {"TTL": "10"} if lease in self.leases else {}}
+        if path == "/lease/grant":
+            self.leases.add(lease)
+        elif path == "/lease/revoke":
+            self.leases.discard(lease)
+        else:
+            return self._write(body)
+        return {}
+
+    def _write(self, body: dict[str, Any]) -> dict[str, Any]:
+        if not self.is_locked:
+            return {"succeeded": False}
+        self.key_under = int(body["success"][0]["request_put"]["lease"])
+        self.written.set()
+        assert self.answers.wait(PATIENCE)
+        return {"succeeded": True}
+
+
+class Counted:
+    """A mutex that counts who wants it."""
+
+    def __init__(self, mutex: Any) -> None:
+        self._mutex, self.wanted = mutex, 0
+
+    def __enter__(self) -> None:
+        self.wanted += 1
+        self._mutex.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._mutex.__exit__(*error)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A hold of 10 s on a server of the test's own."""
+    pytest.importorskip("etcd3gw")
+    made = Server()
+    entry = {"BACKEND": "locking.backends.etcd.EtcdBackend", "LOCATION": ["http://127.0.0.1:1"]}
+    with override_settings(LOCKING={"default": entry}):
+        made.backend = locks["default"]
+    monkeypatch.setattr(made.backend._client, "ask", made.ask)
+    made.hold = module.EtcdHold(NODE, 1, now() + 10, session=7, length=10)
+    made.backend._holds.add("key", "owner", made.hold)
+    return made
+
+
+def release_during_an_extension(server, mutex):
+    """Release the lock at the moment at which an extension has put another lease under its key."""
+    server.hold.mutex = counted = Counted(mutex)
+    extension = begin(lambda: server.backend.extend("key", "owner", 60.0))
+    assert server.written.wait(PATIENCE)
+    release = begin(lambda: server.backend.release("key", "owner"))
+    until(lambda: release.done() or counted.wanted == 2, PATIENCE)
+    server.answers.set()
+    extension.result(timeout=PATIENCE)
+    assert release.result(timeout=PATIENCE)
+
+
+def test_a_release_during_an_extension_releases_the_lock(server):
+    """A lock that is released while another thread still extends it is free at once."""
+    release_during_an_extension(server, threading.Lock())
+    assert not server.is_locked
+
+
+def test_a_release_that_does_not_wait_for_an_extension_is_found_out(server):
+    """A mutant: without the hold's mutex the former lease is revoked, and the key stays under the new one."""
+    release_during_an_extension(server, nullcontext())
+    assert server.is_locked
+
+
+def register(manager, woken, name, revision):
+    """Have a waiter watch, which has read the queue at this revision."""
+    contender = Contender("key", name, 30.0, wake=lambda: woken.append(name))
+    manager.register("locks/key/", contender, frozenset({NODE}), revision)
+
+
+@pytest.fixture
+def unheard(monkeypatch):
+    """Watches whose stream says nothing."""
+    monkeypatch.setattr(watches, "run_once", lambda name, run: True)
+    return WatchManager(client=None)  # type: ignore[arg-type]
+
+
+def test_a_watch_that_began_after_a_waiter_read_the_queue_wakes_it(unheard):
+    """What ended between a waiter's look and the beginning of another one's watch is not waited for."""
+    woken: list[str] = []
+    register(unheard, woken, "second", 12)  # it has read the queue later, and begins the watch
+    register(unheard, woken, "first", 10)
+    assert woken == ["first"]
+
+
+def test_a_watch_wakes_nobody_without_need(unheard):
+    """A waiter that read the queue at the watch's revision, or later, misses nothing."""
+    woken: list[str] = []
+    for name, revision in (("first", 10), ("second", 10), ("third", 12)):
+        register(unheard, woken, name, revision)
+    assert woken == []

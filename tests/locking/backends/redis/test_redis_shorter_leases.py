@@ -1,0 +1,57 @@
+"""A lease on Redis is made shorter while others wait: none of them sleeps until the end that it knew."""
+
+import pytest
+
+from locking.backends.base import Busy
+from locking.backends.redis import kinds, scripts
+from locking.core.handler import locks
+from locking.utils.ownership import new_owner
+
+PATIENCE = 30.0
+
+
+@pytest.fixture(params=["lock", "fair"])
+def backend(own_redis, locks_on, request):
+    """A kind of lock that has a queue, on an empty server."""
+    locks_on(own_redis.url)
+    return locks["default"].of_kind(request.param)
+
+
+def end_that_the_second_knows(backend, seconds):
+    """Make a lease of a minute shorter, have the first of two waiters leave, and ask the second.
+
+    Args:
+        seconds: how long the second listens.
+
+    Returns:
+        The end of the lease, in seconds from now, of which the second has heard; None where it has not.
+    """
+    holder = new_owner()
+    backend.try_acquire("a", holder, 60.0)
+    waiters = [backend.waiter("a", new_owner(), 60.0) for _ in range(2)]
+    for waiter in waiters:
+        assert isinstance(waiter.try_acquire(queue=True), Busy)
+    assert backend.shorten("a", holder, 5.0)
+    first, second = waiters
+    first.leave()
+    try:
+        told = second.sleep(seconds)
+        return None if told is None else told.retry_after
+    finally:
+        second.leave()
+
+
+def test_a_waiter_hears_of_a_shorter_lease_although_the_first_leaves(backend):
+    """Who is not the first learns the new end, too: it gets its turn then, though the first has given up."""
+    assert 0 < end_that_the_second_knows(backend, PATIENCE) <= 5.0
+
+
+def test_a_script_that_tells_the_first_only_is_found_out(backend, monkeypatch):
+    """The mutant leaves the second to sleep until the end that it was told first."""
+    real = scripts._read
+    cut = {"handoff": (b"0, -1)) do\n        local owner,", b"0, 0)) do\n        local owner,")}
+    cut["extend_fair"] = (b"0, -1) or {}", b"0, 0) or {}")
+    monkeypatch.setattr(scripts, "_read", lambda name: real(name).replace(*cut.get(name, (b"", b""))))
+    monkeypatch.setattr(kinds, "SHORTEN", scripts.Script(*scripts.SHORTEN._files))
+    monkeypatch.setattr(kinds.Fair, "EXTEND", scripts.Script(*kinds.Fair.EXTEND._files))
+    assert end_that_the_second_knows(backend, 0.3) is None
