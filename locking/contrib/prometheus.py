@@ -103,9 +103,10 @@ class Meter(Observer):
     def recount(self) -> None:
         """Subtract leases that ended unreported: dropped, or not released because of an outage."""
         self._recounted_at = now()
-        owners = {lease.owner for lease in live_leases() if lease.open}
-        for series in list(self._series.values()):
-            series.keep_only(owners)
+        counted = [(series, series.owners()) for series in list(self._series.values())]
+        live = {lease.owner for lease in live_leases() if lease.open}
+        for series, owners in counted:  # those from before: what other threads take meanwhile is live
+            series.forget(owners - live)
 
 
 class Series:
@@ -149,9 +150,13 @@ class Series:
             return
         self.held.dec()
 
-    def keep_only(self, owners: set[str]) -> None:
-        """Forget holds that aren't among these."""
-        for owner in self._owners.copy() - owners:
+    def owners(self) -> set[str]:
+        """Return the owners of the holds that are counted."""
+        return self._owners.copy()
+
+    def forget(self, owners: set[str]) -> None:
+        """Count these holds off."""
+        for owner in owners:
             self._forget(owner)
 
 

@@ -7,6 +7,7 @@ the old holder's fenced writes. Then the lock is taken away, from the owner that
 from __future__ import annotations
 
 import getpass
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,7 @@ from django.db import OperationalError, connections, router, transaction
 
 from locking.backends.base import BaseLockBackend
 from locking.core.handler import locks
+from locking.exceptions import BackendUnavailable
 from locking.inspection.held import HeldLock
 from locking.keys.names import check_ttl
 from locking.models import LockEvent
@@ -27,6 +29,9 @@ __all__ = ["Result", "extend_held", "force_release"]
 
 TIMEOUT: Final = 3.0
 """Seconds that an operator waits for a transaction which the old holder has open behind its fence."""
+
+UNCONFIRMED: Final = "not confirmed: the backend's answer is missing, so it may not have been done"
+"""In the audit, of an action whose effect nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +66,9 @@ def force_release(
     """
     if not (reason := reason.strip()):
         raise ValueError("say why this lock is broken: the reason is kept in the audit")
+    engine, actor = _engine(hold), actor or _user()  # before anything is done: they may fail
     fences = "; ".join(_advance_fence(hold, database) for database in databases)
-    engine = _engine(hold)
-    event = LockEvent.of(hold, LockEvent.Action.FORCE_RELEASE, reason, actor or _user(), fences)
+    event = LockEvent.of(hold, LockEvent.Action.FORCE_RELEASE, reason, actor, fences)
     result = _carry_out(event, lambda: engine.force_release(hold.key, hold.owner))
     for database in databases:  # until it was taken away, the holder may have been given a higher token
         _advance_fence(hold, database)
@@ -95,17 +100,31 @@ def _engine(hold: HeldLock) -> BaseLockBackend:
 
 
 def _carry_out(event: LockEvent, step: Callable[[], bool]) -> Result:
-    """Do `step` between the writing of its audit row and the COMMIT: what can't be audited isn't done."""
-    using = router.db_for_write(LockEvent)
+    """Do `step` between the writing of its audit row and the COMMIT: what can't be audited isn't done, and
+    what may have been done is audited.
+    """
+    using, unconfirmed = router.db_for_write(LockEvent), None
     with transaction.atomic(using=using):
         event.save()
-        event.done = step()
-        if not event.done:
+        try:
+            event.done = step()
+        except BaseException as error:
+            if not _may_have_arrived(error):
+                raise
+            unconfirmed, event.details = error, "; ".join(filter(None, [event.details, UNCONFIRMED]))
+        if unconfirmed or not event.done:
             transaction.set_rollback(True, using=using)  # the row says otherwise
-    if not event.done:
+    if unconfirmed or not event.done:
         event.pk, event._state.adding = None, True
         event.save()
+    if unconfirmed:
+        raise unconfirmed
     return Result(event.done, event)
+
+
+def _may_have_arrived(error: BaseException) -> bool:
+    """Whether the backend may have done what it was asked: its answer was lost, or wasn't waited for."""
+    return error.sent if isinstance(error, BackendUnavailable) else not isinstance(error, Exception)
 
 
 def _advance_fence(hold: HeldLock, database: str) -> str:
@@ -130,4 +149,7 @@ def _advance_fence(hold: HeldLock, database: str) -> str:
 
 
 def _user() -> str:
-    return f"os:{getpass.getuser()}"
+    try:
+        return f"os:{getpass.getuser()}"
+    except (KeyError, OSError):  # a container's user may have no entry in passwd
+        return f"os:{os.getuid()}"

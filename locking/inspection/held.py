@@ -489,9 +489,13 @@ def _waiters_on(backends: Iterable[BaseLockBackend]) -> list[Waiter]:
 
 
 def waiters_of(record: dict[str, Any], silent: float = 0.0) -> Iterator[Waiter]:
-    """Yield the waits in a process's record; what another version wrote and can't be read is left out."""
+    """Yield the waits in a process's record. Left out is what another version wrote and can't be read, and a
+    wait on an alias of another program on the same server: its lock can't be asked for here.
+    """
     for wait_id, entry in record.get("waits", {}).items():
         try:
+            if entry["alias"] not in locks:
+                continue
             yield Waiter(
                 id=wait_id,
                 backend=entry["alias"],

@@ -33,7 +33,13 @@ from locking.keys.names import OnOpenTransaction, check_names
 from locking.transactions import fence
 from locking.transactions.commit_probe import CommitMarker, resolve
 from locking.utils.backoff import jittered
-from locking.utils.databases import inside_test_case, reply_was_lost, stood_idle, was_overtaken
+from locking.utils.databases import (
+    inside_test_case,
+    noting_rollbacks,
+    reply_was_lost,
+    stood_idle,
+    was_overtaken,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -241,8 +247,8 @@ def transaction_under(
         else:
             held = holding(lock, release=release)
         with held as lease, _atomics(aliases):
-            yield lease
-            _refuse_silent_rollbacks(aliases)
+            with _refusing_silent_rollbacks(aliases):
+                yield lease
             lease.confirm()
         return
     refuse_open_transactions(names)
@@ -255,8 +261,8 @@ def transaction_under(
     with holding(lock, release=release) as lease, _noting_commits(committed):
         section = LockedTransaction(frozenset(names), frozenset(aliases), scope, lease, fenced, committed)
         with _begin_fenced(aliases, section) if fenced else _begin(aliases, section):
-            yield lease
-            _refuse_silent_rollbacks(aliases)
+            with _refusing_silent_rollbacks(aliases):
+                yield lease
             lease.confirm()
 
 
@@ -295,8 +301,8 @@ def _inside_transaction(
         section = LockedTransaction(frozenset(names), frozenset(aliases), scope, lease, committed=committed)
         for block in blocks:
             block.section = section
-        yield lease
-        _refuse_silent_rollbacks(aliases)
+        with _refusing_silent_rollbacks(aliases):
+            yield lease
         lease.confirm()
 
 
@@ -355,9 +361,8 @@ def _atomics(aliases: Sequence[str]) -> Iterator[None]:
 @contextmanager
 def transaction_without_lock(aliases: Sequence[str]) -> Iterator[None]:
     """A transaction for a call that needs no lock; it never takes a rollback for success either."""
-    with _atomics(aliases):
+    with _atomics(aliases), _refusing_silent_rollbacks(aliases):
         yield
-        _refuse_silent_rollbacks(aliases)
 
 
 def database_aliases(using: object) -> tuple[str, ...]:
@@ -387,6 +392,16 @@ def enclosing_locked_transaction(
 
 
 # what was lost without a word
+
+
+@contextmanager
+def _refusing_silent_rollbacks(aliases: Sequence[str]) -> Iterator[None]:
+    """Run the body of a transaction; raise where it ends without an error although its work is lost."""
+    with ExitStack() as watched:
+        for alias in aliases:
+            watched.enter_context(noting_rollbacks(connections[alias]))
+        yield
+    _refuse_silent_rollbacks(aliases)
 
 
 def _refuse_silent_rollbacks(aliases: Sequence[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from django.db import DatabaseError, Error, InterfaceError, OperationalError
@@ -18,6 +20,9 @@ MAX_NAME: Final = 255
 
 OVERTAKEN: Final = frozenset({"40001", "40P01", 1213, 1020})
 """Serialization failures and deadlocks: the database rolled back, and the whole work may be done again."""
+ROLLED_BACK: Final = frozenset({1213, 1020, 1206})
+"""MySQL's errors that end the transaction, not only the statement: a deadlock, a row that changed under
+innodb_snapshot_isolation, and no memory left for row locks."""
 LOCKED_OUT: Final = frozenset({"55P03", 1205})
 CONNECTION_LOST: Final = frozenset({2006, 2013, 2055, 4031})
 STOOD_IDLE: Final = "25P03"
@@ -110,6 +115,39 @@ def refuse_snapshots(connection: Any) -> None:
             " rows that changed since they were read; set OPTIONS['isolation_level'] to 'read committed'"
             " (Django's default), or innodb_snapshot_isolation=ON where MariaDB has it"
         )
+
+
+@contextmanager
+def noting_rollbacks(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Have Django know when an error of a statement has rolled back the whole transaction.
+
+    MySQL and SQLite do so with some errors, and run what comes next by itself. PostgreSQL refuses it.
+    """
+    if connection.vendor == "postgresql":
+        yield
+        return
+    connection.execute_wrappers.append(_note_rollback)
+    try:
+        yield
+    finally:
+        if _note_rollback in connection.execute_wrappers:
+            connection.execute_wrappers.remove(_note_rollback)
+
+
+def _note_rollback(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    try:
+        return execute(sql, params, many, context)
+    except DatabaseError as error:
+        connection = context["connection"]
+        if connection.in_atomic_block and _has_ended_transaction(connection, error):
+            connection.needs_rollback, connection.rollback_exc = True, error
+        raise
+
+
+def _has_ended_transaction(connection: Any, error: DatabaseError) -> bool:
+    if connection.vendor == "sqlite":
+        return not (connection.connection is None or connection.connection.in_transaction)
+    return connection.vendor == "mysql" and code_of(error) in ROLLED_BACK
 
 
 # errors

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import count
@@ -18,7 +18,7 @@ from django.db import DatabaseError
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend
 from locking.exceptions import BackendError, LockError
 from locking.inspection.admin_actions import force_release
-from locking.inspection.held import KINDS, STATES, HeldLock, Page, held_locks
+from locking.inspection.held import KINDS, STATES, HeldLock, Page, Problem, held_locks
 from locking.keys.names import UNSET, check_wait
 from locking.management.locks import doctor, listing, output, running
 
@@ -142,11 +142,17 @@ class Command(BaseCommand):
             self._print_rest(page)
         return _status_of(page)
 
-    def _print_page(self, page: Page, options: dict[str, Any], draw: Callable[[output.Cells], None]) -> None:
+    def _print_page(
+        self,
+        page: Page,
+        options: dict[str, Any],
+        draw: Callable[[output.Cells], None],
+        problems: Sequence[Problem] = (),
+    ) -> None:
         if options["json"]:
             self._print_json(page.as_dict())
         else:
-            draw(output.cells_of(page.rows))
+            draw(output.cells_of(page.rows, problems))
 
     def _print_json(self, fields: dict[str, Any]) -> None:
         self.stdout.write(output.dumps(fields))
@@ -163,7 +169,7 @@ class Command(BaseCommand):
         with output.screen(self._out) as draw:
             for number in count(1):
                 page = held_locks(**_filters(options))
-                self._print_page(page, options, draw)
+                self._print_page(page, options, draw, page.problems)
                 if options["times"] is not None and number >= options["times"]:
                     break
                 time.sleep(options["every"])

@@ -9,7 +9,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TextIO
 
-from locking.inspection.held import HeldLock
+from locking.inspection.held import HeldLock, Problem
 
 try:
     from rich.console import Console
@@ -65,9 +65,12 @@ COLUMNS: Final[dict[str, Callable[[HeldLock], str]]] = {
 }
 
 
-def cells_of(holds: Iterable[HeldLock]) -> Cells:
-    """Return holds as a table."""
-    return list(COLUMNS), [[cell(hold) for cell in COLUMNS.values()] for hold in holds]
+def cells_of(holds: Iterable[HeldLock], problems: Iterable[Problem] = ()) -> Cells:
+    """Return holds as a table, and below them the backends whose holds are not known."""
+    rows: list[Row] = [[cell(hold) for cell in COLUMNS.values()] for hold in holds]
+    rest = [""] * (len(COLUMNS) - 4)
+    rows += [["unknown", each.message, "", each.backend, *rest] for each in problems]
+    return list(COLUMNS), rows
 
 
 def dumps(value: Any) -> str:

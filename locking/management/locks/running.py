@@ -240,7 +240,9 @@ def _forwarding(running: Running) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: dict[int, Any] = {number: signal.signal(number, running.forward) for number in FORWARDED}
+    # What is ignored, as under nohup, stays so for the command too, which inherits it.
+    heard = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    before: dict[int, Any] = {number: signal.signal(number, running.forward) for number in heard}
     try:
         yield
     finally:

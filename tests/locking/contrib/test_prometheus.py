@@ -112,6 +112,24 @@ def test_a_lease_that_its_user_dropped_is_not_held_for_ever(counted):
     assert counted("locking_held") == 0
 
 
+def test_a_hold_that_begins_during_a_recount_is_counted(counted, monkeypatch):
+    """Another thread acquires between the look at what is held and the comparison with what was counted."""
+    taken = []
+
+    def live_leases():
+        before = real()
+        taken.append(order().acquire())
+        return before
+
+    real = prometheus.live_leases
+    with order(2):  # so that the group is known
+        monkeypatch.setattr(prometheus, "live_leases", live_leases)
+        counted.meter.recount()
+        assert counted("locking_held") == 2
+    taken[0].release()
+    assert counted("locking_held") == 0
+
+
 def test_a_forked_child_does_not_count_its_parents_holds(counted):
     """Its first hold is its only one."""
 

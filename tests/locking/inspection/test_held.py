@@ -1,17 +1,22 @@
+import json
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from locking import get_lock, get_read_lock, get_semaphore, get_write_lock
+from locking import BackendUnavailable, get_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.admin.waiting import wait_trees
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.waits import WAITS
 from locking.inspection.admin_actions import extend_held, force_release
 from locking.inspection.heartbeat import reporter
-from locking.inspection.held import HeldLock, find_hold, held_locks, holds_of
+from locking.inspection.held import HeldLock, find_hold, held_locks, holds_of, waiters
 from locking.models import Fence, LockEvent
+from locking.testing import override_locks
 from tests.backends import BACKENDS
 from tests.locking.support.helpers import publishing
 
@@ -96,6 +101,59 @@ def test_a_newer_holder_is_not_hit(each_backend):
         assert not LockEvent.objects.get().done
         newer.confirm()
         assert find_hold("default", "shop:a", newer.owner) is not None
+
+
+@pytest.fixture
+def held_in_memory():
+    """What is shown of the one hold of a lock in memory."""
+    with override_locks():
+        lease = get_lock("a", fenced=True).acquire()
+        yield next(hold for hold in holds_of("a") if hold.owner == lease.owner)
+
+
+def test_an_operator_without_a_name_breaks_a_lock(held_in_memory, monkeypatch):
+    """In a container the user may be a mere number: it is the actor then, and the lock is broken."""
+    monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("getpwuid(): uid not found: 1001")))
+    assert force_release(held_in_memory, reason="stuck").event.actor == f"os:{os.getuid()}"
+    assert held_locks().rows == []
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("no answer"), KeyboardInterrupt()])
+def test_a_break_without_an_answer_is_audited(held_in_memory, monkeypatch, error):
+    """Whoever looks for the reason finds it, also where the server's answer was lost, or not waited for."""
+    engine, real = locks["default"], locks["default"].force_release
+
+    def unanswered(key, owner):
+        real(key, owner)
+        raise error
+
+    monkeypatch.setattr(engine, "force_release", unanswered)
+    with pytest.raises(type(error)):
+        force_release(held_in_memory, reason="stuck", actor="ada")
+    event = LockEvent.objects.get()
+    assert (event.actor, event.reason, event.done) == ("ada", "stuck", True)
+    assert "not confirmed" in event.details
+
+
+def test_what_was_never_sent_is_not_audited(held_in_memory, monkeypatch):
+    """Nothing can have been done, so nothing is written."""
+    error = BackendUnavailable("connection refused")
+    error.sent = False
+    monkeypatch.setattr(locks["default"], "force_release", Mock(side_effect=error))
+    with pytest.raises(BackendUnavailable):
+        force_release(held_in_memory, reason="stuck")
+    assert not LockEvent.objects.exists()
+
+
+def test_a_wait_on_an_alias_of_others_spoils_no_list(held_in_memory):
+    """Another program that shares the server may have aliases that this one lacks; the rest is shown."""
+    wait = {"alias": "theirs", "kind": "lock", "key": "b", "name": "b", "since": 1, "waited": 1, "holds": []}
+    ours = {**wait, "alias": "default", "key": "a", "name": "a"}
+    text = json.dumps({"host": "h", "pid": 1, "holds": {}, "waits": {"x": wait, "y": ours}})
+    locks["default"].publish_heartbeats({"another": text})
+    (row,) = held_locks(order="contention").rows
+    assert [each.id for each in row.waiting] == ["y"]
+    assert [node.who for node in wait_trees(waiters())] == [row.holder]
 
 
 def test_extending_keeps_others_out_for_longer(each_backend):

@@ -102,6 +102,14 @@ def test_a_name_cannot_speak_to_the_terminal():
     assert "\x1b" not in said.out
 
 
+def test_an_outage_is_seen_while_watching(backend_down):
+    """An empty table would say that nothing is held."""
+    said = Said("watch", "--backend", "down", "--times", "1")
+    assert said.status == 69
+    assert "unknown" in said.out.split()
+    assert "Redis of the lock backend 'down' doesn't answer" in said.out
+
+
 def test_a_backend_that_does_not_answer_is_told(backend_down):
     """The others are listed all the same; the exit status says that it isn't all."""
     with get_lock("a"):

@@ -215,6 +215,15 @@ def test_signals_go_to_the_command(number):
     assert not get_lock("a").locked()
 
 
+def test_what_is_ignored_stays_ignored():
+    """Under nohup the command outlives its terminal, as it would by itself."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(shell("kill -HUP $PPID; kill -HUP $$; exit 5")).status == 5
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_signal_ends_the_wait_for_the_lock():
     """The place in the queue is given up, and the command never runs."""
     with get_lock("a"), started("--wait", "600", "--json", "a", "--", "echo", "ran") as process:
