@@ -23,7 +23,7 @@ FLAGS = [
 ]
 PATIENCE = 20_000  # ms; on a loaded machine everything still comes, only later
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""The first that is installed. It is Chromium without windows, which cost two thirds of the others' CPU time."""
+"""The first that is installed. It is Chromium without windows, which take two thirds of the CPU time."""
 CHROMIUM = next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 

@@ -13,10 +13,11 @@ from django.test import RequestFactory
 from django.test.utils import override_settings
 from prometheus_client import CollectorRegistry
 
-from locking import BackendUnavailable, LockLost, LockNotAcquired, get_lock
+from locking import BackendUnavailable, Lease, LockLost, LockNotAcquired, get_lock
 from locking.contrib import prometheus
 from locking.contrib.groups import OTHER, Groups, read_setting, without_ids
 from locking.contrib.prometheus import Meter, metrics_view
+from locking.core.lease import live_leases
 from locking.core.renewal import renew
 from locking.testing import simulate_contention, simulate_loss
 from locking.testing.contract.processes import child
@@ -114,16 +115,15 @@ def test_a_lease_that_its_user_dropped_is_not_held_for_ever(counted):
 
 def test_a_hold_that_begins_during_a_recount_is_counted(counted, monkeypatch):
     """Another thread acquires between the look at what is held and the comparison with what was counted."""
-    taken = []
+    taken: list[Lease] = []
 
-    def live_leases():
-        before = real()
+    def leases_then_another():
+        before = live_leases()
         taken.append(order().acquire())
         return before
 
-    real = prometheus.live_leases
     with order(2):  # so that the group is known
-        monkeypatch.setattr(prometheus, "live_leases", live_leases)
+        monkeypatch.setattr(prometheus, "live_leases", leases_then_another)
         counted.meter.recount()
         assert counted("locking_held") == 2
     taken[0].release()
