@@ -31,7 +31,7 @@ from inventory.admin_parts import (
 from inventory.admin_places import Place, places_of
 from inventory.delivery_admin import DeliveryImport
 from inventory.domain import MAX_UNITS
-from inventory.locations import units_at
+from inventory.locations import lock_levels, units_at
 from inventory.models import (
     LAB_PREFIX,
     CustomerPurchase,
@@ -127,8 +127,10 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
     def clean_backorder_limit(self) -> int:
         """Refuse a limit below what was sold and reserved beyond the stock already."""
         limit = int(self.cleaned_data["backorder_limit"])
-        left = levels([self.instance])[self.instance.sku] if self.instance.pk else 0
-        sold = self.initial.get("backorder_limit", 0) - left  # what other rows have of it isn't sold
+        if "backorder_limit" not in self.changed_data:
+            return limit
+        self._lock()
+        sold = -self._left()
         if limit < sold:
             raise forms.ValidationError(_("%(sold)s were sold beyond the stock already.") % {"sold": sold})
         return limit
@@ -147,7 +149,9 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
         change = data.get("change_by") or 0
         if change and self.instance.pk and not data.get("cause"):
             self.add_error("cause", _("Say what changed the stock: the ledger keeps it."))
-        left = levels([self.instance])[self.instance.sku] if self.instance.pk else 0
+        if change < 0:
+            self._lock()
+        left = self._left() + data.get("backorder_limit", 0)
         if left + change < 0:
             self.add_error("change_by", _("There are only %(left)s.") % {"left": left})
         elif self.instance.on_hand + change > MAX_UNITS:
@@ -155,6 +159,21 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
         elif self.instance.pk and change < 0:
             self._clean_location(data.get("location"), -change)
         return data
+
+    def _lock(self) -> None:
+        """Lock stock and levels until the admin's transaction ends: what is found holds until it is saved.
+
+        Units in other rows are put back: a sale from there would wait for no product's row.
+        """
+        if self.instance.pk:
+            fold([self.instance])
+            lock_levels(self.instance)
+
+    def _left(self) -> int:
+        """Return the units that are available, less those that may be sold beyond the stock."""
+        if not self.instance.pk:
+            return 0
+        return levels([self.instance])[self.instance.sku] - int(self.initial["backorder_limit"])
 
     def _clean_location(self, location: StockLocation | None, units: int) -> None:
         """Refuse to take more from a location, or from what is at none, than is there."""
