@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -377,10 +377,19 @@ class BaseLockBackend(ABC):
 
     def find_held(self, key: str, owner: str, kind: str) -> Held | None:
         """Return one hold as `held` would list it, or None when it has ended."""
-        for hold in self.held(prefix=key, limit=1000):
-            if (hold.key, hold.owner, hold.kind) == (key, owner, kind):
+        for hold in self.held_as(key):
+            if (hold.owner, hold.kind) == (owner, kind):
                 return hold
         return None
+
+    def held_as(self, key: str) -> Iterator[Held]:
+        """Yield the holds of exactly this key, among those of longer keys that begin with it."""
+        offset = 0
+        while page := self.held(prefix=key, offset=offset, limit=PAGE):
+            yield from (hold for hold in page if hold.key == key)
+            if len(page) < PAGE:
+                return
+            offset += len(page)
 
     # what a dead process has left: see `locking.core.dead_processes`
 

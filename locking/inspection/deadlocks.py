@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import islice
 from math import inf
 from typing import Final
 
@@ -129,8 +130,7 @@ def holders_of(wait: held.Waiter) -> Collection[str]:
     """Return the owners that have what is waited for, as the backend knows them now."""
     engine = locks[wait.backend]
     if wait.kind in ("write", "semaphore"):
-        holds = engine.held(prefix=wait.key, limit=MOST_HOLDERS)
-        return [hold.owner for hold in holds if hold.key == wait.key]
+        return [hold.owner for hold in islice(engine.held_as(wait.key), MOST_HOLDERS)]
     holder = (engine if wait.kind == "lock" else engine.variant(wait.kind)).holder(wait.key)
     return [] if holder is None else [holder.owner]
 

@@ -323,7 +323,7 @@ def _holds(alias: str, key: str, kind: str, wanted: Filter) -> list[HeldLock]:
 def _held(engine: BaseLockBackend, key: str, kind: str) -> list[Held]:
     """Return the holds of one lock; a search for the holder of an ordinary lock isn't needed."""
     if kind not in ("lock", "fair"):
-        return [hold for hold in engine.held(prefix=key, limit=STEP) if hold.key == key]
+        return list(engine.held_as(key))
     holder = (engine if kind == "lock" else engine.variant(kind)).holder(key)
     found = None if holder is None else engine.find_held(key, holder.owner, kind)
     return [] if found is None else [found]
@@ -407,7 +407,7 @@ def holds_of(name: str, *, backend: str = DEFAULT_ALIAS) -> list[HeldLock]:
     """
     engine = locks[backend]
     key = engine.key(check_name(name))
-    return _joined(engine, [hold for hold in engine.held(prefix=key, limit=1000) if hold.key == key])
+    return _joined(engine, list(engine.held_as(key)))
 
 
 def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLock | None:
@@ -544,7 +544,7 @@ def waits_for(everybody: Sequence[Waiter]) -> dict[str, list[str]]:
 
 def _owners(alias: str, key: str) -> list[str]:
     with suppress(LockError):
-        return [hold.owner for hold in locks[alias].held(prefix=key, limit=STEP) if hold.key == key]
+        return [hold.owner for hold in locks[alias].held_as(key)]
     return []
 
 

@@ -16,7 +16,7 @@ MAX_TTL: Final = 7 * 24 * 3600.0
 """Seconds; a longer lease is a forgotten lock, not a lease."""
 
 MAX_NAME: Final = 1024
-"""Characters; keys built by the grammar are hashed long before that."""
+"""Characters; names built by a template are hashed long before that."""
 
 MAX_TEMPLATE: Final = 200
 """Characters of what labels a group of names."""

@@ -30,7 +30,7 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.http import HttpRequest
 
 from locking.exceptions import LockKeyError
-from locking.keys.names import MAX_TEMPLATE, balanced
+from locking.keys.names import MAX_NAME, MAX_TEMPLATE, balanced
 from locking.keys.values import (
     ALWAYS_ENCODED,
     CONVERTERS,
@@ -586,7 +586,7 @@ def _own_name(name: object, key: Callable[..., object]) -> str:
         raise LockKeyError(
             f"the callable key {dotted_path(key)} returned {name!r}, whose braces aren't balanced"
         )
-    return shorten(name)
+    return name if len(name) <= MAX_NAME else shorten(name)  # hashed, it would not be `get_lock`'s
 
 
 def _default_key(signature: inspect.Signature, path: str, args: Args, kwargs: Kwargs) -> tuple[str, ...]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, _GeneratorContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Unpack
+from inspect import isasyncgenfunction, isgeneratorfunction
+from typing import Any, Final, Protocol, TypeVar, Unpack
 
+from asgiref.sync import iscoroutinefunction
 from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, atomic, on_commit
@@ -30,6 +32,7 @@ from locking.core.open_transactions import (
 from locking.core.options import LockOptions, options_of
 from locking.exceptions import LockLost, LockNotSupported, LockTransactionError
 from locking.keys.names import OnOpenTransaction, check_names
+from locking.keys.template import dotted_path
 from locking.transactions import fence
 from locking.transactions.commit_probe import CommitMarker, resolve
 from locking.utils.backoff import jittered
@@ -43,16 +46,30 @@ from locking.utils.databases import (
 
 logger = logging.getLogger(__name__)
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 DatabaseAliases = str | Sequence[str]
 
 PSYCOPG_IN_ERROR: Final = 3  # TransactionStatus.INERROR, in psycopg 2 and 3 alike
 FENCE_TRIES: Final = 10
 
 
-@contextmanager
+class LockedBlock(_GeneratorContextManager[Lease]):
+    """What `locked_transaction` returns: for `with`, and to decorate functions whose body a call runs."""
+
+    def __call__(self, function: F) -> F:
+        """Run each call of `function` in a block of its own."""
+        if iscoroutinefunction(function) or isgeneratorfunction(function) or isasyncgenfunction(function):
+            raise TypeError(
+                f"@locked_transaction on {dotted_path(function)}, whose body would run after the release: a"
+                " call of it only makes an object; decorate a synchronous function that does the work"
+            )
+        return super().__call__(function)
+
+
 def locked_transaction(
     *names: str, using: DatabaseAliases = "default", **options: Unpack[LockOptions]
-) -> Iterator[Lease]:
+) -> LockedBlock:
     """Hold the locks of these names around a transaction: lock, BEGIN, fence, body, COMMIT, release.
 
     `on_commit` hooks run while the lock is still held. The same names may be locked again inside: that nests
@@ -69,7 +86,7 @@ def locked_transaction(
         options: the others of `get_lock`: `ttl`, `wait`, `backend`, `min_hold`, `on_lost`, `template`.
 
     Returns:
-        A context manager that gives the lease.
+        A context manager that gives the lease, and a decorator of synchronous functions.
 
     Raises:
         LockNotAcquired: others held a lock until the wait ran out; the body has not run.
@@ -79,12 +96,19 @@ def locked_transaction(
         LockLost: the lease ended before COMMIT; everything was rolled back.
         StaleFencingToken: with `fenced`, the database has seen a newer holder; the body has not run.
         LockNotSupported: with `fenced`, a backend that mints no tokens, or a database that can't check them.
+        TypeError: it decorates an async or a generator function, whose body would run after the release.
 
     Example:
         >>> with locked_transaction("order:42") as lease:    # doctest: +SKIP
         ...     order.pay()
     """
-    given, checked = options_of("locked_transaction", options), check_names(names)
+    return LockedBlock(_locked_transaction, (names, using, options), {})
+
+
+def _locked_transaction(
+    names: Sequence[str], using: DatabaseAliases, options: LockOptions
+) -> Generator[Lease, None, None]:
+    given, checked = options_of("locked_transaction", options), check_names(tuple(names))
     aliases = database_aliases(using)
     policy = given.open_transaction_policy()
     given.on_open_transaction = "ignore"  # looked at below, also for a lock that is held already

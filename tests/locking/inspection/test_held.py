@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import time
@@ -13,12 +14,21 @@ from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.waits import WAITS
 from locking.inspection.admin_actions import extend_held, force_release
+from locking.inspection.deadlocks import holders_of
 from locking.inspection.heartbeat import reporter
-from locking.inspection.held import HeldLock, find_hold, held_locks, holds_of, waiters
+from locking.inspection.held import (
+    HeldLock,
+    Waiter,
+    find_hold,
+    held_locks,
+    holds_of,
+    waiters,
+    waits_for,
+)
 from locking.models import Fence, LockEvent
 from locking.testing import override_locks
 from tests.backends import BACKENDS
-from tests.locking.support.helpers import publishing
+from tests.locking.support.helpers import elsewhere, publishing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -154,6 +164,33 @@ def test_a_wait_on_an_alias_of_others_spoils_no_list(held_in_memory):
     (row,) = held_locks(order="contention").rows
     assert [each.id for each in row.waiting] == ["y"]
     assert [node.who for node in wait_trees(waiters())] == [row.holder]
+
+
+@pytest.fixture
+def among_longer_names():
+    """1,001 older holds whose names begin as the lock's does, and the two holds of a read lock."""
+    with override_locks():
+        older = [get_read_lock(f"a{number}").acquire() for number in range(1001)]
+        mine = [get_read_lock("a").acquire(), elsewhere(get_read_lock("a").acquire)]
+        yield {lease.owner for lease in mine}
+        del older
+
+
+def test_a_lock_is_found_among_longer_names(among_longer_names):
+    """Whoever asks for one name is told all its holders, however many longer names are held."""
+    assert {hold.owner for hold in holds_of("a")} == among_longer_names
+    for owner in among_longer_names:
+        assert find_hold("default", locks["default"].key("a"), owner, "read") is not None
+
+
+def test_a_waiters_holders_are_found_among_longer_names(among_longer_names):
+    """A circle through such a lock is a deadlock all the same, and drawn as one."""
+    key = locks["default"].key("a")
+    wait = Waiter(id="w", backend="default", kind="write", key=key, name="a", since=1.0, waited=1.0)
+    assert set(holders_of(wait)) == among_longer_names
+    owner = min(among_longer_names)
+    waits = [wait, dataclasses.replace(wait, id="h", key="b", holds=(("default", owner, "a"),))]
+    assert waits_for(waits)["w"] == ["h"]
 
 
 def test_extending_keeps_others_out_for_longer(each_backend):

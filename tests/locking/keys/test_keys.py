@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locking.exceptions import LockKeyError
-from locking.keys.names import balanced
+from locking.keys.names import MAX_NAME, balanced
 from locking.keys.template import compile_template, key_builder
 from locking.keys.values import MAX_LENGTH, as_text, encode
 
@@ -332,6 +332,14 @@ def test_a_bound_partial_is_read_without_self() -> None:
 def test_a_callable_key_gets_the_arguments() -> None:
     """A callable key is called like the function, and its text is used as it is."""
     assert key_builder(pay, lambda order_id, **_: f"order:{order_id}")((1,), {"note": "x"}) == ("order:1",)
+
+
+def test_a_callable_keys_long_name_is_that_of_get_lock() -> None:
+    """The same text locks the same thing, by whichever way; beyond what `get_lock` takes it is hashed."""
+    for name in ("x" * (MAX_LENGTH + 1), "x" * MAX_NAME):
+        assert key_builder(pay, lambda order_id, name=name: name)((1,), {}) == (name,)
+    (hashed,) = key_builder(pay, lambda order_id: "x" * (MAX_NAME + 1))((1,), {})
+    assert len(hashed) == MAX_LENGTH
 
 
 def test_a_callable_key_may_return_several_names() -> None:

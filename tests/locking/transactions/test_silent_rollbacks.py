@@ -59,7 +59,7 @@ GIVEN_UP = pytest.mark.parametrize(
     ("fenced_database", "give_up"),
     [(SQLITE, fail_with_a_rollback), (MARIADB[0], be_chosen_in_a_deadlock)],
     indirect=["fenced_database"],
-    ids=str,
+    ids=["sqlite", "mariadb"],
 )
 BLOCKS: dict[str, Callable[[str], AbstractContextManager[object]]] = {
     "locked": lambda alias: locked_transaction("shop", using=alias),

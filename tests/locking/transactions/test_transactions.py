@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -212,6 +213,35 @@ class InsideTestCase(TestCase):
         with locked_transaction("shop"):
             add("row")
         assert Group.objects.count() == 1
+
+
+async def asynchronous() -> None:
+    """A body that runs later."""
+
+
+async def asynchronous_generator() -> AsyncIterator[None]:
+    """Likewise."""
+    yield
+
+
+def generator() -> Iterator[None]:
+    """Likewise."""
+    yield
+
+
+@pytest.mark.parametrize("function", [asynchronous, asynchronous_generator, generator])
+def test_it_decorates_nothing_whose_body_would_run_without_the_lock(function: Callable[..., object]) -> None:
+    """A call of such a function only makes an object; its body would run after the release."""
+    with pytest.raises(TypeError, match=function.__name__):
+        locked_transaction("shop")(function)
+
+
+def test_a_function_may_be_decorated_with_it(at_release: list[list[str]]) -> None:
+    """Each call has a lock and a transaction of its own."""
+    function = locked_transaction("shop")(add)
+    for name in ("a", "b"):
+        assert function(name).name == name
+    assert at_release == [["a"], ["a", "b"]]
 
 
 # --- silent rollbacks -------------------------------------------------------------------------------------
