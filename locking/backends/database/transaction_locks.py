@@ -22,7 +22,7 @@ from locking.backends.database.server_queue import ServerQueueBackend
 from locking.conf import AliasSettings
 from locking.exceptions import LockNotSupported, LockTransactionError
 from locking.utils.clock import now
-from locking.utils.databases import fence_name, timestamp, was_locked_out
+from locking.utils.databases import fence_name, timestamp, was_locked_out, was_overtaken
 
 WAITING: Final = {
     "postgresql": ("SELECT current_setting('lock_timeout')", "SELECT set_config('lock_timeout', %s, true)"),
@@ -70,6 +70,8 @@ class TransactionScopedBackend(ServerQueueBackend):
             with atomic(self._using), connection.cursor() as cursor:
                 granted = self._lock_within(cursor, key, seconds)
         except Error as error:
+            if was_overtaken(error):  # by a deadlock: the transaction has failed, and may be run again
+                raise
             if not (was_locked_out(error) or error.args[:1] == (NOWAIT_REFUSED,)):
                 raise self._pool.meant(error) from error
             granted = False

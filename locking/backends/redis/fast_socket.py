@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from typing import Any, Final
 
 from redis.connection import AbstractConnection, Connection, UnixDomainSocketConnection
@@ -46,6 +47,11 @@ def fast_socket(connection: AbstractConnection) -> socket.socket | None:
 def _is_green() -> bool:
     """Whether gevent or eventlet put its own sockets in: they never block, the kernel can't time them."""
     return socket.socket.__module__ != "socket"
+
+
+def _is_interrupted() -> bool:
+    """Whether signals reach this thread: after each the kernel would count anew, and a wait never end."""
+    return threading.get_ident() == threading.main_thread().ident
 
 
 def _let_the_kernel_time(sock: socket.socket, limit: float) -> None:
@@ -100,10 +106,12 @@ class MessageReader:
         Raises:
             redis.TimeoutError: nothing came in time. redis.RedisError, OSError: an error, or no connection.
         """
-        if self._sock.gettimeout() is None:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(timeout))
-        else:  # a green socket
+        if _is_green() or _is_interrupted():
             self._sock.settimeout(timeout)
+        else:
+            if self._sock.gettimeout() is not None:  # the main thread has used it
+                self._sock.settimeout(None)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(timeout))
         return _next(self._reader, self._sock)
 
 

@@ -1,6 +1,7 @@
 """Locks of the transaction itself: taken inside it, ended by its commit."""
 
 import threading
+from functools import partial
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -8,6 +9,7 @@ from django.db import connections, transaction
 from django.test.utils import override_settings
 
 from locking import (
+    BackendUnavailable,
     LockNotAcquired,
     LockNotSupported,
     LockTransactionError,
@@ -15,8 +17,10 @@ from locking import (
     get_lock,
     locked_transaction,
 )
+from locking.backends.database import transaction_locks
 from locking.core.handler import locks
 from locking.testing.contract.base import begin, elsewhere, until
+from locking.utils.databases import was_overtaken
 
 ROW = "locking.backends.database.RowLockBackend"
 XACT = "locking.backends.database.TransactionLockBackend"
@@ -113,6 +117,33 @@ def test_a_waiter_times_out(using):
 
     with locked_transaction("piece", using=using):
         assert elsewhere(_closing(using, wait)) is False
+
+
+def deadlock(using):
+    """Let two transactions wait for each other's lock, and return what became of each."""
+    both = threading.Barrier(2)
+
+    def lock(first, second):
+        with locked_transaction(first, using=using, wait=PATIENCE):
+            both.wait(PATIENCE)
+            get_lock(second, wait=PATIENCE).acquire()
+
+    orders = [("a", "b"), ("b", "a")]
+    waiters = [begin(_closing(using, partial(lock, *order))) for order in orders]
+    return [waiter.exception(timeout=PATIENCE) for waiter in waiters]
+
+
+def test_a_deadlock_is_the_databases_error(using):
+    """The transaction that the database gives up fails with an error that says so; the other goes on."""
+    errors = [error for error in deadlock(using) if error is not None]
+    assert [was_overtaken(error) for error in errors] == [True], errors
+
+
+def test_a_deadlock_that_is_told_as_an_outage_is_found_out(using, monkeypatch):
+    """The mutant, for which no transaction was given up, says that the database doesn't answer."""
+    monkeypatch.setattr(transaction_locks, "was_overtaken", lambda error: False)
+    (error,) = [error for error in deadlock(using) if error is not None]
+    assert isinstance(error, BackendUnavailable)
 
 
 def test_a_decorated_function_is_one_transaction(using):

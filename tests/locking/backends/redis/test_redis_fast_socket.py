@@ -1,7 +1,11 @@
 """The fast path over a plain socket: every kind of answer, and every way to get none."""
 
+import itertools
+import signal
 import socket
+import threading
 import time
+from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -15,6 +19,7 @@ from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import Server
 from locking.backends.redis.scripts import release_request
 from locking.backends.redis.transport import Transport, run
+from locking.testing.contract.base import elsewhere
 
 
 @pytest.fixture
@@ -200,3 +205,58 @@ def test_a_subscription_whose_server_is_gone_says_so(ends, reader):
 def test_other_kinds_of_connection_have_no_reader():
     """Their messages are read by redis-py."""
     assert fast.fast_socket(SSLConnection()) is None
+
+
+@contextmanager
+def signals_without_end(most=300):
+    """Interrupt the main thread every 10 ms, as an interval timer does; its handler fails after `most`."""
+    over, seen, main = threading.Event(), itertools.count(1), threading.main_thread().ident
+    assert main is not None
+
+    def handle(number, frame):
+        assert next(seen) < most, "the wait goes on, longer than it may"
+
+    def send():
+        while not over.wait(0.01):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    former, sender = signal.signal(signal.SIGUSR1, handle), threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        over.set()
+        sender.join()
+        signal.signal(signal.SIGUSR1, former)
+
+
+def wait_among_signals(ends):
+    """Wait a tenth of a second for a message that does not come."""
+    connection, _ = ends
+    reader = fast.MessageReader(connection, fast_way(connection))
+    with signals_without_end(), pytest.raises(RedisTimeoutError):
+        reader.read(0.1)
+
+
+def test_signals_make_no_wait_longer(ends):
+    """A waiter in the main thread gives up in time, however often a signal handler runs meanwhile."""
+    wait_among_signals(ends)
+
+
+def test_a_kernel_that_counts_anew_after_each_signal_is_found_out(ends, monkeypatch):
+    """The mutant, which has the kernel time the main thread too, waits for as long as signals come."""
+    monkeypatch.setattr(fast, "_is_interrupted", lambda: False)
+    with pytest.raises(AssertionError, match="longer than it may"):
+        wait_among_signals(ends)
+
+
+def test_a_subscription_of_the_main_thread_serves_another(ends):
+    """A socket that was timed by Python is timed by the kernel again in a thread that gets no signals."""
+    connection, server = ends
+    reader, raw = fast.MessageReader(connection, fast_way(connection)), connection._sock
+    with pytest.raises(RedisTimeoutError):
+        reader.read(0.01)
+    assert raw.gettimeout() == 0.01
+    server.sendall(b"+hello\r\n")
+    assert elsewhere(lambda: reader.read(5.0)) == b"hello"
+    assert raw.gettimeout() is None
