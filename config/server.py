@@ -12,6 +12,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -23,6 +24,8 @@ from granian.server.mp import MPServer
 HOST: Final = "127.0.0.1"
 STOP_SECONDS: Final = 30
 """How long a request may take to end when the server is stopped; then its worker is killed."""
+ASK_AGAIN: Final = 1.0
+"""Seconds between two requests to a worker to end."""
 IDLE_SECONDS: Final = 600
 """How long a thread without work, and its database connection, are kept."""
 CRASH_PAUSE: Final = 1.0
@@ -50,6 +53,21 @@ class Server(MPServer):
         youngest = min(time.monotonic() - self.wrks[index].birth for index in workers)
         time.sleep(max(0.0, CRASH_PAUSE - youngest))
         super()._respawn_workers(workers, spawn_target, target_loader, delay)
+
+    def _stop_workers(self) -> None:
+        """Ask the workers to end, and again: one that is only starting misses what it is asked."""
+        workers, stopped = list(self.wrks), threading.Event()
+
+        def ask_again() -> None:
+            while not stopped.wait(ASK_AGAIN):
+                for worker in workers:
+                    worker.terminate()
+
+        threading.Thread(target=ask_again, daemon=True, name="ask-again").start()
+        try:
+            super()._stop_workers()
+        finally:
+            stopped.set()
 
 
 def load_shop() -> None:

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -189,6 +190,33 @@ def test_a_server_that_has_just_begun_stops_at_once(tmp_path):
         until(lambda: "Spawning worker-2" in (tmp_path / "log").read_text(), 30)
         process.terminate()
         assert process.wait(STOP_SECONDS - 5) == 0
+
+
+def test_a_worker_that_missed_the_signal_is_asked_again(monkeypatch):
+    """One that was only starting went on for 30 seconds, until it was killed."""
+    monkeypatch.setattr(server_module, "ASK_AGAIN", 0.01)
+    asked, ended = [], threading.Event()
+
+    class Starting:
+        """A worker that hears the second signal."""
+
+        idx = 0
+
+        def terminate(self):
+            asked.append(self)
+            if len(asked) == 2:
+                ended.set()
+
+        def join(self, timeout):
+            assert ended.wait(timeout)
+
+        def is_alive(self):
+            return not ended.is_set()
+
+    shop = server_module.Server.__new__(server_module.Server)
+    shop.wrks, shop.workers_kill_timeout = [Starting()], 30
+    shop._stop_workers()
+    assert len(asked) >= 2
 
 
 def test_a_request_under_way_is_answered_before_the_server_stops(tmp_path, slow_shop):
