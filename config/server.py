@@ -61,11 +61,11 @@ class Server(MPServer):
         def ask_again() -> None:
             while not stopped.wait(ASK_AGAIN):
                 for worker in workers:
-                    worker.terminate()
+                    worker.terminate()  # type: ignore[no-untyped-call]
 
         threading.Thread(target=ask_again, daemon=True, name="ask-again").start()
         try:
-            super()._stop_workers()
+            super()._stop_workers()  # type: ignore[no-untyped-call]
         finally:
             stopped.set()
 

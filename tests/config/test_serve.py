@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -195,7 +196,8 @@ def test_a_server_that_has_just_begun_stops_at_once(tmp_path):
 def test_a_worker_that_missed_the_signal_is_asked_again(monkeypatch):
     """One that was only starting went on for 30 seconds, until it was killed."""
     monkeypatch.setattr(server_module, "ASK_AGAIN", 0.01)
-    asked, ended = [], threading.Event()
+    asked: list[object] = []
+    ended = threading.Event()
 
     class Starting:
         """A worker that hears the second signal."""
@@ -213,7 +215,7 @@ def test_a_worker_that_missed_the_signal_is_asked_again(monkeypatch):
         def is_alive(self):
             return not ended.is_set()
 
-    shop = server_module.Server.__new__(server_module.Server)
+    shop: Any = server_module.Server.__new__(server_module.Server)
     shop.wrks, shop.workers_kill_timeout = [Starting()], 30
     shop._stop_workers()
     assert len(asked) >= 2
