@@ -112,7 +112,20 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
             if error.code == NOT_FOUND:  # the lease ended before its key came
                 return Queue()
             raise
-        return queue_of(answer, answer["responses"][-1]["response_range"])
+        line = queue_of(answer, answer["responses"][-1]["response_range"])
+        mine = line.by(contender.owner)
+        return line if answer.get("succeeded") or mine is None else self._taken_over(contender, mine)
+
+    def _taken_over(self, contender: Contender, mine: Entry) -> Queue:
+        """Put a lease of the contender's own under a key that its owner has already; return the queue.
+
+        The former lease has another length, and may be ended by the process that made it.
+        """
+        hold = EtcdHold(mine.node, mine.order, 0.0, mine.lease, permits=mine.permits)
+        if not self._prolonged(hold, contender.owner, contender.ttl):
+            return Queue()
+        contender.session = hold.session
+        return self._read(self._folder(contender.key))
 
     def _entry_of(self, line: Queue, owner: str) -> Entry | None:
         return line.by(owner)
