@@ -10,7 +10,7 @@ from django.test.utils import override_settings
 from locking.backends.base import Grant
 from locking.backends.etcd import backend as module
 from locking.backends.etcd import watches
-from locking.backends.etcd.client import Refused
+from locking.backends.etcd.client import NOT_FOUND, Refused
 from locking.backends.etcd.watches import WatchManager
 from locking.backends.queue.backend import Contender
 from locking.core.handler import locks
@@ -158,12 +158,12 @@ class Keys:
             return self._transact(body)
         if path == "/lease/grant":
             if lease in self.leases:
-                raise Exists
+                raise Answered("lease already exists")
             self.leases[lease] = int(body["TTL"])
         elif path == "/lease/keepalive":
             return {"result": {"TTL": str(self.leases.get(lease, 0))}}
-        elif path == "/lease/revoke":
-            self.leases.pop(lease, None)
+        elif path == "/lease/revoke" and self.leases.pop(lease, None) is None:
+            raise Answered("requested lease not found", NOT_FOUND)
         return {**self._found(), "header": {"revision": self.revision}}
 
     def _found(self) -> dict[str, Any]:
@@ -184,11 +184,11 @@ class Keys:
         return {**answer, "responses": [{"response_range": self._found()}]}
 
 
-class Exists(Refused):
-    """The lease is there already."""
+class Answered(Refused):
+    """An error as answer."""
 
-    def __init__(self) -> None:
-        self.code, self.text, self.repeated = None, "lease already exists", False
+    def __init__(self, text: str, code: int | None = None) -> None:
+        self.code, self.text, self.repeated = code, text, False
 
 
 @pytest.fixture
@@ -224,6 +224,15 @@ def test_the_process_that_was_first_ends_its_own_lease_only(two_processes):
     assert server.under_the_key() == [60]
     assert running.release("key", "owner")
     assert server.under_the_key() == []
+
+
+def test_the_process_that_was_first_releases_what_the_second_has(two_processes):
+    """A release by the owner ends its hold, under whatever lease and by whichever process."""
+    queued, running, server = two_processes
+    acquire_twice(queued, running)
+    assert queued.release("key", "owner")
+    assert server.under_the_key() == []
+    assert not queued.release("key", "owner")
 
 
 def test_a_lease_that_two_processes_share_is_found_out(two_processes, monkeypatch):
