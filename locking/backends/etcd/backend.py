@@ -112,7 +112,20 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
             if error.code == NOT_FOUND:  # the lease ended before its key came
                 return Queue()
             raise
-        return queue_of(answer, answer["responses"][-1]["response_range"])
+        line = queue_of(answer, answer["responses"][-1]["response_range"])
+        mine = line.by(contender.owner)
+        return line if answer.get("succeeded") or mine is None else self._taken_over(contender, mine)
+
+    def _taken_over(self, contender: Contender, mine: Entry) -> Queue:
+        """Put a lease of the contender's own under a key that its owner has already; return the queue.
+
+        The former lease has another length, and may be ended by the process that made it.
+        """
+        hold = EtcdHold(mine.node, mine.order, 0.0, mine.lease, permits=mine.permits)
+        if not self._prolonged(hold, contender.owner, contender.ttl):
+            return Queue()
+        contender.session = hold.session
+        return self._read(self._folder(contender.key))
 
     def _entry_of(self, line: Queue, owner: str) -> Entry | None:
         return line.by(owner)
@@ -213,14 +226,16 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
     def release(self, key: str, owner: str) -> bool:
         """See the base class; a key of this owner that only waits, or came late, is taken away too."""
         hold = self._holds.get(key, owner)
-        if hold is None:  # a late request, or another process's work
-            folder = self._folder(key)
-            mine = self._read(folder).by(owner)
-            return self._client.revoke(lease_of(folder, owner) if mine is None else mine.lease)
-        with hold.mutex:  # an extension under way may be about to put another lease under the key
-            held = self._client.revoke(hold.session)
-        self._holds.pop(key, owner)
-        return held
+        if hold is not None:
+            with hold.mutex:  # an extension under way may be about to put another lease under the key
+                held = self._client.revoke(hold.session)
+            self._holds.pop(key, owner)
+            if held:
+                return True
+        # A late request, another process's work, or a hold that another process has taken over.
+        folder = self._folder(key)
+        mine = self._read(folder).by(owner)
+        return self._client.revoke(lease_of(folder, owner) if mine is None else mine.lease)
 
     def _end(self, key: str, hold: EtcdHold) -> None:
         """End what has outlived its ttl, to the fraction of a second, which etcd's own leases don't know."""

@@ -8,12 +8,22 @@ local function parts(entry)
     return string.match(entry, '^(%S+) (%d+) (%d) (%S+)$')
 end
 
+-- Asks every waiter to try for itself: they keep their places. Those whose process is gone are dropped.
+local function wake_queue()
+    for _, entry in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
+        local owner, _, _, channel = parts(entry)
+        if redis.call('PUBLISH', channel, owner) == 0 then redis.call('LREM', KEYS[3], 1, entry) end
+    end
+end
+
 -- Gives the free lock to the first waiter that still listens to its own channel, on this server. Nobody there means
 -- that its process is gone, so that a dead waiter costs nothing.
 -- The listeners are counted before anything is said: PUBLISH also reaches replicas and the other nodes of a cluster,
 -- and a waiter who listens on a master of yesterday would take the message for a lock that it wasn't given. It is
 -- only told to ask again, and finds the right server by that.
-local function hand_off()
+--   left  ms that were left of the lease before (-1: no end), nil when it had run out. The others sleep until then, so they
+--         are told of a lease that ends earlier: its holder may be killed, and then nobody else wakes them.
+local function hand_off(left)
     while true do
         local entry = redis.call('LPOP', KEYS[3])
         if not entry then return false end
@@ -21,17 +31,10 @@ local function hand_off()
         if redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
             local _, now, text = hold(owner, ttl, keep)
             redis.call('PUBLISH', channel, owner .. ' ' .. text .. ' ' .. string.format('%.0f', now))
+            if left and (left < 0 or tonumber(ttl) < left) then wake_queue() end
             return true
         end
         redis.call('PUBLISH', channel, owner)
-    end
-end
-
--- Asks every waiter to try for itself: they keep their places. Those whose process is gone are dropped.
-local function wake_queue()
-    for _, entry in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
-        local owner, _, _, channel = parts(entry)
-        if redis.call('PUBLISH', channel, owner) == 0 then redis.call('LREM', KEYS[3], 1, entry) end
     end
 end
 

@@ -20,7 +20,7 @@ local handed_off = false
 if announce(ARGV[2], '0') > 0 then
     wake_processes()
 else
-    handed_off = hand_off()
+    handed_off = hand_off(left)
 end
 if not handed_off then redis.call('ZREM', KEYS[4], 'L' .. KEYS[1]) end
 return 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from redis.exceptions import RedisError
+from redis.exceptions import MovedError, RedisError
 
 from locking.backends.base import Busy, Grant, Outcome
 from locking.backends.redis import protocol
@@ -144,6 +144,14 @@ class WaitSteps:
         raise failure from error
 
     def _prepared(self, pool: protocol.SubscriptionPool, channel: str | None) -> Steps[bool]:
+        """Listen where the lock is; True when anything changed."""
+        try:
+            return (yield from self._listens(pool, channel))
+        except MovedError:  # its slot has gone since the question; the next one finds where
+            yield from self._abandon()
+            return True
+
+    def _listens(self, pool: protocol.SubscriptionPool, channel: str | None) -> Steps[bool]:
         subscription = self._subscription
         if subscription is not None and subscription.pool is pool:
             if channel is None or subscription.hears(channel):

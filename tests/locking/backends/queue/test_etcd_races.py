@@ -1,4 +1,4 @@
-"""What meets on etcd: a release and an extension of one hold, a waiter and the watch of an earlier one."""
+"""What meets on etcd: a release and an extension, two processes that have one owner, two watches."""
 
 import threading
 from contextlib import nullcontext
@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from django.test.utils import override_settings
 
+from locking.backends.base import Grant
 from locking.backends.etcd import backend as module
 from locking.backends.etcd import watches
+from locking.backends.etcd.client import NOT_FOUND, Refused
 from locking.backends.etcd.watches import WatchManager
 from locking.backends.queue.backend import Contender
 from locking.core.handler import locks
@@ -135,3 +137,109 @@ def test_a_watch_wakes_nobody_without_need(unheard):
     for name, revision in (("first", 10), ("second", 10), ("third", 12)):
         register(unheard, woken, name, revision)
     assert woken == []
+
+
+class Keys:
+    """Keeps keys and leases as etcd does; a lease never ends by itself."""
+
+    def __init__(self) -> None:
+        self.leases: dict[int, int] = {}
+        self.keys: dict[str, dict[str, Any]] = {}
+        self.revision = 0
+
+    def under_the_key(self) -> list[int]:
+        """Return the length of the lease of each key, in seconds."""
+        return [self.leases[int(kv["lease"])] for kv in self._found()["kvs"]]
+
+    def ask(self, path: str, **body: Any) -> dict[str, Any]:
+        """Serve one request."""
+        lease = int(body.get("ID", 0))
+        if path == "/kv/txn":
+            return self._transact(body)
+        if path == "/lease/grant":
+            if lease in self.leases:
+                raise Answered("lease already exists")
+            self.leases[lease] = int(body["TTL"])
+        elif path == "/lease/keepalive":
+            return {"result": {"TTL": str(self.leases.get(lease, 0))}}
+        elif path == "/lease/revoke" and self.leases.pop(lease, None) is None:
+            raise Answered("requested lease not found", NOT_FOUND)
+        return {**self._found(), "header": {"revision": self.revision}}
+
+    def _found(self) -> dict[str, Any]:
+        live = [kv for kv in self.keys.values() if int(kv["lease"]) in self.leases]
+        self.keys = {kv["key"]: kv for kv in live}
+        return {"kvs": sorted(live, key=lambda kv: int(kv["create_revision"]))}
+
+    def _transact(self, body: dict[str, Any]) -> dict[str, Any]:
+        self._found()
+        (condition,) = body["compare"]
+        created = self.keys.get(condition["key"], {"create_revision": "0"})["create_revision"]
+        succeeded = created == condition["create_revision"]
+        self.revision += 1
+        for put in [part["request_put"] for part in body["success"] if succeeded and "request_put" in part]:
+            first = str(self.revision) if created == "0" else created
+            self.keys[put["key"]] = {**put, "create_revision": first}
+        answer = {"succeeded": succeeded, "header": {"revision": self.revision}}
+        return {**answer, "responses": [{"response_range": self._found()}]}
+
+
+class Answered(Refused):
+    """An error as answer."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        self.code, self.text, self.repeated = code, text, False
+
+
+@pytest.fixture
+def two_processes(monkeypatch):
+    """The backends of two processes on one server, and the server."""
+    pytest.importorskip("etcd3gw")
+    entry, server, made = {"BACKEND": "locking.backends.etcd.EtcdBackend"}, Keys(), list[Any]()
+    for port in (1, 2):
+        with override_settings(LOCKING={"default": {**entry, "LOCATION": [f"http://127.0.0.1:{port}"]}}):
+            made.append(locks["default"])
+        monkeypatch.setattr(made[-1]._client, "ask", server.ask)
+    return (*made, server)
+
+
+def acquire_twice(queued, running):
+    """Take a lock for 5 s in one process, and for a minute under the same owner in another."""
+    for backend, ttl in ((queued, 5.0), (running, 60.0)):
+        assert isinstance(backend.try_acquire("key", "owner", ttl), Grant)
+
+
+def test_an_owner_that_acquires_again_has_a_lease_of_its_new_length(two_processes):
+    """The server keeps the lock of a queued task that runs by now for as long as its process believes."""
+    *processes, server = two_processes
+    acquire_twice(*processes)
+    assert server.under_the_key() == [60]
+
+
+def test_the_process_that_was_first_ends_its_own_lease_only(two_processes):
+    """Where the time in the queue runs out, the task that runs by then keeps the lock."""
+    queued, running, server = two_processes
+    acquire_twice(queued, running)
+    queued._end("key", queued._holds.get("key", "owner"))
+    assert server.under_the_key() == [60]
+    assert running.release("key", "owner")
+    assert server.under_the_key() == []
+
+
+def test_the_process_that_was_first_releases_what_the_second_has(two_processes):
+    """A release by the owner ends its hold, under whatever lease and by whichever process."""
+    queued, running, server = two_processes
+    acquire_twice(queued, running)
+    assert queued.release("key", "owner")
+    assert server.under_the_key() == []
+    assert not queued.release("key", "owner")
+
+
+def test_a_lease_that_two_processes_share_is_found_out(two_processes, monkeypatch):
+    """The mutant takes the key as it is: its lease is too short, and the first process ends it."""
+    queued, running, server = two_processes
+    monkeypatch.setattr(running, "_taken_over", lambda contender, mine: running._line(contender.key))
+    acquire_twice(queued, running)
+    assert server.under_the_key() == [5]
+    queued._end("key", queued._holds.get("key", "owner"))
+    assert server.under_the_key() == []

@@ -36,7 +36,7 @@ def end_that_the_second_knows(backend, seconds):
     first.leave()
     try:
         told = second.sleep(seconds)
-        return None if told is None else told.retry_after
+        return told.retry_after if isinstance(told, Busy) else None
     finally:
         second.leave()
 
@@ -55,3 +55,40 @@ def test_a_script_that_tells_the_first_only_is_found_out(backend, monkeypatch):
     monkeypatch.setattr(kinds, "SHORTEN", scripts.Script(*scripts.SHORTEN._files))
     monkeypatch.setattr(kinds.Fair, "EXTEND", scripts.Script(*kinds.Fair.EXTEND._files))
     assert end_that_the_second_knows(backend, 0.3) is None
+
+
+def end_after_a_handoff(locks_on, own_redis, seconds):
+    """Hand a lock whose lease was long to a waiter whose own is short, and ask the one behind it.
+
+    Args:
+        seconds: how long the one behind listens.
+
+    Returns:
+        The end of the lease, in seconds from now, of which it has heard; None where it has not.
+    """
+    locks_on(own_redis.url)
+    backend, holder = locks["default"], new_owner()
+    backend.try_acquire("a", holder, 60.0)
+    brief, behind = (backend.waiter("a", new_owner(), ttl) for ttl in (5.0, 60.0))
+    for waiter in (brief, behind):
+        assert isinstance(waiter.try_acquire(queue=True), Busy)
+    backend.release("a", holder)
+    try:
+        told = behind.sleep(seconds)
+        return told.retry_after if isinstance(told, Busy) else None
+    finally:
+        for waiter in (behind, brief):
+            waiter.leave()
+
+
+def test_a_waiter_hears_that_the_next_lease_is_shorter(own_redis, locks_on):
+    """Should the one before it be killed, it gets its turn at that lease's end, not later."""
+    assert 0 < end_after_a_handoff(locks_on, own_redis, PATIENCE) <= 5.0
+
+
+def test_a_handoff_that_tells_nobody_else_is_found_out(own_redis, locks_on, monkeypatch):
+    """The mutant leaves those behind to sleep until the end of the former lease."""
+    real = scripts._read
+    monkeypatch.setattr(scripts, "_read", lambda name: real(name).replace(b"or tonumber(ttl) < left", b""))
+    monkeypatch.setattr(scripts, "RELEASE", scripts.Script(*scripts.RELEASE._files))
+    assert end_after_a_handoff(locks_on, own_redis, 0.3) is None
