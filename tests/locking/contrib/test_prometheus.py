@@ -17,6 +17,7 @@ from locking import BackendUnavailable, LockLost, LockNotAcquired, get_lock
 from locking.contrib import prometheus
 from locking.contrib.groups import OTHER, Groups, read_setting, without_ids
 from locking.contrib.prometheus import Meter, metrics_view
+from locking.core.lease import Lease, live_leases
 from locking.core.renewal import renew
 from locking.testing import simulate_contention, simulate_loss
 from locking.testing.contract.processes import child
@@ -114,20 +115,33 @@ def test_a_lease_that_its_user_dropped_is_not_held_for_ever(counted):
 
 def test_a_hold_that_begins_during_a_recount_is_counted(counted, monkeypatch):
     """Another thread acquires between the look at what is held and the comparison with what was counted."""
-    taken = []
+    taken: list[Lease] = []
 
-    def live_leases():
-        before = real()
+    def live_then_one_more():
+        before = live_leases()
         taken.append(order().acquire())
         return before
 
-    real = prometheus.live_leases
     with order(2):  # so that the group is known
-        monkeypatch.setattr(prometheus, "live_leases", live_leases)
+        monkeypatch.setattr(prometheus, "live_leases", live_then_one_more)
         counted.meter.recount()
         assert counted("locking_held") == 2
     taken[0].release()
     assert counted("locking_held") == 0
+
+
+def test_two_scrapes_at_once_are_both_answered(monkeypatch, tmp_path):
+    """The other takes a dead process's file away between the look at the folder and ours."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    (tmp_path / "gauge_livesum_12345.db").touch()
+
+    def remove(path):
+        os.unlink(path)
+        os.unlink(path)  # as though the other had been quicker
+
+    monkeypatch.setattr(prometheus, "_is_running", lambda pid: False)
+    monkeypatch.setattr("os.remove", remove)
+    assert metrics_view(RequestFactory().get("/metrics")).status_code == 200
 
 
 def test_a_forked_child_does_not_count_its_parents_holds(counted):
