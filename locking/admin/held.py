@@ -136,7 +136,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> HeldLock | None:
         try:
             return find_row(object_id)
-        except BackendError as error:
+        except (BackendError, LockNotSupported) as error:
             self.message_user(request, str(error), messages.ERROR)
             return None
 

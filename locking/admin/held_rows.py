@@ -215,6 +215,8 @@ COLUMNS = [
 ROW = "".join(cell for _, cell in COLUMNS)
 RELEASE = '<td class="field-release"><a class="held-release" href="{address_release}">{release}</a></td></tr>'
 WAITERS_SHOWN = 3
+ANY_ROW = "ident-of-the-row"
+"""Stands in an address for the ident: one is reversed for all rows."""
 
 
 def _waiting(hold: HeldLockInfo) -> str:
@@ -289,15 +291,15 @@ class HeldChangeList(ChangeList):
         labels = {"lease_label": gettext("left of the lease"), "release": gettext("Force release…")}
         site = self.model_admin.admin_site
         address, release = (
-            reverse(f"admin:locking_heldlock_{page}", args=["0"], current_app=site.name)
+            reverse(f"admin:locking_heldlock_{page}", args=[ANY_ROW], current_app=site.name)
             for page in ("change", "release")
         )
         rows = [
             format_html(
                 pattern,
                 ident=row.ident,
-                address=address.replace("/0/", f"/{quote(row.ident)}/"),
-                address_release=release.replace("/0/", f"/{quote(row.ident)}/"),
+                address=address.replace(ANY_ROW, quote(row.ident)),
+                address_release=release.replace(ANY_ROW, quote(row.ident)),
                 state_name=states[row.hold.state],
                 kind=kinds[row.hold.kind],
                 **labels,

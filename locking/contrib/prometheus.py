@@ -10,6 +10,7 @@ processes (web workers, Celery) set PROMETHEUS_MULTIPROC_DIR as prometheus_clien
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -207,7 +208,8 @@ def _forget_dead_processes(folder: Path) -> None:
     """
     for pid in {int(path.stem.rpartition("_")[2]) for path in folder.glob("gauge_live*_*.db")}:
         if not _is_running(pid):
-            mark_process_dead(pid)  # type: ignore[no-untyped-call]
+            with suppress(FileNotFoundError):  # another scrape was quicker
+                mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
 
 def _is_running(pid: int) -> bool:

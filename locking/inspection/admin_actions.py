@@ -19,7 +19,7 @@ from locking.core.handler import locks
 from locking.exceptions import BackendUnavailable
 from locking.inspection.held import HeldLock
 from locking.keys.names import check_ttl
-from locking.models import LockEvent
+from locking.models import Fence, LockEvent
 from locking.signals import LockEvent as SignalEvent
 from locking.signals import lock_force_released, notify
 from locking.transactions.fence import forbid
@@ -134,6 +134,8 @@ def _advance_fence(hold: HeldLock, database: str) -> str:
         return f"fence in {database!r}: unchanged, this hold has no token"
     if connection.vendor not in VENDORS:
         return f"fence in {database!r}: there is none on {connection.display_name}"
+    if Fence._meta.db_table not in connection.introspection.table_names():  # a router keeps it elsewhere
+        return f"fence in {database!r}: there is no table {Fence._meta.db_table}"
     try:
         with transaction.atomic(using=database):
             limit_waits(connection, TIMEOUT)

@@ -230,6 +230,11 @@ class Options(CheckedOptions):
             raise ValueError(
                 f"condition={self.condition!r} must be a callable that gets the call's arguments"
             )
+        if iscoroutinefunction(self.condition):
+            raise ValueError(
+                f"condition={self.condition!r} is an async function, whose result is always true: decide in a"
+                " synchronous one"
+            )
 
     def of_lock(self, function: Callable[..., Any]) -> CheckedOptions:
         """Return the options of the lock around a function."""
@@ -501,9 +506,9 @@ class LockedCall:
         self._refuse_what_needs_a_transaction()
 
         async def locked(*args: Any, **kwargs: Any) -> Any:
-            if not self._applies(args, kwargs):
+            if not await _in_thread_if_needed(self._applies, args, kwargs):
                 return await self.function(*args, **kwargs)
-            names = await self._names(args, kwargs)
+            names = await _in_thread_if_needed(self.build_names, args, kwargs)
             for _ in range(MOST_CHANGES):
                 try:
                     return await self._awith_lock(names, args, kwargs)
@@ -526,7 +531,7 @@ class LockedCall:
             except (LockNotAcquired, BackendUnavailable) as error:
                 return await _awaited(self._on_conflict(error, args, kwargs))
             if callable(self.options.keys):
-                _refuse_others(names, await self._names(args, kwargs))
+                _refuse_others(names, await _in_thread_if_needed(self.build_names, args, kwargs))
             result = await self.function(*args, **kwargs)
             _refuse_unfinished(self.function, result)
             return result
@@ -544,13 +549,6 @@ class LockedCall:
                     " transactions in async code; put the database work into a synchronous function,"
                     " decorate that, and call it through sync_to_async"
                 )
-
-    async def _names(self, args: Args, kwargs: Kwargs) -> tuple[str, ...]:
-        """Build the names; where an attribute turns out to need the database, in a thread."""
-        try:
-            return self.build_names(args, kwargs)
-        except SynchronousOnlyOperation:
-            return await sync_to_async(self.build_names)(args, kwargs)
 
     # conflicts
 
@@ -598,6 +596,14 @@ class _KeysChanged(Exception):
 def _refuse_others(held: Sequence[str], needed: tuple[str, ...]) -> None:
     if not set(needed) <= set(held):
         raise _KeysChanged(needed)
+
+
+async def _in_thread_if_needed(ask: Callable[[Args, Kwargs], R], args: Args, kwargs: Kwargs) -> R:
+    """Return what `ask` returns; where that turns out to need the database, it is called in a thread."""
+    try:
+        return ask(args, kwargs)
+    except SynchronousOnlyOperation:
+        return await sync_to_async(ask)(args, kwargs)
 
 
 async def _awaited(answer: Any) -> Any:

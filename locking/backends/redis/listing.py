@@ -106,6 +106,8 @@ class ListingVerbs(RedisVerbs):
         return self._key_prefix.startswith(prefix)
 
     def _page(self, prefix: str, offset: int, limit: int) -> list[Entry]:
+        if not limit:  # which would be everything to `_read`
+            return []
         if self._is_everything(prefix):
             return self._read(offset, limit)
         return list(islice(self._matching(prefix.encode()), offset, offset + limit))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
-from django.urls import reverse
+from django.urls import clear_script_prefix, reverse, set_script_prefix
 
 from locking import get_lock, get_semaphore
 from locking.admin.held_rows import Ident
@@ -298,6 +298,27 @@ def test_a_backend_that_is_down_is_told(admin_client, backend_down):
         "admin:locking_heldlock_release", args=[str(Ident("down", "lock", "a", "b")).replace("_", "_5F")]
     )
     assert "answer" in text_of(admin_client.post(gone, {"reason": "x"}, follow=True))
+
+
+@pytest.mark.parametrize("page", ["change", "release", "extend"])
+def test_an_old_page_of_a_backend_that_cannot_list_says_so(admin_client, settings, page):
+    """The address is from before the alias had this backend."""
+    settings.LOCKING = {"default": {"BACKEND": "locking.backends.database.TransactionLockBackend"}}
+    ident = str(Ident("default", "lock", "a", "b")).replace("_", "_5F")
+    old = reverse(f"admin:locking_heldlock_{page}", args=[ident])
+    assert "list what is held" in text_of(admin_client.get(old, follow=True))
+
+
+def test_links_are_right_below_any_prefix(admin_client, held):
+    """Also where the project is mounted at an address that has a number in it."""
+    set_script_prefix("/0/")
+    try:
+        page = text_of(admin_client.get(LIST, SCRIPT_NAME="/0"))
+    finally:
+        clear_script_prefix()
+    links = re.findall(r'href="([^"]*/(?:change|release)/)"', page)
+    assert links
+    assert all(link.startswith(f"/0{LIST}") for link in links)
 
 
 def test_a_backend_that_cannot_list_says_so(admin_client, monkeypatch, held):

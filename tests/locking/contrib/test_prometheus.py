@@ -117,17 +117,36 @@ def test_a_hold_that_begins_during_a_recount_is_counted(counted, monkeypatch):
     """Another thread acquires between the look at what is held and the comparison with what was counted."""
     taken: list[Lease] = []
 
-    def leases_then_another():
+    def live_then_one_more():
         before = live_leases()
         taken.append(order().acquire())
         return before
 
     with order(2):  # so that the group is known
-        monkeypatch.setattr(prometheus, "live_leases", leases_then_another)
+        monkeypatch.setattr(prometheus, "live_leases", live_then_one_more)
         counted.meter.recount()
         assert counted("locking_held") == 2
     taken[0].release()
     assert counted("locking_held") == 0
+
+
+def test_two_scrapes_at_once_are_both_answered(monkeypatch, tmp_path):
+    """The other takes a dead process's file away between the look at the folder and ours."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    file = tmp_path / "gauge_livesum_12345.db"
+    file.touch()
+    remove = os.remove
+
+    def remove_after_another(path):
+        if path == str(file):
+            file.unlink()
+        remove(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(prometheus, "_is_running", lambda pid: False)
+        patched.setattr("os.remove", remove_after_another)
+        response = metrics_view(RequestFactory().get("/metrics"))
+    assert response.status_code == 200
 
 
 def test_a_forked_child_does_not_count_its_parents_holds(counted):

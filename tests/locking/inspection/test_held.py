@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from django.db import connection
 
 from locking import BackendUnavailable, get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.admin.waiting import wait_trees
@@ -101,6 +102,13 @@ def test_force_release_is_audited_and_advances_the_fence(each_backend):
     assert Fence.objects.get(name="shop:a").token == lease.fencing_token
 
 
+def test_a_page_of_no_rows_has_none(each_backend):
+    """A limit of 0 asks for the number alone, and is not *without limit*."""
+    with get_lock("a"), get_lock("b"):
+        page = held_locks("default", limit=0)
+        assert (page.rows, page.total) == ([], 2)
+
+
 def test_a_newer_holder_is_not_hit(each_backend):
     """A hold that has ended since it was shown is told so, and its successor keeps the lock."""
     with get_lock("a"):
@@ -126,6 +134,23 @@ def test_an_operator_without_a_name_breaks_a_lock(held_in_memory, monkeypatch):
     monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("getpwuid(): uid not found: 1001")))
     assert force_release(held_in_memory, reason="stuck").event.actor == f"os:{os.getuid()}"
     assert held_locks().rows == []
+
+
+def rename(table, name):
+    """Give a table another name."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} RENAME TO {name}")
+
+
+def test_a_lock_is_broken_where_there_is_no_fence(held_in_memory):
+    """A router may keep the tables of `locking` off a database: nothing is fenced there."""
+    rename("locking_fence", "elsewhere")
+    try:
+        result = force_release(held_in_memory, reason="stuck")
+    finally:
+        rename("elsewhere", "locking_fence")
+    assert result.done
+    assert result.event.details == "fence in 'default': there is no table locking_fence"
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("no answer"), KeyboardInterrupt()])

@@ -229,6 +229,33 @@ def test_min_hold_keeps_the_lock_for_a_while() -> None:
     assert is_locked("a")
 
 
+def test_a_condition_of_an_async_function_may_ask_the_database() -> None:
+    """As its key may: it is called in a thread then."""
+
+    def is_any() -> bool:
+        found = Group.objects.exists()
+        connections.close_all()  # the thread's own
+        return found
+
+    @distributed_lock(key="'a'", condition=is_any)
+    async def step() -> bool:
+        return await get_lock("a").alocked()
+
+    assert not asyncio.run(step())
+    Group.objects.create(name="row")
+    assert asyncio.run(step())
+
+
+def test_an_async_condition_is_refused() -> None:
+    """A coroutine is always true: the condition would never be asked."""
+
+    async def condition() -> bool:
+        return False
+
+    with pytest.raises(ValueError, match="is an async function"):
+        distributed_lock(key="'a'", condition=condition)  # type: ignore[arg-type]
+
+
 def test_a_condition_decides_whether_to_lock() -> None:
     """Where the condition is false no lock is taken, and the transaction is there all the same."""
 
