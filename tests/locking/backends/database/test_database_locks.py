@@ -548,7 +548,7 @@ def test_advisory_locks_are_postgresqls(sqlite_locks):
 def test_a_reader_does_not_pass_a_waiting_writer(advisory):
     """PostgreSQL's queue is fair to writers: while one waits, a reader that comes is refused."""
     here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    waiting = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {here}"
+    waiting = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {here}"  # noqa: S608
     with get_read_lock("fair", ttl=60):
         writer = begin(get_write_lock("fair", ttl=60, wait=PATIENCE).acquire)
         until(lambda: advisory._pool.run(lambda cursor, _: _one(cursor, waiting)), PATIENCE)
