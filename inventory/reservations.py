@@ -210,12 +210,16 @@ def release(basket: uuid.UUID, *, record: Callable[[], object] | None = None) ->
             record()
 
 
-def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500) -> int:
+def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500, wait: float | None = None) -> int:
     """Free the units of reservations whose time has run out; return how many reservations that were.
 
     Args:
         skus: of these products only; None: of all.
         limit: reservations to end in one transaction; call it again when it returns as many.
+        wait: seconds to wait for a row that others have locked; None: without end.
+
+    Raises:
+        Busy: the rows stayed locked; nothing was freed.
     """
     overdue = StockReservation.objects.filter(state=State.LIVE, expires_at__lte=Now())
     if skus is not None:
@@ -223,7 +227,7 @@ def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500) -> in
     chosen = list(overdue.order_by("expires_at").values_list("pk", flat=True)[:limit])
     if not chosen:
         return 0
-    with sale_transaction():
+    with sale_transaction(wait):
         # Compared again under the lock: meanwhile one of them may have been extended.
         still = StockReservation.objects.filter(pk__in=chosen, expires_at__lte=Now())
         return len(_end(still, State.EXPIRED))
