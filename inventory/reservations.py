@@ -193,17 +193,20 @@ def extend(basket: uuid.UUID, ttl: timedelta, *, wait: float | None = 10.0) -> R
     return find(basket)
 
 
-def release(basket: uuid.UUID, *, record: Callable[[], object] | None = None) -> None:
+def release(
+    basket: uuid.UUID, *, record: Callable[[], object] | None = None, wait: float | None = 10.0
+) -> None:
     """Give a basket's units back before their time.
 
     Args:
         basket: what `reserve` returned.
         record: writes what belongs to the release, in its transaction.
+        wait: seconds to wait for a row that others have locked; None: without end.
 
     Raises:
-        ReservationGone: it isn't live any more.
+        ReservationGone: it isn't live any more. Busy: the rows stayed locked.
     """
-    with sale_transaction():
+    with sale_transaction(wait):
         if not _end(StockReservation.objects.filter(basket=basket), State.RELEASED):
             raise _gone(basket)
         if record is not None:

@@ -115,6 +115,18 @@ def test_a_reservation_becomes_an_order_once(mug):
     assert totals_of("mug").balanced
 
 
+def test_a_release_waits_for_a_locked_row_for_so_long(mug):
+    """Somebody keeps the product's row: the basket is told *busy*, and can be released later."""
+    basket = reserve([Line("mug", 4)], MINUTE).basket
+    with buyers() as start:
+        with transaction.atomic():
+            lock_rows([mug.pk])
+            busy = start("A", partial(release, basket, wait=0.05))
+            assert isinstance(busy.ends().error, Busy)
+        release(basket)
+    assert stock() == (10, 0)
+
+
 def test_a_released_reservation_is_gone(mug):
     """Its units are available at once, and it can't be used or released again."""
     basket = reserve([Line("mug", 4)], MINUTE).basket
