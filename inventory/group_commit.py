@@ -92,10 +92,14 @@ class GroupCommit:
             Exception: this caller's answer, or what the work of its batch raised.
         """
         ticket = Ticket(sale)
-        if not self._enter(ticket):
-            self._follow(ticket, wait)
-        if ticket.leads:
-            self._lead(ticket)
+        try:
+            if not self._enter(ticket):
+                self._follow(ticket, wait)
+            if ticket.leads:
+                self._lead(ticket)
+        except BaseException:  # a signal may come between any two steps; its lead would never end
+            self._leave(ticket)
+            raise
         if ticket.error is not None:
             raise ticket.error
 
@@ -108,19 +112,15 @@ class GroupCommit:
             return ticket.leads
 
     def _follow(self, ticket: Ticket, wait: float) -> None:
-        try:
-            checkpoint("waiting", lock="combined")
-            if ticket.wake.acquire(timeout=wait):
-                return
-        except BaseException:
-            self._leave(ticket)
-            raise
+        checkpoint("waiting", lock="combined")
+        if ticket.wake.acquire(timeout=wait):
+            return
         if self._leave(ticket):
             raise Busy(f"nobody began with this sale for {wait:g} s")
         ticket.wake.acquire()
 
     def _leave(self, ticket: Ticket) -> bool:
-        """Take a ticket out of the queue; False when somebody has begun with it."""
+        """Take a ticket out of the queue, its lead handed on; False when somebody has begun with it."""
         with self._mutex:
             if ticket not in self._queue:
                 return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from django.db import connection
 from django.dispatch import Signal
@@ -11,6 +11,9 @@ from django.dispatch import Signal
 from inventory.models import Product
 from inventory.segments import UNITS_INSIDE
 from inventory.signals import back_in_stock, low_stock
+
+WAIT: Final = 10.0
+"""Seconds to wait for a row that others have locked: a buyer waits here, whose order is placed."""
 
 _AVAILABLE = f"(on_hand - reserved + {UNITS_INSIDE})"
 _IS_LOW = f"coalesce({_AVAILABLE} <= low_stock_threshold, false)"  # without a threshold it never is
@@ -23,6 +26,7 @@ WITH changed AS MATERIALIZED (
     SELECT id AS key, low_stock_since AS low_before, sold_out_since AS sold_out_before
       FROM inventory_product AS product
      WHERE (%(all)s OR id = ANY(%(keys)s::bigint[]))
+       AND (SELECT set_config('lock_timeout', %(wait)s, true)) IS NOT NULL
        AND ((low_stock_since IS NOT NULL) <> {_IS_LOW} OR (sold_out_since IS NOT NULL) <> {_IS_SOLD_OUT})
      ORDER BY id FOR NO KEY UPDATE)
 UPDATE inventory_product AS product
@@ -40,8 +44,11 @@ def notice_low_stock(keys: Sequence[int] | None = None) -> int:
 
     Args:
         keys: of these products; None: of all.
+
+    Raises:
+        OperationalError: a row stayed locked for `WAIT` seconds; nothing was sent.
     """
-    which: dict[str, Any] = {"all": keys is None, "keys": list(keys or ())}
+    which: dict[str, Any] = {"all": keys is None, "keys": list(keys or ()), "wait": f"{WAIT * 1000:.0f}ms"}
     with connection.cursor() as cursor:
         cursor.execute(_MARK, which)
         marked = cursor.fetchall()

@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 from inventory.domain import Busy
 from inventory.models import Product, StockClaim
 from inventory.progress import CONNECTION_ERRORS, SaleProgress
-from inventory.rows import Products, sale_transaction
+from inventory.rows import Products, limit_row_waits, sale_transaction
 from inventory.strategies.base import Sale
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def sell_in_two(sale: Sale, claim: Claim, wait: float) -> None:
 
     Args:
         sale: what is sold. claim: the first transaction; it returns the products that it read.
-        wait: seconds for a row lock in the second one.
+        wait: seconds for a row lock in the second one, and in giving back.
 
     Raises:
         RuntimeError: called inside an open transaction.
@@ -47,13 +47,13 @@ def sell_in_two(sale: Sale, claim: Claim, wait: float) -> None:
             sale.record(products)
     except BaseException:
         if progress.written:  # and perhaps committed, although nobody was told so
-            _give_back_or_leave(sale)
+            _give_back_or_leave(sale, wait)
         raise
 
 
-def _give_back_or_leave(sale: Sale) -> None:
+def _give_back_or_leave(sale: Sale, wait: float) -> None:
     try:
-        give_back(sale.id)  # finds none if the order was committed after all
+        give_back(sale.id, wait)  # finds none if the order was committed after all
     except CONNECTION_ERRORS as lost:
         logger.warning("%s; the claim of %s is left to reconcile", lost, sale.id)
 
@@ -84,10 +84,19 @@ def consume(sale: Sale) -> None:
         raise Busy("the claim lasted too long and was given back", retry_after=0)
 
 
-def give_back(sale: UUID) -> bool:
-    """Return the sale's claimed units to their products; False when it has none."""
+def give_back(sale: UUID, wait: float | None = None) -> bool:
+    """Return the sale's claimed units to their products; False when it has none.
+
+    Args:
+        sale: its id. wait: seconds to wait for a row that others have locked; None: without end.
+
+    Raises:
+        OperationalError: the rows stayed locked; the claims are there still.
+    """
     with transaction.atomic():
         commit_asynchronously()
+        if wait is not None:
+            limit_row_waits(wait)
         claims = list(StockClaim.objects.filter(sale=sale).select_for_update().order_by("product_id"))
         for claim in claims:
             returned = {"on_hand": F("on_hand") + claim.quantity, "version": F("version") + 1}

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from django.db import Error, InterfaceError, OperationalError, transaction
+from django.db import Error, InterfaceError, InternalError, OperationalError, transaction
 
-CONNECTION_ERRORS = (OperationalError, InterfaceError)
-"""What Django raises when the database fails, rather than the statement."""
+CONNECTION_ERRORS = (OperationalError, InterfaceError, InternalError)
+"""What Django raises when the database fails, rather than the statement.
 
-_REFUSALS = frozenset({"22", "23", "40", "53", "55"})
-"""SQLSTATE classes: data, constraint, conflict or deadlock, resources, lock not available."""
+InternalError: a server that became a replica or whose disk is full writes nothing (25006), or it has ended a
+transaction that stood idle (25P03).
+"""
+
+_REFUSALS = frozenset({"22", "23", "25", "40", "53", "55"})
+"""SQLSTATE classes: data, constraint, transaction state, conflict or deadlock, resources, lock."""
 
 
 class OutcomeUnknown(OperationalError):

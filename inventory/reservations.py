@@ -193,29 +193,36 @@ def extend(basket: uuid.UUID, ttl: timedelta, *, wait: float | None = 10.0) -> R
     return find(basket)
 
 
-def release(basket: uuid.UUID, *, record: Callable[[], object] | None = None) -> None:
+def release(
+    basket: uuid.UUID, *, record: Callable[[], object] | None = None, wait: float | None = 10.0
+) -> None:
     """Give a basket's units back before their time.
 
     Args:
         basket: what `reserve` returned.
         record: writes what belongs to the release, in its transaction.
+        wait: seconds to wait for a row that others have locked; None: without end.
 
     Raises:
-        ReservationGone: it isn't live any more.
+        ReservationGone: it isn't live any more. Busy: the rows stayed locked.
     """
-    with sale_transaction():
+    with sale_transaction(wait):
         if not _end(StockReservation.objects.filter(basket=basket), State.RELEASED):
             raise _gone(basket)
         if record is not None:
             record()
 
 
-def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500) -> int:
+def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500, wait: float | None = None) -> int:
     """Free the units of reservations whose time has run out; return how many reservations that were.
 
     Args:
         skus: of these products only; None: of all.
         limit: reservations to end in one transaction; call it again when it returns as many.
+        wait: seconds to wait for a row that others have locked; None: without end.
+
+    Raises:
+        Busy: the rows stayed locked; nothing was freed.
     """
     overdue = StockReservation.objects.filter(state=State.LIVE, expires_at__lte=Now())
     if skus is not None:
@@ -223,7 +230,7 @@ def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500) -> in
     chosen = list(overdue.order_by("expires_at").values_list("pk", flat=True)[:limit])
     if not chosen:
         return 0
-    with sale_transaction():
+    with sale_transaction(wait):
         # Compared again under the lock: meanwhile one of them may have been extended.
         still = StockReservation.objects.filter(pk__in=chosen, expires_at__lte=Now())
         return len(_end(still, State.EXPIRED))

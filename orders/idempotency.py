@@ -165,25 +165,24 @@ def _settled(key: ClientKey, error: Exception) -> HttpResponse:
 
 
 def _kept(key: ClientKey, error: Exception) -> HttpResponse:
-    """Store a final refusal and return it; raise anything else. If somebody was faster, theirs counts."""
+    """Raise `error`, a final refusal stored first. If somebody was faster, return their answer."""
     if not isinstance(error, _FINAL):
         raise error
     if isinstance(error, SoldOut) and not is_short(error.shortages):
         raise Busy("the missing units are held by sales that are not finished") from error
     problem = problem_of(error)
-    row = IdempotencyKey(
-        scope=key.scope,
-        key=key.key,
-        fingerprint=key.fingerprint,
-        status=problem.kind.status,
-        body=document(problem),
-    )
-    IdempotencyKey.objects.bulk_create([row], ignore_conflicts=True)
-    done = IdempotencyKey.objects.filter(scope=key.scope, key=key.key, status=CREATED)
-    faster = _answered(key) if done.exists() else None
-    if faster is None:
-        raise error
-    return faster
+    try:
+        IdempotencyKey.objects.create(
+            scope=key.scope,
+            key=key.key,
+            fingerprint=key.fingerprint,
+            status=problem.kind.status,
+            body=document(problem),
+        )
+    except IntegrityError:
+        if faster := _answered(key):
+            return faster
+    raise error
 
 
 def forget_old_keys() -> int:

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import SuspiciousOperation
-from django.db import DatabaseError, Error, InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_noop
 from django.views.decorators.csrf import csrf_exempt
@@ -407,6 +407,7 @@ def _(error: OutcomeUnknown) -> Problem:
 
 @problem_of.register(OperationalError)
 @problem_of.register(InterfaceError)
+@problem_of.register(InternalError)
 def _(error: DatabaseError) -> Problem:
     logger.error("the database failed: %s", error)
     chain = list(failures(error))

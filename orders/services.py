@@ -171,18 +171,19 @@ def _sale(receipt: Receipt, basket: tuple[Line, ...]) -> Sale:
 def _despite_overdue(
     cart: Iterable[Line], sell: Callable[[], None], refusals: tuple[type[Exception], ...]
 ) -> None:
-    """Sell, and once more when overdue reservations of the cart's products stood in the way.
+    """Sell, and again as long as overdue reservations of the cart's products stand in the way.
 
-    They end in the moment of their expiry, whether somebody has swept them up or not.
+    They end in the moment of their expiry, whether somebody has swept them up or not. One transaction ends so
+    many of them; what is refused then may need, or be kept back by, those that are left.
     """
-    try:
-        sell()
-    except refusals as refused:
-        if isinstance(refused, SoldOut) and not refused.promised:
-            raise
-        if not reservations.expire_overdue(_skus(cart)):
-            raise
-        sell()
+    while True:
+        try:
+            return sell()
+        except refusals as refused:
+            if isinstance(refused, SoldOut) and not refused.promised:
+                raise
+            if not reservations.expire_overdue(_skus(cart), wait=Strategy.wait):
+                raise
 
 
 def _despite_spreading(sell: Callable[[], None]) -> None:

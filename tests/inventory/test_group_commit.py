@@ -244,6 +244,21 @@ def test_a_mutant_is_refused(rule, mutant, monkeypatch):
         rule(mutant)
 
 
+@pytest.mark.parametrize("step", ["_is_complete", "_lead"])
+def test_a_leader_that_is_stopped_before_it_works_leaves_no_lead_behind(step, monkeypatch):
+    """A signal comes as soon as it stands in the queue, or has the lead: the next buyer leads."""
+    counter = Counter(GroupCommit)
+
+    def stopped(*_: object) -> None:
+        raise Killed("a signal")
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(counter.commit, step, stopped)
+        counter.submit()
+    counter.submit()
+    assert counter.sizes == [1]
+
+
 def test_the_time_of_a_commit_is_averaged():
     """One slow commit among eight counts for an eighth."""
     commit = GroupCommit(lambda batch: None)

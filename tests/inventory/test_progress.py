@@ -2,7 +2,7 @@
 
 import psycopg
 import pytest
-from django.db import DataError, InterfaceError, OperationalError, connection, transaction
+from django.db import DataError, InterfaceError, InternalError, OperationalError, connection, transaction
 
 from inventory.progress import SaleProgress
 
@@ -29,17 +29,24 @@ def test_a_connection_that_is_lost_before_the_rows_are_written_sold_nothing(erro
     assert not SaleProgress().is_unknown_after(error)
 
 
-@pytest.mark.parametrize("error", [LOST, InterfaceError("connection is closed")])
+@pytest.mark.parametrize("error", [LOST, InterfaceError("connection is closed"), InternalError("bad page")])
 def test_a_connection_that_is_lost_after_that_leaves_the_outcome_unknown(error):
     """The COMMIT may have come through."""
     assert written().is_unknown_after(error)
 
 
 @pytest.mark.parametrize(
-    "error", [refused(psycopg.errors.DeadlockDetected), DataError("division by zero"), KeyboardInterrupt()]
+    "error",
+    [
+        refused(psycopg.errors.DeadlockDetected),
+        refused(psycopg.errors.ReadOnlySqlTransaction),
+        refused(psycopg.errors.IdleInTransactionSessionTimeout),
+        DataError("division by zero"),
+        KeyboardInterrupt(),
+    ],
 )
 def test_what_the_server_refused_sold_nothing(error):
-    """A deadlock, a value that can't be, an end of the program: the transaction is rolled back."""
+    """A deadlock, a replica, a value that can't be, an end of the program: the transaction is rolled back."""
     assert not written().is_unknown_after(error)
 
 

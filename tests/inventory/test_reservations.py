@@ -11,12 +11,12 @@ from django.db import transaction
 from django.db.transaction import TransactionManagementError
 from django.utils import timezone
 
-from inventory.domain import InvalidCart, LimitReached, Line, SoldOut
+from inventory.domain import Busy, InvalidCart, LimitReached, Line, SoldOut
 from inventory.models import CustomerPurchase, Product, StockMovement, StockReservation
 from inventory.reservations import MAX_TTL, ReservationGone, expire_overdue, extend, find, release, reserve
 from inventory.rows import lock_rows
 from inventory.services import change_stock
-from inventory.strategies import STRATEGIES
+from inventory.strategies import STRATEGIES, Strategy
 from orders.models import Order
 from orders.services import checkout, checkout_reserved
 from tests.factories import ProductFactory
@@ -73,6 +73,26 @@ def test_an_overdue_reservation_stands_in_nobodys_way(mug, strategy):
     assert StockReservation.objects.get().state == "expired"
 
 
+def test_more_overdue_reservations_than_one_transaction_ends_stand_in_nobodys_way(mug, monkeypatch):
+    """However many are overdue, the buyer of the last units ends them all, a batch at a time."""
+    monkeypatch.setattr("inventory.reservations.expire_overdue", partial(expire_overdue, limit=2))
+    for _ in range(5):
+        end_of(reserve([Line("mug", 1)], MINUTE).basket)
+    checkout([Line("mug", 10)], "conditional_update")
+    assert stock() == (0, 0)
+
+
+def test_a_buyer_waits_for_overdue_reservations_no_longer_than_for_other_rows(mug, monkeypatch):
+    """Somebody keeps the row of the product whose reservation is overdue: the buyer is told *busy*."""
+    monkeypatch.setattr(Strategy, "wait", 0.05)
+    end_of(reserve([Line("mug", 8)], MINUTE).basket)
+    with buyers() as start, transaction.atomic():
+        lock_rows([mug.pk])
+        buyer = start("A", partial(checkout, [Line("mug", 10)], "conditional_update"))
+        assert isinstance(buyer.ends().error, Busy)
+    assert stock() == (10, 8)
+
+
 def test_reserving_frees_what_is_overdue(mug):
     """A second basket gets the units of one whose time is over, and a third is refused."""
     end_of(reserve([Line("mug", 10)], MINUTE).basket)
@@ -93,6 +113,18 @@ def test_a_reservation_becomes_an_order_once(mug):
     with pytest.raises(ReservationGone, match="used"):
         release(basket)
     assert totals_of("mug").balanced
+
+
+def test_a_release_waits_for_a_locked_row_for_so_long(mug):
+    """Somebody keeps the product's row: the basket is told *busy*, and can be released later."""
+    basket = reserve([Line("mug", 4)], MINUTE).basket
+    with buyers() as start:
+        with transaction.atomic():
+            lock_rows([mug.pk])
+            busy = start("A", partial(release, basket, wait=0.05))
+            assert isinstance(busy.ends().error, Busy)
+        release(basket)
+    assert stock() == (10, 0)
 
 
 def test_a_released_reservation_is_gone(mug):
@@ -310,6 +342,15 @@ def test_an_overdue_reservation_does_not_count_when_buying(limited, strategy):
     end_of(reserve([Line("mug", 2)], MINUTE, "ann").basket)
     checkout([Line("mug", 2)], strategy, customer="ann")
     assert (counts("ann"), stock()) == ((2, 0), (8, 0))
+
+
+def test_a_customers_own_overdue_reservation_does_not_count_behind_those_of_others(limited, monkeypatch):
+    """Older ones of other customers fill the first batch: the customer's own is ended all the same."""
+    monkeypatch.setattr("inventory.reservations.expire_overdue", partial(expire_overdue, limit=1))
+    for customer in ("bob", "eve", "ann"):
+        end_of(reserve([Line("mug", 2)], MINUTE, customer).basket)
+    checkout([Line("mug", 2)], "row_lock", customer="ann")
+    assert counts("ann") == (2, 0)
 
 
 def test_an_overdue_reservation_does_not_count_when_another_is_bought(limited):

@@ -6,15 +6,16 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from django.db import IntegrityError, connection
+from django.db import IntegrityError, connection, transaction
 
 from inventory.checkpoints import installed
-from inventory.domain import Line, SoldOut
+from inventory.domain import LimitReached, Line, SoldOut
 from inventory.models import Product, StockClaim, StockMovement, StockUnit
 from inventory.reservations import reserve
+from inventory.rows import lock_rows
 from inventory.segments import levels
 from inventory.services import change_stock
-from inventory.strategies import get_strategy
+from inventory.strategies import Strategy, get_strategy
 from inventory.strategies.unit_rows import UnitRows
 from orders.audit import audit
 from orders.services import checkout, checkout_reserved
@@ -52,6 +53,23 @@ def take_one(commit: bool) -> None:
         checkpoint("locked")
         if not commit:
             raise InterruptedError
+
+
+@pytest.mark.parametrize(("strategy", "claimed"), [("async_reserve", "committed"), ("unit_rows", "written")])
+def test_a_refused_buyer_does_not_wait_for_the_row_of_its_claim_without_end(strategy, claimed, monkeypatch):
+    """Somebody keeps the product's row: the buyer has its refusal, and the claim is left to reconcile."""
+    monkeypatch.setattr(Strategy, "wait", 0.05)
+    product = ProductFactory.create(on_hand=5)
+    Product.objects.update(customer_limit=1)
+    buy = partial(checkout, [Line(product.sku, 1)], strategy, customer="ann")
+    buy()
+    with buyers() as start:
+        a = start("A", buy, claimed).reaches(claimed)
+        with transaction.atomic():
+            lock_rows([product.pk])
+            assert isinstance(a.ends().error, LimitReached)
+    assert get_strategy(strategy).reconcile(0).voided == 1
+    assert totals_of(product.sku).left == 4
 
 
 def test_buyers_of_one_product_do_not_wait_for_each_other():
@@ -162,7 +180,7 @@ def test_the_last_units_of_a_dead_buyer_are_busy_until_they_are_reconciled(monke
         if name == "recorded":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("inventory.pending_claims.give_back", lambda sale: False)
+    monkeypatch.setattr("inventory.pending_claims.give_back", lambda sale, wait: False)
     with installed(die), pytest.raises(KeyboardInterrupt):
         checkout([Line("last", 1)], "unit_rows")
     monkeypatch.undo()

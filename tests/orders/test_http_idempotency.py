@@ -13,9 +13,11 @@ from django.db import OperationalError
 from django.db.models.functions import Now
 from django.test import Client
 
+from inventory.checkpoints import checkpoint
 from inventory.domain import Busy
 from inventory.models import Product, StockMovement, StockReservation
 from inventory.reservations import reserve
+from inventory.segments import is_short
 from inventory.services import change_stock
 from inventory.strategies.conditional_update import ConditionalUpdate
 from orders.audit import audit
@@ -194,11 +196,33 @@ def test_the_same_key_in_another_process_waits_for_the_first(monkeypatch):
     assert Order.objects.count() == 1
 
 
+def _look_and_stop(shortages: Any) -> bool:
+    """Look whether the stock is short, and stop where the refusal is not stored yet."""
+    short = is_short(shortages)
+    checkpoint("looked")
+    return short
+
+
 class _Nothing(set):
     """A set that forgets, as another process's would not know."""
 
     def add(self, item: object) -> None:
         """Forget it."""
+
+
+@pytest.mark.parametrize(("quantity", "answer"), [(3, (409, "sold-out")), (4, (422, "key-reused"))])
+def test_of_two_refusals_of_one_key_the_stored_one_is_the_answer(monkeypatch, mug, quantity, answer):
+    """Another process has the same key refused first: both say the same, and so does every repetition."""
+    monkeypatch.setattr("orders.idempotency._in_flight", _Nothing())
+    monkeypatch.setattr("orders.idempotency.is_short", _look_and_stop)
+    with buyers() as start:
+        a = start("A", partial(buy, 3, key="k"), "looked").reaches("looked")
+        change_stock(mug, StockMovement.Kind.ADJUSTED, -1, "count")
+        stored = buy(quantity, key="k")
+        first: Any = a.ends().result
+    assert kind(first) == answer
+    if quantity == 3:
+        assert first.json() == stored.json() == buy(3, key="k").json()
 
 
 def test_a_customer_limit_has_its_own_type(mug):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 
 import pytest
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 
+from inventory import low_stock
 from inventory.domain import MAX_QUANTITY, InvalidCart, Line, Shortage, SoldOut, UnknownProduct
-from inventory.models import StockMovement
+from inventory.models import Product, StockMovement
+from inventory.rows import lock_rows
 from inventory.strategies import STRATEGIES, Sale, Strategy, UnknownStrategy
 from orders.models import Order, OrderItem
 from orders.selectors import order_data
 from orders.services import checkout, place
 from tests.factories import ProductFactory
+from tests.inventory.interleaving import buyers
 from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,6 +58,21 @@ def test_a_generator_of_lines_is_welcome():
     """A cart that can be gone through only once loses none of its lines."""
     skus = [ProductFactory.create().sku for _ in range(3)]
     assert checkout((Line(sku, 1) for sku in skus), "conditional_update").items.count() == 3
+
+
+def test_a_placed_order_does_not_wait_for_the_low_stock_mark_without_end(monkeypatch):
+    """Behind the commit somebody keeps the product's row: the buyer has its order, the task tells later."""
+    monkeypatch.setattr(low_stock, "WAIT", 0.05)
+    product = ProductFactory.create(on_hand=2)
+    Product.objects.update(low_stock_threshold=1)
+    with buyers() as start:
+        a = start("A", partial(checkout, [Line(product.sku, 1)], "row_lock"), "committed")
+        a.reaches("committed")
+        with transaction.atomic():
+            lock_rows([product.pk])
+            a.ends()
+    assert a.outcome.result == Order.objects.get()
+    assert low_stock.notice_low_stock() == 1
 
 
 def test_the_price_is_that_of_the_sale():
