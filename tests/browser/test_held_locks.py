@@ -111,6 +111,20 @@ def test_a_ticked_row_stops_the_refreshing(open_list, held):
         expect(row(page, "late")).to_be_visible()
 
 
+def test_the_focus_stays_in_its_row(open_list, held):
+    """Who goes through the list by keyboard stays where he is when its rows are fetched anew."""
+    page = open_list()
+    link = row(page, "order:42").get_by_role("link", name="order:42", exact=True)
+    link.focus()
+    with get_lock("late"):
+        expect(row(page, "late")).to_be_visible()
+        expect(link).to_be_focused()
+        page.keyboard.press("Shift+Tab")
+        expect(row(page, "order:42").get_by_role("checkbox")).to_be_focused()
+    expect(row(page, "late")).to_have_count(0)
+    expect(row(page, "order:42").get_by_role("checkbox")).to_be_focused()
+
+
 def test_select_all_knows_the_rows_that_came_later(open_list, held):
     """The box above all rows ticks those that are there now."""
     page = open_list()

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from django.db import connection
+from django.db.backends.postgresql.base import DatabaseWrapper
 
 from config import embedded
 from config.embedded import EmbeddedError, Postgres, Redis, errors
@@ -58,6 +60,16 @@ class TestStarting:
         """After start() both servers answer on their sockets."""
         embedded.start(checkout)
         assert all(server.answers() for server in embedded.servers(checkout))
+
+    @pytest.mark.parametrize("variable", ["PGPORT=6543", "PGHOSTADDR=127.0.0.1", "PGOPTIONS=-c nonsense=1"])
+    def test_settings_for_other_servers_lead_nobody_astray(self, checkout, monkeypatch, variable):
+        """What the environment tells PostgreSQL's clients of another server is not said of this one."""
+        monkeypatch.setenv(*variable.split("=", 1))
+        found = embedded.database(checkout)
+        wrapper = DatabaseWrapper({**connection.settings_dict, "OPTIONS": {}, **found}, "embedded")
+        with wrapper.get_new_connection(wrapper.get_connection_params()) as opened:
+            folder = opened.execute("SHOW unix_socket_directories").fetchone()
+        assert folder == (found["HOST"],)
 
     def test_two_processes_at_once_get_one_server(self, checkout, starter):
         """Four processes that start at the same time end with one PostgreSQL and one Redis."""

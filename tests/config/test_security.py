@@ -1,11 +1,31 @@
 """Headers on every answer, and a demo's password that opens no deployment."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from django.contrib.auth import authenticate, get_user_model
 from django.test import Client
 
 from config.middleware import DATA_POLICY, PAGE_POLICY
 from config.serve import greeting
+from tests import ROOT
+
+SEND_A_FORM = """
+import sys
+import django
+django.setup()
+from django.conf import settings
+from django.test import Client
+
+settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
+client = Client(enforce_csrf_checks=True, raise_request_exception=False)
+client.cookies["csrftoken"] = token = "t" * 32
+headers = {"host": "shop.example", "x-csrftoken": token, "x-forwarded-proto": "https", "origin": sys.argv[1]}
+answer = client.post("/i18n/setlang/", {"language": "en"}, headers=headers)
+print(answer.status_code, answer.headers.get("Location"))
+"""
 
 
 @pytest.mark.django_db
@@ -51,3 +71,23 @@ def test_the_demo_password_opens_nothing_outside_debug(settings, debug):
 def test_the_greeting_names_the_password_under_debug_only(debug):
     """Nobody is told a login that a deployment refuses."""
     assert ("password" in greeting(8000, debug=debug)) is debug
+
+
+@pytest.mark.parametrize(
+    ("variables", "origin", "answer"),
+    [
+        ({"SECURE_PROXY_SSL_HEADER": "X-Forwarded-Proto"}, "https://shop.example", "302 /"),
+        ({"SECURE_PROXY_SSL_HEADER": "X-Forwarded-Proto"}, "https://evil.example", "403 None"),
+        ({"CSRF_TRUSTED_ORIGINS": "https://www.shop.example"}, "https://www.shop.example", "302 /"),
+        ({"CSRF_TRUSTED_ORIGINS": "https://www.shop.example"}, "https://evil.example", "403 None"),
+    ],
+)
+def test_forms_come_through_a_proxy_that_ends_https(variables, origin, answer):
+    """The proxy says that a page came by https; without that every login is refused as forged."""
+    redirected = {"SECURE_SSL_REDIRECT": "true"} if "SECURE_PROXY_SSL_HEADER" in variables else {}
+    environment = os.environ | redirected | variables
+    environment |= {"DEBUG": "false", "SECRET_KEY": "s" * 50, "ALLOWED_HOSTS": "shop.example"}
+    environment |= {"DJANGO_SETTINGS_MODULE": "config.settings", "DATABASE_URL": "sqlite://:memory:"}
+    command = [sys.executable, "-c", SEND_A_FORM, origin]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == answer

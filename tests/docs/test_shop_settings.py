@@ -30,6 +30,7 @@ ELSEWHERE: dict[str, Callable[[Settings], Any]] = {
     "CONN_MAX_AGE": lambda loaded: loaded["DATABASES"]["default"]["CONN_MAX_AGE"],
     "PREPARE_THRESHOLD": lambda loaded: loaded["DATABASES"]["default"]["OPTIONS"]["prepare_threshold"],
     "LOG_LEVEL": lambda loaded: loaded["LOGGING"]["root"]["level"],
+    "SECURE_PROXY_SSL_HEADER": lambda loaded: loaded.get("SECURE_PROXY_SSL_HEADER", [""])[0],
     "SECURE_COOKIES": lambda loaded: loaded["SESSION_COOKIE_SECURE"],
     "DATABASE_URL": lambda loaded: loaded["DATABASES"]["default"]["HOST"],
     "DATABASE_DIRECT_URL": lambda loaded: loaded["DATABASES"].get("direct", {}).get("HOST"),
@@ -53,6 +54,7 @@ IN_WORDS = {
 
 PROBES: dict[str, tuple[str, Any]] = {
     "API_KEYS": (f"till:{'0' * 64}", {"0" * 64: ("till", ())}),
+    "SECURE_PROXY_SSL_HEADER": ("X-Forwarded-Proto", "HTTP_X_FORWARDED_PROTO"),
     "DATABASE_URL": ("postgres://ada@other.example/shop", "other.example"),
     "DATABASE_DIRECT_URL": ("postgres://ada@direct.example/shop", "direct.example"),
     "DATABASE_REPLICA_URL": ("postgres://ada@replica.example/shop", "replica.example"),

@@ -30,6 +30,7 @@ PATIENCE = 30.0
 WAITING: set[threading.Thread] = set()
 
 ADDRESS = ("dbname", "host", "port", "user", "options")
+DEFAULTS = {"port": "5432"}  # an open connection doesn't say what is the default
 IDLE: list[BaseDatabaseWrapper] = []
 """Connections for the next buyers: to make one takes PostgreSQL longer than a sale."""
 
@@ -48,10 +49,9 @@ def take_connection() -> None:
 
 def server_of(wrapper: BaseDatabaseWrapper) -> list[object]:
     """Return what says where a connection leads: as it was made, or as it would be made now."""
-    if wrapper.connection is not None:
-        return [wrapper.connection.info.get_parameters().get(name) for name in ADDRESS]
-    address = wrapper.get_connection_params()
-    return [str(address[name]) if address.get(name) else None for name in ADDRESS]
+    opened = wrapper.connection
+    address = wrapper.get_connection_params() if opened is None else opened.info.get_parameters()
+    return [str(address.get(name) or DEFAULTS.get(name)) for name in ADDRESS]
 
 
 def leave_connection(*, reusable: bool) -> None:

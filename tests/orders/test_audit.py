@@ -133,6 +133,15 @@ def test_negative_stock_is_found(shop):
             editor.add_constraint(Product, check)
 
 
+def test_a_repair_that_nobody_can_answer_is_not_done(shop, monkeypatch, capsys):
+    """From cron, with no input: nothing is written, and the question doesn't stand in the JSON."""
+    break_by(BREAKS["stock_is_the_sum_of_movements"])
+    monkeypatch.setattr("sys.stdin", StringIO())
+    code, said = run("--repair", "--json")
+    assert (code, json.loads(said)["broken"]["stock_is_the_sum_of_movements"]) == (1, 1)
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("", 1), ("y", 0)])
 def test_a_repair_asks(shop, monkeypatch, answer, code):
     """Only `y` writes; the stock that is there is believed, and the ledger says that it was corrected."""

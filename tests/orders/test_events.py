@@ -13,6 +13,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
@@ -467,10 +468,25 @@ def relay_once(step: str) -> None:
         relay.relay()
 
 
+def test_the_command_outlives_a_connection(heard, monkeypatch, capsys):
+    """With --every it is all that delivers events: a database that restarts does not end it."""
+
+    def between(seconds):
+        if not OrderEvent.objects.exists():
+            OrderFactory.create()
+            connection.connection.close()  # as the server does, unasked
+        elif heard:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("orders.management.commands.relay_events.sleep", between)
+    with pytest.raises(KeyboardInterrupt):
+        call_command("relay_events", "--every", "1")
+    assert [kind for _, kind in heard] == ["placed"]
+    assert "is closed" in capsys.readouterr().err
+
+
 def test_the_command_relays(heard, capsys):
     """`manage.py relay_events` delivers what is due, and refuses a pause that can't be one."""
-    from django.core.management import CommandError, call_command
-
     OrderFactory.create()
     call_command("relay_events")
     assert "1 events relayed" in capsys.readouterr().out

@@ -252,3 +252,10 @@ def test_the_lab_speaks_chinese(client):
     assert "超卖实验室" in client.get("/lab/", headers=chinese).content.decode()
     answer = client.post("/lab/races/", RACE | {"buyers": 2, "processes": 3}, headers=chinese)
     assert "进程比买家还多" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("after", ["9" * 30, "9" * 5000, "²", "-1", "x"])
+def test_nobody_asks_for_more_than_a_number(client, after):
+    """An event that can't be is no event: an answer comes, and not an error of the server."""
+    run = LabRun.objects.create(kind="race", parameters=RACE)
+    assert client.get(f"/lab/runs/{run.pk}/", {"after": after}).status_code == 200

@@ -1,5 +1,6 @@
 """A run has a process of its own, under the project's own lock, and leaves nothing behind."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from contextlib import suppress
 import psutil
 import pytest
 from django.conf import settings
+from django.db import OperationalError, connection
+from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.models.functions import Now
 
 from inventory.models import Product
@@ -149,6 +152,47 @@ def test_a_killed_run_is_told_of():
     assert not get_lock(supervisor.RACE_LOCK).locked()
 
 
+def waits_for_its_end():
+    """In place of a run's process: it says nothing, and goes when its input ends or it is killed."""
+    return subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+
+
+def test_a_run_that_died_with_the_database_is_told_of(monkeypatch):
+    """The server has closed every connection and takes none for a moment: the end is said after that."""
+    process = waits_for_its_end()
+    monkeypatch.setattr(supervisor, "_spawn", lambda run: process)
+    run = supervisor.start(RACE_KIND, RACE)
+    refusals = iter(range(3))
+    connect = DatabaseWrapper.get_new_connection
+
+    def restarting(wrapper, parameters):
+        if threading.current_thread().name == "lab" and next(refusals, None) is not None:
+            raise OperationalError("the database system is starting up")
+        return connect(wrapper, parameters)
+
+    monkeypatch.setattr(DatabaseWrapper, "get_new_connection", restarting)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    process.kill()
+    assert ended(run)["why"] == "died"
+    assert not get_lock(supervisor.RACE_LOCK).locked()
+
+
+def test_a_run_that_got_no_process_has_ended(monkeypatch):
+    """The machine has no room for it: the visitor is told, and the run doesn't pass for one that goes on."""
+
+    def refuse(run):
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(supervisor, "_spawn", refuse)
+    with pytest.raises(OSError, match="temporarily"):
+        supervisor.start(RACE_KIND, RACE)
+    assert not supervisor.running(RACE_KIND)
+
+
 def test_a_race_does_not_go_on_without_its_lock():
     """Its lease is the shop's short one, so that a killed server closes the lab for seconds; when an operator
     breaks it, the race is ended.
@@ -218,6 +262,40 @@ def test_the_private_redis_comes_back_and_goes_with_its_owner():
     owner.kill()
     owner.communicate()
     until(lambda: not runs(orphan), "the server has gone with its owner")
+
+
+@pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
+def test_the_private_redis_may_end_while_it_is_started_again(monkeypatch):
+    """A visitor stops the race at that moment: the new server ends as well, and nobody waits for it."""
+    starting, stopping = threading.Event(), threading.Event()
+    server = PrivateRedis()
+    start = server._start
+
+    def slow_start():
+        starting.set()
+        assert stopping.wait(PATIENCE)
+        return start()
+
+    monkeypatch.setattr(server, "_start", slow_start)
+    over = server._over.set
+
+    def end():
+        over()
+        stopping.set()
+
+    def give_up():
+        if runs(server.pid):
+            os.kill(server.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(server._over, "set", end)
+    rescue = threading.Timer(PATIENCE, give_up)
+    with server:
+        os.kill(server.pid, signal.SIGKILL)
+        assert starting.wait(PATIENCE)
+        rescue.start()
+    assert rescue.is_alive(), "it ended only because the test ended it"
+    rescue.cancel()
+    assert not runs(server.pid)
 
 
 def test_a_session_of_steps_runs_under_a_semaphore_and_sells_the_last_piece_twice():

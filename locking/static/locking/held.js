@@ -14,6 +14,17 @@
         }
     };
 
+    // What is replaced loses the focus: a keyboard's user would begin at the top of the page every two seconds.
+    const keyOf = (element) => `${element.tagName} ${element.getAttribute("href") ?? element.value}`;
+    const swap = (old, fresh) => {
+        const focused = old.contains(document.activeElement) ? keyOf(document.activeElement) : null;
+        old.replaceWith(fresh);
+        if (focused) {
+            const again = [...fresh.querySelectorAll("a, input")].find((element) => keyOf(element) === focused);
+            again?.focus({preventScroll: true});
+        }
+    };
+
     const refresh = async () => {
         const answer = await fetch(location.href, {credentials: "same-origin"});
         if (!answer.ok || answer.redirected) {
@@ -26,7 +37,7 @@
         for (const part of PARTS) {
             const [old, fresh] = [document.querySelector(part), page.querySelector(part)];
             if (old && fresh && old.innerHTML !== fresh.innerHTML) {
-                old.replaceWith(document.adoptNode(fresh));
+                swap(old, document.adoptNode(fresh));
             }
         }
     };

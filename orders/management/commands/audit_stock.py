@@ -46,7 +46,12 @@ class Command(BaseCommand):
     def _agreed(self, mendable: list[Difference]) -> bool:
         for difference in mendable:
             self.stderr.write(_line(difference))
-        return input(f"Write compensating rows for these {len(mendable)}? [y/N] ").strip().lower() == "y"
+        # Not as input's own prompt: that goes to the output, which may be JSON for a program.
+        self.stderr.write(f"Write compensating rows for these {len(mendable)}? [y/N]")
+        try:
+            return input("").strip().lower() == "y"
+        except EOFError:
+            return False  # nobody is there to answer
 
     def _tell(self, found: list[Difference]) -> None:
         for difference in found:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
+from time import sleep
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError, connection
 
 from orders.relay import relay_all
 
@@ -28,6 +29,16 @@ class Command(BaseCommand):
             raise CommandError(f"--every {every:g}: must be more than 0 and at most 3600 seconds")
         self.stdout.write(f"{relay_all()} events relayed")
         while every is not None:
-            time.sleep(every)
-            if relayed := relay_all():
-                self.stdout.write(f"{relayed} events relayed")
+            sleep(every)
+            self._relay_more()
+
+    def _relay_more(self) -> None:
+        """A database that restarts ends nothing: what was claimed meanwhile is delivered after its claim."""
+        try:
+            relayed = relay_all()
+        except OperationalError as error:
+            connection.close()
+            self.stderr.write(f"nothing relayed, tried again at the next look: {error}")
+            return
+        if relayed:
+            self.stdout.write(f"{relayed} events relayed")
