@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import OperationalError, connection, transaction
 from django.db.models.functions import Now
 
-from locking import Lease, Lock, LockLost, get_lock, get_semaphore
+from locking import Lease, Lock, LockLost, LockNotAcquired, get_lock, get_semaphore
 from orders.lab.limits import STEP_SESSIONS
 from orders.lab.models import LabEvent, LabRun, forget_old_runs
 
@@ -55,16 +55,25 @@ def start(kind: LabRun.Kind, parameters: dict[str, Any]) -> LabRun:
 
 
 def lock_of(kind: str) -> Lock:
-    """One race at a time, and a few sessions of steps.
-
-    Where no place is taken by a run that goes on, one that has said its last word is about to be gone: on a
-    busy machine that takes a while, and the visitor who was told the result is not refused for it.
-    """
-    places = 1 if kind == LabRun.Kind.RACE else STEP_SESSIONS
-    wait = LEAVE_WITHIN if running(kind).count() < places else ENDING
+    """One race at a time, and a few sessions of steps."""
     if kind == LabRun.Kind.RACE:
-        return get_lock(RACE_LOCK, wait=wait)
-    return get_semaphore(STEPS_LOCK, STEP_SESSIONS, wait=wait)
+        return get_lock(RACE_LOCK, wait=ENDING)
+    return get_semaphore(STEPS_LOCK, STEP_SESSIONS, wait=ENDING)
+
+
+def _place(kind: str) -> Lease:
+    """Acquire the lock of a run, or be refused because of runs that go on.
+
+    One that has said its last word is about to be gone: on a busy machine that takes a while, and the visitor
+    who was told its result is not refused for it.
+    """
+    places, until = 1 if kind == LabRun.Kind.RACE else STEP_SESSIONS, time.monotonic() + LEAVE_WITHIN
+    while True:
+        try:
+            return lock_of(kind).acquire()
+        except LockNotAcquired:
+            if running(kind).count() >= places or time.monotonic() > until:
+                raise
 
 
 def running(kind: str) -> Any:
@@ -74,7 +83,7 @@ def running(kind: str) -> Any:
 
 def _supervise(kind: LabRun.Kind, parameters: dict[str, Any], answer: Answer) -> None:
     try:
-        with lock_of(kind) as lease:
+        with _place(kind) as lease:
             run = LabRun.objects.create(kind=kind, parameters=parameters)
             try:
                 forget_old_runs()

@@ -133,12 +133,12 @@ def test_one_race_at_a_time_and_a_visitor_may_stop_it(monkeypatch):
 
 def test_a_run_that_has_told_its_end_refuses_nobody(monkeypatch):
     """Its process may take a while to be gone; the next visitor waits for that and is not refused."""
-    monkeypatch.setattr(supervisor, "ENDING", 0.0)
+    monkeypatch.setattr(supervisor, "ENDING", 0.01)
     LabRun.objects.create(kind=RACE_KIND, parameters=RACE, ended_at=Now())
     with ThreadPoolExecutor() as pool, counted_waiters(locks["default"]) as waiters:
         with get_lock(supervisor.RACE_LOCK):
             answer = pool.submit(supervisor.start, RACE_KIND, RACE)
-            until(lambda: answer.done() or waiters.are(1), "the next run waits")
+            until(lambda: answer.done() or waiters.number() > 1, "the next run has been refused, and waits")
         run = answer.result(PATIENCE)
     assert ended(run)["why"] == "done"
 
