@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, Final, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend
 from locking.exceptions import BackendError, LockError
@@ -81,6 +81,12 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="show what would be broken, and end")
         parser.add_argument("--reason", required=True, help="why; it is kept in the audit")
         parser.add_argument("--owner", help="the owner that `show` printed: a newer one keeps the lock")
+        parser.add_argument(
+            "--database",
+            action="append",
+            choices=list(connections),
+            help="where the fence is advanced (default); may be given several times",
+        )
         parser.add_argument("--yes", action="store_true", help="don't ask")
 
     def _add_watch(self, parser: CommandParser) -> None:
@@ -238,7 +244,8 @@ class Command(BaseCommand):
             return False
 
     def _break(self, hold: HeldLock, options: dict[str, Any]) -> int:
-        result = force_release(hold, reason=options["reason"])
+        databases = options["database"] or [DEFAULT_DB_ALIAS]
+        result = force_release(hold, reason=options["reason"], databases=databases)
         if options["json"]:
             fields = {"done": result.done, "name": hold.name, "owner": hold.owner}
             self._print_json({**fields, "details": result.event.details})

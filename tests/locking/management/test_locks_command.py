@@ -12,12 +12,13 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from locking import Lease, get_lock, get_semaphore, locked_transaction
+from locking import Lease, LockLost, get_lock, get_semaphore, locked_transaction
 from locking.core.handler import locks
 from locking.inspection.held import holds_of
 from locking.management.locks import output
 from locking.models import LockEvent
 from tests import ROOT
+from tests.locking.support.fenced_databases import SQLITE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -379,6 +380,19 @@ def test_one_lock_or_filters_must_be_meant(arguments):
 def test_lengths_of_time_are_readable(value, text):
     """From tenths of a second to days."""
     assert output.seconds(value) == text
+
+
+@pytest.mark.parametrize("fenced_database", [SQLITE], indirect=True, ids=str)
+def test_the_fence_is_advanced_where_it_is_said(fenced_database):
+    """In the databases that are named, and in no other; a name that is none is refused."""
+    refused = Said("release", "a", "--reason", "stuck", "--yes", "--database", "nowhere")
+    assert "invalid choice: 'nowhere'" in refused.error
+    lease = get_lock("a", fenced=True).acquire()
+    assert Said("release", "a", "--reason", "stuck", "--yes", "--database", fenced_database).status == 0
+    assert f"fence in {fenced_database!r}" in LockEvent.objects.get().details
+    assert "'default'" not in LockEvent.objects.get().details
+    with pytest.raises(LockLost):
+        lease.release()
 
 
 @pytest.mark.parametrize("verb", [("list",), ("watch", "--every", "0")], ids=" ".join)
