@@ -54,7 +54,7 @@ class Postgres(Server):
     def connect(self, dbname: str, **options: Any) -> psycopg.Connection:
         """Open a connection through the socket."""
         place: dict[str, Any] = {"host": str(self.home.path), "port": PORT, **UNSAID}
-        return psycopg.connect(user=self.name, dbname=dbname, **place, **options)
+        return psycopg.connect(user=self.name, dbname=dbname, **{**place, **options})
 
     def takes_connection(self, dbname: str) -> bool:
         """Whether `dbname` can be opened now."""

@@ -114,7 +114,7 @@ SCRIPT_MUTANTS = {
     ),
     "release that wakes nobody": (
         "RELEASE",
-        b"handed_off = hand_off()",
+        b"handed_off = hand_off(left)",
         b"handed_off = false",
         "test_a_release_wakes_a_waiter",
     ),
