@@ -106,15 +106,6 @@ def test_the_server_ends_the_lease_of_a_waiter_that_was_frozen(backend, monkeypa
     assert isinstance(freeze_in_the_queue(backend, monkeypatch, PATIENCE), Grant)
 
 
-def test_a_wait_that_promises_the_server_nothing_is_found_out(backend, monkeypatch):
-    """The mutant, which sets the lease after the grant only, leaves the lock to a frozen process."""
-    promise = "set_config('idle_session_timeout', %(silence)s, false)"
-    assert promise in advisory.PREPARE_TO_WAIT
-    careless = advisory.PREPARE_TO_WAIT.replace(promise, "%(silence)s::text")
-    monkeypatch.setattr(advisory, "PREPARE_TO_WAIT", careless)
-    assert isinstance(freeze_in_the_queue(backend, monkeypatch, 3.0), Busy)
-
-
 def test_a_wait_in_vain_leaves_its_session_to_the_pool(backend):
     """A connection that waited in vain is not ended by the server while nobody uses it."""
     key, holder = backend.key("vain"), new_owner()
