@@ -59,7 +59,7 @@ def receive(payment: Payment) -> tuple[PaymentEvent, bool]:
         known = PaymentEvent.objects.filter(event_id=payment.event_id).first()
         if known is not None:
             return known, True
-        # A provider sends several events about one payment: it is judged, and told of, once.
+        # A provider sends several events about one payment: it is judged, and announced, once.
         judged = PaymentEvent.objects.filter(order=order, reference=payment.reference).order_by("pk").first()
         outcome = _judged_again(judged) if judged else _outcome(order, payment)
         if judged is None and outcome in _REFUSED:

@@ -33,9 +33,6 @@ LABELS: Final[dict[str, Any]] = {
 
 KINDS.extend(LABELS)
 
-MOST_HOLDERS: Final = 1000
-"""Holders of one lock that are looked at."""
-
 
 def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
     """Return the shared side of the read-write lock `name`: many readers, or one writer.
@@ -99,8 +96,7 @@ class SharedLock(SingleLock):
         engine = locks[self.backend.settings.alias]
         if not engine.supports_listing:
             return super()._owners()
-        holds = engine.held(prefix=self.key, limit=MOST_HOLDERS)
-        return [hold.owner for hold in holds if hold.key == self.key]
+        return [hold.owner for hold in engine.held_as(self.key)]
 
 
 class ReadLock(SharedLock):

@@ -66,7 +66,7 @@ def test_the_same_parcel_leaves_once(order):
 
 
 def test_a_reference_stands_for_one_parcel(order):
-    """Another product in the same parcel, sent later: refused, or it would never be shipped in the books."""
+    """Another product in the same parcel, sent later: refused, or the ledger would never have it shipped."""
     ship(order.pk, [Line("mug", 1)], "parcel-1")
     for lines in ([Line("pen", 2)], [Line("mug", 2)], [Line("mug", 1), Line("pen", 2)]):
         with pytest.raises(ReferenceUsed, match="'parcel-1': stands for 1 × mug already") as refused:

@@ -22,7 +22,7 @@ end
 -- and a waiter who listens on a master of yesterday would take the message for a lock that it wasn't given. It is
 -- only told to ask again, and finds the right server by that.
 --   left  ms that were left of the lease before (-1: no end), nil when it had run out. The others sleep until then, so they
---         are told of a lease that ends earlier: its holder may be killed, and then nobody else wakes them.
+--         hear about a lease that ends earlier: its holder may be killed, and then nobody else wakes them.
 local function hand_off(left)
     while true do
         local entry = redis.call('LPOP', KEYS[3])

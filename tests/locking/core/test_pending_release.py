@@ -238,7 +238,7 @@ def release_unanswered(monkeypatch, act):
 
 
 def test_the_release_of_a_tasks_lock_is_retried(monkeypatch):
-    """Its owner is of this one run, whoever else may act for the task: nobody waits for the ttl."""
+    """Its owner is of this one run, whatever other runs act for the task: nobody waits for the ttl."""
     lease, released = release_unanswered(monkeypatch, lambda lock: lock.act_for(client_of_work("task-7")))
     until(lambda: not get_lock("a").locked(), PATIENCE)
     assert set(released) == {lease.owner}

@@ -155,7 +155,7 @@ def test_a_lock_is_broken_where_there_is_no_fence(held_in_memory):
 
 @pytest.mark.parametrize("error", [BackendUnavailable("no answer"), KeyboardInterrupt()])
 def test_a_break_without_an_answer_is_audited(held_in_memory, monkeypatch, error):
-    """Whoever looks for the reason finds it, also where the server's answer was lost, or not waited for."""
+    """The reason is found in the audit, also where the server's answer was lost, or not waited for."""
     engine, real = locks["default"], locks["default"].force_release
 
     def unanswered(key, owner):
@@ -202,7 +202,7 @@ def among_longer_names():
 
 
 def test_a_lock_is_found_among_longer_names(among_longer_names):
-    """Whoever asks for one name is told all its holders, however many longer names are held."""
+    """Of one name all holders are shown, however many longer names are held."""
     assert {hold.owner for hold in holds_of("a")} == among_longer_names
     for owner in among_longer_names:
         assert find_hold("default", locks["default"].key("a"), owner, "read") is not None
