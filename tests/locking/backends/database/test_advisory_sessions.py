@@ -71,39 +71,59 @@ def test_a_session_that_serves_after_its_release_is_found_out(backend, monkeypat
     assert extend_too_late(backend, monkeypatch) == (True, "7s", False)
 
 
+def waiting_here(backend):
+    """How many sessions wait for an advisory lock of this database; other tests have others."""
+    here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    asked = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {here}"  # noqa: S608
+    ((count,),) = backend._pool.fetch(asked)
+    return count
+
+
 def freeze_in_the_queue(backend, monkeypatch, seconds):
     """Grant the lock to a waiter that is frozen before it hears of that, and return what the next one gets.
 
     Args:
         seconds: how long the next one waits.
     """
-    key, holder, ttl = backend.key("frozen"), new_owner(), 0.5
-    thaw, asked = threading.Event(), advisory._asked
-    backend.try_acquire(key, holder, 60.0)
+    key, ttl = backend.key("frozen"), 0.5
+    holder, stopped, following = new_owner(), new_owner(), new_owner()
+    granted, thaw, asked = threading.Event(), threading.Event(), advisory._asked
+    assert isinstance(backend.try_acquire(key, holder, 60.0), Grant)
 
     def frozen(connection, statement, *arguments):
         if statement is advisory.KEEP:
+            granted.set()
             thaw.wait(PATIENCE)
         return asked(connection, statement, *arguments)
 
     monkeypatch.setattr(advisory, "_asked", frozen)
-    waiter = begin(lambda: backend.wait_for(key, new_owner(), ttl, PATIENCE))
-    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-    until(lambda: backend._pool.fetch(waiting)[0][0] == 1, PATIENCE)
+    waiter = begin(lambda: backend.wait_for(key, stopped, ttl, PATIENCE))
+    until(lambda: waiting_here(backend) == 1, PATIENCE)
     backend.release(key, holder)
-    until(lambda: backend._pool.fetch(waiting)[0][0] == 0, PATIENCE)
+    assert granted.wait(PATIENCE)
     try:
         with monkeypatch.context() as patch:
             patch.setattr(advisory, "_asked", asked)
-            return backend.wait_for(key, new_owner(), ttl, seconds)
+            return backend.wait_for(key, following, ttl, seconds)
     finally:
+        backend.release(key, following)
         thaw.set()
         waiter.exception(timeout=PATIENCE)
+        backend.release(key, stopped)
 
 
 def test_the_server_ends_the_lease_of_a_waiter_that_was_frozen(backend, monkeypatch):
     """A process that is stopped while it waits, and granted the lock then, has it no longer than a holder."""
     assert isinstance(freeze_in_the_queue(backend, monkeypatch, PATIENCE), Grant)
+
+
+def test_a_wait_that_promises_the_server_nothing_is_found_out(backend, monkeypatch):
+    """The mutant, which sets the lease after the grant only, leaves the lock to a frozen process."""
+    promise = "set_config('idle_session_timeout', %(silence)s, false)"
+    assert promise in advisory.PREPARE_TO_WAIT
+    careless = advisory.PREPARE_TO_WAIT.replace(promise, "%(silence)s::text")
+    monkeypatch.setattr(advisory, "PREPARE_TO_WAIT", careless)
+    assert isinstance(freeze_in_the_queue(backend, monkeypatch, 3.0), Busy)
 
 
 def test_a_wait_in_vain_leaves_its_session_to_the_pool(backend):
