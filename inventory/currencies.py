@@ -26,6 +26,17 @@ def decimals(currency: str) -> int:
     return 3 if currency in WITH_THREE_DECIMALS else 2
 
 
+def written(amount: Decimal, currency: str) -> str:
+    """Return an amount as people read it: with its currency's decimals, or all of a finer one's.
+
+    Example:
+        >>> written(Decimal("150.00"), "JPY"), written(Decimal("1.50"), "KWD")
+        ('150', '1.500')
+    """
+    exact = amount.quantize(Decimal(1).scaleb(0 if is_whole(currency) else -decimals(currency)))
+    return str(exact if exact == amount else amount)
+
+
 def smallest_units(amount: Decimal, currency: str) -> Decimal:
     """Return an amount in the smallest units of its currency, as providers of payments write it.
 

@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from inventory.currencies import is_whole
+from inventory.currencies import is_whole, written
 from inventory.domain import MAX_UNITS, SKU_PATTERN
 from inventory.strategy_models import NamedLock, StockClaim, StockSegment, StockUnit
 
@@ -162,6 +162,11 @@ class Product(models.Model):
     def available(self) -> int:
         """Units that can be sold or reserved, those that may be sold before they come in among them."""
         return self.on_hand - self.reserved + self.backorder_limit
+
+    @property
+    def written_price(self) -> str:
+        """Its price as people read it, without the currency's letters."""
+        return written(self.price, self.currency)
 
 
 class StockLocation(models.Model):

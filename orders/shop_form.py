@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from decimal import Decimal
 from typing import Any
 
 from django.contrib import messages
@@ -14,6 +15,7 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
+from inventory.currencies import written
 from orders import selectors
 from orders.idempotency import once
 from orders.json_responses import json_answer
@@ -56,7 +58,8 @@ def _placed(wanted: CheckoutRequest, key: ClientKey | None) -> HttpResponse:
 def _tell(request: HttpRequest, answer: dict[str, Any]) -> None:
     """Say what the first request of this key came to: an order, or a refusal that was kept."""
     if "total" in answer:
-        messages.success(request, _("Ordered for %(total)s %(currency)s.") % answer)
+        total = written(Decimal(answer["total"]), answer["currency"])
+        messages.success(request, _("Ordered for %(total)s %(currency)s.") % (answer | {"total": total}))
     else:
         messages.error(request, f"{_(answer['title'])}: {answer['detail']}")
 

@@ -27,6 +27,16 @@ def row(page, sku):
     return page.locator(f'.product[data-sku="{sku}"]')
 
 
+def test_a_sum_is_written_as_its_currency_is(open_page):
+    """Yen have no hundredths, dinars of Kuwait have thousandths."""
+    ProductFactory(sku="mug", price="1500.00", currency="JPY", on_hand=3)
+    ProductFactory(sku="pen", price="1.50", currency="KWD", on_hand=3)
+    page = open_page("/shop/")
+    for sku in ("mug", "pen"):
+        row(page, sku).get_by_role("button", name="One more").click()
+    expect(page.locator("#total")).to_have_text("1,500 JPY + 1.500 KWD")
+
+
 def test_a_person_buys(shelf, open_page):
     """Plus twice, minus once, buy: an order is placed, shown, and gone from the stock on the page."""
     page = open_page("/shop/")

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from inventory.models import Product
 from orders.models import IdempotencyKey, Order
 from tests.factories import ProductFactory
 
@@ -33,6 +34,17 @@ def test_a_form_that_is_sent_twice_places_one_order(client, form):
     """The second one, after a reload or a lost answer, gets the first one's words."""
     assert [send(client, form), send(client, form)] == [["Ordered for 15.00 EUR."]] * 2
     assert Order.objects.count() == 1
+
+
+def test_an_amount_is_written_as_its_currency_is(client):
+    """Yen have no hundredths, on the shelf and in the answer; a finer price of before is not rounded."""
+    ProductFactory(sku="mug", price="150.00", currency="JPY", on_hand=3)
+    pen = ProductFactory(sku="pen", on_hand=3)
+    Product.objects.filter(pk=pen.pk).update(price="1.50", currency="JPY")
+    page = client.get("/shop/").content.decode()
+    assert "150 JPY" in page
+    assert "1.50 JPY" in page
+    assert send(client, {"quantity-mug": "2", "key": key_of(client)}) == ["Ordered for 300 JPY."]
 
 
 def test_a_new_page_places_a_new_order(client, form):

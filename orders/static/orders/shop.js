@@ -49,7 +49,11 @@ function totals(good) {
   return (some.length ? some : [...sums].slice(0, 1)).map(([currency, sum]) => money(sum / 100, currency));
 }
 
-const money = (amount, currency) => `${Number(amount).toLocaleString(document.documentElement.lang, { minimumFractionDigits: 2, maximumFractionDigits: 2 })} ${currency}`;
+// An amount with the decimals that its currency has, which only the style "currency" knows.
+function money(amount, currency) {
+  const { minimumFractionDigits, maximumFractionDigits } = new Intl.NumberFormat("en", { style: "currency", currency }).resolvedOptions();
+  return `${Number(amount).toLocaleString(document.documentElement.lang, { minimumFractionDigits, maximumFractionDigits })} ${currency}`;
+}
 
 // A disabled button would lose the focus: it only says that it can't be pressed now.
 const ready = (on) => byId("buy").setAttribute("aria-disabled", !on);
