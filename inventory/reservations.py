@@ -204,13 +204,18 @@ def release(
         wait: seconds to wait for a row that others have locked; None: without end.
 
     Raises:
-        ReservationGone: it isn't live any more. Busy: the rows stayed locked.
+        ReservationGone: it isn't live any more; units of one whose time had run out are free as well.
+        Busy: the rows stayed locked.
     """
+    rows = StockReservation.objects.filter(basket=basket)
     with sale_transaction(wait):
-        if not _end(StockReservation.objects.filter(basket=basket), State.RELEASED):
-            raise _gone(basket)
-        if record is not None:
+        released = _end(rows.filter(expires_at__gt=Now()), State.RELEASED)
+        if released and record is not None:
             record()
+        if not released:
+            _end(rows, State.EXPIRED)  # if it is overdue; that stays, so it is refused behind the commit
+    if not released:
+        raise _gone(basket)
 
 
 def expire_overdue(skus: Iterable[str] | None = None, *, limit: int = 500, wait: float | None = None) -> int:

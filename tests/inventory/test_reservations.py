@@ -149,6 +149,16 @@ def test_an_overdue_reservation_cannot_be_used(mug):
     assert not Order.objects.exists()
 
 
+def test_an_overdue_reservation_has_expired_for_a_release_too(mug):
+    """A release that comes too late frees the units as the sweep does, and says what `find` says."""
+    basket = reserve([Line("mug", 4)], MINUTE).basket
+    end_of(basket)
+    with pytest.raises(ReservationGone, match="expired"):
+        release(basket, record=pytest.fail)
+    assert stock() == (10, 0)
+    assert find(basket).state == StockReservation.objects.get().state == "expired"
+
+
 def test_a_reservation_that_never_was():
     """It is called unknown."""
     with pytest.raises(ReservationGone, match="unknown"):
