@@ -11,9 +11,23 @@ Answer = Literal["sold", "refused", "error"]
 
 @dataclass(frozen=True)
 class Hello:
-    """The first word to a worker: settings that must be those of its parent (test databases, ports)."""
+    """The first word to the workers: settings that must be those of their parent (test databases, ports)."""
 
     settings: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Born:
+    """A worker's first word: the id of its process."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Died:
+    """The last word about a worker: its exit status (negative: by which signal), or what it died of."""
+
+    status: int | str
 
 
 @dataclass(frozen=True)

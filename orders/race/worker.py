@@ -1,12 +1,13 @@
-"""One process full of buyers: `python -m orders.race.worker FD`, where FD is its end of a pipe to its parent.
+"""Processes full of buyers: `python -m orders.race.worker FD…`, each FD one's end of a pipe to its parent.
 
-It is started afresh rather than forked, so that it shares no connection, lock or thread with its parent, and
-it stays for all rounds of a race, so that its buyers keep their connections. It ends when it is told to,
-and also when its parent is gone.
+The shop is loaded once, in a process that is started afresh and so shares no connection, lock or thread with
+the parent. That one forks the workers and tells of their deaths. A worker stays for all rounds of a race, so
+that its buyers keep their connections. It ends when it is told to, and also when its parent is gone.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import sys
@@ -16,8 +17,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from typing import NoReturn
 
-from orders.race.messages import Finished, Go, Hello, Outcome, Progress, Ready, Round, Stop
+from orders.race.messages import Born, Died, Finished, Go, Hello, Outcome, Progress, Ready, Round, Stop
 
 READY_WITHIN = 30.0
 LEAVE_WITHIN = 8.0
@@ -164,11 +166,41 @@ def set_up_django(hello: Hello) -> None:
 
 
 def main() -> None:
-    """Shake hands, then serve."""
-    channel = Connection(int(sys.argv[1]))
-    hello = channel.recv()
-    set_up_django(hello)
-    Worker(channel).serve()
+    """Load the shop, fork a worker for each pipe, and tell how each has ended."""
+    channels = [Connection(int(number)) for number in sys.argv[1:]]
+    try:
+        set_up_django(channels[0].recv())
+    except Exception as error:
+        for channel in channels:
+            _tell_death(channel, f"1, {type(error).__name__}: {error}")
+        raise
+    children: dict[int, Connection] = {}
+    for channel in channels:
+        pid = os.fork()
+        if not pid:
+            _be_worker(channel, channels)
+        children[pid] = channel
+    while children:
+        pid, status = os.wait()
+        _tell_death(children.pop(pid), os.waitstatus_to_exitcode(status))
+
+
+def _be_worker(mine: Connection, channels: Sequence[Connection]) -> NoReturn:
+    for channel in channels:
+        if channel is not mine:
+            channel.close()
+    with suppress(OSError):
+        mine.send(Born(os.getpid()))
+    Worker(mine).serve()
+    # As `multiprocessing` ends what it forks. The interpreter's own end would visit each object that was
+    # loaded before the fork, and so copy it: that takes longer than it took to load them.
+    atexit._run_exitfuncs()
+    os._exit(0)
+
+
+def _tell_death(channel: Connection, status: int | str) -> None:
+    with channel, suppress(OSError):
+        channel.send(Died(status))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import Self
 from django.conf import settings
 from django.db import connections
 
-from orders.race.messages import Finished, Go, Hello, Outcome, Progress, Ready, Round, Stop
+from orders.race.messages import Born, Died, Finished, Go, Hello, Outcome, Progress, Ready, Round, Stop
 
 READY_WITHIN = 60.0
 GRACE = 15.0
@@ -26,35 +27,27 @@ HEAD_START = 0.05
 OnProgress = Callable[[int], None]
 
 
-class WorkerProcess:
-    """One worker process and the pipe to it.
+class Worker:
+    """One worker process as its parent sees it: the pipe to it, and what came of its round.
 
     Args:
-        shared: the settings that it must share with its parent.
+        channel: the parent's end of the pipe.
     """
 
-    def __init__(self, shared: Mapping[str, object]) -> None:
-        self.channel, far_end = Pipe()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        self.process = self._start(far_end)
+    def __init__(self, channel: Connection) -> None:
+        self.channel = channel
         self.answered = 0
         self.outcomes: tuple[Outcome, ...] = ()
         self.dead = False
+        self._pid: int | None = None
         self._round: Round | None = None
-        self.send(Hello(shared))
 
-    def _start(self, far_end: Connection) -> subprocess.Popen[bytes]:
-        with far_end:
-            return subprocess.Popen(
-                [sys.executable, "-m", "orders.race.worker", str(far_end.fileno())],
-                pass_fds=[far_end.fileno()],
-                cwd=Path(settings.BASE_DIR),
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
-                # A session of its own: Ctrl-C reaches the parent alone, which sends everybody home in order.
-                start_new_session=True,
-            )
+    @property
+    def pid(self) -> int:
+        """Its process id; waits until there is one."""
+        while self._pid is None:
+            self._receive()
+        return self._pid
 
     def send(self, message: object) -> None:
         """Send a message; a worker that is gone will be noticed when its answer is awaited."""
@@ -69,43 +62,79 @@ class WorkerProcess:
     def hear(self, kind: type[Ready | Finished]) -> bool:
         """Take the next message; say whether it was the awaited kind, or this worker's last."""
         try:
-            message = self.channel.recv()
+            message = self._receive()
         except (EOFError, OSError):
-            self.give_up(self._epitaph())
+            message = Died("unknown")
+        if isinstance(message, Died):
+            self.give_up(f"died, exit status {message.status}")
             return True
+        return isinstance(message, kind)
+
+    def _receive(self) -> object:
+        message = self.channel.recv()
+        if isinstance(message, Born):
+            self._pid = message.pid
         if isinstance(message, Progress):
             self.answered = message.answered
         if isinstance(message, Finished):
             self.outcomes = message.outcomes
-        return isinstance(message, kind)
+        return message
 
     def give_up(self, reason: str) -> None:
         """Write this worker off: its buyers got nothing but the reason."""
         numbers = self._round.buyers if self._round else ()
-        self.outcomes = tuple(Outcome(number, "error", problem=reason) for number in numbers)
+        problem = f"worker process {self._pid or 'that was to be'} {reason}"[:200]
+        self.outcomes = tuple(Outcome(number, "error", problem=problem) for number in numbers)
         self.answered = len(numbers)
         self.dead = True
-        self.process.kill()
+
+    def kill(self) -> None:
+        """Kill a process that is silent; one that has ended was heard of, and its id may be another's."""
+        if self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+
+class WorkerGroup:
+    """Workers that are forked by a process which has loaded the shop once for all of them.
+
+    Args:
+        size: how many workers.
+        shared: the settings that they must share with their parent.
+    """
+
+    def __init__(self, size: int, shared: Mapping[str, object]) -> None:
+        pipes = [Pipe() for _ in range(size)]
+        self.workers = [Worker(near) for near, _ in pipes]
+        self._process = self._start([far for _, far in pipes])
+        self.workers[0].send(Hello(shared))
+
+    def _start(self, far_ends: Sequence[Connection]) -> subprocess.Popen[bytes]:
+        numbers = [far.fileno() for far in far_ends]
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "orders.race.worker", *map(str, numbers)],
+                pass_fds=numbers,
+                cwd=Path(settings.BASE_DIR),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # A session of its own: Ctrl-C reaches the parent alone, which sends everybody home in order.
+                start_new_session=True,
+            )
+        finally:
+            for far in far_ends:
+                far.close()
 
     def close(self, deadline: float) -> None:
-        """Wait for its end until `deadline` (monotonic seconds), then kill it."""
+        """Wait for the end of all until `deadline` (monotonic seconds), then kill them."""
         try:
-            self.process.wait(max(0.0, deadline - time.monotonic()))
+            self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.channel.close()
-        self._errors.close()
-
-    def _epitaph(self) -> str:
-        """How it ended, with its last words."""
-        try:
-            code: object = self.process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            code = "unknown"
-        self._errors.seek(0)
-        last_words = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        return " ".join([f"worker process {self.process.pid} died, exit status {code}", *last_words])[:200]
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for worker in self.workers:
+            worker.channel.close()
 
 
 class WorkerPool:
@@ -121,16 +150,12 @@ class WorkerPool:
 
     def __init__(self, size: int) -> None:
         self._shared = shared_settings()
-        self._workers: list[WorkerProcess] = []
+        self._groups: list[WorkerGroup] = []
+        self._workers: list[Worker] = []
         self._size = size
 
     def __enter__(self) -> Self:
-        try:
-            for _ in range(self._size):
-                self._workers.append(WorkerProcess(self._shared))
-        except BaseException:
-            self.close()
-            raise
+        self._workers = self._started(self._size)
         return self
 
     def __exit__(
@@ -138,10 +163,15 @@ class WorkerPool:
     ) -> None:
         self.close()
 
+    def _started(self, size: int) -> list[Worker]:
+        group = WorkerGroup(size, self._shared)
+        self._groups.append(group)
+        return list(group.workers)
+
     @property
     def pids(self) -> tuple[int, ...]:
         """The process ids of the workers."""
-        return tuple(worker.process.pid for worker in self._workers)
+        return tuple(worker.pid for worker in self._workers)
 
     def race(self, rounds: Sequence[Round], on_progress: OnProgress) -> list[Outcome]:
         """Run one round on each worker, all starting at the same moment.
@@ -170,23 +200,23 @@ class WorkerPool:
         for worker in self._workers:
             worker.send(Stop())
         deadline = time.monotonic() + LEAVE_WITHIN
-        for worker in self._workers:
-            worker.close(deadline)
+        for group in self._groups:
+            group.close(deadline)
+        self._groups.clear()
         self._workers.clear()
 
     def _await(self, kind: type[Ready | Finished], seconds: float, on_progress: OnProgress) -> None:
         """Return when each worker has sent a `kind`, has died, or has been silent for so many seconds."""
         deadline = time.monotonic() + seconds
-        waiting: dict[object, WorkerProcess] = {w.channel: w for w in self._workers if not w.dead}
+        waiting: dict[object, Worker] = {w.channel: w for w in self._workers if not w.dead}
         while waiting:
             spoken = wait(
                 [worker.channel for worker in waiting.values()], max(0.0, deadline - time.monotonic())
             )
             if not spoken:
                 for worker in waiting.values():
-                    worker.give_up(
-                        f"worker process {worker.process.pid} had not answered after {seconds:g} s"
-                    )
+                    worker.give_up(f"had not answered after {seconds:g} s")
+                    worker.kill()
                 return
             for channel in spoken:
                 if waiting[channel].hear(kind):
@@ -196,8 +226,7 @@ class WorkerPool:
     def _replace_the_dead(self) -> None:
         for place, worker in enumerate(self._workers):
             if worker.dead:
-                worker.close(time.monotonic())
-                self._workers[place] = WorkerProcess(self._shared)
+                (self._workers[place],) = self._started(1)
 
 
 def shared_settings() -> dict[str, object]:

@@ -4,6 +4,7 @@ import os
 import signal
 from contextlib import suppress
 
+import psutil
 import pytest
 from django.db import connection
 
@@ -161,6 +162,27 @@ def test_a_crew_that_is_sent_home_leaves_no_process():
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_workers_that_do_not_leave_are_killed(monkeypatch):
+    """A stopped worker does not hear that it may go: it is killed with the process that waits for it."""
+    monkeypatch.setattr(pools, "LEAVE_WITHIN", 0.5)
+    with WorkerPool(2) as pool:
+        pids = pool.pids
+        os.kill(pids[0], signal.SIGSTOP)
+    for pid in pids:
+        psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30.0)
+        assert not psutil.pid_exists(pid)
+
+
+def test_why_workers_can_not_start_is_told(product, monkeypatch):
+    """Settings that can't be loaded: each buyer hears what was wrong."""
+    shared = pools.shared_settings() | {"INSTALLED_APPS": ["nowhere"]}
+    monkeypatch.setattr(pools, "shared_settings", lambda: shared)
+    with WorkerPool(2) as pool:
+        outcomes = pool.race(rounds(product.sku, (1,), (2,)), lambda _: None)
+    assert [o.answer for o in outcomes] == ["error", "error"]
+    assert "ModuleNotFoundError: No module named 'nowhere'" in outcomes[0].problem
 
 
 def test_what_goes_wrong_for_a_buyer_is_told(product):
