@@ -105,8 +105,8 @@ class SentinelClient(Redis):
 
 
 async def _close_all(clients: Sequence[Redis]) -> None:
-    for client in clients:
-        await client.aclose()
+    """Close each, also where the good-bye of another takes too long, which redis-py raises."""
+    await asyncio.gather(*(client.aclose() for client in clients), return_exceptions=True)
 
 
 class AsyncConnection:
