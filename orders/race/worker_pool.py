@@ -27,7 +27,7 @@ HEAD_START = 0.05
 OnProgress = Callable[[int], None]
 
 
-class Worker:
+class WorkerProcess:
     """One worker process as its parent sees it: the pipe to it, and what came of its round.
 
     Args:
@@ -105,7 +105,7 @@ class WorkerGroup:
 
     def __init__(self, size: int, shared: Mapping[str, object]) -> None:
         pipes = [Pipe() for _ in range(size)]
-        self.workers = [Worker(near) for near, _ in pipes]
+        self.workers = [WorkerProcess(near) for near, _ in pipes]
         self._process = self._start([far for _, far in pipes])
         self.workers[0].send(Hello(shared))
 
@@ -151,7 +151,7 @@ class WorkerPool:
     def __init__(self, size: int) -> None:
         self._shared = shared_settings()
         self._groups: list[WorkerGroup] = []
-        self._workers: list[Worker] = []
+        self._workers: list[WorkerProcess] = []
         self._size = size
 
     def __enter__(self) -> Self:
@@ -163,7 +163,7 @@ class WorkerPool:
     ) -> None:
         self.close()
 
-    def _started(self, size: int) -> list[Worker]:
+    def _started(self, size: int) -> list[WorkerProcess]:
         group = WorkerGroup(size, self._shared)
         self._groups.append(group)
         return list(group.workers)
@@ -208,7 +208,7 @@ class WorkerPool:
     def _await(self, kind: type[Ready | Finished], seconds: float, on_progress: OnProgress) -> None:
         """Return when each worker has sent a `kind`, has died, or has been silent for so many seconds."""
         deadline = time.monotonic() + seconds
-        waiting: dict[object, Worker] = {w.channel: w for w in self._workers if not w.dead}
+        waiting: dict[object, WorkerProcess] = {w.channel: w for w in self._workers if not w.dead}
         while waiting:
             spoken = wait(
                 [worker.channel for worker in waiting.values()], max(0.0, deadline - time.monotonic())
