@@ -306,13 +306,13 @@ class Shop(RuleBasedStateMachine):
 
     @rule(basket=baskets)
     def release(self, basket):
-        """A customer gives back what is still promised, once."""
-        if self.promises[basket]:
+        """A customer gives back what is still promised, once; what has run out is free then as well."""
+        if self.promises[basket] and basket not in self.late:
             reservations.release(basket)
-            self.promises[basket] = {}
         else:
             with pytest.raises(reservations.ReservationGone):
                 reservations.release(basket)
+        self.promises[basket] = {}
 
     @rule(target=orders, basket=baskets)
     def buy_reserved(self, basket):

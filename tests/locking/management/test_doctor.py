@@ -53,6 +53,12 @@ def no_database_of_other_tests(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def patience_with_a_busy_machine(monkeypatch):
+    """However long a request takes beside other tests, it is no finding of this one."""
+    monkeypatch.setattr(doctor, "SLOW", 60.0)
+
+
+@pytest.fixture(autouse=True)
 def no_decorated_functions(monkeypatch):
     """Leave out what test modules have decorated on purpose with names that don't exist."""
     monkeypatch.setattr("locking.checks.DECORATED", WeakSet())
@@ -318,6 +324,15 @@ def test_every_backend_is_examined_by_its_own_hook():
     assert report["verdict"] == "error"
     assert subjects["quorum"] == "error"
     assert subjects["latency"] == subjects["holds"] == "ok"
+
+
+def test_a_slow_server_is_found(patient, monkeypatch):
+    """Requests above the limit are a warning that says how long they took, and where to look."""
+    monkeypatch.setattr(doctor, "SLOW", 0.0)
+    slow = findings()["latency"]
+    assert slow.verdict == "warning"
+    assert re.search(r"p50 \d+\.\d\d ms, p95 \d+\.\d\d ms", slow.text)
+    assert "network" in slow.hint
 
 
 def test_the_report_is_readable(patient):
