@@ -15,6 +15,8 @@ from types import MethodType
 from typing import Final
 from weakref import WeakMethod
 
+from django.db import connections
+
 from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
@@ -175,6 +177,7 @@ class Worker:
             while self._sleep_until(due, me):
                 due = self._call_step()
         finally:
+            connections.close_all()  # this thread's: nobody else could
             with self._changed:
                 if self._thread is me:
                     self._thread = None

@@ -262,9 +262,11 @@ def test_no_violations(open_admin, contended, language, scheme):
     page.goto(WAITING)
     look("waiting")
     page.goto(f"{LIST}?q=order:42")
-    page.get_by_role("link", name="order:42", exact=True).click()
+    with page.expect_navigation():
+        page.get_by_role("link", name="order:42", exact=True).click()
     look("detail")
-    page.locator("a.held-danger").click()
+    with page.expect_navigation():
+        page.locator("a.held-danger").click()
     look("release")
     write_deadlock()
     page.goto("/admin/locking/lockevent/")

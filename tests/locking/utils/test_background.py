@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
 import locking
 from locking import get_lock
@@ -49,6 +50,22 @@ def calls():
     worker = Worker("locking-test", step)
     yield worker, made
     worker.stop()
+
+
+def test_a_thread_that_ends_leaves_no_database_connection(transactional_db):
+    """What a step has opened is closed with its thread; a session was kept until a collection."""
+    opened = []
+
+    def step():
+        connection.ensure_connection()
+        opened.append(connection.connection)
+        return math.inf
+
+    worker = Worker("locking-test", step)
+    worker.wake()
+    until(lambda: opened, PATIENCE)
+    worker.stop()
+    until(lambda: opened[0].closed, PATIENCE)
 
 
 def test_a_worker_that_could_not_start_starts_at_its_next_use(calls, no_threads, caplog):
