@@ -72,7 +72,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def _started(name: str, run: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=run, name=name, daemon=True)
+    def run_and_close() -> None:
+        try:
+            run()
+        finally:
+            connections.close_all()  # this thread's own: nobody else could
+
+    thread = threading.Thread(target=run_and_close, name=name, daemon=True)
     thread.start()
     return thread
 
@@ -177,7 +183,6 @@ class Worker:
             while self._sleep_until(due, me):
                 due = self._call_step()
         finally:
-            connections.close_all()  # this thread's: nobody else could
             with self._changed:
                 if self._thread is me:
                     self._thread = None

@@ -52,20 +52,34 @@ def calls():
     worker.stop()
 
 
-def test_a_thread_that_ends_leaves_no_database_connection(transactional_db):
-    """What a step has opened is closed with its thread; a session was kept until a collection."""
-    opened = []
+@pytest.fixture
+def opened(transactional_db):
+    """A step that opens a database connection, and the list of those."""
+    made = []
 
     def step():
         connection.ensure_connection()
-        opened.append(connection.connection)
+        made.append(connection.connection)
         return math.inf
 
+    return step, made
+
+
+def test_a_worker_that_is_stopped_leaves_no_database_connection(opened):
+    """What its step has opened is closed with its thread; a session was kept until a collection."""
+    step, made = opened
     worker = Worker("locking-test", step)
     worker.wake()
-    until(lambda: opened, PATIENCE)
+    until(lambda: made, PATIENCE)
     worker.stop()
-    until(lambda: opened[0].closed, PATIENCE)
+    until(lambda: made[0].closed, PATIENCE)
+
+
+def test_a_single_run_leaves_no_database_connection(opened):
+    """So it is with a thread that ends by itself, as that of an `on_lost` that writes a row."""
+    step, made = opened
+    assert run_once("locking-test", step)
+    until(lambda: made and made[0].closed, PATIENCE)
 
 
 def test_a_worker_that_could_not_start_starts_at_its_next_use(calls, no_threads, caplog):
