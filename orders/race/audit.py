@@ -127,10 +127,12 @@ def look(sku: str) -> Sample:
 
 
 def _sample(sku: str, samples: list[Sample], over: threading.Event) -> None:
-    while True:
-        last = over.is_set()
-        samples.append(look(sku))
-        if last:
-            break
-        over.wait(SAMPLE_EVERY)
-    connection.close()
+    try:
+        while True:
+            last = over.is_set()
+            samples.append(look(sku))
+            if last:
+                break
+            over.wait(SAMPLE_EVERY)
+    finally:
+        connection.close()
