@@ -210,10 +210,10 @@ def release(
     rows = StockReservation.objects.filter(basket=basket)
     with sale_transaction(wait):
         released = _end(rows.filter(expires_at__gt=Now()), State.RELEASED)
-        if released and record is not None:
-            record()
         if not released:
             _end(rows, State.EXPIRED)  # if it is overdue; that stays, so it is refused behind the commit
+        elif record is not None:
+            record()
     if not released:
         raise _gone(basket)
 

@@ -11,6 +11,7 @@ from django.db import connection
 from inventory.lab import create_lab_product
 from inventory.models import Product, StockMovement
 from inventory.strategies import STRATEGIES
+from locking.testing.contract.base import until
 from orders.models import Order
 from orders.race import lab_products
 from orders.race import worker_pool as pools
@@ -170,9 +171,7 @@ def test_workers_that_do_not_leave_are_killed(monkeypatch):
     with WorkerPool(2) as pool:
         pids = pool.pids
         os.kill(pids[0], signal.SIGSTOP)
-    for pid in pids:
-        psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30.0)
-        assert not psutil.pid_exists(pid)
+    until(lambda: not any(map(psutil.pid_exists, pids)), 30.0)
 
 
 def test_why_workers_can_not_start_is_told(product, monkeypatch):
