@@ -19,7 +19,7 @@ from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
 from redis.connection import SSLConnection as BlockingSSLConnection
@@ -32,6 +32,7 @@ from redis.sentinel import SentinelConnectionPool as BlockingSentinelPool
 from locking.backends.base import AsyncWaiter, Outcome
 from locking.backends.redis import protocol
 from locking.backends.redis.protocol import UNREACHABLE, Steps
+from locking.backends.redis.sentinels import AsyncSentinels
 from locking.backends.redis.transport import DEFAULT_TIMEOUT, MESSAGES, OPPOSITES
 from locking.backends.redis.waiter import WaitSteps
 
@@ -66,7 +67,8 @@ def connections_like(pool: ConnectionPool) -> Connector:
     over_tls = issubclass(pool.connection_class, BlockingSSLConnection)
     if isinstance(pool, BlockingSentinelPool):
         manager = pool.sentinel_manager
-        sentinel = Sentinel([], min_other_sentinels=manager.min_other_sentinels)
+        others = manager.min_other_sentinels
+        sentinel = AsyncSentinels([], min_other_sentinels=others)  # type: ignore[no-untyped-call]
         sentinel.sentinels = [_client_like(client) for client in manager.sentinels]
         masters = SentinelConnectionPool(pool.service_name, sentinel, ssl=over_tls, **options)
         return Connector(masters.make_connection, timeout, partial(_close_all, sentinel.sentinels))
@@ -118,6 +120,12 @@ class AsyncConnection:
     async def connect(self) -> None:
         """See `protocol.Connect`."""
         await in_time(self.connection.connect(), self._timeout)
+
+    async def send(self, *parts: str) -> None:
+        """Send a command. RedisConnectionError: it is closed; redis-py would open it again, for nobody."""
+        if not self.connection.is_connected:
+            raise RedisConnectionError("the connection is closed")
+        await self.connection.send_command(*parts, check_health=False)
 
     async def exchange(self, packet: bytes, replies: int | None) -> Any:
         """See `protocol.Exchange`."""
@@ -241,7 +249,7 @@ class PubSubReader:
             raise
 
     async def _subscribed(self) -> None:
-        await self._send("SUBSCRIBE", self.channel)
+        await self.connection.send("SUBSCRIBE", self.channel)
         await self.connection.connection.read_response(disable_decoding=True, push_request=True)
 
     def subscription(self, owner: str) -> AsyncSubscription:
@@ -263,7 +271,7 @@ class PubSubReader:
         if channel not in self._acknowledged:
             self._acknowledged[channel] = asyncio.get_running_loop().create_future()
             for verb in self.pool.verbs:
-                await self._send(verb, channel)
+                await self.connection.send(verb, channel)
         try:
             await asyncio.shield(self._acknowledged[channel])
         except ResponseError:  # refused: the next to ask may be allowed to
@@ -290,10 +298,7 @@ class PubSubReader:
         self._acknowledged.pop(channel, None)
         with contextlib.suppress(*UNREACHABLE):
             for verb in self.pool.verbs:
-                await self._send(OPPOSITES[verb], channel)
-
-    async def _send(self, verb: str, channel: str) -> None:
-        await self.connection.connection.send_command(verb, channel, check_health=False)
+                await self.connection.send(OPPOSITES[verb], channel)
 
     async def _read(self) -> None:
         try:
@@ -427,20 +432,28 @@ class EventLoops:
         if (kept := self._kept.get(loop)) is not None:
             return kept[0]
         calls = self._make()
-        guard = _until_shutdown(calls)
+        guard = _until_shutdown(calls, weakref.ref(self))
         # A generator that nobody knows any more is closed at once, and its sockets with it.
         self._kept[loop] = calls, guard
         await anext(guard)
         return calls
 
+    def forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Keep nothing of a loop that has ended: locks and futures of its would keep the loop itself."""
+        self._kept.pop(loop, None)
 
-async def _until_shutdown(calls: protocol.Calls) -> AsyncGenerator[None, None]:
+
+async def _until_shutdown(
+    calls: protocol.Calls, loops: weakref.ref[EventLoops]
+) -> AsyncGenerator[None, None]:
     """Close the sockets when the loop shuts down: asyncio then closes every generator that was begun."""
     try:
         yield
     finally:
         for transport in calls.transports():
             await transport.shutdown()
+        if (keeper := loops()) is not None:
+            keeper.forget(asyncio.get_running_loop())
 
 
 class TaskWaiter(AsyncWaiter):

@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool, parse_url
 from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import SentinelConnectionPool
 
 from locking.backends.options import misplaced
 from locking.backends.redis.async_transport import AsyncTransport, EventLoops, connections_like
@@ -30,6 +30,7 @@ from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.compat import require_supported_client
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server
+from locking.backends.redis.sentinels import Sentinels
 from locking.backends.redis.transport import Client, Transport
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
@@ -123,7 +124,8 @@ def _sentinel_pool(settings: AliasSettings, url: str) -> ConnectionPool:
     for name in ("host", "port", "connection_class"):
         options.pop(name, None)
     sentinels = [_host_and_port(part, 26379) for part in hosts.split(",")]
-    manager = Sentinel(sentinels, sentinel_kwargs=_sentinel_options(settings), **options)
+    asked = _sentinel_options(settings)
+    manager = Sentinels(sentinels, sentinel_kwargs=asked, **options)  # type: ignore[no-untyped-call]
     return SentinelConnectionPool(service, manager, ssl=parts.scheme == "rediss", **options)
 
 

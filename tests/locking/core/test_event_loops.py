@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 
 import pytest
 
@@ -12,7 +13,7 @@ from locking import get_lock
 from locking.backends.base import Outcome
 from locking.core.handler import locks
 from locking.testing.contract.asyncio_ import auntil, auntil_free
-from locking.testing.contract.base import until
+from locking.testing.contract.base import counted_waiters, until
 from locking.utils.ownership import new_owner
 from tests.lock_fixtures import LocksOn
 from tests.private_redis import PrivateRedis
@@ -38,6 +39,29 @@ def test_a_loop_leaves_no_socket_behind(own_redis: PrivateRedis, locks_on: Locks
     asyncio.run(use())
     assert before < counts[0] == counts[1] == counts[2]
     until(lambda: connections() == before, PATIENCE)
+
+
+def test_a_loop_that_has_ended_is_not_kept(own_redis: PrivateRedis, locks_on: LocksOn) -> None:
+    """A process that runs one loop after the other, each with tasks that wait, doesn't grow by them."""
+    locks_on(own_redis.url, socket_timeout=PATIENCE)
+    ended: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def enter() -> None:
+        async with get_lock("a", ttl=60, wait=PATIENCE):
+            pass
+
+    async def wait_together() -> None:
+        ended.append(weakref.ref(asyncio.get_running_loop()))
+        with counted_waiters(locks["default"]) as waiters:
+            async with get_lock("a", ttl=60):
+                tasks = [asyncio.create_task(enter()) for _ in range(2)]
+                await auntil(lambda: waiters.are(2), PATIENCE)
+            await asyncio.gather(*tasks)
+
+    for _ in range(2):
+        asyncio.run(wait_together())
+    gc.collect()
+    assert [loop() for loop in ended] == [None, None]
 
 
 @pytest.mark.usefixtures("memory_locks")
