@@ -431,12 +431,19 @@ class EventLoops:
         loop = asyncio.get_running_loop()
         if (kept := self._kept.get(loop)) is not None:
             return kept[0]
+        self._forget_closed()
         calls = self._make()
         guard = _until_shutdown(calls, weakref.ref(self))
         # A generator that nobody knows any more is closed at once, and its sockets with it.
         self._kept[loop] = calls, guard
         await anext(guard)
         return calls
+
+    def _forget_closed(self) -> None:
+        """Leave the sockets of a loop that ended without a shutdown to the collector, which closes them."""
+        for loop in [known() for known in self._kept.keyrefs()]:  # not the keys: other threads add some
+            if loop is not None and loop.is_closed():
+                self.forget(loop)
 
     def forget(self, loop: asyncio.AbstractEventLoop) -> None:
         """Keep nothing of a loop that has ended: locks and futures of its would keep the loop itself."""

@@ -64,6 +64,28 @@ def test_a_loop_that_has_ended_is_not_kept(own_redis: PrivateRedis, locks_on: Lo
     assert [loop() for loop in ended] == [None, None]
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # Python's, about a loop that is closed like this
+def test_a_loop_that_was_closed_without_a_shutdown_is_not_kept(
+    own_redis: PrivateRedis, locks_on: LocksOn
+) -> None:
+    """Its sockets go with it once another loop begins: they stayed open as long as the process."""
+    locks_on(own_redis.url, socket_timeout=PATIENCE)
+
+    async def enter() -> None:
+        async with get_lock("a", ttl=60):
+            pass
+
+    before = len(own_redis.client.client_list())
+    for _ in range(2):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(enter())
+        loop.close()
+    asyncio.run(enter())
+    del loop
+    gc.collect()
+    until(lambda: len(own_redis.client.client_list()) == before, PATIENCE)
+
+
 @pytest.mark.usefixtures("memory_locks")
 def test_a_grant_that_comes_too_late_is_undone() -> None:
     """The thread that asked for a cancelled task lets go of what it is granted."""
