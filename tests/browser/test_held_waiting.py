@@ -210,7 +210,7 @@ def test_columns_that_are_cut_off_fade_until_they_are_scrolled_to(open_admin, co
     """The right edge of the list fades out on a phone while there is more, and not where all is seen."""
     page = open_admin(LIST, width=360)
     fade = "getComputedStyle(document.querySelector('.results')).getPropertyValue('--held-fade')"
-    assert float(page.evaluate(fade).removesuffix("px")) > 20
+    until(lambda: page.evaluate(f"parseFloat({fade})") > 20, "the edge fades")
     page.locator(".results").evaluate("rows => rows.scrollTo(rows.scrollWidth, 0)")
     until(lambda: page.evaluate(f"parseFloat({fade})") < 1, "nothing fades")
     page.set_viewport_size({"width": 1920, "height": 900})
