@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import ClassVar
 
-from inventory.domain import Line
+from inventory.domain import Line, NotForSale, UnknownProduct
 from inventory.models import Product
 from inventory.stock_reservation import StockReservation
 from inventory.strategies.base import Reconciled, Strategy
@@ -23,10 +24,12 @@ class ReservingStrategy(Strategy):
         cls.gate = StockReservation(cls.name, shards=cls.segments)
 
     def prepare(self, products: Iterable[Product]) -> None:
-        """Read the stock into Redis anew."""
+        """Read the stock into Redis anew, but that of products which nobody may buy."""
         skus = [product.sku for product in products]
         self.gate.drop(skus)
-        self.gate.load([Line(sku, 1) for sku in skus])
+        for sku in skus:  # each by itself: together they would be a cart, in one currency and all for sale
+            with suppress(NotForSale, UnknownProduct):
+                self.gate.load([Line(sku, 1)])
 
     def forget(self, products: Iterable[Product]) -> None:
         """Remove the stock from Redis; the next buyer reads it from the database."""

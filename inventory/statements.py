@@ -12,6 +12,8 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.utils import CursorWrapper
 from psycopg import Cursor
 
+from inventory.connection_check import check_connection
+
 
 def prepared_cursor() -> CursorWrapper:
     """Return a cursor of Django's connection whose statements the server remembers.
@@ -20,6 +22,7 @@ def prepared_cursor() -> CursorWrapper:
     how many; without it nothing is remembered. Behind a pooler that gives a connection to somebody else after
     each transaction (pgbouncer before 1.21) leave it out.
     """
+    check_connection()  # as Django's own cursor does: this may be the first statement of a request
     connection = connections[DEFAULT_DB_ALIAS]  # looked up once; the proxy does so for each attribute
     connection.ensure_connection()
     wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor

@@ -83,11 +83,12 @@ class StockReservation:
 
     def drop(self, skus: Iterable[str]) -> None:
         """Remove the stock of products; the next buyer reads it from the database. Pending sales stay."""
+        first, *others = self.shards
         for sku in skus:
+            run("gate_drop", [first.stock(sku), first.skus], [sku])
             with answering() as server:
-                for shard in self.shards:
+                for shard in others:
                     server.delete(shard.stock(sku))
-                server.srem(self.shards[0].skus, sku)
 
     def reconcile(self, older_than: float) -> Reconciled:
         """Settle what dead buyers left, then rebuild the stock of products at rest that has drifted."""
@@ -128,7 +129,7 @@ class StockReservation:
         for units in run("gate_publish", [first.stock(sku)], [epoch, max(0, available)]):
             each, rest = divmod(units, len(self.shards))
             for number, shard in enumerate(self.shards):
-                run("gate_load", [shard.stock(sku)], [epoch, each + (number < rest)])
+                run("gate_load", [shard.stock(sku)], [epoch, each + (number < rest), int(number == 0)])
 
     def _take_or_rest(self, sale: Sale) -> Hold:
         if time.monotonic() < self._rests_until:

@@ -44,7 +44,7 @@ def client() -> Any:
     """
     options = {"socket_timeout": 5, "socket_connect_timeout": 2, "decode_responses": True}
     if settings.REDIS_CLUSTER:
-        return redis.RedisCluster.from_url(settings.REDIS_URL, retry=Retry(NoBackoff(), 1), **options)
+        return redis.RedisCluster.from_url(settings.REDIS_URL, retry=Retry(NoBackoff(), 0), **options)
     return redis.Redis.from_url(settings.REDIS_URL, retry=Retry(NoBackoff(), 0), **options)
 
 

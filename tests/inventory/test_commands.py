@@ -72,6 +72,17 @@ def test_reloading_brings_back_units_that_redis_has_lost(strategy):
     checkout([Line(sku, 1)], strategy)
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("strategy", ["redis_script", "redis_gate", "segmented"])
+def test_reloading_a_shop_with_two_currencies_and_a_product_that_is_not_for_sale(strategy):
+    """All products are no cart, which could not have these."""
+    mug = ProductFactory.create(on_hand=2)
+    ProductFactory.create(price=300, currency="JPY")
+    Product.objects.filter(pk=ProductFactory.create().pk).update(active=False)
+    assert "3 products rebuilt" in run("reload_stock", strategy)
+    checkout([Line(mug.sku, 2)], strategy)
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("args", "reason"),

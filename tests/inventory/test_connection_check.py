@@ -7,6 +7,12 @@ from django.db import connection, connections
 
 from inventory import connection_check
 from inventory.connection_check import TRUSTED, check_connection
+from inventory.domain import Line
+from inventory.models import Product
+from inventory.strategies import get_strategy
+from orders.services import checkout
+from tests.factories import ProductFactory
+from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -101,3 +107,14 @@ def test_a_new_connection_is_asked_whatever_its_predecessor_said(clock, asked):
     request_begins()
     check_connection()
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("strategy", ["combined", "unit_rows", "row_lock"])
+def test_a_sale_is_made_although_its_connection_died_while_the_thread_slept(asked, strategy):
+    """Also where the sale's first statement is one of its own cursors, which ask as Django's do."""
+    sku = ProductFactory.create(on_hand=2).sku
+    get_strategy(strategy).prepare(Product.objects.filter(sku=sku))
+    server_ends_it()
+    request_begins()
+    checkout([Line(sku, 1)], strategy)
+    assert totals_of(sku).left == 1

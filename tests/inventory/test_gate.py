@@ -161,6 +161,42 @@ def test_the_rule_holds(strategy, scene):
     assert totals_of(sku).balanced
 
 
+@pytest.mark.parametrize("strategy", GATES)
+def test_what_was_read_before_a_drop_is_not_put_in_behind_it(strategy, monkeypatch):
+    """A loader has published 0, a delivery drops the copy, the loader goes on: what came can be bought."""
+    product = ProductFactory.create(on_hand=0)
+    delivered = []
+
+    def run(script, keys, args):
+        if script == "gate_load" and not delivered:
+            delivered.append(change_stock(product, StockMovement.Kind.RECEIVED, STOCK, "delivery"))
+        return stock_store.run(script, keys, args)
+
+    monkeypatch.setattr("inventory.stock_reservation.run", run)
+    GATES[strategy].gate.load([Line(product.sku, 1)])
+    checkout([Line(product.sku, STOCK)], strategy)
+    assert totals_of(product.sku).balanced
+
+
+def test_what_is_loaded_during_a_drop_is_known_to_the_reconciler(monkeypatch):
+    """Whenever a buyer comes, a copy that is kept is one that the reconciler looks at."""
+    sku, gate = ProductFactory.create(on_hand=STOCK).sku, RedisGate.gate
+    gate.load([Line(sku, 1)])
+    server = stock_store.client()
+    execute = server.execute_command
+
+    def execute_then_load(*args, **options):
+        reply = execute(*args, **options)
+        monkeypatch.setattr(server, "execute_command", execute)
+        gate.load([Line(sku, 1)])
+        return reply
+
+    monkeypatch.setattr(server, "execute_command", execute_then_load)
+    gate.drop([sku])
+    assert gate.shards[0].left([sku]) == {sku: STOCK}
+    assert server.smembers(gate.shards[0].skus) == {sku}
+
+
 # Mutants: each takes one rule away, and a scene must notice.
 
 MUTANTS = {

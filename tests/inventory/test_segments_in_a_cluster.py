@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import redis
 from redis.crc import key_slot
 
 from inventory import stock_store
@@ -13,6 +14,7 @@ from inventory.models import Product
 from inventory.strategies import get_strategy
 from inventory.strategies.redis_gate import RedisGate
 from inventory.strategies.segmented import Segmented
+from locking import BackendUnavailable
 from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.inventory.totals import totals_of
@@ -81,3 +83,23 @@ def test_a_server_that_lost_its_memory_is_read_again(nodes):
     with pytest.raises(SoldOut):
         checkout([Line(sku, 1)], "segmented")
     assert totals_of(sku).balanced
+
+
+def test_a_script_whose_reply_was_lost_is_not_run_again(monkeypatch):
+    """It has taken the last unit and nobody was told: that is unknown, and not sold out."""
+    sku = ProductFactory.create(on_hand=1).sku
+    get_strategy("redis_script").prepare(Product.objects.filter(sku=sku))
+    parse, replies = redis.Redis.parse_response, []
+
+    def lose_the_first(server, connection, command, **options):
+        reply = parse(server, connection, command, **options)
+        if command in ("EVALSHA", "EVAL"):
+            replies.append(reply)
+            if len(replies) == 1:
+                raise redis.TimeoutError("lost")
+        return reply
+
+    monkeypatch.setattr(redis.Redis, "parse_response", lose_the_first)
+    with pytest.raises(BackendUnavailable):
+        checkout([Line(sku, 1)], "redis_script")
+    assert len(replies) == 1
