@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from locking.core.lease import Lease, SingleLease
 from locking.exceptions import StaleFencingToken
 from locking.transactions.fence import outbid, passed
-from locking.utils.databases import UtcNow
+from locking.utils.databases import UtcNow, storable
 
 __all__ = ["FencedModel"]
 
@@ -107,6 +107,7 @@ class LockEvent(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:
             _refuse("changed")
+        self.name, self.key = storable(self.name), storable(self.key)
         super().save(*args, **kwargs)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
@@ -139,7 +140,7 @@ class HeldLock(models.Model):
     hold: held.HeldLock
 
     def __str__(self) -> str:
-        return self.hold.name if hasattr(self, "hold") else self.ident
+        return storable(self.hold.name) if hasattr(self, "hold") else self.ident
 
 
 class LockRow(models.Model):

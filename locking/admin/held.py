@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
+from django.db import connections
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -37,8 +38,21 @@ from locking.inspection.held import waiters
 from locking.inspection.stats import Stats
 from locking.keys.names import MAX_TTL
 from locking.models import HeldLock, LockEvent
+from locking.utils.databases import storable
 
 MOST_AS_JSON = 1000
+
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+def _committed_by_steps(view: View) -> View:
+    """Keep ATOMIC_REQUESTS from a view that breaks locks: a rollback would undo fence and audit, and not
+    the release.
+    """
+    marked: Any = view
+    marked._non_atomic_requests = set(connections)
+    return view
 
 
 class ReasonForm(forms.Form):
@@ -96,6 +110,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldChangeList]:
         return HeldChangeList
 
+    @_committed_by_steps
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the list, below the figures of the last hour."""
         extra = {"title": gettext("Held locks"), **_last_hour(request), **(extra_context or {})}
@@ -151,6 +166,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
             return self._ended(request)
         return self._page(request, "detail", row, facts=_facts(row.hold), events=_events(row.hold))
 
+    @_committed_by_steps
     def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask for a reason, then break the lock of the owner that the page showed."""
         if not self.has_release_permission(request):
@@ -158,6 +174,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         done = _("Broken: %(name)s. The old holder was not stopped; fenced writes of it are refused.")
         return self._intervene(request, object_id, "release", ReasonForm, self._force, done)
 
+    @_committed_by_steps
     def extend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask for a length, then extend the lease of the owner that the page showed."""
         if not self.has_extend_permission(request):
@@ -301,7 +318,7 @@ def _history(minutes: list[int]) -> dict[str, Any]:
 
 
 def _events(hold: Any) -> Any:
-    return LockEvent.objects.filter(backend=hold.backend, name=hold.name)[:10]
+    return LockEvent.objects.filter(backend=hold.backend, name=storable(hold.name))[:10]
 
 
 def _facts(hold: Any) -> list[tuple[Any, Any]]:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -239,6 +239,10 @@ def _waiting(hold: HeldLockInfo) -> str:
     return format_html('<ul class="held-waiting">{}</ul>', items) if items else ""
 
 
+MOST_PAGES: Final = 1_000_000
+"""A number from here on in an address is nobody's page."""
+
+
 class HeldChangeList(ChangeList):
     """The change list without a table behind it."""
 
@@ -257,14 +261,12 @@ class HeldChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         """Ask the backends for this page."""
-        offset = max(0, self.page_num - 1) * self.list_per_page
         try:
-            page = page_of(
-                self.params, search=self.query, offset=offset, limit=self.list_per_page, order="contention"
-            )
+            self.page = page = self._asked(self.page_num if 0 < self.page_num < MOST_PAGES else 1)
+            if not page.rows and self.page_num > 1:  # its locks have ended: Django's template fails on it
+                self.page = page = self._asked(1)
         except ValueError as error:
             raise IncorrectLookupParameters(str(error)) from error
-        self.page = page
         self.result_list = [as_row(hold) for hold in page.rows]
         self.result_count = self.full_result_count = page.total
         self.show_full_result_count = self.can_show_all = False
@@ -273,6 +275,12 @@ class HeldChangeList(ChangeList):
         self.paginator = Paginator(range(page.total), self.list_per_page)
         admin_of_locks: Any = self.model_admin
         self.tickable = admin_of_locks.has_release_permission(request)
+
+    def _asked(self, number: int) -> Page:
+        self.page_num, offset = number, (number - 1) * self.list_per_page
+        return page_of(
+            self.params, search=self.query, offset=offset, limit=self.list_per_page, order="contention"
+        )
 
     @property
     def is_narrowed(self) -> bool:

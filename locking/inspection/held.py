@@ -339,7 +339,7 @@ def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -
     keys = backend.key(wanted.prefix)
     try:
         rows = _joined(backend, backend.held(prefix=keys, offset=offset, limit=limit))
-        total = max(backend.count_held(prefix=keys), offset + len(rows))
+        total = max(backend.count_held(prefix=keys), offset + len(rows) if rows else 0)
         old = [hold for hold in rows if not wanted.is_too_young(hold)]
         if wanted.older_than:
             whole_page = len(old) == limit > 0

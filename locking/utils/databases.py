@@ -52,6 +52,11 @@ def fence_name(key: str, vendor: str) -> str:
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
+def storable(name: str) -> str:
+    """Return a lock's name or key as any database keeps it: PostgreSQL's text has no NUL."""
+    return name.replace("\0", "\N{SYMBOL FOR NULL}")
+
+
 class UtcNow(Now):
     """The database's time in UTC; Django's own `Now` is in the session's time zone on MySQL."""
 

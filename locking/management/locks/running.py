@@ -180,8 +180,13 @@ class Running:
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
             return NOT_FOUND if missing else NOT_EXECUTABLE, f"can't run {self._job.command[0]!r}: {error}"
-        with _terminal_of(self._started):
-            return self._watch_over(lease)
+        try:
+            with _terminal_of(self._started):
+                return self._watch_over(lease)
+        except BaseException:  # the lock is about to be released: nothing of the command may go on
+            self._send(signal.SIGKILL)
+            self._started.wait()
+            raise
 
     def _start(self, lease: Lease) -> None:
         environment = {"HOLDFAST_LOCK": lease.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
@@ -243,6 +248,8 @@ def _forwarding(running: Running) -> Iterator[None]:
     # What is ignored, as under nohup, stays so for the command too, which inherits it.
     heard = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
     before: dict[int, Any] = {number: signal.signal(number, running.forward) for number in heard}
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the kernel would keep no exit status
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
     finally:
@@ -253,7 +260,7 @@ def _forwarding(running: Running) -> Iterator[None]:
 @contextmanager
 def _terminal_of(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Give the terminal, where there is one and it is ours, to the command's group, and take it back."""
-    if not (os.isatty(TERMINAL) and os.tcgetpgrp(TERMINAL) == os.getpgrp()):
+    if not _has_terminal():
         yield
         return
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else taking it back would stop us
@@ -265,6 +272,15 @@ def _terminal_of(process: subprocess.Popen[bytes]) -> Iterator[None]:
     finally:
         _give_terminal(os.getpgrp())
         signal.signal(signal.SIGTTOU, before)
+
+
+def _has_terminal() -> bool:
+    """Whether the terminal is ours to give: after setsid, as `su -c` does, it is another session's."""
+    if threading.current_thread() is not threading.main_thread():
+        return False  # who may not change what SIGTTOU does can't take it back
+    with suppress(OSError):
+        return os.isatty(TERMINAL) and os.tcgetpgrp(TERMINAL) == os.getpgrp()
+    return False
 
 
 def _give_terminal(group: int) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import clear_script_prefix, reverse, set_script_prefix
+from django.utils import timezone
 
 from locking import get_lock, get_semaphore
 from locking.admin.held_rows import Ident
@@ -118,6 +121,56 @@ def test_pages(admin_client):
     assert "51 held locks" in first
     for lease in held:
         lease.release()
+
+
+@pytest.mark.parametrize("number", ["2", "3", "0", "-1", "9" * 30])
+def test_a_page_that_is_not_there_is_the_first(admin_client, held, number):
+    """Locks end while somebody looks at their last page, which reloads itself."""
+    page = admin_client.get(f"{LIST}?p={number}")
+    assert page.status_code == 200
+    assert "order:42" in text_of(page)
+    far = json.loads(text_of(admin_client.get(f"{LIST}json/?offset=500")))
+    assert (far["rows"], far["total"]) == ([], 1)
+
+
+def test_what_was_broken_stays_in_the_audit_whatever_ends_the_request(
+    admin_client, atomic_requests, held, monkeypatch
+):
+    """Also under ATOMIC_REQUESTS: no rollback takes back the fence and the audit of a lock that is gone."""
+    second = get_lock("order:43", fenced=True).acquire()
+    engine = locks["default"]
+    release = engine.force_release
+
+    def force_release(key, owner):
+        if key == second.leases[0].key:
+            raise RuntimeError("the worker's time limit")
+        return release(key, owner)
+
+    monkeypatch.setattr(engine, "force_release", force_release)
+    admin_client.raise_request_exception = False
+    chosen = {"action": "release_selected", "_selected_action": [ident_of(held), ident_of(second.leases[0])]}
+    assert admin_client.post(LIST, {**chosen, "reason": "x", "post": "yes"}).status_code == 500
+    assert not get_lock("order:42").locked()
+    assert [event.name for event in LockEvent.objects.filter(done=True)] == ["order:42"]
+    assert Fence.objects.filter(name="order:42", token=held.fencing_token).exists()
+    second.release()
+
+
+def test_a_lock_of_any_name_can_be_shown_and_broken(admin_client):
+    """PostgreSQL keeps no NUL: the audit has a sign for it."""
+    lease = get_lock("coupon:\0").acquire()
+    assert admin_client.get(address(lease)).status_code == 200
+    assert admin_client.post(address(lease, "release"), {"reason": "x"}).status_code == 302
+    assert not get_lock("coupon:\0").locked()
+    assert LockEvent.objects.get(done=True).name == "coupon:␀"
+
+
+def test_the_audit_asks_the_database_for_no_time_zone(admin_client, held):
+    """MySQL knows none until somebody loads its tables, and Django fails on what it answers then."""
+    admin_client.post(address(held, "release"), {"reason": "x"})
+    with timezone.override("Europe/Berlin"), CaptureQueriesContext(connection) as asked:
+        assert admin_client.get("/admin/locking/lockevent/?at__gte=2020-01-01 00:00:00Z").status_code == 200
+    assert not [query["sql"] for query in asked if "AT TIME ZONE" in query["sql"]]
 
 
 def test_json(admin_client, held):

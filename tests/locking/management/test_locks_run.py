@@ -18,7 +18,7 @@ import pytest
 from locking import get_lock
 from locking.inspection.held import holds_of
 from locking.keys.names import UNSET
-from locking.management.locks.running import Job, run
+from locking.management.locks.running import Job, Running, run
 from locking.testing import simulate_contention
 from locking.testing.contract.base import until
 from tests import ROOT
@@ -259,6 +259,45 @@ def test_the_terminal_is_the_commands():
         os.write(ours, b"\n")  # it may have been interrupted just before it began to read
         assert process.wait(PATIENCE) == 5
     os.close(ours)
+
+
+def test_a_terminal_of_another_session_is_left_alone():
+    """As under `su -c`: stdin is a terminal, but not ours to give; the lock is held to the end."""
+    ours, theirs = pty.openpty()
+    with started(
+        "a", "--", "sh", "-c", "echo ready; read line; exit 5", stdin=theirs, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        assert process.stdout.readline() == "ready\n"
+        assert get_lock("a").locked()
+        os.write(ours, b"\n")
+        assert process.wait(PATIENCE) == 5
+    os.close(ours)
+
+
+def test_what_fails_behind_the_start_leaves_no_command_without_its_lock(monkeypatch, tmp_path):
+    """Nothing of it goes on when the lock is released."""
+    started = []
+
+    def fail(running, lease):
+        started.append(running._started)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Running, "_watch_over", fail)
+    with pytest.raises(ZeroDivisionError):
+        run(shell("sleep 1000"))
+    assert started[0].returncode == -signal.SIGKILL
+    assert not get_lock("a").locked()
+
+
+def test_a_failure_is_told_below_a_parent_that_ignores_its_children():
+    """An ignored SIGCHLD is inherited: the kernel keeps no exit status then, and Python makes it up as 0."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert run(shell("exit 3")).status == 3
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def read_until(terminal, text):
