@@ -20,6 +20,7 @@ import redis
 from django.conf import settings
 from django.core.signals import setting_changed
 from redis.backoff import NoBackoff
+from redis.cluster import PRIMARY, ClusterNode
 from redis.exceptions import NoScriptError, RedisClusterException
 from redis.retry import Retry
 
@@ -35,6 +36,20 @@ Taken = Mapping[str, int]
 _LUA = Path(__file__).parent / "lua"
 
 
+class _Cluster(redis.RedisCluster):
+    """A cluster whose slots move to a master that has none yet: an ASK names it before redis-py knows it."""
+
+    def get_node(self, host: Any = None, port: Any = None, node_name: Any = None) -> Any:
+        """See redis-py, which returns None for that one, and fails on it."""
+        node = super().get_node(host, port, node_name)  # type: ignore[no-untyped-call]
+        if node is None and node_name:
+            there, _, number = node_name.rpartition(":")
+            node = self.nodes_manager.nodes_cache.setdefault(
+                node_name, ClusterNode(there, int(number), PRIMARY)
+            )
+        return node
+
+
 @cache
 def client() -> Any:
     """Return the process's client. It never repeats a command by itself.
@@ -44,7 +59,7 @@ def client() -> Any:
     """
     options = {"socket_timeout": 5, "socket_connect_timeout": 2, "decode_responses": True}
     if settings.REDIS_CLUSTER:
-        return redis.RedisCluster.from_url(settings.REDIS_URL, retry=Retry(NoBackoff(), 0), **options)
+        return _Cluster.from_url(settings.REDIS_URL, retry=Retry(NoBackoff(), 0), **options)
     return redis.Redis.from_url(settings.REDIS_URL, retry=Retry(NoBackoff(), 0), **options)
 
 

@@ -103,3 +103,22 @@ def test_a_script_whose_reply_was_lost_is_not_run_again(monkeypatch):
     with pytest.raises(BackendUnavailable):
         checkout([Line(sku, 1)], "redis_script")
     assert len(replies) == 1
+
+
+def test_a_slot_on_its_way_to_a_new_master_is_sold_from(monkeypatch):
+    """An ASK names a master without slots, of which no client has heard; the sale is made."""
+    sku = ProductFactory.create(on_hand=2).sku
+    checkout([Line(sku, 1)], "redis_gate")
+    parse, asked = redis.Redis.parse_response, []
+    slot = key_slot(RedisGate.gate.shards[0].ledger.encode())
+
+    def ask(server, connection, command, **options):
+        reply = parse(server, connection, command, **options)
+        if command == "EVALSHA" and not asked:
+            asked.append(command)
+            raise redis.exceptions.AskError(f"{slot} 127.0.0.1:1")  # nothing listens there
+        return reply
+
+    monkeypatch.setattr(redis.Redis, "parse_response", ask)
+    checkout([Line(sku, 1)], "redis_gate")
+    assert totals_of(sku).left == 0
