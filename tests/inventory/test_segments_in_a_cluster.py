@@ -109,7 +109,7 @@ def test_a_slot_on_its_way_to_a_new_master_is_sold_from(monkeypatch):
     """An ASK names a master without slots, of which no client has heard; the sale is made."""
     sku = ProductFactory.create(on_hand=2).sku
     checkout([Line(sku, 1)], "redis_gate")
-    parse, asked = redis.Redis.parse_response, []
+    parse, asked = redis.Redis.parse_response, list[str]()
     slot = key_slot(RedisGate.gate.shards[0].ledger.encode())
 
     def ask(server, connection, command, **options):
