@@ -33,8 +33,16 @@ def as_rate_storage(url: str, cluster: bool = False) -> str:
         'redis+cluster://10.0.0.1:6379'
     """
     if cluster:
-        return f"redis+cluster://{url.partition('://')[2]}"
+        return _as_cluster_storage(url)
     return f"redis+{url}" if url.startswith("unix://") else url
+
+
+def _as_cluster_storage(url: str) -> str:
+    """`limits` wants the port to be named, and has no scheme for TLS: `ssl=true` stands for it."""
+    parts = urlsplit(url)
+    port = "" if parts.port else ":6379"
+    options = [parts.query] * bool(parts.query) + ["ssl=true"] * (parts.scheme == "rediss")
+    return f"redis+cluster://{parts.netloc}{port}{parts.path}{'?' * bool(options)}{'&'.join(options)}"
 
 
 def as_broker(url: str) -> str:

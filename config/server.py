@@ -46,6 +46,12 @@ class Server(MPServer):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.respawned_wrks = _Unrecorded()
+        self._outlives_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup
+
+    def signal_handler_reload(self, *args: Any, **options: Any) -> None:
+        """End with the terminal: a reload would fork what is loaded already, and keep the port for good."""
+        if not self._outlives_terminal:
+            self.signal_handler_interrupt()  # type: ignore[no-untyped-call]
 
     def _respawn_workers(
         self, workers: Sequence[int], spawn_target: Any, target_loader: Any, delay: float = 0

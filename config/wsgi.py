@@ -12,7 +12,7 @@ from django.core.cache import close_caches
 from django.core.handlers.base import reset_urlconf
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import request_finished, request_started
-from django.db import close_old_connections, reset_queries
+from django.db import close_old_connections, connections, reset_queries
 from django.http import HttpRequest, HttpResponse
 from django.urls import ResolverMatch
 
@@ -64,6 +64,17 @@ class Handler(WSGIHandler):
     def __init__(self) -> None:
         super().__init__()
         self._fixed: dict[str, ResolverMatch] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """Answer a request, for which no connection has been checked yet.
+
+        Behind a request in which a statement failed Django asks at once, for the request that begins: here
+        the next one may come much later.
+        """
+        kept: list[Any] = connections.all(initialized_only=True)
+        for connection in kept:
+            connection.health_check_done = False
+        return super().__call__(*args)
 
     def resolve_request(self, request: HttpRequest) -> ResolverMatch:
         """Return the view of the request's address, and remember it where the address is the whole route."""

@@ -18,6 +18,7 @@ from django.http import HttpRequest
 from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.storage import storage_from_string
 from limits.strategies import FixedWindowRateLimiter
+from redis.connection import parse_url
 
 from orders.problems import TOO_MANY, Problem
 
@@ -91,5 +92,16 @@ def limiter() -> FixedWindowRateLimiter:
 @lru_cache(maxsize=8)
 def _limiter(address: str) -> FixedWindowRateLimiter:
     is_redis = address.startswith(("redis", "valkey"))
-    options = {"key_prefix": PREFIX, **_TIMEOUTS} if is_redis else {}
+    options = {"key_prefix": PREFIX, **_TIMEOUTS, **_login_of_cluster(address)} if is_redis else {}
     return FixedWindowRateLimiter(storage_from_string(address, **options))
+
+
+def _login_of_cluster(address: str) -> dict[str, Any]:
+    """Return login and TLS as redis-py reads them: of a cluster `limits` reads none of the options."""
+    rest = address.partition("+cluster://")[2]
+    if not rest or "," in rest:
+        return {}
+    is_secure = "ssl=true" in rest.partition("?")[2].split("&")
+    read = parse_url(f"{'rediss' if is_secure else 'redis'}://{rest}")
+    named = {name: value for name, value in read.items() if name.startswith(("username", "password", "ssl_"))}
+    return {**named, "ssl": is_secure}

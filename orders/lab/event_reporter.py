@@ -15,7 +15,6 @@ from orders.race.messages import Outcome
 from orders.race.plan import Variant
 from orders.race.result import Result
 
-EDGE = 0.03
 FIGURES = (
     "name", "strategy", "sound", "processes", "initial", "due", "sold", "left", "oversold", "unaccounted",
     "refused", "errors", "problems", "disagreements", "retries", "tries", "p50_ms", "p95_ms", "exact",
@@ -93,9 +92,12 @@ def _buyer(outcome: Outcome, begin: float) -> dict[str, Any]:
 def _stock(result: Result, begin: float) -> dict[str, list[float]]:
     """What the page said and what was in orders, at each change."""
     end = max((outcome.ended for outcome in result.outcomes), default=0.0)
-    shown = _changes([s for s in result.samples if begin - EDGE <= s.at <= end + EDGE])
+    before = [sample for sample in result.samples if sample.at < begin]
+    during = [sample for sample in result.samples if begin <= sample.at <= end]
+    behind = [sample for sample in result.samples if sample.at > end]
+    shown = _changes([*before[-1:], *during, *behind[:1]])
     return {
-        "ms": [max(0.0, _ms(sample.at, begin)) for sample in shown],
+        "ms": [min(max(0.0, _ms(sample.at, begin)), _ms(end, begin)) for sample in shown],
         "left": [sample.left for sample in shown],
         "sold": [sample.sold for sample in shown],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from datetime import timedelta
 from typing import Any
 
 from django.db import models
@@ -11,6 +12,9 @@ from django.utils.translation import gettext_lazy as _
 
 KEPT = 50
 """Runs whose events are kept."""
+
+LONGEST = timedelta(minutes=20)
+"""No run goes on for so long: one that has told no end died with its server."""
 
 
 def new_id() -> str:
@@ -78,6 +82,7 @@ class LabEvent(models.Model):
 
 
 def forget_old_runs(keep: int = KEPT) -> None:
-    """Delete all runs but the newest `keep`, with their events."""
+    """Delete all runs but the newest `keep` and those that go on, with their events."""
     newest = LabRun.objects.order_by("-started_at").values("pk")[:keep]
-    LabRun.objects.exclude(pk__in=list(newest.values_list("pk", flat=True))).delete()
+    old = LabRun.objects.exclude(pk__in=list(newest.values_list("pk", flat=True)))
+    old.exclude(ended_at=None, started_at__gt=Now() - LONGEST).delete()

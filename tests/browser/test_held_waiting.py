@@ -41,10 +41,9 @@ def contended(monkeypatch):
     leases = [get_lock(name, ttl=600).acquire() for name in (LONG, TURNED, "order:7")]
     for thread in threads:
         thread.start()
-    while len(WAITS) < len(pairs):
-        threading.Event().wait(0.01)
-    reporter.beat()
-    yield reporter
+    until(lambda: len(WAITS) >= len(pairs), "all wait")
+    with beating(reporter):
+        yield reporter
     (holder,) = holds_of("order:42")
     assert take_from("order:42", owner=holder.owner)
     for thread in threads:
@@ -52,6 +51,23 @@ def contended(monkeypatch):
     for lease in leases:
         lease.release()
     reporter.deregister()
+
+
+@contextmanager
+def beating(reporter):
+    """Go on telling who waits, as a process does that lives: however slow a page is, nobody falls silent."""
+    over = threading.Event()
+
+    def beat():
+        while not over.wait(2.0):
+            reporter.beat()
+
+    reporter.beat()
+    heart = threading.Thread(target=beat)
+    heart.start()
+    yield
+    over.set()
+    heart.join()
 
 
 def crosses(mine, other, meeting):

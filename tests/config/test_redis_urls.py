@@ -3,13 +3,35 @@
 import ssl
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from kombu import Connection
 from kombu.transport.redis import Channel
 from redis.connection import parse_url
 
-from config.redis_urls import as_broker, with_database
+from config.redis_urls import as_broker, as_rate_storage, with_database
+from orders import rate_limit
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://ada:p%40ss@cache.example:6380",
+        "rediss://:p%40ss@cache.example",
+        "rediss://cache.example?username=ada&password=p%40ss&ssl_ca_certs=/ca.pem",
+    ],
+)
+def test_the_rate_of_a_cluster_is_counted_where_redis_py_connects(url, monkeypatch):
+    """Host, login and TLS are the same, wherever the address has them."""
+    opened: dict[str, Any] = {}
+    monkeypatch.setattr("redis.cluster.RedisCluster", lambda **options: opened.update(options) or MagicMock())
+    rate_limit._limiter.__wrapped__(as_rate_storage(url, cluster=True))
+    wanted, (node,) = parse_url(url), opened["startup_nodes"]
+    assert (node.host, node.port) == (wanted["host"], wanted.get("port", 6379))
+    for name in ("username", "password", "ssl_ca_certs"):
+        assert opened.get(name) == wanted.get(name)
+    assert opened["ssl"] is url.startswith("rediss")
 
 
 @pytest.mark.parametrize(

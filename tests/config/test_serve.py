@@ -1,6 +1,7 @@
 """`make serve`: what it refuses and what it says."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -107,6 +108,21 @@ def test_a_worker_that_is_killed_again_and_again_is_replaced(tmp_path):
             assert psutil.wait_procs([victim], timeout=30)[1] == []
         until(lambda: len(workers_of(process)) == 2, 30)
         assert answer(f"http://{HOST}:{port}/livez") == 200
+
+
+def test_a_closed_terminal_ends_the_server(tmp_path):
+    """It would keep the port for good; under nohup, whose SIGHUP is ignored, it stays."""
+    for disposition, stays in ((signal.SIG_IGN, True), (signal.SIG_DFL, False)):
+        before = signal.signal(signal.SIGHUP, disposition)  # which the server inherits
+        try:
+            with served(tmp_path / "log") as (process, port):
+                process.send_signal(signal.SIGHUP)
+                if stays:
+                    assert answer(f"http://{HOST}:{port}/livez") == 200
+                else:
+                    assert process.wait(STOP_SECONDS) == 0
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
 
 COUNTED = """

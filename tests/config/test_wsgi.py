@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from django.core.signals import request_finished, request_started
-from django.db import close_old_connections, connection, connections, reset_queries
-from django.http import StreamingHttpResponse
+from django.db import DatabaseError, close_old_connections, connection, connections, reset_queries
+from django.http import HttpResponse, StreamingHttpResponse
 from django.test import RequestFactory
 from django.urls import Resolver404, set_urlconf
 
@@ -76,6 +77,23 @@ def test_a_request_begins_without_a_look_at_connections(served):
 def test_a_connection_that_died_between_requests_is_found_out(served):
     """The next request checks what it finds, and opens a new one."""
     assert get(served) == "200 OK"
+    end_connection_of_the_last_request()
+    assert get(served) == "200 OK"
+
+
+def test_a_connection_that_died_behind_a_failed_statement_is_found_out(served, monkeypatch):
+    """What Django asks at the end of a request, for its error, says nothing about the next one."""
+
+    def fail(request):
+        with suppress(DatabaseError), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT 1 FROM nowhere"
+            )  # outside of a transaction, whose rollback would forget it
+        return HttpResponse()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(served, "_middleware_chain", fail)
+        assert get(served) == "200 OK"
     end_connection_of_the_last_request()
     assert get(served) == "200 OK"
 

@@ -165,7 +165,7 @@ def test_the_rule_holds(strategy, scene):
 def test_what_was_read_before_a_drop_is_not_put_in_behind_it(strategy, monkeypatch):
     """A loader has published 0, a delivery drops the copy, the loader goes on: what came can be bought."""
     product = ProductFactory.create(on_hand=0)
-    delivered = []
+    delivered: list[object] = []
 
     def run(script, keys, args):
         if script == "gate_load" and not delivered:

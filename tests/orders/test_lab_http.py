@@ -5,12 +5,13 @@ import re
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from django.utils import timezone
 
 from inventory.strategies import STRATEGIES
 from locking import BackendUnavailable, get_lock
 from orders.lab import supervisor
 from orders.lab.limits import RaceForm, variants
-from orders.lab.models import LabEvent, LabRun, forget_old_runs
+from orders.lab.models import LONGEST, LabEvent, LabRun, forget_old_runs
 from orders.lab.sources import coloured, source
 from orders.lab.texts import strategies
 
@@ -198,12 +199,21 @@ def test_a_visitor_says_only_what_is_understood(client):
 
 def test_only_the_last_runs_are_kept():
     """Old runs go with their events, the newest stay."""
-    runs = [LabRun.objects.create(kind="race", parameters=RACE) for _ in range(4)]
+    runs = [LabRun.objects.create(kind="race", parameters=RACE, ended_at=timezone.now()) for _ in range(4)]
     for run in runs:
         events(run, {"type": "round"})
     forget_old_runs(keep=2)
     assert set(LabRun.objects.all()) == set(runs[2:])
     assert LabEvent.objects.count() == 2
+
+
+def test_a_session_that_goes_on_is_kept_however_many_races_begin():
+    """One whose server died, and that will never tell its end, goes like any other."""
+    goes_on, died = (LabRun.objects.create(kind="steps", parameters={}) for _ in range(2))
+    LabRun.objects.filter(pk=died.pk).update(started_at=timezone.now() - LONGEST * 2)
+    races = [LabRun.objects.create(kind="race", parameters=RACE, ended_at=timezone.now()) for _ in range(3)]
+    forget_old_runs(keep=2)
+    assert set(LabRun.objects.all()) == {goes_on, *races[1:]}
 
 
 def test_the_source_has_its_lines_without_the_docstring(client):

@@ -146,12 +146,14 @@ def test_a_worker_that_dies_is_an_error_and_is_replaced(product):
 def test_a_worker_that_falls_silent_is_killed_in_time(product, monkeypatch):
     """A stopped process is written off after a bounded time, and the others race without it."""
     with WorkerPool(2) as pool:
-        pool.race(rounds(product.sku, (1,), ()), lambda _: None)
+        pool.race(
+            rounds(product.sku, (1,), (2,)), lambda _: None
+        )  # each has its connection then, and is quick
         monkeypatch.setattr(pools, "READY_WITHIN", 2.0)
         silent = pool.pids[0]
         os.kill(silent, signal.SIGSTOP)
-        outcomes = pool.race(rounds(product.sku, (1,), (2,)), lambda _: None)
-        assert [o.answer for o in outcomes] == ["error", "sold"]
+        outcomes = pool.race(rounds(product.sku, (3,), (4,)), lambda _: None)
+        assert [o.answer for o in outcomes] == ["error", "refused"]
         assert "had not answered after 2 s" in outcomes[0].problem
         assert silent not in pool.pids
 
