@@ -71,7 +71,7 @@ class Handler(WSGIHandler):
         Behind a request in which a statement failed Django asks at once, for the request that begins: here
         the next one may come much later.
         """
-        kept: list[Any] = connections.all(initialized_only=True)
+        kept: Iterable[Any] = connections.all(initialized_only=True)
         for connection in kept:
             connection.health_check_done = False
         return super().__call__(*args)
