@@ -11,14 +11,13 @@ import math
 import time
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from django.conf import settings
 from django.http import HttpRequest
 from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.storage import storage_from_string
 from limits.strategies import FixedWindowRateLimiter
-from redis.connection import parse_url
 
 from orders.problems import TOO_MANY, Problem
 
@@ -89,6 +88,9 @@ def limiter() -> FixedWindowRateLimiter:
     return _limiter(settings.CHECKOUT_RATE_STORAGE)
 
 
+_OF_A_LOGIN: Final = ("username", "password", "ssl_")
+
+
 @lru_cache(maxsize=8)
 def _limiter(address: str) -> FixedWindowRateLimiter:
     is_redis = address.startswith(("redis", "valkey"))
@@ -98,10 +100,10 @@ def _limiter(address: str) -> FixedWindowRateLimiter:
 
 def _login_of_cluster(address: str) -> dict[str, Any]:
     """Return login and TLS as redis-py reads them: of a cluster `limits` reads none of the options."""
-    rest = address.partition("+cluster://")[2]
-    if not rest or "," in rest:
+    if "+cluster://" not in address:
         return {}
-    is_secure = "ssl=true" in rest.partition("?")[2].split("&")
-    read = parse_url(f"{'rediss' if is_secure else 'redis'}://{rest}")
-    named = {name: value for name, value in read.items() if name.startswith(("username", "password", "ssl_"))}
-    return {**named, "ssl": is_secure}
+    parts = urlsplit(address)
+    options = dict(parse_qsl(parts.query))
+    login = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")} | options
+    named = {name: value for name, value in login.items() if value and name.startswith(_OF_A_LOGIN)}
+    return {**named, "ssl": options.get("ssl") == "true"}
