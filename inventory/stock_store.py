@@ -57,7 +57,10 @@ def client() -> Any:
     A repeated script whose first reply was lost would take the units twice, and a repeated SET NX would say
     that the lock is another's. The caller is told that the outcome is unknown instead.
     """
-    options = {"socket_timeout": 5, "socket_connect_timeout": 2, "decode_responses": True}
+    # A connection for each thread, however many: redis-py refuses the 101st, as though Redis were down.
+    options = {
+        "socket_timeout": 5, "socket_connect_timeout": 2, "decode_responses": True, "max_connections": 2**31,
+    }  # fmt: skip
     if settings.REDIS_CLUSTER:
         return _Cluster.from_url(settings.REDIS_URL, retry=Retry(NoBackoff(), 0), **options)
     return redis.Redis.from_url(settings.REDIS_URL, retry=Retry(NoBackoff(), 0), **options)

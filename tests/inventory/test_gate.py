@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from django.db import OperationalError, transaction
+from redis import ConnectionPool
 
 from inventory import stock_store
 from inventory.checkpoints import checkpoint
@@ -394,3 +395,12 @@ def test_two_carts_that_each_hold_a_part_do_not_both_go_without(monkeypatch):
         errors = [type(a.ends().error), type(b.ends().error)]
     assert sorted(error.__name__ for error in errors) == ["NoneType", "SoldOut"]
     assert (totals_of(sku).sold, drift("segmented", sku)) == (3, 0)
+
+
+def test_every_thread_has_a_connection():
+    """Two hundred buyers who begin at once in one process aren't told that Redis is down."""
+    pool = stock_store.client().connection_pool
+    alike = ConnectionPool(
+        pool.connection_class, max_connections=pool.max_connections, **pool.connection_kwargs
+    )
+    assert len([alike.make_connection() for _ in range(200)]) == 200

@@ -42,9 +42,10 @@ logger = logging.getLogger(__name__)
 
 SHARED_OPTIONS: Final = (
     "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "protocol",
-    "socket_timeout", "socket_connect_timeout", "socket_keepalive", "ssl_keyfile", "ssl_certfile",
-    "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_check_hostname", "ssl_password",
-    "ssl_min_version", "ssl_ciphers",
+    "socket_timeout", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options",
+    "ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path",
+    "ssl_check_hostname", "ssl_password", "ssl_min_version", "ssl_ciphers", "ssl_include_verify_flags",
+    "ssl_exclude_verify_flags",
 )  # fmt: skip
 """What an asyncio connection takes over from the pool of blocking ones; the rest is of the other kind."""
 
@@ -56,6 +57,8 @@ class Connector(NamedTuple):
     timeout: float
     close: Callable[[], Awaitable[None]] | None = None
     """Closes what finding the server has opened in this loop."""
+    search: float = 0.0
+    """Seconds that finding the server may take beside."""
 
 
 def connections_like(pool: ConnectionPool) -> Connector:
@@ -69,9 +72,11 @@ def connections_like(pool: ConnectionPool) -> Connector:
         manager = pool.sentinel_manager
         others = manager.min_other_sentinels
         sentinel = AsyncSentinels([], min_other_sentinels=others)  # type: ignore[no-untyped-call]
-        sentinel.sentinels = [_client_like(client) for client in manager.sentinels]
+        clients = [_client_like(client) for client in manager.sentinels]
+        sentinel.sentinels = [*clients]
         masters = SentinelConnectionPool(pool.service_name, sentinel, ssl=over_tls, **options)
-        return Connector(masters.make_connection, timeout, partial(_close_all, sentinel.sentinels))
+        close, search = partial(_close_all, clients), sum(client.timeout for client in clients)
+        return Connector(masters.make_connection, timeout, close, search)
     kind: type[AbstractConnection] = SSLConnection if over_tls else Connection
     if issubclass(pool.connection_class, BlockingUnixConnection):
         kind = UnixDomainSocketConnection
@@ -88,7 +93,7 @@ def _options_like(pool: ConnectionPool) -> tuple[dict[str, Any], float]:
     return {**options, "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}, timeout
 
 
-def _client_like(client: BlockingRedis) -> Redis:
+def _client_like(client: BlockingRedis) -> SentinelClient:
     """Return an asyncio client of the same Sentinel."""
     options, timeout = _options_like(client.connection_pool)
     made = SentinelClient(**options, ssl="ssl_cert_reqs" in client.connection_pool.connection_kwargs)
@@ -112,14 +117,14 @@ async def _close_all(clients: Sequence[Redis]) -> None:
 
 
 class AsyncConnection:
-    """A connection of redis-py whose every use is bounded in time."""
+    """A connection of redis-py whose every use is bounded in time; finding its server may take `search` more."""
 
-    def __init__(self, connection: AbstractConnection, timeout: float) -> None:
-        self.connection, self._timeout = connection, timeout
+    def __init__(self, connection: AbstractConnection, timeout: float, search: float = 0.0) -> None:
+        self.connection, self._timeout, self._search = connection, timeout, search
 
     async def connect(self) -> None:
-        """See `protocol.Connect`."""
-        await in_time(self.connection.connect(), self._timeout)
+        """See `protocol.Connect`; each Sentinel has its own time, so that one that hangs is passed over."""
+        await in_time(self.connection.connect(), self._timeout + self._search)
 
     async def send(self, *parts: str) -> None:
         """Send a command. RedisConnectionError: it is closed; redis-py would open it again, for nobody."""
@@ -176,7 +181,7 @@ class AsyncTransport(protocol.Transport):
 
     def __init__(self, connector: Connector, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         def make() -> AsyncConnection:
-            return AsyncConnection(connector.make(), connector.timeout)
+            return AsyncConnection(connector.make(), connector.timeout, connector.search)
 
         super().__init__(make, AsyncSubscriptionPool(make, verbs))
         self._connector = connector

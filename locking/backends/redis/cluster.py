@@ -53,7 +53,8 @@ class SlotMap:
 
     def __init__(self, seeds: Sequence[Address]) -> None:
         self._seeds = list(seeds)
-        self.owner: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        self.owner: list[Address | None] = []
+        self.forget()
 
     def learn(self, reply: Any, asked: Address) -> None:
         """Take over the answer to CLUSTER SLOTS; a server that names no host means the one that was asked."""
@@ -62,6 +63,10 @@ class SlotMap:
             address = Address((master[0] or b"").decode() or asked.host, master[1])
             owners[first : last + 1] = [address] * (last - first + 1)
         self.owner = owners
+
+    def forget(self) -> None:
+        """Know no owner."""
+        self.owner = [None] * REDIS_CLUSTER_HASH_SLOTS
 
     def owners(self) -> list[Address]:
         """Return every known owner once."""
@@ -189,11 +194,13 @@ class Cluster(Calls):
         for address in sorted(self._slots.addresses(), key=lambda address: address == last):
             try:
                 reply = yield from self._server(address).deliver(command("CLUSTER", "SLOTS"))
-                return self._slots.learn(reply, address)
+                if reply:  # a node that was taken out of the cluster knows of no slot, and isn't believed
+                    return self._slots.learn(reply, address)
             except (RedisError, OSError) as error:
                 problem = error
-        assert problem is not None
-        raise problem
+        if problem is not None:
+            raise problem
+        self._slots.forget()  # nobody owns any by now: asked again, within the bounds of `Route`
 
     def _server(self, address: Address) -> Server:
         if (server := self._servers.get(address)) is None:

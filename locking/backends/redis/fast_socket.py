@@ -28,6 +28,8 @@ except ImportError:  # pragma: no cover - the extra `redis` brings it
 SIZE: Final = 65536
 PLAIN: Final = (Connection, UnixDomainSocketConnection) if hiredis else ()
 PENDING: Final = object()
+PUSHED: Final = getattr(hiredis, "PushNotification", ())
+"""The type of what a server says unasked (RESP3); hiredis has it since 3.2."""
 
 
 def fast_socket(connection: AbstractConnection) -> socket.socket | None:
@@ -83,7 +85,7 @@ def _read(connection: Any, sock: socket.socket, data: bytes) -> Any:
     """Return the reply that begins with `data`; what a server says unasked (RESP3's pushes) is skipped."""
     reader = _new_reader(connection)
     _feed(reader, data)
-    while isinstance(reply := _next(reader, sock), hiredis.PushNotification):
+    while isinstance(reply := _next(reader, sock), PUSHED):
         pass
     return reply
 

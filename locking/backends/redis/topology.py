@@ -20,7 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.connection import ConnectionPool, parse_url
+from redis.connection import ConnectionPool, SSLConnection, parse_url
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
@@ -192,13 +192,49 @@ def _servers_of_cache(settings: AliasSettings) -> Servers:
     if isinstance(client, RedisCluster):
         nodes = client.nodes_manager
         seeds = [Address(node.host, node.port) for node in nodes.startup_nodes.values()]
-        return _cluster(settings, seeds, nodes.connection_kwargs)
+        return _cluster(settings, seeds, _of_connections(nodes.connection_kwargs))
     if isinstance(client, Redis):
-        return _one(settings, client.connection_pool)
+        return _one(settings, _asking_sentinels_once(client.connection_pool))
     raise ImproperlyConfigured(
         f"LOCKING[{settings.alias!r}]: can't lock through a {type(client).__qualname__};"
         " give LOCKING a LOCATION of its own"
     )
+
+
+def _of_connections(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a client's arguments as its connections take them: TLS is their class, not an argument."""
+    if "ssl" not in options:  # it was made from a URL
+        return dict(options)
+    if options["ssl"]:
+        named = {name: value for name, value in options.items() if name != "ssl"}
+        return {"connection_class": SSLConnection, **named}
+    return {name: value for name, value in options.items() if not name.startswith("ssl")}
+
+
+def _asking_sentinels_once(pool: ConnectionPool) -> ConnectionPool:
+    """Return a pool like the cache's that asks its Sentinels as ours does: each once, for a second at most.
+
+    redis-py would ask one that hangs eleven times, for five seconds each, before it asks the next.
+    """
+    if not isinstance(pool, SentinelConnectionPool):
+        return pool
+    manager = Sentinels([])  # type: ignore[no-untyped-call]
+    manager.__dict__.update(pool.sentinel_manager.__dict__)
+    manager.sentinels = [
+        Redis(connection_pool=_asking_once(each.connection_pool)) for each in manager.sentinels
+    ]
+    options = {**pool.connection_kwargs, "connection_class": pool.connection_class}
+    return SentinelConnectionPool(pool.service_name, manager, is_master=pool.is_master, **options)
+
+
+def _asking_once(pool: ConnectionPool) -> ConnectionPool:
+    asked = pool.connection_kwargs
+    patience = {
+        name: min(asked.get(name) or SENTINEL_TIMEOUT, SENTINEL_TIMEOUT)
+        for name in ("socket_timeout", "socket_connect_timeout")
+    }
+    options = {**asked, **patience, "retry": Retry(NoBackoff(), 0)}
+    return ConnectionPool(connection_class=pool.connection_class, **options)
 
 
 def _client_of_cache(settings: AliasSettings) -> object:

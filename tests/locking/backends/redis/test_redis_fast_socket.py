@@ -48,6 +48,13 @@ def asked(ends, answer):
     return fast.talk(connection, fast_way(connection), b"PING\r\n")
 
 
+def test_a_hiredis_without_push_messages_reads_every_answer(ends, monkeypatch):
+    """Before hiredis 3.2 it has no type for them."""
+    monkeypatch.setattr(fast, "PUSHED", ())
+    monkeypatch.delattr("hiredis.PushNotification")
+    assert asked(ends, b"*2\r\n:1\r\n$1\r\nx\r\n") == [1, b"x"]
+
+
 @pytest.mark.parametrize(
     ("answer", "meaning"),
     [

@@ -384,6 +384,14 @@ def test_a_cache_on_a_cluster_is_shared(cluster, settings):
         ]
 
 
+def test_a_listed_node_that_has_left_the_cluster_is_passed_over(cluster, start, settings):
+    """It answers that there are no slots at all; the next one that is listed knows them."""
+    gone = start(cluster_enabled="yes")
+    settings.LOCKING = {"default": {"LOCATION": [f"redis://127.0.0.1:{gone.port}", *cluster.location]}}
+    with get_lock("listed") as lease:
+        assert lease.remaining() > 0
+
+
 def test_contention_across_threads_is_exclusive(cluster):
     """Twenty threads that count up under one lock lose no count."""
     name, total = cluster.name_in(cluster.masters[2], "hammer"), [0]

@@ -3,12 +3,20 @@
 import asyncio
 import gc
 import subprocess
+from typing import Any
+from unittest import mock
 
 import pytest
 import redis
 from django.core.exceptions import ImproperlyConfigured
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import Connection, ConnectionPool, SSLConnection
 
 from locking import BackendUnavailable, get_lock
+from locking.backends.redis import topology
+from locking.backends.redis.async_transport import connections_like
+from locking.backends.redis.cluster import Address
+from locking.backends.redis.transport import new_connection
 from locking.core.handler import locks
 from tests.locking.backends.redis.topologies.servers import (
     Server,
@@ -43,6 +51,35 @@ def test_a_wrong_setting_is_refused_with_its_reason(settings, entry, reason):
 
     with pytest.raises(ImproperlyConfigured, match=reason):
         get_lock("any")
+
+
+def test_tasks_verify_certificates_as_threads_do():
+    """Whatever says how one is verified holds for both kinds of connection."""
+    flags = "ssl_exclude_verify_flags=VERIFY_X509_STRICT&ssl_include_verify_flags=VERIFY_CRL_CHECK_LEAF"
+    pool = ConnectionPool.from_url(f"rediss://cache.example/0?{flags}")
+    task: Any = connections_like(pool).make()
+    thread: Any = new_connection(pool)
+    assert task.include_verify_flags == thread.ssl_include_verify_flags != []
+    assert task.exclude_verify_flags == thread.ssl_exclude_verify_flags != []
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"ssl": True, "ssl_ca_certs": "ca"}, SSLConnection),
+        ({"ssl": False, "ssl_ca_certs": "ca"}, Connection),
+    ],
+)
+def test_a_cache_on_a_cluster_is_reached_by_tls_where_its_client_is(settings, monkeypatch, given, kind):
+    """`ssl` is an argument of redis-py's client; of a connection the class tells."""
+    nodes = mock.Mock(startup_nodes={"a": ClusterNode("192.0.2.1", 1)}, connection_kwargs=given)
+    client = mock.Mock(spec=RedisCluster, nodes_manager=nodes)
+    monkeypatch.setattr(topology, "_client_of_cache", lambda settings: client)
+    settings.LOCKING = {"default": {"CACHE": "default"}}
+    backend: Any = locks["default"]
+    made = backend.calls._server(Address("192.0.2.1", 1)).transport.make()
+    assert type(made) is kind
+    assert made.host == "192.0.2.1"
 
 
 def test_a_password_stays_out_of_the_message(settings):

@@ -1,10 +1,14 @@
 """Locks on the master of a service that Sentinels watch."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from locking import BackendUnavailable, get_lock
+from locking.backends.redis.sentinels import Sentinels
+from locking.backends.redis.topology import SENTINEL_TIMEOUT
+from locking.core.handler import locks
 from tests.locking.backends.redis.topologies.servers import PATIENCE, needs_redis_server, until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
@@ -53,6 +57,17 @@ async def test_a_failover_is_followed_by_tasks(service):
             await asyncio.sleep(0.05)
 
     assert (await asyncio.wait_for(waiter, 15)).fencing_token > held.fencing_token
+
+
+async def test_a_task_passes_over_a_sentinel_that_hangs(service, settings):
+    """It has its second, then the next is asked, however short the limit of a request is."""
+    settings.LOCKING = {"default": {"LOCATION": service.location, "OPTIONS": {"socket_timeout": 0.5}}}
+    service.sentinels[0].pause()
+    try:
+        async with get_lock("found") as lease:
+            lease.ensure_held()
+    finally:
+        service.sentinels[0].resume()
 
 
 def test_an_acquisition_counts_once_a_replica_has_it(service):
@@ -122,6 +137,12 @@ def test_a_cache_on_a_sentinel_is_shared(service, settings):
     settings.DJANGO_REDIS_CONNECTION_FACTORY = "django_redis.pool.SentinelConnectionFactory"
     settings.LOCKING = {"default": {"CACHE": "default"}}
 
+    backend: Any = locks["default"]
+    pool = backend.calls.transport.make().connection_pool
+    assert isinstance(pool.sentinel_manager, Sentinels)
+    for sentinel in pool.sentinel_manager.sentinels:
+        asked = sentinel.connection_pool.connection_kwargs
+        assert (asked["retry"]._retries, asked["socket_timeout"]) == (0, SENTINEL_TIMEOUT)
     with get_lock("cached") as lease:
         assert service.master.ask("HKEYS", "cached") == [lease.leases[0].owner.encode()]
         assert in_thread(lambda: get_lock("cached").try_acquire()).result(25) is None
