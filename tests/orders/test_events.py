@@ -344,6 +344,24 @@ def test_a_receiver_that_fails_gets_its_event_again(heard, caplog):
     assert OrderEvent.objects.filter(delivered_at=None).count() == 0
 
 
+def test_a_receiver_without_a_name_that_fails_gets_its_event_again(heard):
+    """A partial has no `__qualname__`, which Django's log of a failure names; the relay goes on."""
+    OrderFactory.create()
+
+    def fail(to, sender, **kwargs):
+        raise RuntimeError("no mail server")
+
+    receiver = partial(fail, "ops@shop")
+    order_placed.connect(receiver)
+    try:
+        assert relay.relay_all() == 1
+    finally:
+        order_placed.disconnect(receiver)
+    event = OrderEvent.objects.get()
+    assert "no mail server" in event.error
+    assert event.delivered_at is None
+
+
 def test_pauses_between_attempts_grow():
     """One second, then two, then four, at most an hour: by the database's clock."""
     OrderFactory.create()
