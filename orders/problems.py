@@ -20,13 +20,22 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_noop
 from django.views.decorators.csrf import csrf_exempt
 
-from inventory.domain import Busy, InvalidCart, LimitReached, MixedCurrencies, NotForSale, SoldOut
+from inventory.domain import (
+    Busy,
+    InvalidCart,
+    LimitReached,
+    MixedCurrencies,
+    NotForSale,
+    SoldOut,
+    UnknownProduct,
+)
 from inventory.progress import DatabaseUnavailable, OutcomeUnknown, failures, refused_by_server
 from inventory.reservations import ReservationGone
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
 from orders.json_responses import json_answer
 from orders.lifecycle import AlreadyShipped, OrderUnknown, PaymentTooLate, TransitionRefused
 from orders.parsing import Fault, InvalidRequest
+from orders.wording import shown
 
 _View = Callable[..., HttpResponse]
 
@@ -296,6 +305,12 @@ def _(error: SuspiciousOperation) -> Problem:
 @problem_of.register
 def _(error: InvalidCart) -> Problem:
     return _invalid([Fault("/lines", str(error))])
+
+
+@problem_of.register
+def _(error: UnknownProduct) -> Problem:
+    """Return what to tell where the lines as the client wrote them, and so their places, aren't at hand."""
+    return _invalid([Fault("/lines", f"{shown(sku)}: no product has this SKU") for sku in error.skus])
 
 
 @problem_of.register
