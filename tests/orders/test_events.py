@@ -559,6 +559,29 @@ def test_the_command_outlives_a_connection(heard, monkeypatch, capsys):
     assert "is closed" in capsys.readouterr().err
 
 
+def test_the_command_outlives_a_failover(heard, monkeypatch, capsys):
+    """Between two looks the server is a replica, which refuses to write; a new connection finds a primary."""
+    looks = []
+
+    def between(seconds):
+        looks.append(seconds)
+        if len(looks) == 1:
+            OrderFactory.create()
+            with connection.cursor() as cursor:
+                cursor.execute("SET default_transaction_read_only = on")  # until this connection is closed
+        elif heard or len(looks) > 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("orders.management.commands.relay_events.sleep", between)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call_command("relay_events", "--every", "1")
+    finally:
+        connection.close()
+    assert [kind for _, kind in heard] == ["placed"]
+    assert "read-only" in capsys.readouterr().err
+
+
 def test_the_command_relays(heard, capsys):
     """`manage.py relay_events` delivers what is due, and refuses a pause that can't be one."""
     OrderFactory.create()
