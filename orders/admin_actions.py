@@ -15,7 +15,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from inventory.admin_parts import Row, ask, must_ask, number, reason, too_many
-from inventory.domain import Line
+from inventory.domain import Busy, Line
 from inventory.locations import NotThere
 from orders.fulfillment import TooMany, TooManyReturned, TooManyShipped, ship, take_back
 from orders.lifecycle import AlreadyShipped, OrderUnknown, PaymentTooLate, TransitionRefused, pay
@@ -75,7 +75,7 @@ TAKE_BACK = Step(
     head=_("came back"),
 )
 
-Refusals = (TransitionRefused, TooMany, OrderUnknown, ValueError)
+Refusals = (TransitionRefused, TooMany, OrderUnknown, Busy, ValueError)
 
 
 def carry_out(
