@@ -252,7 +252,7 @@ def notify_waiting(name: str, template: str | None, backend: str, change: int) -
 
 # --- the log ----------------------------------------------------------------------------------------------
 
-LEVELS: Final = {
+LEVELS: Final[dict[Signal, int]] = {
     lock_acquired: logging.DEBUG,
     lock_refused: logging.INFO,
     lock_deadlocked: logging.WARNING,

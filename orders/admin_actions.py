@@ -154,6 +154,7 @@ _TEXTS: dict[type[Exception], Any] = {
     PaymentTooLate: _("%(order)s is %(state)s: the payment came too late. Give the money back."),
     AlreadyShipped: _("%(order)s is %(state)s: its units can be returned, not cancelled."),
     TransitionRefused: _("%(order)s is %(state)s, so this can't be done; nothing was changed."),
+    Busy: _("%(order)s or its stock is locked by somebody else; nothing was changed. Try again."),
     TooManyShipped: _("%(sku)s of %(order)s: %(wanted)s can't leave, only %(open)s are still here."),
     NotThere: _(
         "%(sku)s of %(order)s: %(wanted)s can't leave from there, only %(there)s are there. Move or count "

@@ -311,7 +311,7 @@ def die_of_it_then_place_another(fatal: Order) -> Order:
         with contextlib.suppress(Dead):
             relay.relay_all()
         let_claims_end()
-        other = OrderFactory.create()
+        other: Order = OrderFactory.create()
         for _ in range(2):
             with contextlib.suppress(Dead):
                 relay.relay_all()
