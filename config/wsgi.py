@@ -9,8 +9,9 @@ from typing import Any, Final
 import django
 from django.conf import settings
 from django.core.cache import close_caches
+from django.core.exceptions import BadRequest
 from django.core.handlers.base import reset_urlconf
-from django.core.handlers.wsgi import WSGIHandler
+from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections, connections, reset_queries
 from django.http import HttpRequest, HttpResponse
@@ -54,12 +55,29 @@ def in_one_piece(application: Application) -> Application:
     return answer
 
 
+class Request(WSGIRequest):
+    """Django's, which also comes to be with a Content-Type that can't be read.
+
+    Django raises for an unknown RFC 2231 charset, or one of no text, where nobody would answer: outside of
+    every handler of errors. Here the views refuse it like any other that they do not know.
+    """
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        try:
+            super().__init__(environ)
+        except (BadRequest, LookupError, ValueError):
+            environ["CONTENT_TYPE"] = "unreadable"
+            super().__init__(environ)
+
+
 class Handler(WSGIHandler):
     """Django's handler, which looks a fixed address up once.
 
     An address without arguments always leads to the same view, and finding it again took an eighth of an
     order's Python.
     """
+
+    request_class = Request
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from django.db import close_old_connections
 from django.dispatch import Signal
@@ -52,20 +52,32 @@ logger = logging.getLogger(__name__)
 events_logger: Final = logging.getLogger("locking.events")
 """Has a record of each event."""
 
-lock_acquired = Signal()
+
+class RobustSignal(Signal):
+    """Django's, whose `send_robust` outlives the failure of a receiver without a name, such as a partial.
+
+    Django 5.2 to 6.1 log a failure with the receiver's `__qualname__`, and raise where there is none.
+    """
+
+    def _log_robust_failure(self, receiver: Callable[..., Any], err: Exception) -> None:
+        named = receiver if hasattr(receiver, "__qualname__") else type(receiver)
+        super()._log_robust_failure(named, err)  # type: ignore[misc]
+
+
+lock_acquired = RobustSignal()
 """A lock was granted; a re-entry sends nothing."""
-lock_refused = Signal()
+lock_refused = RobustSignal()
 """A lock was not to be had: `contended`, `unavailable` or `deadlock`."""
-lock_deadlocked = Signal()
+lock_deadlocked = RobustSignal()
 """A waiter gave up because the locks wait for each other in a circle; `lock_refused` is sent as well."""
-lock_released = Signal()
+lock_released = RobustSignal()
 """The backend has let a lock go, or will when its ttl ends (`kept`); an unanswered release sends nothing."""
-lock_lost = Signal()
+lock_lost = RobustSignal()
 """A lease ended before its holder was done."""
-lock_force_released = Signal()
+lock_force_released = RobustSignal()
 """Somebody broke another's hold."""
 
-lock_orphaned = Signal()
+lock_orphaned = RobustSignal()
 """The lock of a process that has died was released by another one on its host."""
 
 Outcome = Literal[
@@ -240,7 +252,7 @@ def notify_waiting(name: str, template: str | None, backend: str, change: int) -
 
 # --- the log ----------------------------------------------------------------------------------------------
 
-LEVELS: Final = {
+LEVELS: Final[dict[Signal, int]] = {
     lock_acquired: logging.DEBUG,
     lock_refused: logging.INFO,
     lock_deadlocked: logging.WARNING,

@@ -13,6 +13,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from inventory.admin_parts import STYLES, ReadOnly, ReasonForm, badge, reason
+from inventory.domain import Busy
 from orders.admin_actions import PAY, SHIP, TAKE_BACK, carry_out, tell
 from orders.lifecycle import TransitionRefused, cancel
 from orders.models import IdempotencyKey, Order, OrderEvent, OrderItem, PaymentEvent, Shipment
@@ -80,7 +81,7 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
         for order in Order.objects.filter(pk__in=list(orders.values_list("pk", flat=True))):
             try:
                 cancel(order.pk, record=partial(self.log_change, request, order, f"cancelled: {why}"))
-            except TransitionRefused as refused:
+            except (TransitionRefused, Busy) as refused:
                 self.message_user(request, tell(order, refused), messages.WARNING)
             else:
                 self.message_user(request, _("Cancelled %(order)s.") % {"order": order.pk})

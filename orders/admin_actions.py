@@ -15,7 +15,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from inventory.admin_parts import Row, ask, must_ask, number, reason, too_many
-from inventory.domain import Line
+from inventory.domain import Busy, Line
 from inventory.locations import NotThere
 from orders.fulfillment import TooMany, TooManyReturned, TooManyShipped, ship, take_back
 from orders.lifecycle import AlreadyShipped, OrderUnknown, PaymentTooLate, TransitionRefused, pay
@@ -75,7 +75,7 @@ TAKE_BACK = Step(
     head=_("came back"),
 )
 
-Refusals = (TransitionRefused, TooMany, OrderUnknown, ValueError)
+Refusals = (TransitionRefused, TooMany, OrderUnknown, Busy, ValueError)
 
 
 def carry_out(
@@ -154,6 +154,7 @@ _TEXTS: dict[type[Exception], Any] = {
     PaymentTooLate: _("%(order)s is %(state)s: the payment came too late. Give the money back."),
     AlreadyShipped: _("%(order)s is %(state)s: its units can be returned, not cancelled."),
     TransitionRefused: _("%(order)s is %(state)s, so this can't be done; nothing was changed."),
+    Busy: _("%(order)s or its stock is locked by somebody else; nothing was changed. Try again."),
     TooManyShipped: _("%(sku)s of %(order)s: %(wanted)s can't leave, only %(open)s are still here."),
     NotThere: _(
         "%(sku)s of %(order)s: %(wanted)s can't leave from there, only %(there)s are there. Move or count "

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import F, Sum
 
 from inventory.checkpoints import checkpoint
 from inventory.domain import InvalidCart, Line, ReferenceUsed, merge_lines
 from inventory.models import StockLocation, StockMovement
+from inventory.rows import sale_transaction
 from inventory.services import record_shipment
+from inventory.strategies import Strategy
 from orders.events import publish
 from orders.lifecycle import OrderUnknown, TransitionRefused, items_of, move, restock
 from orders.models import Order, OrderEvent, OrderItem, Shipment
@@ -90,10 +91,11 @@ def ship(
         TransitionRefused: it isn't paid, has ended, or has left as a whole.
         TooManyShipped: more than was bought and is still here.
         NotThere: the location has too few.
+        Busy: others kept a row locked for too long; nothing was changed.
     """
     cart = None if lines is None else merge_lines(lines)
     _check(reference)
-    with transaction.atomic(durable=True):
+    with sale_transaction(Strategy.wait):
         order = _locked(order_id)
         sent = Shipment.objects.filter(item__order=order, reference=reference)
         if known := dict(sent.values_list("item__product__sku", "quantity")):
@@ -131,10 +133,11 @@ def take_back(
         ReferenceUsed: the reference names another return of this order.
         TransitionRefused: nothing of it was shipped; it is cancelled instead.
         TooManyReturned: more than was shipped and hasn't come back.
+        Busy: as for `ship`.
     """
     cart = merge_lines(lines)
     _check(reference)
-    with transaction.atomic(durable=True):
+    with sale_transaction(Strategy.wait):
         order = _locked(order_id)
         cause = f"returned:{order_id}:{reference}:"
         back = StockMovement.objects.filter(cause__startswith=cause).order_by().values_list("product__sku")

@@ -13,14 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from inventory.checkpoints import checkpoint
+from inventory.domain import Busy
 from inventory.limits import uncount_units
 from inventory.models import StockMovement
+from inventory.rows import sale_transaction
 from inventory.services import change_stock
+from inventory.strategies import Strategy
 from orders.allocation import assign_locations, returned_to
 from orders.events import publish
 from orders.models import Order, OrderEvent, OrderItem
@@ -95,12 +98,13 @@ def pay(order_id: UUID, *, record: Callable[[], object] | None = None) -> Order:
     Raises:
         OrderUnknown: there is no such order.
         PaymentTooLate: it was cancelled, or its window has ended, whether anybody had noticed or not.
+        Busy: others kept a row locked for too long; nothing was changed.
 
     Example:
         >>> pay(order.pk).state  # doctest: +SKIP
         'paid'
     """
-    with transaction.atomic(durable=True):
+    with sale_transaction(Strategy.wait):
         checkpoint("paying", order=order_id)
         paid = mark_paid(order_id)
         if paid and record is not None:
@@ -134,7 +138,7 @@ def cancel(order_id: UUID, *, record: Callable[[], object] | None = None) -> Ord
     Raises:
         OrderUnknown: there is no such order.
         AlreadyShipped: units of it have left the building; they come back as returns.
-        TransitionRefused: it has expired.
+        TransitionRefused: it has expired. Busy: as for `pay`.
     """
     _end(order_id, State.CANCELLED, record=record)
     order = _find(order_id)
@@ -145,14 +149,19 @@ def cancel(order_id: UUID, *, record: Callable[[], object] | None = None) -> Ord
 
 
 def expire(order_id: UUID) -> bool:
-    """End an order whose payment window is over, and put its units back; False: nothing was to be done."""
+    """End an order whose payment window is over, and put its units back; False: nothing was to be done.
+
+    Raises:
+        Busy: as for `pay`.
+    """
     return _end(order_id, State.EXPIRED, _OVERDUE)
 
 
 def expire_overdue(limit: int = 500) -> int:
     """Expire at most `limit` overdue orders, each in a transaction of its own; returns how many it were.
 
-    One that the database refuses to end, because its counts are wrong, is logged and holds up no other.
+    One that the database refuses to end, because its counts are wrong, or whose rows others keep locked, is
+    logged and holds up no other.
     """
     overdue = Order.objects.filter(_OVERDUE, state=State.PLACED).order_by("pay_by")
     return sum(_expired(order_id) for order_id in list(overdue.values_list("pk", flat=True)[:limit]))
@@ -163,6 +172,9 @@ def _expired(order_id: UUID) -> bool:
         return expire(order_id)
     except IntegrityError:
         logger.exception("order %s can't be ended; manage.py audit_stock says what is wrong", order_id)
+        return False
+    except Busy as busy:
+        logger.warning("order %s isn't ended yet: %s", order_id, busy)
         return False
 
 
@@ -180,7 +192,7 @@ def _find(order_id: UUID) -> Order:
 
 
 def _end(order_id: UUID, to: State, *conditions: Q, record: Callable[[], object] | None = None) -> bool:
-    with transaction.atomic(durable=True):
+    with sale_transaction(Strategy.wait):
         checkpoint("ending", order=order_id)
         if not move(order_id, to, *conditions):
             return False

@@ -6,10 +6,10 @@ import logging
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db import transaction
-
 from inventory.checkpoints import checkpoint
 from inventory.currencies import smallest_units
+from inventory.rows import sale_transaction
+from inventory.strategies import Strategy
 from orders import lifecycle
 from orders.events import publish
 from orders.models import Order, OrderEvent, PaymentEvent
@@ -50,8 +50,9 @@ def receive(payment: Payment) -> tuple[PaymentEvent, bool]:
 
     Raises:
         OrderUnknown: there is no such order; nothing is recorded, so the provider's next attempt counts.
+        Busy: others kept a row locked for too long; the next attempt counts as well.
     """
-    with transaction.atomic(durable=True):
+    with sale_transaction(Strategy.wait):
         # The order's row serializes its payments, and numbers what is published.
         order = Order.objects.select_for_update(no_key=True).filter(pk=payment.order_id).first()
         if order is None:

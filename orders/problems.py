@@ -12,21 +12,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import singledispatch, wraps
 from http import HTTPStatus
+from traceback import walk_tb
 from typing import Any
 
+import psycopg
 from django.core.exceptions import SuspiciousOperation
 from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_noop
 from django.views.decorators.csrf import csrf_exempt
 
-from inventory.domain import Busy, InvalidCart, LimitReached, MixedCurrencies, NotForSale, SoldOut
+from inventory.domain import (
+    Busy,
+    InvalidCart,
+    LimitReached,
+    MixedCurrencies,
+    NotForSale,
+    SoldOut,
+    UnknownProduct,
+)
 from inventory.progress import DatabaseUnavailable, OutcomeUnknown, failures, refused_by_server
 from inventory.reservations import ReservationGone
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
 from orders.json_responses import json_answer
 from orders.lifecycle import AlreadyShipped, OrderUnknown, PaymentTooLate, TransitionRefused
 from orders.parsing import Fault, InvalidRequest
+from orders.wording import shown
 
 _View = Callable[..., HttpResponse]
 
@@ -34,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 NO_ORDER = "There is no order of this id."
 NO_RESERVATION = "There is no reservation of this id."
+
+_CONNECT = psycopg.Connection.connect.__code__
 
 RETRY_AFTER_OUTAGE = 5  # seconds; long enough for a server to be restarted, short enough for a person to wait
 
@@ -299,6 +312,12 @@ def _(error: InvalidCart) -> Problem:
 
 
 @problem_of.register
+def _(error: UnknownProduct) -> Problem:
+    """Return what to tell where the lines as the client wrote them, and so their places, aren't at hand."""
+    return _invalid([Fault("/lines", f"{shown(sku)}: no product has this SKU") for sku in error.skus])
+
+
+@problem_of.register
 def _(error: SoldOut) -> Problem:
     skus = ", ".join(shortage.sku for shortage in error.shortages)
     shortages = [
@@ -422,7 +441,10 @@ def _(error: DatabaseError) -> Problem:
 
 def _unreachable(error: Error) -> bool:
     """Return whether no connection could be opened: then nothing was asked of the database."""
-    return getattr(error.__cause__, "pgconn", None) is not None  # psycopg sets it for that case only
+    cause = error.__cause__
+    # Where it was raised tells: an error of a name that leads nowhere, or of a time-out, has no other mark.
+    frames = walk_tb(cause.__traceback__) if cause else ()
+    return any(frame.f_code is _CONNECT for frame, _ in frames)
 
 
 def _invalid(faults: Sequence[Fault]) -> Problem:

@@ -32,6 +32,7 @@ LEASE: Final = 60.0
 LONGEST_PAUSE: Final = 3600
 """Seconds between two attempts at most; the first pause is one second, and each is twice the last."""
 
+# A claim takes the error of the attempt before it away: without an error it isn't answered for.
 # Only the head of an order's queue is claimed; while it is claimed or failing, the events behind it wait.
 _HEAD = """NOT EXISTS (SELECT FROM orders_orderevent AS earlier
      WHERE earlier.order_id = event.order_id AND earlier.id < event.id AND earlier.delivered_at IS NULL)"""
@@ -42,7 +43,7 @@ WITH claimed AS MATERIALIZED (
        AND (attempts > 0 AND error = '') = %s
      ORDER BY due_at, id LIMIT %s FOR UPDATE SKIP LOCKED)
 UPDATE orders_orderevent AS event
-   SET due_at = statement_timestamp() + %s * interval '1 second', attempts = attempts + 1
+   SET due_at = statement_timestamp() + %s * interval '1 second', attempts = attempts + 1, error = ''
   FROM claimed WHERE event.id = claimed.id RETURNING event.id
 """  # noqa: S608
 _DELIVERED = """

@@ -16,23 +16,24 @@ from typing import Final
 
 from django.dispatch import Signal
 
+from inventory.signals import RobustSignal
 from orders.event_models import OrderEvent
 
 Kind = OrderEvent.Kind
 
-order_placed = Signal()
+order_placed = RobustSignal()
 """The order was placed; its units are sold."""
-order_paid = Signal()
+order_paid = RobustSignal()
 """The order was paid."""
-order_shipped = Signal()
+order_shipped = RobustSignal()
 """Units of the order were shipped; `event.data` says which."""
-order_returned = Signal()
+order_returned = RobustSignal()
 """Units of the order came back; `event.data` has `reference` and `lines`."""
-order_cancelled = Signal()
+order_cancelled = RobustSignal()
 """The order was cancelled; its units are for sale again."""
-order_expired = Signal()
+order_expired = RobustSignal()
 """The order was not paid in time; its units are for sale again."""
-payment_refused = Signal()
+payment_refused = RobustSignal()
 """Money came that the order does not take: too late, or another amount. Give it back; see `event.data`."""
 
 SIGNALS: Final[Mapping[str, Signal]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from contextlib import suppress
 from typing import Any
@@ -37,8 +38,8 @@ def served(monkeypatch):
     connection.close()
 
 
-def answer_of(application: Any, path: str) -> tuple[str, Any]:
-    """Return the status of an answer, and the answer."""
+def answer_of(application: Any, path: str, **members: str) -> tuple[str, Any]:
+    """Return the status of an answer, and the answer; `members` are those of the environment besides."""
     statuses: list[str] = []
     environ = {
         "REQUEST_METHOD": "GET",
@@ -49,6 +50,7 @@ def answer_of(application: Any, path: str) -> tuple[str, Any]:
         "wsgi.url_scheme": "http",
         "wsgi.input": io.BytesIO(),
         "wsgi.errors": sys.stderr,
+        **members,
     }
     served = wsgi.in_one_piece(application)
     answer = served(environ, lambda status, headers, error=None: statuses.append(status))
@@ -72,6 +74,28 @@ def test_a_request_begins_without_a_look_at_connections(served):
     """Neither of Django's two receivers is called."""
     called = {receiver for pair in request_started.receivers for receiver in [pair[1]()]}
     assert close_old_connections not in called
+
+
+@pytest.mark.parametrize(
+    ("content_type", "query"),
+    [
+        ("application/json; charset*=nope'en'y", ""),
+        ("application/json; charset=hex", "x=1"),
+        ("application/json; charset=undefined", "x=1"),
+    ],
+)
+def test_a_content_type_that_cannot_be_read_is_refused_as_any_other(served, content_type, query):
+    """A charset that isn't one, or isn't one of text, gets a clear answer and no error behind the views."""
+    asked = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": content_type, "QUERY_STRING": query}
+    status, answer = answer_of(served, "/checkout/", **asked)
+    assert status == "415 Unsupported Media Type"
+    assert json.loads(answer[0])["type"] == "/problems/#media-type"
+
+
+def test_a_content_type_that_cannot_be_read_harms_no_reader(served):
+    """Where no body is read it doesn't matter."""
+    status, _ = answer_of(served, "/products/", CONTENT_TYPE="text/plain; charset*=nope'en'y")
+    assert status == "200 OK"
 
 
 def test_a_connection_that_died_between_requests_is_found_out(served):

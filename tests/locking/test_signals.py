@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -199,6 +200,24 @@ def test_a_receiver_that_raises_is_logged_and_hurts_nobody(
     with get_lock("order:7"):
         pass
     assert told(events) == ["acquired", "released"]
+    assert "no harm" in caplog.text
+
+
+def test_a_receiver_without_a_name_that_raises_hurts_nobody_either(
+    connect: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partial has no `__qualname__`, which Django's log of a failure names; those behind it are told."""
+    told_behind: list[str] = []
+
+    def receiver(to: str, **_: Any) -> None:
+        raise RuntimeError("no harm")
+
+    connect(signals.lock_acquired, partial(receiver, "ops"))
+    connect(signals.lock_acquired, lambda event, **_: told_behind.append(event.name))
+    with get_lock("order:7"):
+        pass
+    assert signals.flush()
+    assert told_behind == ["order:7"]
     assert "no harm" in caplog.text
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from unittest import mock
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
+from django.db import transaction
 from django.urls import reverse
 
 from inventory.domain import Line
 from inventory.models import Product, Stocktake
+from inventory.strategies import Strategy
 from orders.audit import audit
 from orders.lifecycle import cancel, pay
 from orders.models import Order, Shipment
 from orders.services import checkout
 from tests.factories import ProductFactory
-from tests.inventory.interleaving import Killed
+from tests.inventory.interleaving import Killed, buyers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ORDERS = reverse("admin:orders_order_changelist")
@@ -148,6 +151,20 @@ def test_one_that_cannot_be_paid_does_not_hold_up_the_others(admin_client, order
     assert f"{gone.pk} is cancelled: the payment came too late. give the money back." in said
     assert Order.objects.get(pk=order.pk).state == "paid"
     assert LogEntry.objects.count() == 1
+
+
+@pytest.mark.parametrize("action", ["pay_orders", "cancel_orders"])
+def test_one_that_others_keep_locked_is_told(admin_client, order, monkeypatch, action):
+    """Nothing was changed, and the page says so; the next order has its turn."""
+    monkeypatch.setattr(Strategy, "wait", 0.05)
+    other = checkout([Line("mug", 1)], "row_lock")
+    sent = partial(confirm, admin_client, ORDERS, action, order.pk, other.pk, reason="x", confirmed="yes")
+    with buyers() as start, transaction.atomic():
+        list(Order.objects.select_for_update().filter(pk=order.pk))
+        said = str(start("A", sent).ends().result)
+    assert f"{order.pk} or its stock is locked by somebody else; nothing was changed. try again." in said
+    assert Order.objects.get(pk=order.pk).state == "placed"
+    assert Order.objects.get(pk=other.pk).state != "placed"
 
 
 def test_what_has_left_is_not_cancelled(admin_client, order):

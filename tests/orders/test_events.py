@@ -264,6 +264,62 @@ def test_an_event_that_kills_its_relay_holds_up_no_other_order(heard):
     assert (OrderEvent.objects.get(order=other).pk, "placed") in heard
 
 
+def test_an_event_that_failed_before_it_kills_is_alone_too(heard):
+    """The error of its first attempt doesn't make its last claim an answered one."""
+    fatal = OrderFactory.create()
+    fail_once(fatal)
+    let_claims_end()
+    other = die_of_it_then_place_another(fatal)
+    assert OrderEvent.objects.get(order=other).delivered_at is not None
+    assert [event.order_id for event in OrderEvent.objects.filter(delivered_at=None)] == [fatal.pk]
+
+
+def test_mutant_that_keeps_the_error_in_a_claim(heard, monkeypatch):
+    """With it the fatal event is claimed with the newer ones, which wait for each death of a relay."""
+    monkeypatch.setattr(relay, "_CLAIM", relay._CLAIM.replace(", error = ''\n", "\n"))
+    fatal = OrderFactory.create()
+    fail_once(fatal)
+    let_claims_end()
+    other = die_of_it_then_place_another(fatal)
+    assert OrderEvent.objects.get(order=other).delivered_at is None
+
+
+def fail_once(order: Order) -> None:
+    """Have the first attempt at the order's event raise."""
+
+    def fail(sender, event, **kwargs):
+        if event.order_id == order.pk:
+            raise RuntimeError("no mail server")
+
+    order_placed.connect(fail)
+    try:
+        relay.relay_all()
+    finally:
+        order_placed.disconnect(fail)
+    assert "no mail server" in OrderEvent.objects.get(order=order).error
+
+
+def die_of_it_then_place_another(fatal: Order) -> Order:
+    """Let a relay die of the order's event, place another order when its claim has ended, and relay twice."""
+
+    def die(sender, event, **kwargs):
+        if event.order_id == fatal.pk:
+            raise Dead
+
+    order_placed.connect(die)
+    try:
+        with contextlib.suppress(Dead):
+            relay.relay_all()
+        let_claims_end()
+        other: Order = OrderFactory.create()
+        for _ in range(2):
+            with contextlib.suppress(Dead):
+                relay.relay_all()
+    finally:
+        order_placed.disconnect(die)
+    return other
+
+
 def test_what_no_relay_has_answered_for_waits_for_no_newer_events(heard):
     """The claim of a relay that died has ended; newer events are there: it is delivered before them."""
     old = OrderFactory.create()
@@ -342,6 +398,24 @@ def test_a_receiver_that_fails_gets_its_event_again(heard, caplog):
     relay.relay_all()
     assert [kind for _, kind in heard] == ["placed", "paid"]
     assert OrderEvent.objects.filter(delivered_at=None).count() == 0
+
+
+def test_a_receiver_without_a_name_that_fails_gets_its_event_again(heard):
+    """A partial has no `__qualname__`, which Django's log of a failure names; the relay goes on."""
+    OrderFactory.create()
+
+    def fail(to, sender, **kwargs):
+        raise RuntimeError("no mail server")
+
+    receiver = partial(fail, "ops@shop")
+    order_placed.connect(receiver)
+    try:
+        assert relay.relay_all() == 1
+    finally:
+        order_placed.disconnect(receiver)
+    event = OrderEvent.objects.get()
+    assert "no mail server" in event.error
+    assert event.delivered_at is None
 
 
 def test_pauses_between_attempts_grow():
@@ -483,6 +557,29 @@ def test_the_command_outlives_a_connection(heard, monkeypatch, capsys):
         call_command("relay_events", "--every", "1")
     assert [kind for _, kind in heard] == ["placed"]
     assert "is closed" in capsys.readouterr().err
+
+
+def test_the_command_outlives_a_failover(heard, monkeypatch, capsys):
+    """Between two looks the server is a replica, which refuses to write; a new connection finds a primary."""
+    looks = []
+
+    def between(seconds):
+        looks.append(seconds)
+        if len(looks) == 1:
+            OrderFactory.create()
+            with connection.cursor() as cursor:
+                cursor.execute("SET default_transaction_read_only = on")  # until this connection is closed
+        elif heard or len(looks) > 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("orders.management.commands.relay_events.sleep", between)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call_command("relay_events", "--every", "1")
+    finally:
+        connection.close()
+    assert [kind for _, kind in heard] == ["placed"]
+    assert "read-only" in capsys.readouterr().err
 
 
 def test_the_command_relays(heard, capsys):

@@ -1,4 +1,5 @@
 import json
+import socket
 
 import psycopg
 import pytest
@@ -30,6 +31,18 @@ def unreachable() -> OperationalError:
     return database_error(told.value)
 
 
+def unresolved() -> OperationalError:
+    """Return what a name leads to that is gone with its server."""
+
+    def gone(*args, **options):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(psycopg.OperationalError) as told:
+        patch.setattr(socket, "getaddrinfo", gone)
+        psycopg.connect(host="database")
+    return database_error(told.value)
+
+
 def answer(error: Exception, method: str = "POST") -> HttpResponse:
     """Return what a view that raises `error` answers."""
 
@@ -57,6 +70,7 @@ def answer(error: Exception, method: str = "POST") -> HttpResponse:
         (database_error(DEADLOCK), 503, "unavailable", "5"),
         (database_error(TOO_MANY), 503, "unavailable", "5"),
         (unreachable(), 503, "unavailable", "5"),
+        (unresolved(), 503, "unavailable", "5"),
         (database_error(ADMIN_SHUTDOWN), 503, "outcome-unknown", "5"),
         (database_error(None), 503, "outcome-unknown", "5"),
     ],
@@ -70,6 +84,13 @@ def test_every_domain_error_has_its_answer(error, status, slug, retry_after):
     assert response.headers.get("Retry-After") == retry_after
     assert body["title"]
     assert body["detail"]
+
+
+def test_a_server_that_never_answers_a_connection_was_asked_for_nothing():
+    """A time-out of the connection is an outage: no statement, and no COMMIT, can have been sent."""
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(psycopg.OperationalError) as told:
+        psycopg.connect(host="127.0.0.1", port=mute.getsockname()[1], connect_timeout=2)  # psycopg's least
+    assert json.loads(answer(database_error(told.value)).content)["type"] == "/problems/#unavailable"
 
 
 def test_sold_out_names_each_short_line():

@@ -9,12 +9,14 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from inventory.domain import Line
+from inventory.domain import Busy, Line
 from inventory.models import CustomerPurchase, Product, StockMovement
 from inventory.services import change_stock
+from inventory.strategies import Strategy
+from orders import payments
 from orders.fulfillment import ship, take_back
 from orders.lifecycle import (
     TRANSITIONS,
@@ -59,6 +61,61 @@ def test_a_payment_counts_once(order):
     assert pay(order.pk).state == State.PAID
     assert pay(order.pk).state == State.PAID
     assert on_hand() == 7
+
+
+def receive(order: uuid.UUID) -> object:
+    """Receive the whole payment of an order."""
+    return payments.receive(payments.Payment("evt", "payment_intent.succeeded", order, "pi", 750, "EUR"))
+
+
+def parcel(order: uuid.UUID) -> object:
+    """Ship everything."""
+    return ship(order, None, "parcel")
+
+
+def come_back(order: uuid.UUID) -> object:
+    """Take everything back."""
+    return take_back(order, [Line("mug", 3)], "return")
+
+
+@pytest.mark.parametrize(
+    ("before", "step", "table"),
+    [
+        ([], pay, Order),
+        ([], receive, Order),
+        ([], cancel, Order),
+        ([], cancel, Product),
+        ([pay], parcel, Order),
+        ([pay], parcel, Product),
+        ([pay, parcel], come_back, Order),
+        ([pay, parcel], come_back, Product),
+    ],
+)
+def test_a_step_waits_for_a_locked_row_for_so_long(order, monkeypatch, before, step, table):
+    """Somebody keeps the order's row, or the product's: who comes is told *busy*, and nothing has changed."""
+    for one in before:
+        one(order.pk)
+    monkeypatch.setattr(Strategy, "wait", 0.05)
+    state, stock = Order.objects.get().state, on_hand()
+    with buyers() as start, transaction.atomic():
+        list(table.objects.select_for_update())
+        assert isinstance(start("A", partial(step, order.pk)).ends().error, Busy)
+    assert (Order.objects.get().state, on_hand()) == (state, stock)
+    step(order.pk)
+    assert Order.objects.get().state != state
+
+
+def test_an_overdue_order_that_others_keep_locked_holds_up_no_other(order, monkeypatch):
+    """The sweep leaves it and ends the next one; a later sweep ends the first one, too."""
+    monkeypatch.setattr(Strategy, "wait", 0.05)
+    second = checkout([Line("mug", 1)], "conditional_update", customer="bob")
+    for one in (order, second):
+        overdue(one)
+    with buyers() as start, transaction.atomic():
+        list(Order.objects.select_for_update().filter(pk=order.pk))
+        assert start("A", expire_overdue).ends().result == 1
+    assert Order.objects.get(pk=second.pk).state == State.EXPIRED
+    assert expire_overdue() == 1
 
 
 @pytest.mark.parametrize("before", [[], [pay]])

@@ -62,6 +62,16 @@ def test_a_refusal_is_repeated_in_the_same_words(client, form):
     assert not Order.objects.exists()
 
 
+@pytest.mark.parametrize("key", [True, False])
+def test_a_product_that_is_gone_is_named(client, form, key):
+    """The page was open for longer than the product was in the catalogue; with the page's key or without."""
+    wanted = {**form, "quantity-pen": "1"}
+    (said,) = send(client, wanted if key else {**wanted, "key": ""})
+    assert "pen" in said
+    assert "no product has this SKU" in said
+    assert not Order.objects.exists()
+
+
 def test_another_order_under_the_same_key_is_refused(client, form):
     """A page that was changed after it was sent places nothing, and says why."""
     send(client, form)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 
 import pytest
@@ -138,6 +139,39 @@ def test_an_ear_that_fails_harms_no_order(mug, told):
     finally:
         low_stock.disconnect(fail)
     assert told == [("mug", 4)]
+
+
+def test_an_ear_without_a_name_that_fails_harms_no_order(mug):
+    """A partial has no `__qualname__`, which Django's log of a failure names; the next receiver hears too."""
+
+    def fail(to, sender, **kwargs):
+        raise RuntimeError("no mail server")
+
+    heard = []
+
+    def hear(sender, product, **kwargs):
+        heard.append(product.sku)
+
+    ear = partial(fail, "buyer@shop")
+    low_stock.connect(ear)
+    low_stock.connect(hear)
+    try:
+        assert checkout([Line("mug", 6)], "row_lock").state == "placed"
+    finally:
+        low_stock.disconnect(ear)
+        low_stock.disconnect(hear)
+    assert heard == ["mug"]
+
+
+def test_no_failure_of_the_notice_harms_an_order(mug, monkeypatch, caplog):
+    """The order is committed, whatever is wrong with who is told of it."""
+
+    def fail(keys):
+        raise ZeroDivisionError("a bug of the notice")
+
+    monkeypatch.setattr("orders.services.notice_low_stock", fail)
+    assert checkout([Line("mug", 6)], "row_lock").state == "placed"
+    assert "a bug of the notice" in caplog.text
 
 
 def test_low_stock_is_marked_in_primary_key_order(mug):

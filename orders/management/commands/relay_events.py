@@ -6,8 +6,9 @@ from time import sleep
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import OperationalError, connection
+from django.db import connection
 
+from inventory.progress import CONNECTION_ERRORS
 from orders.relay import relay_all
 
 
@@ -33,10 +34,13 @@ class Command(BaseCommand):
             self._relay_more()
 
     def _relay_more(self) -> None:
-        """A database that restarts ends nothing: what was claimed meanwhile is delivered after its claim."""
+        """A database that restarts or fails over ends nothing.
+
+        What was claimed meanwhile is delivered after its claim.
+        """
         try:
             relayed = relay_all()
-        except OperationalError as error:
+        except CONNECTION_ERRORS as error:
             connection.close()
             self.stderr.write(f"nothing relayed, tried again at the next look: {error}")
             return
