@@ -117,7 +117,7 @@ async def _close_all(clients: Sequence[Redis]) -> None:
 
 
 class AsyncConnection:
-    """A connection of redis-py whose every use is bounded in time; to find the server it has `search` more."""
+    """A connection of redis-py whose uses are bounded in time; `search`: more seconds to find the server."""
 
     def __init__(self, connection: AbstractConnection, timeout: float, search: float = 0.0) -> None:
         self.connection, self._timeout, self._search = connection, timeout, search
