@@ -261,7 +261,8 @@ class FencedModel(models.Model):
             if seen is None:
                 raise self.DoesNotExist(f"{self!r} is no longer in the database")
             raise _overtaken(single, seen)
-        self.refresh_from_db(fields=[*changes, "fence_token", "fence_owner"])
+        # By name: a router may read from a replica, which lacks the update, and the instance would be its.
+        self.refresh_from_db(using=self._state.db, fields=[*changes, "fence_token", "fence_owner"])
 
     def _stamp(self, lease: SingleLease) -> bool:
         """Put the lease's token into the row, unless a newer holder has been there; always a write."""

@@ -8,19 +8,18 @@ holder stands in nobody's way for longer.
 from __future__ import annotations
 
 import hashlib
-import select
 import threading
 from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
-from weakref import finalize
+from weakref import finalize, ref
 
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome
-from locking.backends.database.connection_pool import ConnectionPool, abandon, discard, fetched
+from locking.backends.database.connection_pool import ConnectionPool, abandon, discard, fetched, has_news
 from locking.backends.database.server_queue import SessionLockBackend
 from locking.conf import AliasSettings
 from locking.utils.background import after_fork
@@ -47,7 +46,8 @@ IDLE_NAME: Final = "holdfast"
 
 PREPARE_TO_WAIT: Final = """
 SELECT set_config('lock_timeout', %(wait)s, false), set_config('idle_session_timeout', %(silence)s, false),
-       set_config('client_connection_check_interval', '1s', false)
+       set_config('client_connection_check_interval', '1s', false),
+       set_config('statement_timeout', '0', false)
 """
 WAITED: Final = "SELECT set_config('idle_session_timeout', '0', false)"
 KEEP: Final = """
@@ -120,7 +120,7 @@ class Session:
         if not self._mutex.acquire(blocking=False):
             return True  # a request is on its way, and will find out
         try:
-            return _is_quiet(raw)
+            return _is_quiet(raw, self.connection)
         finally:
             self._mutex.release()
 
@@ -170,14 +170,32 @@ def _is_an_answer(error: Error) -> bool:
     return getattr(error.__cause__, "sqlstate", None) is not None
 
 
-def _is_quiet(raw: Any) -> bool:
+def _is_quiet(raw: Any, connection: Any) -> bool:
     """Whether the server has said nothing that ends the session."""
     try:
-        if select.select([raw.fileno()], [], [], 0)[0]:
+        while has_news(raw.fileno()):  # each reads once: its last words, and then the end
             raw.pgconn.consume_input()
+        raw.pgconn.is_busy()  # reads the words: see `_hear_the_end`
+        if connection.has_ended:
+            return False
     except Exception:  # whatever is wrong with it, it isn't alive
         return False
     return not raw.closed
+
+
+def _hear_the_end(connection: Any) -> None:
+    """Note on the connection that the server has ended the session, be its socket closed already or not.
+
+    libpq takes an error that answers no request for a notice.
+    """
+    known = ref(connection)
+
+    def hear(notice: Any) -> None:
+        if notice.severity_nonlocalized in ("FATAL", "PANIC") and (one := known()) is not None:
+            one.has_ended = True
+
+    connection.has_ended = False
+    connection.connection.add_notice_handler(hear)
 
 
 def wait_in_line(
@@ -261,6 +279,7 @@ class AdvisoryLockBackend(SessionLockBackend):
     def _identify(self, connection: Any) -> None:
         ((pid,),) = _asked(connection, PID)
         self._refuse_pooler(pid, connection.connection.info.backend_pid)
+        _hear_the_end(connection)
 
     def _lock(
         self, connection: BaseDatabaseWrapper, key: str, owner: str, ttl: float, patience: float

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import selectors
 import threading
 import time
 from collections import deque
@@ -352,6 +353,13 @@ def fetched(cursor: Any, statement: str, asked: Any = None) -> list[Any]:
     """Return the rows that a statement answers."""
     cursor.execute(statement, asked)
     return list(cursor.fetchall())
+
+
+def has_news(fileno: int) -> bool:
+    """Return whether something has come; select alone would take no number from 1024 on."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(fileno, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 def fileno_of(raw: Any) -> int | None:

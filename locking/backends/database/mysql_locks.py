@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import select
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +17,7 @@ from django.db import Error as DriverError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import Busy, Grant, Holder, Outcome
-from locking.backends.database.connection_pool import abandon, discard, fileno_of
+from locking.backends.database.connection_pool import abandon, discard, fileno_of, has_news
 from locking.backends.database.server_queue import SessionLockBackend
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.conf import AliasSettings
@@ -220,6 +219,6 @@ def _is_alive(lease: SessionLease) -> bool:
     if fileno is None:
         return False
     try:
-        return not select.select([fileno], [], [], 0)[0]
+        return not has_news(fileno)
     except (OSError, ValueError):
         return False

@@ -25,10 +25,13 @@ from locking.utils.clock import now
 from locking.utils.databases import fence_name, timestamp, was_locked_out, was_overtaken
 
 WAITING: Final = {
-    "postgresql": ("SELECT current_setting('lock_timeout')", "SELECT set_config('lock_timeout', %s, true)"),
+    "postgresql": (
+        "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')",
+        "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)",
+    ),
     "mysql": ("SELECT @@innodb_lock_wait_timeout", "SET SESSION innodb_lock_wait_timeout = %s"),
 }
-"""What reads, and what sets, how long the database lets a statement wait for a lock."""
+"""What reads, and sets, how long a statement may wait for a lock; how long it may run is no limit of that."""
 
 NOWAIT_REFUSED: Final = 3572
 """MySQL's answer to NOWAIT; MariaDB's is that of a time-out."""
@@ -83,13 +86,13 @@ class TransactionScopedBackend(ServerQueueBackend):
             return self.lock(cursor, key, wait=False)
         mysql = self._pool.vendor == "mysql"
         before, limit = WAITING[self._pool.vendor]
-        ((former,),) = fetched(cursor, before)
-        cursor.execute(limit, [max(1, round(seconds)) if mysql else as_milliseconds(seconds)])
+        (former,) = fetched(cursor, before)
+        cursor.execute(limit, [max(1, round(seconds))] if mysql else [as_milliseconds(seconds), "0"])
         try:
             return self.lock(cursor, key, wait=True)
         finally:
             with suppress(DatabaseError):  # PostgreSQL's goes with the savepoint, where that is broken
-                cursor.execute(limit, [former])
+                cursor.execute(limit, former)
 
     def _refuse_snapshots(self, cursor: Any) -> None:
         ((level,),) = fetched(cursor, self._isolation_question)
@@ -170,10 +173,15 @@ class RowLockBackend(TransactionScopedBackend):
         if name in self._made:
             return
         at = timestamp(connections[self._using])
-        self._pool.run(lambda cursor, _: cursor.execute(self._make, [name, at]))
+        self._pool.run(lambda cursor, _: self._make_row(cursor, name, at))
         if len(self._made) >= 10_000:
             self._made.clear()
         self._made.add(name)
+
+    def _make_row(self, cursor: Any, name: str, at: Any) -> None:
+        """Look first: MySQL's INSERT of a row that is there waits for whoever has locked it, the holder."""
+        if not fetched(cursor, "SELECT name FROM locking_fence WHERE name = %s", [name]):
+            cursor.execute(self._make, [name, at])
 
     @property
     def _make(self) -> str:

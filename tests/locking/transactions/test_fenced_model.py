@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import redis
-from django.db import OperationalError, connection, models
+from django.db import OperationalError, connection, models, transaction
+from django.test import override_settings
 
 from locking import LockLost, LockNotOwned, StaleFencingToken, get_lock
 from locking.core.lease import Lease, SingleLease
@@ -375,3 +376,22 @@ def test_an_older_holder_does_not_take_the_stamp_of_a_newer_one_away(
     with before_an_update(1, lambda: newer.append(elsewhere(overtake))), pytest.raises(StaleFencingToken):
         model.fenced_get(old, pk=row.pk)
     assert model.objects.get(pk=row.pk).fence_token == newer[0]
+
+
+class ReadsElsewhere:
+    """The router of a project whose reads go to a replica."""
+
+    def db_for_read(self, model: type[models.Model], **hints: Any) -> str:
+        return "second"
+
+    def db_for_write(self, model: type[models.Model], **hints: Any) -> str:
+        return "default"
+
+
+def test_an_update_is_read_back_from_where_it_was_written(account: Account, second_database: str) -> None:
+    """A router that reads from a replica gives the holder no old values, and moves no later write there."""
+    with override_settings(DATABASE_ROUTERS=[ReadsElsewhere()]), get_lock("account", fenced=True) as lease:
+        read = Account.fenced_get(lease, pk=account.pk)
+        with transaction.atomic():  # not replicated yet
+            read.fenced_update(lease, balance=95)
+            assert (read.balance, read._state.db) == (95, "default")

@@ -1,10 +1,12 @@
 """PostgreSQL's session locks: a session is one hold's, from its grant to its release and no longer."""
 
+import math
+import socket
 import threading
 from unittest import mock
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connections
 from django.test.utils import override_settings
 
 from locking import BackendUnavailable
@@ -165,3 +167,40 @@ def test_a_server_that_stays_away_ends_the_wait(backend, monkeypatch):
     with pytest.raises(BackendUnavailable, match="gone"):
         backend.wait_for(backend.key("away"), new_owner(), 60.0, 0.5)
     assert backend._pool.connect.call_count == 2
+
+
+def test_the_first_look_at_an_ended_session_tells(backend):
+    """COMMIT looks once: what the server has said by then counts, however many reads that takes."""
+    key, owner = backend.key("ended"), new_owner()
+    assert isinstance(backend.try_acquire(key, owner, 60.0), Grant)
+    pid = backend._holds[key, owner]._pid
+    assert backend._pool.fetch("SELECT pg_terminate_backend(%s, 5000)", [pid]) == [(True,)]
+    assert backend.hold_ends(key, owner) == -math.inf
+
+
+def test_the_last_words_count_while_the_socket_is_open():
+    """The server lets go of the lock between the two."""
+    ours = mock.Mock(has_ended=False)
+    raw = mock.Mock(closed=False)
+    heard = []
+    ours.connection.add_notice_handler = heard.append
+    advisory._hear_the_end(ours)
+    raw.pgconn.is_busy.side_effect = lambda: heard[0](mock.Mock(severity_nonlocalized="FATAL"))
+    one, other = socket.socketpair()
+    with one, other:
+        raw.fileno = one.fileno
+        assert not advisory._is_quiet(raw, ours)
+        raw.pgconn.is_busy.side_effect = lambda: heard[0](mock.Mock(severity_nonlocalized="WARNING"))
+        ours.has_ended = False
+        assert advisory._is_quiet(raw, ours)
+
+
+def test_a_limit_of_statements_ends_no_wait(backend, monkeypatch):
+    """How long a statement may run says nothing of how long a lock may be waited for."""
+    options = connections[backend._using].settings_dict["OPTIONS"]
+    monkeypatch.setitem(options, "options", "-c statement_timeout=100")
+    backend.close()  # the connections that are opened from here on have the limit
+    key, owner = backend.key("limited"), new_owner()
+    assert isinstance(backend.try_acquire(key, owner, 60.0), Grant)
+    assert isinstance(backend.wait_for(key, new_owner(), 60.0, 0.3), Busy)
+    assert backend.release(key, owner)

@@ -90,6 +90,32 @@ def test_the_commit_is_the_release(using):
     assert _sales(using) == ["first"]
 
 
+def test_a_process_that_never_used_the_name_is_refused_at_once(using, monkeypatch):
+    """Whether the row is there it asks without waiting for whoever has locked it."""
+    with locked_transaction("piece", using=using):
+        monkeypatch.setattr(locks["default"], "_made", set(), raising=False)  # as in another process
+        refused = elsewhere(_closing(using, lambda: _is_refused(using)))
+    assert refused
+
+
+def test_a_limit_of_statements_ends_no_wait(using):
+    """A wait is bounded by `wait` alone, and the limit holds for what follows."""
+    if "mariadb" in using:
+        pytest.skip("PostgreSQL's setting")
+
+    def impatient():
+        with transaction.atomic(using):
+            _execute(using, "SET LOCAL statement_timeout = '50ms'")
+            with pytest.raises(LockNotAcquired):
+                get_lock("piece", wait=0.3).acquire()
+            with connections[using].cursor() as cursor:
+                cursor.execute("SHOW statement_timeout")
+                return cursor.fetchone()[0]
+
+    with locked_transaction("piece", using=using):
+        assert elsewhere(_closing(using, impatient)) == "50ms"
+
+
 def _is_refused(using):
     try:
         with locked_transaction("piece", using=using, wait=0):
