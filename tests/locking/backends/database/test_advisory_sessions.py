@@ -3,6 +3,7 @@
 import math
 import socket
 import threading
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -182,7 +183,7 @@ def test_the_last_words_count_while_the_socket_is_open():
     """The server lets go of the lock between the two."""
     ours = mock.Mock(has_ended=False)
     raw = mock.Mock(closed=False)
-    heard = []
+    heard: list[Any] = []
     ours.connection.add_notice_handler = heard.append
     advisory._hear_the_end(ours)
     raw.pgconn.is_busy.side_effect = lambda: heard[0](mock.Mock(severity_nonlocalized="FATAL"))
