@@ -28,6 +28,7 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Connect
 
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.background import after_fork
@@ -57,13 +58,32 @@ class Dropped(BackendUnavailable):
     """The connection was lost under way: the request may have been carried out or not. Worth a new try."""
 
 
+class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
+    """Knows the session timeout that the servers agreed to: kazoo itself keeps the one it asked for."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._wanted, self._ask = self._session_timeout, self._connection._invoke
+        self._connection._invoke = self._invoke
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        """Ask for the wanted timeout each time; note what was agreed to before anybody uses the session."""
+        if not isinstance(request, Connect):
+            return self._ask(timeout, request, xid)
+        answer, zxid = self._ask(timeout, request._replace(time_out=self._wanted), xid)
+        if answer.time_out > 0:  # not more: the session is over
+            self._session_timeout = answer.time_out
+        return answer, zxid
+
+
 class Session:
     """A kazoo client that starts at its first use, and anew in a forked child.
 
     Args:
         alias: in `LOCKING`, for messages.
         hosts: `host:port`, with commas between several.
-        session_timeout: seconds after which the servers end a session that they don't hear of.
+        session_timeout: seconds after which the servers are to end a session that they don't hear of; they
+            have limits, and what they agree to counts.
         timeout: seconds that a request may take.
         options: further arguments of KazooClient, such as `use_ssl`, `ca`, `auth_data`, `default_acl`.
     """
@@ -84,17 +104,17 @@ class Session:
     def reset(self) -> None:
         """Forget the client: it is the parent's."""
         self._starting = threading.Lock()
-        self._client: KazooClient | None = None
+        self._client: Client | None = None
         self._live = threading.Event()
-        self._belief: tuple[int, float] = (0, 0.0)
+        self._belief: tuple[int, float, float] = (0, 0.0, 0.0)
 
     # the client
 
-    def client(self) -> KazooClient:
+    def client(self) -> Client:
         """Return a connected client, or raise BackendUnavailable after `timeout` seconds."""
         with self._starting:
             if self._client is None:
-                self._client = KazooClient(**self._arguments)
+                self._client = Client(**self._arguments)
                 self._live = self._client.start_async()
             client, live = self._client, self._live
         if not live.wait(self.timeout):
@@ -207,16 +227,19 @@ class Session:
         It counts only if that session is still the present one: a question may have waited for a connection,
         and been answered in the session that came after.
         """
+        length = self._length()  # read first: it isn't that of a session which comes after the comparison
         if session != self.number:
             return
-        known, until = self._belief
-        fresh = sent + self._length() * SESSION_TRUST_RATIO
-        self._belief = (session, max(fresh, until) if session == known else fresh)
+        known, before, _ = self._belief
+        self._belief = (session, max(sent, before) if session == known else sent, length)
 
     def believed_until(self, session: int) -> float:
-        """Return the moment until which `session` surely lives; 0.0 for another than the present one."""
-        known, until = self._belief
-        return until if session == known else 0.0
+        """Return the moment until which `session` surely lives; 0.0 for another than the present one.
+
+        A server that the client goes over to may agree to less than the one before.
+        """
+        known, sent, length = self._belief
+        return sent + min(length, self._length()) * SESSION_TRUST_RATIO if session == known else 0.0
 
     def beat(self) -> None:
         """Ask the leader whether the session lives; doesn't wait for the answer."""

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from hypothesis import given
 from hypothesis import strategies as st
+from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from locking.backends.etcd.options import read_location as etcd_location_of
 from locking.backends.lease_expirer import LocalLease
 from locking.backends.queue.backend import QueueEntry, admits, blockers_of, holders_of
+from locking.backends.zookeeper import session as module
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.nodes import decode, encode, guid, node_name, parse, read_data, write_data
 from locking.backends.zookeeper.options import read_location
@@ -20,6 +28,7 @@ from locking.exceptions import BackendError, BackendUnavailable
 from locking.keys.names import check_name
 from locking.utils.clock import now
 
+PATIENCE = 30.0
 KINDS = st.lists(st.sampled_from(["read", "write"]), max_size=8)
 
 
@@ -125,6 +134,72 @@ def test_a_location_of_etcd_needs_urls(location):
     """Missing or without a scheme: told before any request."""
     with pytest.raises(ImproperlyConfigured, match="http://"):
         etcd_location_of(read_alias("a", {"LOCATION": location}))
+
+
+@contextmanager
+def agreeing_to(seconds: float) -> Iterator[str]:
+    """A server that agrees to this session timeout with everybody, one at a time; its address."""
+    agreed = struct.pack(">iiqi", 0, int(seconds * 1000), 7, 16) + bytes(17)
+
+    def serve() -> None:
+        with suppress(OSError):  # the door was shut
+            while True:
+                client, _ = door.accept()
+                with client, suppress(OSError):
+                    client.recv(4096)
+                    client.sendall(struct.pack(">i", len(agreed)) + agreed)
+                    client.recv(4096)  # that it is over: then it is
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{door.getsockname()[1]}"
+        finally:
+            door.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
+
+
+@contextmanager
+def started(address: str, session_timeout: float) -> Iterator[Session]:
+    """A session that is stopped after use."""
+    session = Session("a", address, session_timeout, PATIENCE, {})
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def believed_after_an_answer(wanted: float, agreed: float) -> float:
+    """Return for how many seconds a session is believed in after a question that was answered."""
+    with agreeing_to(agreed) as address, started(address, wanted) as session:
+        session.client()
+        session.confirm(session.number, 100.0)
+        return session.believed_until(session.number) - 100.0
+
+
+@pytest.mark.parametrize(("wanted", "agreed"), [(120.0, 40.0), (1.0, 4.0), (10.0, 10.0)])
+def test_a_session_is_believed_in_for_the_timeout_that_the_servers_agreed_to(wanted, agreed):
+    """They allow 2 to 20 ticks, whatever was asked for, and end the session by that."""
+    assert believed_after_an_answer(wanted, agreed) == pytest.approx(agreed * module.SESSION_TRUST_RATIO)
+
+
+def test_a_session_believed_in_for_the_timeout_that_was_asked_for_is_found_out(monkeypatch):
+    """A mutant: kazoo's own client has its hold believe for 80 s in a session that ends after 40."""
+    monkeypatch.setattr(module, "Client", KazooClient)
+    assert believed_after_an_answer(120.0, 40.0) > 40.0
+
+
+def test_a_session_that_a_server_agrees_to_for_less_is_believed_in_for_less():
+    """A hold ends sooner on a server with a lower limit, and no later by what another session has."""
+    session = Session("a", "localhost:1", 6.0, 1.0, {})
+    session._client = Client(1)
+    session.confirm(1, 100.0)
+    session._client._session_timeout = 3000
+    assert session.believed_until(1) == 102.0
+    session._client = Client(2)
+    session._client._session_timeout = 60_000  # what the next one is agreed to for
+    assert session.believed_until(1) == 104.0
 
 
 class Client:
