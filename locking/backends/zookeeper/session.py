@@ -61,6 +61,8 @@ class Dropped(BackendUnavailable):
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     """Knows the session timeout that the servers agreed to: kazoo itself keeps the one it asked for."""
 
+    _session_timeout: int
+
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._wanted, self._ask = self._session_timeout, self._connection._invoke
@@ -214,6 +216,13 @@ class Session:
         """The session's number; 0 without one."""
         client = self._client
         return 0 if client is None or client.client_id is None else int(client.client_id[0])
+
+    def may_live(self, session: int) -> bool:
+        """Whether the servers may know `session` still, with or without a connection: kazoo resumes it until
+        they say that it is over.
+        """
+        client = self._client
+        return client is not None and client._session_id == session
 
     def _length(self) -> float:
         """Return the timeout that the servers agreed to, in seconds."""

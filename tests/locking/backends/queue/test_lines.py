@@ -208,7 +208,13 @@ class Client:
     _session_timeout = 6000
 
     def __init__(self, number: int) -> None:
-        self.client_id = (number, b"")
+        self._session_id = number
+        self.connected = True
+
+    @property
+    def client_id(self) -> tuple[int, bytes] | None:
+        """See kazoo."""
+        return (self._session_id, b"") if self.connected else None
 
 
 def test_an_answer_in_a_later_session_proves_nothing_for_the_earlier():
@@ -271,3 +277,33 @@ def test_a_hold_that_zookeeper_does_not_answer_for_stays_watched(monkeypatch):
     assert holds["kept"].deadline > deadline
     assert holds["mute"].deadline == deadline
     backend._holds.reset()
+
+
+def test_a_hold_that_ends_without_a_connection_is_ended_when_there_is_one_again(monkeypatch):
+    """Its session lives on with its nodes while kazoo looks for another server, and nobody else ends them."""
+    backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
+    backend._session._client = client = Client(7)
+    told = []
+
+    def ask(*requests):
+        if not client.connected:
+            raise BackendUnavailable("no connection")
+        told.append(len(requests))
+        return [None] * len(requests)
+
+    monkeypatch.setattr(backend._session, "ask", ask)
+    client.connected = False
+    with pytest.raises(BackendUnavailable):  # so that the expirer calls again
+        backend._end("k", LocalLease("/k/n", 1, now(), session=7))
+    client.connected = True
+    backend._end("k", LocalLease("/k/n", 1, now(), session=7))
+    assert told == [2], "the node, and its folder"
+
+
+def test_a_hold_whose_session_is_over_asks_for_nothing_at_its_end(monkeypatch):
+    """Its node went with the session, and a client that was stopped must not start for it."""
+    backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
+    monkeypatch.setattr(backend, "_delete", lambda node: pytest.fail("asked"))
+    for client in (None, Client(8)):
+        backend._session._client = client
+        backend._end("k", LocalLease("/k/n", 1, now(), session=7))
