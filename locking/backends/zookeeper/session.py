@@ -27,7 +27,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SessionMovedError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
 
 from locking.exceptions import BackendError, BackendUnavailable
@@ -43,6 +43,11 @@ SESSION_TRUST_RATIO: Final = 2 / 3
 
 BEATS: Final = 5
 """Questions in one session timeout."""
+
+RECONNECT_PAUSE: Final = 0.5
+"""Seconds between two rounds over all servers at most, as an outage goes on; kazoo's own pause doubles up to
+an hour.
+"""
 
 ANSWERS: Final = (NoNodeError, NodeExistsError, NotEmptyError)
 """Errors that are answers; `ask` returns them."""
@@ -98,7 +103,9 @@ class Session:
         # kazoo gives each server it knows its share of the session to answer a connect. A single one that
         # never does, as may happen while it starts, would cost the session and all its holds: hence thrice.
         known = ",".join([hosts] * 3) if self.alone else hosts
-        self._arguments = {"hosts": known, "timeout": session_timeout, **options}
+        retry = _reconnecting(options.get("handler"))
+        own = {"hosts": known, "timeout": session_timeout, "connection_retry": retry}
+        self._arguments: dict[str, Any] = {**own, **options}
         self.reset()
         _EVERY.add(self)
         after_fork(self.reset)
@@ -267,6 +274,12 @@ class Session:
     def pause(self) -> float:
         """Return the seconds between two beats."""
         return self._length() / BEATS
+
+
+def _reconnecting(handler: Any) -> dict[str, Any]:
+    """Return how to look for a lost connection: for ever, by the handler's own sleep, as kazoo insists."""
+    sleep = (handler or SequentialThreadingHandler).sleep_func
+    return {"max_tries": -1, "max_delay": RECONNECT_PAUSE, "sleep_func": sleep}
 
 
 def request(verb: str, *arguments: Any, **options: Any) -> Request:

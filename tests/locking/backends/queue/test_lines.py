@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -14,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.retry import ForceRetryError
 
 from locking.backends.etcd.options import read_location as etcd_location_of
 from locking.backends.lease_expirer import LocalLease
@@ -307,3 +310,30 @@ def test_a_hold_whose_session_is_over_asks_for_nothing_at_its_end(monkeypatch):
     for client in (None, Client(8)):
         backend._session._client = client
         backend._end("k", LocalLease("/k/n", 1, now(), session=7))
+
+
+def pauses_of(options: dict[str, Any]) -> list[float]:
+    """Return the seconds between the first 20 rounds over all servers in which a client finds none."""
+    client = module.Client(**Session("a", "localhost:1", 10.0, 1.0, options)._arguments)
+    retry, pauses = client._connection.retry_sleeper.copy(), list[float]()
+    retry.interrupt, retry.sleep_func = None, pauses.append
+
+    def look() -> None:
+        if len(pauses) < 20:
+            raise ForceRetryError
+
+    retry(look)
+    return pauses
+
+
+def test_a_lost_connection_is_looked_for_several_times_in_a_session():
+    """However long an outage was, the locks are back a moment later: kazoo's pauses double up to an hour."""
+    assert max(pauses_of({})) < 1.0
+
+
+def test_an_aliass_own_way_to_look_for_a_lost_connection_counts():
+    """So does the sleep of a handler, of which kazoo takes no other."""
+    assert min(pauses_of({"connection_retry": {"max_tries": -1, "delay": 5.0}})) > 1.0
+    handler = SequentialThreadingHandler()
+    handler.sleep_func = lambda seconds: None
+    assert max(pauses_of({"handler": handler})) < 1.0
