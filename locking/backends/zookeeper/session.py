@@ -29,9 +29,10 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KeeperState
 
 from locking.exceptions import BackendError, BackendUnavailable
-from locking.utils.background import after_fork
+from locking.utils.background import CANNOT_START, after_fork
 from locking.utils.clock import now
 
 T = TypeVar("T")
@@ -64,9 +65,14 @@ class Dropped(BackendUnavailable):
 
 
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    """Knows the session timeout that the servers agreed to: kazoo itself keeps the one it asked for."""
+    """Knows the session timeout that the servers agreed to, of which kazoo itself keeps the one it asked for,
+    and when it must be replaced.
+    """
 
     _session_timeout: int
+
+    has_given_up = False
+    """kazoo's loop has ended, as it does where a login fails or breaks off: it never connects again."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -82,9 +88,24 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             self._session_timeout = answer.time_out
         return answer, zxid
 
+    def _session_callback(self, state: str) -> None:
+        self.has_given_up = self.has_given_up or state == KeeperState.CLOSED
+        super()._session_callback(state)
+
+    def end(self) -> None:
+        """End the session and free everything."""
+        self.stop()
+        self.close()
+
+    def discard(self) -> None:
+        """Free what a start that failed has begun."""
+        self.handler._running = True  # one of its two threads may run: kazoo would pass over it
+        self.handler.stop()
+        self.close()
+
 
 class Session:
-    """A kazoo client that starts at its first use, and anew in a forked child.
+    """A kazoo client that starts at its first use, and anew in a forked child or after it has given up.
 
     Args:
         alias: in `LOCKING`, for messages.
@@ -114,7 +135,6 @@ class Session:
         """Forget the client: it is the parent's."""
         self._starting = threading.Lock()
         self._client: Client | None = None
-        self._live = threading.Event()
         self._belief: tuple[int, float, float] = (0, 0.0, 0.0)
 
     # the client
@@ -122,14 +142,25 @@ class Session:
     def client(self) -> Client:
         """Return a connected client, or raise BackendUnavailable after `timeout` seconds."""
         with self._starting:
+            if self._client is not None and self._client.has_given_up:
+                former, self._client = self._client, None
+                former.end()
             if self._client is None:
-                self._client = Client(**self._arguments)
-                self._live = self._client.start_async()
-            client, live = self._client, self._live
-        if not live.wait(self.timeout):
+                self._client = self._started()
+            client = self._client
+        if not client._live.wait(self.timeout):
             hint = ", by TLS: kazoo's log tells whether a certificate was refused" * client.use_ssl
             raise BackendUnavailable(f"{self._which} isn't there within {self.timeout:g} s{hint}")
         return client
+
+    def _started(self) -> Client:
+        made = Client(**self._arguments)
+        try:
+            made.start_async()
+        except (OSError, *CANNOT_START) as error:  # no descriptor or thread is left; another time there is
+            made.discard()
+            raise BackendUnavailable(f"{self._which} can't be asked: {error}") from error
+        return made
 
     @property
     def _which(self) -> str:
@@ -140,8 +171,7 @@ class Session:
         with self._starting:
             client, self._client = self._client, None
         if client is not None:
-            client.stop()
-            client.close()
+            client.end()
 
     def connected(self) -> bool:
         """Whether there is a connection, as far as this side knows."""

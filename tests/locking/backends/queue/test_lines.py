@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import threading
@@ -13,9 +14,9 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from hypothesis import given
 from hypothesis import strategies as st
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.exceptions import AuthFailedError, NoAuthError, NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
 from kazoo.retry import ForceRetryError
 
 from locking.backends.etcd.options import read_location as etcd_location_of
@@ -164,9 +165,9 @@ def agreeing_to(seconds: float) -> Iterator[str]:
 
 
 @contextmanager
-def started(address: str, session_timeout: float) -> Iterator[Session]:
+def started(address: str, session_timeout: float, **options: Any) -> Iterator[Session]:
     """A session that is stopped after use."""
-    session = Session("a", address, session_timeout, PATIENCE, {})
+    session = Session("a", address, session_timeout, PATIENCE, options)
     try:
         yield session
     finally:
@@ -188,8 +189,8 @@ def test_a_session_is_believed_in_for_the_timeout_that_the_servers_agreed_to(wan
 
 
 def test_a_session_believed_in_for_the_timeout_that_was_asked_for_is_found_out(monkeypatch):
-    """A mutant: kazoo's own client has its hold believe for 80 s in a session that ends after 40."""
-    monkeypatch.setattr(module, "Client", KazooClient)
+    """A mutant: as kazoo asks by itself, a session that ends after 40 s is believed in for 80."""
+    monkeypatch.setattr(module.Client, "_invoke", lambda client, *request: client._ask(*request))
     assert believed_after_an_answer(120.0, 40.0) > 40.0
 
 
@@ -337,3 +338,46 @@ def test_an_aliass_own_way_to_look_for_a_lost_connection_counts():
     handler = SequentialThreadingHandler()
     handler.sleep_func = lambda seconds: None
     assert max(pauses_of({"handler": handler})) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("what", "number", "error"),
+    [
+        ("create_socket_pair", 1, OSError(errno.EMFILE, "Too many open files")),
+        *(("spawn", number, RuntimeError("can't start new thread")) for number in (1, 2, 3)),
+    ],
+)
+def test_a_client_that_could_not_start_is_not_kept(monkeypatch, what, number, error):
+    """A moment without a free descriptor or thread is an outage of that moment, and leaves no thread."""
+    calls, original = list[object](), getattr(SequentialThreadingHandler, what)
+
+    def short_of_it(handler, *arguments):
+        calls.append(arguments)
+        if len(calls) == number:
+            raise error
+        return original(handler, *arguments)
+
+    monkeypatch.setattr(SequentialThreadingHandler, what, short_of_it)
+    with agreeing_to(10.0) as address, started(address, 10.0) as session:
+        before = set(threading.enumerate())
+        with pytest.raises(BackendUnavailable):
+            session.client()
+        assert set(threading.enumerate()) == before
+        assert session.client().connected
+
+
+def test_a_client_that_has_given_up_is_replaced(monkeypatch):
+    """kazoo's loop ends for good where a server that restarts breaks off a login."""
+    tries = list[object]()
+
+    def log_in(connection, *arguments):
+        tries.append(arguments)
+        if len(tries) == 1:
+            raise AuthFailedError("Connection dropped in SASL")
+
+    monkeypatch.setattr(ConnectionHandler, "_authenticate_with_sasl", log_in)
+    with agreeing_to(10.0) as address, started(address, 10.0, sasl_options={}) as session:
+        first = session.client()
+        first._connection._connection_routine.join(PATIENCE)
+        assert session.client() is not first
+        assert session.connected()
