@@ -19,6 +19,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.retry import ForceRetryError
 
+from locking.backends.etcd.backend import EtcdBackend
 from locking.backends.etcd.options import read_location as etcd_location_of
 from locking.backends.lease_expirer import LocalLease
 from locking.backends.queue.backend import QueueEntry, admits, blockers_of, holders_of
@@ -31,6 +32,7 @@ from locking.conf import read_alias
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.keys.names import check_name
 from locking.utils.clock import now
+from locking.utils.ownership import new_owner
 
 PATIENCE = 30.0
 KINDS = st.lists(st.sampled_from(["read", "write"]), max_size=8)
@@ -381,3 +383,23 @@ def test_a_client_that_has_given_up_is_replaced(monkeypatch):
         first._connection._connection_routine.join(PATIENCE)
         assert session.client() is not first
         assert session.connected()
+
+
+QUEUES = {ZooKeeperBackend: "localhost:1", EtcdBackend: "http://localhost:1"}
+
+
+@pytest.mark.parametrize("backend", QUEUES)
+def test_a_waiter_whose_leaving_was_not_heard_is_unsettled(backend, monkeypatch):
+    """Its entry outlives a break of the connection, and would have its turn: it is released later."""
+    made = backend(read_alias("a", {"LOCATION": QUEUES[backend]}))
+    waiter = made.waiter("k", new_owner(), 30.0)
+    monkeypatch.setattr(made, "release", lambda key, owner: True)
+    waiter.leave()
+    assert not waiter.unsettled
+
+    def silent(key: str, owner: str) -> bool:
+        raise BackendUnavailable("no answer")
+
+    monkeypatch.setattr(made, "release", silent)
+    waiter.leave()
+    assert waiter.unsettled
