@@ -202,15 +202,15 @@ def ended_by_us(not_found: Refused) -> bool:
 
 def _may_have_arrived(error: BaseException) -> bool:
     """Whether a request that failed with `error` may have reached a member: not if nothing was connected."""
-    return not any(isinstance(each, requests.ConnectTimeout | NewConnectionError) for each in _causes(error))
+    return not any(isinstance(each, requests.ConnectTimeout | NewConnectionError) for each in causes(error))
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield the error and what led to it; urllib3 wraps a cause as argument or as `reason`."""
     yield error
     for cause in (*error.args[:1], getattr(error, "reason", None), error.__cause__, error.__context__):
         if isinstance(cause, BaseException):
-            yield from _causes(cause)
+            yield from causes(cause)
 
 
 def _posted(member: Etcd3Client, path: str, body: dict[str, Any], **more: Any) -> dict[str, Any]:

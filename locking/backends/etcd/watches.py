@@ -1,7 +1,8 @@
 """Waking waiters: one watch for each lock that somebody in this process waits for.
 
 etcd3gw's own watch starts a pool of threads for each and doesn't say when its stream has ended; a waiter
-would sleep on. Here the end of a stream wakes all who relied on it, and they ask again.
+would sleep on. Here the end of a stream wakes all who relied on it, and they ask again; one that says nothing
+is ended after a while, too.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ import socket
 import threading
 from base64 import b64decode, b64encode
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import requests
+from urllib3.exceptions import ReadTimeoutError
 
-from locking.backends.etcd.client import Client
+from locking.backends.etcd.client import Client, causes
 from locking.backends.queue.backend import Contender
 from locking.utils.background import after_fork, run_once
+
+QUIET: Final = 5.0
+"""Seconds without an event after which a stream is given up: a member that hangs, or has lost the others,
+keeps it open and says nothing. Its waiters ask again, and watch at a member that answers.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +109,7 @@ class WatchManager:
         try:
             self._listen(prefix, watch, revision)
         except (requests.RequestException, OSError, ValueError, AttributeError) as error:
-            if not watch.ended:  # a stream that we hang up fails in many ways
+            if not (watch.ended or _was_quiet(error)):  # a stream that we hang up fails in many ways
                 logger.info("the watch of %r ended: %s", prefix, error)
         finally:
             with self._mutex:
@@ -115,7 +122,7 @@ class WatchManager:
     def _listen(self, prefix: str, watch: Watch, revision: int) -> None:
         member = self._client.preferred()
         request = {"create_request": {**below(prefix), "start_revision": revision, "filters": ["NOPUT"]}}
-        timeouts = (self._client.timeout, None)  # to connect; an event may take for ever
+        timeouts = (self._client.timeout, QUIET)  # to connect, and between two events
         url = member.get_url("/watch")
         with member.session.post(url, json=request, stream=True, timeout=timeouts) as response:
             watch.response = response
@@ -137,6 +144,10 @@ class WatchManager:
             woken = [contender for contender, nodes in watch.waiting.items() if nodes & gone]
         for contender in woken:
             contender.wake()
+
+
+def _was_quiet(error: Exception) -> bool:
+    return any(isinstance(each, ReadTimeoutError) for each in causes(error))
 
 
 def _end(watch: Watch) -> None:

@@ -12,7 +12,6 @@ import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -304,6 +303,8 @@ class QueueSteps(WaitingSteps):
     A cancelled task leaves its request running in a thread: `give_up` waits for that one.
     """
 
+    unsettled: bool
+
     def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
         super().__init__()
         self._backend, self._contender = backend, Contender(key, owner, ttl, self.wake)
@@ -316,11 +317,15 @@ class QueueSteps(WaitingSteps):
             return self._backend.enqueue(contender, queue=queue)
 
     def give_up(self) -> None:
-        """Cancel the contender; what the engine doesn't receive now ends with the session."""
+        """Cancel the contender; an entry whose end isn't heard outlives a break of the connection, and would
+        have its turn.
+        """
         with self._contender.mutex:
             self._contender.left = True
-            with suppress(LockError):
+            try:
                 self._backend.dequeue(self._contender)
+            except LockError:
+                self.unsettled = True
 
     def pause(self) -> float:
         return self._backend.poll_interval(self._contender)

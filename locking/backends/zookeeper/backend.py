@@ -200,8 +200,8 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         return self._session.patiently(step)
 
     def _end(self, key: str, hold: LocalLease) -> None:
-        """Delete what has outlived its ttl."""
-        if self._session.number == hold.session:
+        """Delete what has outlived its ttl, unless it went with its session; fails without a connection."""
+        if self._session.may_live(hold.session):
             self._delete(hold.node)
         if len(self._holds) <= 1:
             self._stop_if_closing(last=True)

@@ -27,10 +27,12 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SessionMovedError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KeeperState
 
 from locking.exceptions import BackendError, BackendUnavailable
-from locking.utils.background import after_fork
+from locking.utils.background import CANNOT_START, after_fork
 from locking.utils.clock import now
 
 T = TypeVar("T")
@@ -42,6 +44,11 @@ SESSION_TRUST_RATIO: Final = 2 / 3
 
 BEATS: Final = 5
 """Questions in one session timeout."""
+
+RECONNECT_PAUSE: Final = 0.5
+"""Seconds between two rounds over all servers at most, as an outage goes on; kazoo's own pause doubles up to
+an hour.
+"""
 
 ANSWERS: Final = (NoNodeError, NodeExistsError, NotEmptyError)
 """Errors that are answers; `ask` returns them."""
@@ -57,13 +64,54 @@ class Dropped(BackendUnavailable):
     """The connection was lost under way: the request may have been carried out or not. Worth a new try."""
 
 
+class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
+    """Knows the session timeout that the servers agreed to, of which kazoo itself keeps the one it asked for,
+    and when it must be replaced.
+    """
+
+    _session_timeout: int
+
+    has_given_up = False
+    """kazoo's loop has ended, as it does where a login fails or breaks off: it never connects again."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._wanted, self._ask = self._session_timeout, self._connection._invoke
+        self._connection._invoke = self._invoke
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        """Ask for the wanted timeout each time; note what was agreed to before anybody uses the session."""
+        if not isinstance(request, Connect):
+            return self._ask(timeout, request, xid)
+        answer, zxid = self._ask(timeout, request._replace(time_out=self._wanted), xid)
+        if answer.time_out > 0:  # not more: the session is over
+            self._session_timeout = answer.time_out
+        return answer, zxid
+
+    def _session_callback(self, state: str) -> None:
+        self.has_given_up = self.has_given_up or state == KeeperState.CLOSED
+        super()._session_callback(state)
+
+    def end(self) -> None:
+        """End the session and free everything."""
+        self.stop()
+        self.close()
+
+    def discard(self) -> None:
+        """Free what a start that failed has begun."""
+        self.handler._running = True  # one of its two threads may run: kazoo would pass over it
+        self.handler.stop()
+        self.close()
+
+
 class Session:
-    """A kazoo client that starts at its first use, and anew in a forked child.
+    """A kazoo client that starts at its first use, and anew in a forked child or after it has given up.
 
     Args:
         alias: in `LOCKING`, for messages.
         hosts: `host:port`, with commas between several.
-        session_timeout: seconds after which the servers end a session that they don't hear of.
+        session_timeout: seconds after which the servers are to end a session that they don't hear of; they
+            have limits, and what they agree to counts.
         timeout: seconds that a request may take.
         options: further arguments of KazooClient, such as `use_ssl`, `ca`, `auth_data`, `default_acl`.
     """
@@ -76,7 +124,9 @@ class Session:
         # kazoo gives each server it knows its share of the session to answer a connect. A single one that
         # never does, as may happen while it starts, would cost the session and all its holds: hence thrice.
         known = ",".join([hosts] * 3) if self.alone else hosts
-        self._arguments = {"hosts": known, "timeout": session_timeout, **options}
+        retry = _reconnecting(options.get("handler"))
+        own = {"hosts": known, "timeout": session_timeout, "connection_retry": retry}
+        self._arguments: dict[str, Any] = {**own, **options}
         self.reset()
         _EVERY.add(self)
         after_fork(self.reset)
@@ -84,23 +134,33 @@ class Session:
     def reset(self) -> None:
         """Forget the client: it is the parent's."""
         self._starting = threading.Lock()
-        self._client: KazooClient | None = None
-        self._live = threading.Event()
-        self._belief: tuple[int, float] = (0, 0.0)
+        self._client: Client | None = None
+        self._belief: tuple[int, float, float] = (0, 0.0, 0.0)
 
     # the client
 
-    def client(self) -> KazooClient:
+    def client(self) -> Client:
         """Return a connected client, or raise BackendUnavailable after `timeout` seconds."""
         with self._starting:
+            if self._client is not None and self._client.has_given_up:
+                former, self._client = self._client, None
+                former.end()
             if self._client is None:
-                self._client = KazooClient(**self._arguments)
-                self._live = self._client.start_async()
-            client, live = self._client, self._live
-        if not live.wait(self.timeout):
+                self._client = self._started()
+            client = self._client
+        if not client._live.wait(self.timeout):
             hint = ", by TLS: kazoo's log tells whether a certificate was refused" * client.use_ssl
             raise BackendUnavailable(f"{self._which} isn't there within {self.timeout:g} s{hint}")
         return client
+
+    def _started(self) -> Client:
+        made = Client(**self._arguments)
+        try:
+            made.start_async()
+        except (OSError, *CANNOT_START) as error:  # no descriptor or thread is left; another time there is
+            made.discard()
+            raise BackendUnavailable(f"{self._which} can't be asked: {error}") from error
+        return made
 
     @property
     def _which(self) -> str:
@@ -111,8 +171,7 @@ class Session:
         with self._starting:
             client, self._client = self._client, None
         if client is not None:
-            client.stop()
-            client.close()
+            client.end()
 
     def connected(self) -> bool:
         """Whether there is a connection, as far as this side knows."""
@@ -195,6 +254,13 @@ class Session:
         client = self._client
         return 0 if client is None or client.client_id is None else int(client.client_id[0])
 
+    def may_live(self, session: int) -> bool:
+        """Whether the servers may know `session` still, with or without a connection: kazoo resumes it until
+        they say that it is over.
+        """
+        client = self._client
+        return client is not None and client._session_id == session
+
     def _length(self) -> float:
         """Return the timeout that the servers agreed to, in seconds."""
         client = self._client
@@ -207,16 +273,19 @@ class Session:
         It counts only if that session is still the present one: a question may have waited for a connection,
         and been answered in the session that came after.
         """
+        length = self._length()  # read first: it isn't that of a session which comes after the comparison
         if session != self.number:
             return
-        known, until = self._belief
-        fresh = sent + self._length() * SESSION_TRUST_RATIO
-        self._belief = (session, max(fresh, until) if session == known else fresh)
+        known, before, _ = self._belief
+        self._belief = (session, max(sent, before) if session == known else sent, length)
 
     def believed_until(self, session: int) -> float:
-        """Return the moment until which `session` surely lives; 0.0 for another than the present one."""
-        known, until = self._belief
-        return until if session == known else 0.0
+        """Return the moment until which `session` surely lives; 0.0 for another than the present one.
+
+        A server that the client goes over to may agree to less than the one before.
+        """
+        known, sent, length = self._belief
+        return sent + min(length, self._length()) * SESSION_TRUST_RATIO if session == known else 0.0
 
     def beat(self) -> None:
         """Ask the leader whether the session lives; doesn't wait for the answer."""
@@ -235,6 +304,12 @@ class Session:
     def pause(self) -> float:
         """Return the seconds between two beats."""
         return self._length() / BEATS
+
+
+def _reconnecting(handler: Any) -> dict[str, Any]:
+    """Return how to look for a lost connection: for ever, by the handler's own sleep, as kazoo insists."""
+    sleep = (handler or SequentialThreadingHandler).sleep_func
+    return {"max_tries": -1, "max_delay": RECONNECT_PAUSE, "sleep_func": sleep}
 
 
 def request(verb: str, *arguments: Any, **options: Any) -> Request:

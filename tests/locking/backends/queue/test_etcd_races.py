@@ -1,5 +1,6 @@
 """What meets on etcd: a release and an extension, two processes that have one owner, two watches."""
 
+import socket
 import threading
 from contextlib import nullcontext
 from typing import Any
@@ -10,7 +11,7 @@ from django.test.utils import override_settings
 from locking.backends.base import Grant
 from locking.backends.etcd import backend as module
 from locking.backends.etcd import watches
-from locking.backends.etcd.client import NOT_FOUND, Refused
+from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 from locking.backends.etcd.watches import WatchManager
 from locking.backends.queue.backend import Contender
 from locking.core.handler import locks
@@ -137,6 +138,28 @@ def test_a_watch_wakes_nobody_without_need(unheard):
     for name, revision in (("first", 10), ("second", 10), ("third", 12)):
         register(unheard, woken, name, revision)
     assert woken == []
+
+
+CREATED = b'{"result":{"created":true}}\n'
+BEGUN = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(CREATED), CREATED)
+
+
+@pytest.mark.parametrize("answer", [b"", BEGUN], ids=["no answer", "no event"])
+def test_a_watch_that_says_nothing_wakes_its_waiters_after_a_while(monkeypatch, caplog, answer):
+    """A member that hangs, or is cut off from the others, keeps its stream open: they ask elsewhere."""
+    caplog.set_level("INFO", "locking")
+    monkeypatch.setattr(watches, "QUIET", 0.1, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        client = Client("a", [f"http://127.0.0.1:{door.getsockname()[1]}"], PATIENCE, {})
+        manager, woken = WatchManager(client), threading.Event()
+        contender = Contender("key", "owner", 30.0, wake=woken.set)
+        manager.register("locks/key/", contender, frozenset({NODE}), 1)
+        with door.accept()[0] as member:
+            member.sendall(answer)
+            assert woken.wait(PATIENCE)
+        assert not manager._watches, "the next question begins another"
+        assert not caplog.records, "a lock that nobody releases for a while is nothing to tell"
+        client.close()
 
 
 class Keys:

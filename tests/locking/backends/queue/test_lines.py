@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from hypothesis import given
 from hypothesis import strategies as st
-from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.exceptions import AuthFailedError, NoAuthError, NoNodeError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.retry import ForceRetryError
 
+from locking.backends.etcd.backend import EtcdBackend
 from locking.backends.etcd.options import read_location as etcd_location_of
 from locking.backends.lease_expirer import LocalLease
 from locking.backends.queue.backend import QueueEntry, admits, blockers_of, holders_of
+from locking.backends.zookeeper import session as module
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.nodes import decode, encode, guid, node_name, parse, read_data, write_data
 from locking.backends.zookeeper.options import read_location
@@ -19,7 +32,9 @@ from locking.conf import read_alias
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.keys.names import check_name
 from locking.utils.clock import now
+from locking.utils.ownership import new_owner
 
+PATIENCE = 30.0
 KINDS = st.lists(st.sampled_from(["read", "write"]), max_size=8)
 
 
@@ -127,13 +142,85 @@ def test_a_location_of_etcd_needs_urls(location):
         etcd_location_of(read_alias("a", {"LOCATION": location}))
 
 
+@contextmanager
+def agreeing_to(seconds: float) -> Iterator[str]:
+    """A server that agrees to this session timeout with everybody, one at a time; its address."""
+    agreed = struct.pack(">iiqi", 0, int(seconds * 1000), 7, 16) + bytes(17)
+
+    def serve() -> None:
+        with suppress(OSError):  # the door was shut
+            while True:
+                client, _ = door.accept()
+                with client, suppress(OSError):
+                    client.recv(4096)
+                    client.sendall(struct.pack(">i", len(agreed)) + agreed)
+                    client.recv(4096)  # that it is over: then it is
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{door.getsockname()[1]}"
+        finally:
+            door.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
+
+
+@contextmanager
+def started(address: str, session_timeout: float, **options: Any) -> Iterator[Session]:
+    """A session that is stopped after use."""
+    session = Session("a", address, session_timeout, PATIENCE, options)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def believed_after_an_answer(wanted: float, agreed: float) -> float:
+    """Return for how many seconds a session is believed in after a question that was answered."""
+    with agreeing_to(agreed) as address, started(address, wanted) as session:
+        session.client()
+        session.confirm(session.number, 100.0)
+        return session.believed_until(session.number) - 100.0
+
+
+@pytest.mark.parametrize(("wanted", "agreed"), [(120.0, 40.0), (1.0, 4.0), (10.0, 10.0)])
+def test_a_session_is_believed_in_for_the_timeout_that_the_servers_agreed_to(wanted, agreed):
+    """They allow 2 to 20 ticks, whatever was asked for, and end the session by that."""
+    assert believed_after_an_answer(wanted, agreed) == pytest.approx(agreed * module.SESSION_TRUST_RATIO)
+
+
+def test_a_session_believed_in_for_the_timeout_that_was_asked_for_is_found_out(monkeypatch):
+    """A mutant: as kazoo asks by itself, a session that ends after 40 s is believed in for 80."""
+    monkeypatch.setattr(module.Client, "_invoke", lambda client, *request: client._ask(*request))
+    assert believed_after_an_answer(120.0, 40.0) > 40.0
+
+
+def test_a_session_that_a_server_agrees_to_for_less_is_believed_in_for_less():
+    """A hold ends sooner on a server with a lower limit, and no later by what another session has."""
+    session = Session("a", "localhost:1", 6.0, 1.0, {})
+    session._client = Client(1)
+    session.confirm(1, 100.0)
+    session._client._session_timeout = 3000
+    assert session.believed_until(1) == 102.0
+    session._client = Client(2)
+    session._client._session_timeout = 60_000  # what the next one is agreed to for
+    assert session.believed_until(1) == 104.0
+
+
 class Client:
     """A kazoo client as far as `Session` asks it who it is."""
 
     _session_timeout = 6000
 
     def __init__(self, number: int) -> None:
-        self.client_id = (number, b"")
+        self._session_id = number
+        self.connected = True
+
+    @property
+    def client_id(self) -> tuple[int, bytes] | None:
+        """See kazoo."""
+        return (self._session_id, b"") if self.connected else None
 
 
 def test_an_answer_in_a_later_session_proves_nothing_for_the_earlier():
@@ -196,3 +283,123 @@ def test_a_hold_that_zookeeper_does_not_answer_for_stays_watched(monkeypatch):
     assert holds["kept"].deadline > deadline
     assert holds["mute"].deadline == deadline
     backend._holds.reset()
+
+
+def test_a_hold_that_ends_without_a_connection_is_ended_when_there_is_one_again(monkeypatch):
+    """Its session lives on with its nodes while kazoo looks for another server, and nobody else ends them."""
+    backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
+    backend._session._client = client = Client(7)
+    told = []
+
+    def ask(*requests):
+        if not client.connected:
+            raise BackendUnavailable("no connection")
+        told.append(len(requests))
+        return [None] * len(requests)
+
+    monkeypatch.setattr(backend._session, "ask", ask)
+    client.connected = False
+    with pytest.raises(BackendUnavailable):  # so that the expirer calls again
+        backend._end("k", LocalLease("/k/n", 1, now(), session=7))
+    client.connected = True
+    backend._end("k", LocalLease("/k/n", 1, now(), session=7))
+    assert told == [2], "the node, and its folder"
+
+
+def test_a_hold_whose_session_is_over_asks_for_nothing_at_its_end(monkeypatch):
+    """Its node went with the session, and a client that was stopped must not start for it."""
+    backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
+    monkeypatch.setattr(backend, "_delete", lambda node: pytest.fail("asked"))
+    for client in (None, Client(8)):
+        backend._session._client = client
+        backend._end("k", LocalLease("/k/n", 1, now(), session=7))
+
+
+def pauses_of(options: dict[str, Any]) -> list[float]:
+    """Return the seconds between the first 20 rounds over all servers in which a client finds none."""
+    client = module.Client(**Session("a", "localhost:1", 10.0, 1.0, options)._arguments)
+    retry, pauses = client._connection.retry_sleeper.copy(), list[float]()
+    retry.interrupt, retry.sleep_func = None, pauses.append
+
+    def look() -> None:
+        if len(pauses) < 20:
+            raise ForceRetryError
+
+    retry(look)
+    return pauses
+
+
+def test_a_lost_connection_is_looked_for_several_times_in_a_session():
+    """However long an outage was, the locks are back a moment later: kazoo's pauses double up to an hour."""
+    assert max(pauses_of({})) < 1.0
+
+
+def test_an_aliass_own_way_to_look_for_a_lost_connection_counts():
+    """So does the sleep of a handler, of which kazoo takes no other."""
+    assert min(pauses_of({"connection_retry": {"max_tries": -1, "delay": 5.0}})) > 1.0
+    handler = SequentialThreadingHandler()
+    handler.sleep_func = lambda seconds: None
+    assert max(pauses_of({"handler": handler})) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("what", "number", "error"),
+    [
+        ("create_socket_pair", 1, OSError(errno.EMFILE, "Too many open files")),
+        *(("spawn", number, RuntimeError("can't start new thread")) for number in (1, 2, 3)),
+    ],
+)
+def test_a_client_that_could_not_start_is_not_kept(monkeypatch, what, number, error):
+    """A moment without a free descriptor or thread is an outage of that moment, and leaves no thread."""
+    calls, original = list[object](), getattr(SequentialThreadingHandler, what)
+
+    def short_of_it(handler, *arguments):
+        calls.append(arguments)
+        if len(calls) == number:
+            raise error
+        return original(handler, *arguments)
+
+    monkeypatch.setattr(SequentialThreadingHandler, what, short_of_it)
+    with agreeing_to(10.0) as address, started(address, 10.0) as session:
+        before = set(threading.enumerate())
+        with pytest.raises(BackendUnavailable):
+            session.client()
+        assert set(threading.enumerate()) == before
+        assert session.client().connected
+
+
+def test_a_client_that_has_given_up_is_replaced(monkeypatch):
+    """kazoo's loop ends for good where a server that restarts breaks off a login."""
+    tries = list[object]()
+
+    def log_in(connection, *arguments):
+        tries.append(arguments)
+        if len(tries) == 1:
+            raise AuthFailedError("Connection dropped in SASL")
+
+    monkeypatch.setattr(ConnectionHandler, "_authenticate_with_sasl", log_in)
+    with agreeing_to(10.0) as address, started(address, 10.0, sasl_options={}) as session:
+        first = session.client()
+        first._connection._connection_routine.join(PATIENCE)
+        assert session.client() is not first
+        assert session.connected()
+
+
+QUEUES = {ZooKeeperBackend: "localhost:1", EtcdBackend: "http://localhost:1"}
+
+
+@pytest.mark.parametrize("backend", QUEUES)
+def test_a_waiter_whose_leaving_was_not_heard_is_unsettled(backend, monkeypatch):
+    """Its entry outlives a break of the connection, and would have its turn: it is released later."""
+    made = backend(read_alias("a", {"LOCATION": QUEUES[backend]}))
+    waiter = made.waiter("k", new_owner(), 30.0)
+    monkeypatch.setattr(made, "release", lambda key, owner: True)
+    waiter.leave()
+    assert not waiter.unsettled
+
+    def silent(key: str, owner: str) -> bool:
+        raise BackendUnavailable("no answer")
+
+    monkeypatch.setattr(made, "release", silent)
+    waiter.leave()
+    assert waiter.unsettled
