@@ -198,7 +198,7 @@ def test_a_session_believed_in_for_the_timeout_that_was_asked_for_is_found_out(m
 
 def test_a_session_that_a_server_agrees_to_for_less_is_believed_in_for_less():
     """A hold ends sooner on a server with a lower limit, and no later by what another session has."""
-    session = Session("a", "localhost:1", 6.0, 1.0, {})
+    session: Any = Session("a", "localhost:1", 6.0, 1.0, {})
     session._client = Client(1)
     session.confirm(1, 100.0)
     session._client._session_timeout = 3000
@@ -225,7 +225,7 @@ class Client:
 
 def test_an_answer_in_a_later_session_proves_nothing_for_the_earlier():
     """A question that waited for a connection, and was answered in a new session, keeps no old hold alive."""
-    session = Session("a", "localhost:1", 6.0, 1.0, {})
+    session: Any = Session("a", "localhost:1", 6.0, 1.0, {})
     session._client = Client(1)
     session.confirm(1, 100.0)
     assert session.believed_until(1) == 104.0
@@ -287,7 +287,7 @@ def test_a_hold_that_zookeeper_does_not_answer_for_stays_watched(monkeypatch):
 
 def test_a_hold_that_ends_without_a_connection_is_ended_when_there_is_one_again(monkeypatch):
     """Its session lives on with its nodes while kazoo looks for another server, and nobody else ends them."""
-    backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
+    backend: Any = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
     backend._session._client = client = Client(7)
     told = []
 
@@ -308,7 +308,7 @@ def test_a_hold_that_ends_without_a_connection_is_ended_when_there_is_one_again(
 
 def test_a_hold_whose_session_is_over_asks_for_nothing_at_its_end(monkeypatch):
     """Its node went with the session, and a client that was stopped must not start for it."""
-    backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
+    backend: Any = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
     monkeypatch.setattr(backend, "_delete", lambda node: pytest.fail("asked"))
     for client in (None, Client(8)):
         backend._session._client = client
