@@ -30,6 +30,7 @@ from locking.backends.zookeeper.session import SESSION_TRUST_RATIO
 from locking.core.handler import locks
 from locking.core.lease import State
 from locking.testing.contract.base import begin, counted_waiters, until
+from locking.utils.clock import now
 from locking.utils.ownership import new_owner
 from tests.backends import BACKENDS, ZOOKEEPER
 from tests.locking.backends.queue.ensembles.servers import ZooKeeper, needs_etcd, needs_zookeeper, running
@@ -146,6 +147,17 @@ def test_a_session_in_doubt_is_unknown_and_then_lost(tmp_path):
             server.servers[0].resume()
             with pytest.raises(LockLost):
                 lease.release()
+
+
+@needs_zookeeper
+@pytest.mark.slow
+def test_a_server_agrees_to_less_than_was_asked_for_and_a_hold_ends_by_that(tmp_path):
+    """Who asks for ten minutes gets the server's limit of one, and believes in two thirds of it."""
+    with running(partial(ZooKeeper, tmp_path)) as server:
+        options = {"session_timeout": 600.0}
+        entry = {"BACKEND": ZOOKEEPER, "LOCATION": server.location, "OPTIONS": options}
+        with override_settings(LOCKING={"default": entry}), get_lock("a", ttl=600) as lease:
+            assert 0.0 < locks["default"].hold_ends("a", lease.owner) - now() <= 60.0 * SESSION_TRUST_RATIO
 
 
 @needs_zookeeper
