@@ -300,6 +300,7 @@ class SingleLease(Lease):
         "token",
         "ttl",
         "unreleased",
+        "unsettled",
     )  # fmt: skip
 
     def __init__(self, lock: SingleLock, owner: str, grant: Grant, context: object) -> None:
@@ -317,6 +318,7 @@ class SingleLease(Lease):
         self.depth = 1
         self.renewals = 0
         self.unreleased = False  # its release has begun, and nobody has answered it
+        self.unsettled: set[object] = set()  # the COMMITs under it that the server may still be at work on
         self.site = options.site or caller_site()  # where in the code it was taken
         self.handed_over = False  # another process may have adopted it
         self.behind_fence = False  # a fenced body has begun: its token is final
@@ -573,9 +575,26 @@ class SingleLease(Lease):
         if self.depth > 1:
             self.depth -= 1
             return False
+        if self.unsettled:
+            self._leave_to_commit()
+            return False
         self.renewed = False  # before the request, so that no renewal can follow the release
         self.unreleased = True
         return True
+
+    def _leave_to_commit(self) -> None:
+        """Leave the lock to its ttl instead of releasing it: the next holder might read what was there before
+        a COMMIT that is still under way.
+        """
+        logger.warning(
+            "nobody answered a COMMIT under the lock %r, and it may still be under way: the lock is not"
+            " released but ends with its ttl, in %.1f s",
+            self.name,
+            self.remaining(),
+        )
+        self.leave_to_expire()
+        if self._state is State.LOST:
+            raise self._lost_error()
 
     def _rest_of_min_hold(self) -> float:
         """Return the seconds for which the lock must stay taken although its holder is done."""

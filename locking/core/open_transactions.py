@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from asgiref.sync import AsyncToSync, sync_to_async
-from django.db import connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from locking.core.lease import Lease
+from locking.core.lease import Lease, SingleLease
 from locking.core.pending_release import release_retrier, report_unreleased
 from locking.exceptions import BackendError, LockError, LockTransactionError
 from locking.keys.names import OnOpenTransaction
+from locking.utils.databases import may_still_commit
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +143,56 @@ def let_go(lease: Lease, *, release: bool = True) -> None:
 
 
 @contextmanager
+def committing_under(lease: Lease, connection: BaseDatabaseWrapper, by: object) -> Iterator[None]:
+    """Have each COMMIT of a connection in this block go through `commit_under`."""
+    own = vars(connection)
+    before = own.get("_commit")  # below `commit`, which a Watch replaces and puts back
+    commit = connection._commit  # type: ignore[attr-defined]
+    own["_commit"] = partial(commit_under, [lease], connection, by, commit)
+    try:
+        yield
+    finally:
+        own.pop("_commit", None)
+        if before is not None:
+            own["_commit"] = before
+
+
+def commit_under(
+    leases: Sequence[Lease], connection: BaseDatabaseWrapper, by: object, commit: Callable[[], Any]
+) -> Any:
+    """Commit while these leases are held, which none of them ends before the server's answer.
+
+    Where something else ends the wait for it, such as what a signal's handler raises, the server may still be
+    at work. Then they are left to their ttl: see `SingleLease.unsettled`. `by` stands for this COMMIT there.
+    """
+    for single in _separate(leases):
+        single.unsettled.add(by)  # before it is sent, for a signal may come at any moment
+    try:
+        answer = commit()
+    except BaseException as error:
+        if may_still_commit(connection, error):
+            with suppress(Error):  # else Django fails as it puts autocommit back, and that hides `error`
+                connection.close()
+        else:
+            settle_commit(leases, by)
+        raise
+    settle_commit(leases, by)
+    return answer
+
+
+def settle_commit(leases: Sequence[Lease], by: object) -> None:
+    """Note that the server is done with a COMMIT, whatever became of it."""
+    for single in _separate(leases):
+        single.unsettled.discard(by)
+
+
+def _separate(leases: Sequence[Lease]) -> list[SingleLease]:
+    """The leases of the single names, but those of locks that the database itself ends with the COMMIT."""
+    singles = (single for lease in leases for single in lease.leases)
+    return [single for single in singles if single.backend.transaction_on is None]
+
+
+@contextmanager
 def release_after_transaction(
     acquire: Callable[[], Lease], open_connections: Sequence[BaseDatabaseWrapper], *, release: bool
 ) -> Iterator[Lease]:
@@ -206,7 +257,7 @@ class Watch:
         except BaseException:
             self.connection.rollback()
             raise
-        return method()
+        return commit_under([hold.lease for hold in self.holds], self.connection, self, method)
 
     def _is_over(self) -> bool:
         return self.connection.closed_in_transaction or self.block not in self.connection.atomic_blocks

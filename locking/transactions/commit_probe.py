@@ -72,14 +72,16 @@ def _undone(connection: BaseDatabaseWrapper) -> Iterator[None]:
             connection.rollback()
 
 
-def resolve(marker: CommitMarker, error: Error) -> bool:
-    """Return whether a transaction was committed although COMMIT ended in `error`; it gets a note if not."""
+def resolve(marker: CommitMarker, error: Error) -> bool | None:
+    """Return whether a transaction was committed although COMMIT ended in `error`, which gets a note if not;
+    None where nobody can tell.
+    """
     committed = _ask(marker)
     if committed:
         logger.warning("the answer to a COMMIT on database %r was lost; it was committed", marker.alias)
-        return True
-    error.add_note(NOTHING if committed is False else UNSETTLED)
-    return False
+    else:
+        error.add_note(NOTHING if committed is False else UNSETTLED)
+    return committed
 
 
 def _ask(marker: CommitMarker) -> bool | None:

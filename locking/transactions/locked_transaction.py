@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, _GeneratorContextManager, contextmanager
+from contextlib import ExitStack, _GeneratorContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any, Final, Protocol, TypeVar, Unpack
@@ -22,11 +22,13 @@ from django.db.transaction import Atomic, atomic, on_commit
 from locking.core.kinds import lock_of
 from locking.core.lease import Lease
 from locking.core.open_transactions import (
+    committing_under,
     connections_in_transaction,
     let_go,
     refuse_open_transactions,
     release_after_transaction,
     section_of,
+    settle_commit,
     shown,
 )
 from locking.core.options import LockOptions, options_of
@@ -174,8 +176,8 @@ class LockedTransaction:
 class LockedAtomic(Atomic):
     """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it.
 
-    It notes its COMMIT in the section: an error that follows is no rollback. With a fence it
-    also finds out what became of a COMMIT whose answer was lost.
+    It notes its COMMIT in the section: an error that follows is no rollback. One that nobody answered keeps
+    the lock from being released; with a fence it also finds out what became of it.
     """
 
     section: LockedTransaction
@@ -204,9 +206,11 @@ class LockedAtomic(Atomic):
             self.marker = marker
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        hooks = list(connections[self.alias].run_on_commit)
+        connection = connections[self.alias]
+        hooks = list(connection.run_on_commit)
         try:
-            super().__exit__(kind, error, trace)
+            with committing_under(self.section.lease, connection, self) if kind is None else nullcontext():
+                super().__exit__(kind, error, trace)
         except Error as trouble:
             self._raise_if_idle(trouble)
             if kind is not None or not self._was_committed_after_all(trouble):
@@ -230,8 +234,12 @@ class LockedAtomic(Atomic):
             ) from error
 
     def _was_committed_after_all(self, error: Error) -> bool:
-        unsure = self.marker is not None and not self.answered and reply_was_lost(error)
-        return unsure and resolve(self.marker, error)  # type: ignore[arg-type]
+        if self.marker is None or self.answered or not reply_was_lost(error):
+            return False
+        committed = resolve(self.marker, error)
+        if committed is not None:
+            settle_commit([self.section.lease], self)
+        return bool(committed)
 
 
 @contextmanager

@@ -25,7 +25,10 @@ ROLLED_BACK: Final = frozenset({1213, 1020, 1206})
 innodb_snapshot_isolation, and no memory left for row locks."""
 LOCKED_OUT: Final = frozenset({"55P03", 1205})
 CONNECTION_LOST: Final = frozenset({2006, 2013, 2055, 4031})
+SESSION_ENDED: Final = frozenset({"57P01", 4031})
+"""The last words of a server that has ended a session: nothing of it is at work any more."""
 STOOD_IDLE: Final = "25P03"
+PSYCOPG_IDLE: Final = 0  # TransactionStatus.IDLE, in psycopg 2 and 3 alike
 
 NO_SLOT: Final = {
     "too many connections for role": "the role's CONNECTION LIMIT",
@@ -183,6 +186,21 @@ def reply_was_lost(error: BaseException) -> bool:
     code = code_of(error)
     silent = code is None or code in CONNECTION_LOST or str(code).startswith(("08", "57P"))
     return isinstance(error, OperationalError) and silent
+
+
+def may_still_commit(connection: BaseDatabaseWrapper, error: BaseException) -> bool:
+    """Whether the server may be at work on a COMMIT, or have stored it, whose wait has ended in `error`.
+
+    An error of the database is its answer, unless the connection broke without a word. Anything else is what
+    a signal's handler has raised: psycopg waits for the end of the statement on Ctrl-C and SystemExit alone,
+    and PyMySQL never does. SQLite commits in this process, so nothing runs on there.
+    """
+    if connection.vendor == "sqlite":
+        return False
+    if isinstance(error, Error):
+        return reply_was_lost(error) and code_of(error) not in SESSION_ENDED
+    info = getattr(connection.connection, "info", None)
+    return getattr(info, "transaction_status", None) != PSYCOPG_IDLE
 
 
 def setting_too_small(error: BaseException) -> str | None:

@@ -56,6 +56,7 @@ def test_a_commit_that_never_arrived_is_an_error_that_can_be_believed(proxy: Dro
         proxy.cut = "before"
     assert lost.value.__notes__ == [NOTHING]
     assert (sales(), ran) == ([], [])
+    assert not get_lock("shop").locked()
     with locked_transaction("shop", using=ALIAS, fenced=True):
         sell("A")
     assert sales() == ["A"]
@@ -84,6 +85,7 @@ def test_a_newer_holder_leaves_the_outcome_unknown(proxy: DroppingProxy) -> None
         sell("A")
         proxy.cut = "behind"
     assert lost.value.__notes__ == [UNSETTLED]
+    assert get_lock("shop").locked()
 
 
 BLIND = "owner = excluded.owner, mark = ''"
@@ -143,11 +145,12 @@ def test_a_hook_that_raises_is_not_taken_for_a_lost_commit(proxy: DroppingProxy)
 
 
 def test_without_a_fence_the_error_comes_out(proxy: DroppingProxy) -> None:
-    """Nothing can resolve it then: anyone who tries again may do it twice."""
+    """Nothing can resolve it then: anyone who tries again may do it twice, so the lock is left to its ttl."""
     with pytest.raises(Error, match="closed"), locked_transaction("shop", using=ALIAS):
         sell("A")
         proxy.cut = "behind"
     assert sales() == ["A"]
+    assert get_lock("shop").locked()
 
 
 def test_a_transaction_that_is_still_committing_is_waited_for(proxy: DroppingProxy) -> None:
