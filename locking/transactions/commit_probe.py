@@ -48,7 +48,7 @@ class CommitMarker:
         Raises:
             Error: the database doesn't answer.
         """
-        with closing(connections[self.alias].copy()) as connection, _undone(connection):
+        with closing(_unpooled(self.alias)) as connection, _undone(connection):
             limit_waits(connection, self.timeout)
             with connection.cursor() as cursor:
                 if connection.vendor == "mysql":
@@ -59,6 +59,13 @@ class CommitMarker:
         if mark == self.mark:
             return True
         return None if token > self.token else False
+
+
+def _unpooled(alias: str) -> BaseDatabaseWrapper:
+    """Return a connection that is new indeed: those of Django's pool broke with the one that was lost."""
+    connection = connections[alias].copy()
+    connection.settings_dict["OPTIONS"].pop("pool", None)  # the copy's own
+    return connection
 
 
 @contextmanager

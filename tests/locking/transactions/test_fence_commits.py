@@ -47,6 +47,23 @@ def test_a_commit_whose_answer_was_lost_is_a_success(proxy: DroppingProxy) -> No
     assert not get_lock("shop").locked()
 
 
+def test_the_probe_has_a_connection_of_its_own_beside_a_pool(
+    proxy: DroppingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart breaks a pool's connections all at once: the COMMIT is asked for over a new one."""
+    with locked_transaction("shop", using=ALIAS, fenced=True):
+        sell("A")
+    asked: list[bool] = []
+
+    def pool(wrapper: BaseDatabaseWrapper) -> None:
+        asked.append("pool" in wrapper.settings_dict["OPTIONS"])
+
+    monkeypatch.setitem(connections[ALIAS].settings_dict["OPTIONS"], "pool", {"min_size": 1})
+    monkeypatch.setattr(type(connections[ALIAS]), "pool", property(pool))
+    assert CommitMarker(ALIAS, "shop", 0, "of another", 1.0).was_committed() is None
+    assert set(asked) == {False}
+
+
 def test_a_commit_that_never_arrived_is_an_error_that_can_be_believed(proxy: DroppingProxy) -> None:
     """The row isn't there: the error says so, the hooks don't run, and trying again is right."""
     ran: list[str] = []
