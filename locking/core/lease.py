@@ -16,7 +16,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -200,6 +200,9 @@ class Lease(ABC):
         except LockError as failure:
             if not self._is_settled(failure, body_error):
                 raise
+        except BaseException:  # a signal's handler: nobody knows whether the request has arrived
+            release_retrier.schedule_lease(self)
+            raise
 
     async def _agive_back(self, body_error: BaseException | None) -> None:
         """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
@@ -211,6 +214,9 @@ class Lease(ABC):
         except LockError as failure:
             if not self._is_settled(failure, body_error):
                 raise
+        except BaseException:  # also where the event loop ends
+            release_retrier.schedule_lease(self)
+            raise
 
     def _is_settled(self, failure: LockError, body_error: BaseException | None) -> bool:
         """Whether a release that failed is settled when a `with` block is left, and need not be raised.
@@ -696,23 +702,33 @@ class MultiLease(Lease):
 def release_each(leases: Sequence[SingleLease]) -> list[LockError]:
     """Release all of them, last one first, and return what went wrong."""
     errors: list[LockError] = []
-    for lease in reversed(leases):
-        try:
-            lease.release()
-        except (LockLost, LockNotOwned, BackendError) as error:
-            errors.append(error)
+    with ExitStack() as each:  # one that a signal interrupts keeps none of the others
+        for lease in leases:
+            each.callback(_release_noting, lease, errors)
     return errors
+
+
+def _release_noting(lease: SingleLease, errors: list[LockError]) -> None:
+    try:
+        lease.release()
+    except (LockLost, LockNotOwned, BackendError) as error:
+        errors.append(error)
 
 
 async def arelease_each(leases: Sequence[SingleLease]) -> list[LockError]:
     """`release_each` for asyncio."""
     errors: list[LockError] = []
-    for lease in reversed(leases):
-        try:
-            await lease.arelease()
-        except (LockLost, LockNotOwned, BackendError) as error:
-            errors.append(error)
+    async with AsyncExitStack() as each:
+        for lease in leases:
+            each.push_async_callback(_arelease_noting, lease, errors)
     return errors
+
+
+async def _arelease_noting(lease: SingleLease, errors: list[LockError]) -> None:
+    try:
+        await lease.arelease()
+    except (LockLost, LockNotOwned, BackendError) as error:
+        errors.append(error)
 
 
 def raise_worst(errors: Sequence[LockError]) -> None:

@@ -15,7 +15,7 @@ from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Out
 from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import Lease, MultiLease, SingleLease, held_by, latest_of
+from locking.core.lease import Lease, MultiLease, SingleLease, State, held_by, latest_of
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
 from locking.core.options import CheckedOptions, LockOptions, shared_options
@@ -105,8 +105,10 @@ class Lock(ABC):
     _wait: float | None
 
     def __init__(self) -> None:
-        self._entered: dict[int, tuple[ref[object], list[Lease]]] = {}
-        """By the id of a thread or task: the entry goes when it does, so no other is taken for it."""
+        self._entered: dict[int, tuple[ref[object], list[Lease], list[Lease]]] = {}
+        """By the id of a thread or task: its leases, and those of its blocks, innermost last. The entry goes
+        when it does, so no other is taken for it.
+        """
 
     @abstractmethod
     def _take(self, wait: float | None, context: object) -> Lease:
@@ -211,19 +213,29 @@ class Lock(ABC):
         me = id(context)
         mine = self._entered.get(me)
         if mine is None:
-            self._entered[me] = (ref(context, partial(_forget_context, ref(self), me)), [lease])
-        else:
-            mine[1].append(lease)
+            self._entered[me] = (ref(context, partial(_forget_context, ref(self), me)), [lease], [])
+            return
+        _, leases, blocks = mine
+        # What was released by the lease itself goes here: one thread may use the same lock for years.
+        leases[:] = [each for each in leases if each.state is not State.RELEASED or _is_among(each, blocks)]
+        leases.append(lease)
 
-    def _forget(self) -> Lease:
-        """Take the innermost lease off the list and return it."""
+    def _forget(self, which: Lease | None = None) -> Lease:
+        """Take a lease off the list and return it, the innermost if that isn't there."""
         me = id(current_context())
         mine = self._entered.pop(me, None)
         if mine is None:
             raise self._not_held()
-        lease = mine[1].pop()
-        if mine[1]:
+        leases = mine[1]
+        place = next((i for i in reversed(range(len(leases))) if leases[i] is which), -1)
+        lease = leases.pop(place)
+        if leases:
             self._entered[me] = mine
+        return lease
+
+    def _begin_block(self, lease: Lease) -> Lease:
+        """Note whose lease a `with` block is to release, whatever is acquired inside."""
+        self._entered[id(current_context())][2].append(lease)
         return lease
 
     def _not_held(self) -> LockNotOwned:
@@ -275,14 +287,14 @@ class Lock(ABC):
     # `with` and `async with`
 
     def __enter__(self) -> Lease:
-        return self.acquire()
+        return self._begin_block(self.acquire())
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if (lease := self._left_by(error)) is not None:
             lease._give_back(error)
 
     async def __aenter__(self) -> Lease:
-        return await self.aacquire()
+        return self._begin_block(await self.aacquire())
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if (lease := self._left_by(error)) is not None:
@@ -293,12 +305,17 @@ class Lock(ABC):
 
         A generator that is closed did not raise: it may be closed by another thread than its lock's.
         """
+        mine = self._entered.get(id(current_context()))
         try:
-            return self._forget()
+            return self._forget(mine[2].pop() if mine and mine[2] else None)
         except LockNotOwned:
             if error is None or isinstance(error, GeneratorExit):
                 raise
             return None
+
+
+def _is_among(lease: Lease, leases: Sequence[Lease]) -> bool:
+    return any(each is lease for each in leases)
 
 
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
@@ -320,7 +337,7 @@ class Attempt:
     def __enter__(self) -> Lease | None:
         lease: Lease | None = None
         with suppress(LockNotAcquired):
-            lease = self._lock.acquire(self._wait)
+            lease = self._lock._begin_block(self._lock.acquire(self._wait))
         return self._entered_with(lease)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -330,7 +347,7 @@ class Attempt:
     async def __aenter__(self) -> Lease | None:
         lease: Lease | None = None
         with suppress(LockNotAcquired):
-            lease = await self._lock.aacquire(self._wait)
+            lease = self._lock._begin_block(await self._lock.aacquire(self._wait))
         return self._entered_with(lease)
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:

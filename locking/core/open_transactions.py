@@ -140,6 +140,9 @@ def let_go(lease: Lease, *, release: bool = True) -> None:
     except LockError as error:  # a loss was logged when it was found
         logger.debug("after its transaction was settled, %r could not be released: %s", lease, error)
         release_retrier.schedule_lease(lease)
+    except BaseException:  # a signal's handler: nobody knows whether the request has arrived
+        release_retrier.schedule_lease(lease)
+        raise
 
 
 @contextmanager

@@ -15,9 +15,12 @@ from locking import (
     current_lease,
     distributed_lock,
     get_lock,
+    get_semaphore,
 )
 from locking.core.handler import locks
+from locking.core.pending_release import release_retrier
 from locking.core.renewal import renew_due
+from locking.inspection.held import holds_of
 from locking.testing import (
     held_locks,
     override_locks,
@@ -237,3 +240,73 @@ def test_an_inner_call_that_leaves_the_lock_to_its_ttl_does_not_end_the_outer_ho
         renew_due("default")
         assert lease.remaining() > lease.ttl / 2
     assert held_locks() == []
+
+
+def test_a_shared_lock_forgets_leases_that_were_released_by_themselves():
+    """A lock of a module is used for years by one thread."""
+    lock = get_lock("a")
+    for _ in range(5):
+        lease = lock.try_acquire()
+        assert lease
+        with lease:
+            pass
+        lock.acquire().release()
+    assert [len(leases) for _, leases, _ in lock._entered.values()] == [1]
+
+
+def test_a_block_gives_back_its_own_lease_whatever_was_released_inside():
+    """Each permit of a semaphore is a lease of its own, and the inner one is back already."""
+    permits = get_semaphore("a", 2)
+    with permits as outer:
+        permits.acquire().release()
+        assert outer.remaining()
+    assert not holds_of("a")
+
+
+def test_a_block_may_release_its_lock_and_acquire_it_anew():
+    """What is held at its end is released."""
+    lock = get_lock("a")
+    with lock:
+        lock.release()
+        lock.acquire()
+    assert not lock.locked()
+
+
+INTERRUPTED = {"lock": get_lock, "lease": lambda *names: get_lock(*names).acquire()}
+
+
+@pytest.mark.parametrize("block", INTERRUPTED.values(), ids=INTERRUPTED)
+def test_an_interrupted_release_is_made_up_for(block, monkeypatch):
+    """A limit strikes in the first of three releases: the others are made, and that one is made later."""
+    backend, scheduled = locks["default"], []
+    release = backend.release
+    monkeypatch.setattr(release_retrier, "schedule", lambda _, key, owner, ttl: scheduled.append(key))
+
+    def interrupted(key, owner):
+        monkeypatch.setattr(backend, "release", release)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), block("a", "b", "c"):
+        monkeypatch.setattr(backend, "release", interrupted)
+    assert [name for name in "abc" if get_lock(name).locked()] == ["c"]
+    assert scheduled == [backend.key("c")]
+
+
+def test_an_interrupted_release_of_a_task_is_made_up_for(monkeypatch):
+    """As where its event loop ends meanwhile."""
+    backend, scheduled = locks["default"], []
+    release = backend.arelease
+    monkeypatch.setattr(release_retrier, "schedule", lambda _, key, owner, ttl: scheduled.append(key))
+
+    async def interrupted(key, owner):
+        monkeypatch.setattr(backend, "arelease", release)
+        raise asyncio.CancelledError
+
+    async def scenario():
+        async with get_lock("a", "b", "c"):
+            monkeypatch.setattr(backend, "arelease", interrupted)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(scenario())
+    assert [name for name in "abc" if get_lock(name).locked()] == ["c"]
+    assert scheduled == [backend.key("c")]

@@ -31,7 +31,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 GATE = 20_031_114
 """The number of the advisory lock before which the server waits in COMMIT."""
-AT_THE_GATE = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+AT_THE_GATE = """
+SELECT 1 FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
+ WHERE datname = current_database() AND locktype = 'advisory' AND objid = %s AND NOT granted
+"""
 AT_COMMIT = """
 CREATE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {}; RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON auth_group DEFERRABLE INITIALLY DEFERRED
@@ -87,7 +90,8 @@ class Gate:
                 cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
                 self._commit_waits.set()
                 wait_until(lambda: waits() or self._open.is_set())
-                signal.pthread_kill(main, signal.SIGUSR1)
+                if not self._open.is_set():
+                    signal.pthread_kill(main, signal.SIGUSR1)
                 self._open.wait(timeout=60)
         finally:
             connections.close_all()
