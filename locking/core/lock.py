@@ -226,10 +226,8 @@ class Lock(ABC):
         mine = self._entered.pop(me, None)
         if mine is None:
             raise self._not_held()
-        leases = mine[1]
-        place = next((i for i in reversed(range(len(leases))) if leases[i] is which), -1)
-        lease = leases.pop(place)
-        if leases:
+        lease = mine[1].pop(_place_of(which, mine[1]))
+        if mine[1]:
             self._entered[me] = mine
         return lease
 
@@ -312,6 +310,14 @@ class Lock(ABC):
             if error is None or isinstance(error, GeneratorExit):
                 raise
             return None
+
+
+def _place_of(lease: Lease | None, leases: Sequence[Lease]) -> int:
+    """Return its place from the end, where it nearly always is; the last if it is at none."""
+    for place in range(-1, -1 - len(leases), -1):
+        if leases[place] is lease:
+            return place
+    return -1
 
 
 def _is_among(lease: Lease, leases: Sequence[Lease]) -> bool:
