@@ -220,14 +220,15 @@ class Lock(ABC):
         leases[:] = [each for each in leases if each.state is not State.RELEASED or _is_among(each, blocks)]
         leases.append(lease)
 
-    def _forget(self, which: Lease | None = None) -> Lease:
-        """Take a lease off the list and return it, the innermost if that isn't there."""
+    def _forget(self, *, of_block: bool = False) -> Lease:
+        """Take the innermost lease off the list and return it; `of_block`: that of the innermost block."""
         me = id(current_context())
         mine = self._entered.pop(me, None)
         if mine is None:
             raise self._not_held()
-        lease = mine[1].pop(_place_of(which, mine[1]))
-        if mine[1]:
+        _, leases, blocks = mine
+        lease = leases.pop(_place_of(blocks.pop(), leases) if of_block and blocks else -1)
+        if leases:
             self._entered[me] = mine
         return lease
 
@@ -303,16 +304,15 @@ class Lock(ABC):
 
         A generator that is closed did not raise: it may be closed by another thread than its lock's.
         """
-        mine = self._entered.get(id(current_context()))
         try:
-            return self._forget(mine[2].pop() if mine and mine[2] else None)
+            return self._forget(of_block=True)
         except LockNotOwned:
             if error is None or isinstance(error, GeneratorExit):
                 raise
             return None
 
 
-def _place_of(lease: Lease | None, leases: Sequence[Lease]) -> int:
+def _place_of(lease: Lease, leases: Sequence[Lease]) -> int:
     """Return its place from the end, where it nearly always is; the last if it is at none."""
     for place in range(-1, -1 - len(leases), -1):
         if leases[place] is lease:
