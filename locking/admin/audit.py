@@ -48,13 +48,8 @@ class LockEventAdmin(Kept, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
     """What operators did to others' locks."""
 
     list_display = ("at", "action", "done", "short_name", "holder", "actor", "reason")
-    list_filter = (
-        "at",
-        "action",
-        "done",
-        "backend",
-        "kind",
-    )  # a date hierarchy needs MySQL's tables of time zones
+    # Not by a date hierarchy: on MySQL that needs the tables of time zones.
+    list_filter = ("at", "action", "done", "backend", "kind")
     search_fields = ("name", "owner", "actor", "reason")
     search_help_text = _("Name, owner, actor or reason")
     list_per_page = 50

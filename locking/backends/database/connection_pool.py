@@ -356,8 +356,8 @@ def fetched(cursor: Any, statement: str, asked: Any = None) -> list[Any]:
 
 
 def has_news(fileno: int) -> bool:
-    """Return whether something has come; select alone would take no number from 1024 on."""
-    with selectors.DefaultSelector() as selector:
+    """Return whether something has come: `select` takes no number from 1024 on, `epoll` needs a file."""
+    with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
         selector.register(fileno, selectors.EVENT_READ)
         return bool(selector.select(0))
 
