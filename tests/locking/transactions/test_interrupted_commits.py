@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,11 +74,11 @@ class Gate:
     error: type[BaseException] = Limit
 
     def __init__(self) -> None:
-        self._commit_waits, self._open = threading.Event(), threading.Event()
+        self._closed, self._struck, self._open = threading.Event(), threading.Event(), threading.Event()
         self._keeper = threading.Thread(target=self._keep)
 
     def _keep(self) -> None:
-        """Hold the gate on a connection of its own, and send the signal when a COMMIT is at it."""
+        """Hold the gate on a connection of its own, and send the signal while a COMMIT is at it."""
         main = threading.main_thread().ident
         assert main is not None
         try:
@@ -88,21 +89,26 @@ class Gate:
                     return cursor.fetchone() is not None
 
                 cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
-                self._commit_waits.set()
+                self._closed.set()
                 wait_until(lambda: waits() or self._open.is_set())
-                if not self._open.is_set():
+                while not (self._struck.is_set() or self._open.is_set()):
                     signal.pthread_kill(main, signal.SIGUSR1)
+                    self._struck.wait(timeout=0.5)  # psycopg looks for signals when none came for 0.1 s
                 self._open.wait(timeout=60)
         finally:
             connections.close_all()
 
-    def strike(self, *_: object) -> None:
+    def strike(self, _: int, frame: FrameType | None) -> None:
+        """Raise it in psycopg's wait: raised in its protocol's generator it leaves nothing to wait for."""
+        if frame is None or frame.f_code.co_flags & inspect.CO_GENERATOR or self._struck.is_set():
+            return
+        self._struck.set()
         raise self.error
 
     def start(self) -> None:
         """Close it."""
         self._keeper.start()
-        assert self._commit_waits.wait(timeout=30)
+        assert self._closed.wait(timeout=30)
 
     def open(self) -> None:
         """Let the COMMIT finish."""

@@ -1,5 +1,6 @@
 """Locks in the database, beyond the contract: their own connections, their wake-ups, their housekeeping."""
 
+import itertools
 import os
 import threading
 from contextlib import contextmanager, suppress
@@ -374,13 +375,16 @@ def test_a_lost_permit_is_free_again(postgresql_locks, django_db_blocker):
 
 @pytest.fixture
 def role_of_one(postgresql_locks, django_db_blocker):
-    """A role with a slot for a waiter and one for its listener, an alias for it, and what takes both."""
+    """A role with a slot for a waiter and one for its listener, an alias for it, and what takes both.
+
+    Its name is its own: a listener of the test before may still be connecting, which would take a slot.
+    """
     default = connections[postgresql_locks["OPTIONS"]["using"]]
+    role = f"holdfast_limited_{os.getpid()}_{next(ROLES)}"  # roles are of the whole server
     with django_db_blocker.unblock():
-        _run_all(default, *ROLE)
-        own = {"USER": LIMITED, "PASSWORD": "limited"}
-        connections.settings["limited"] = {**default.settings_dict, **own}
-        both = connections["limited"], connections["limited"].copy()
+        _run_all(default, *(statement.format(role) for statement in ROLE))
+        connections.settings[role] = {**default.settings_dict, "USER": role, "PASSWORD": "limited"}
+        both = connections[role], connections[role].copy()
         for each in both:
             each.ensure_connection()
 
@@ -388,19 +392,19 @@ def role_of_one(postgresql_locks, django_db_blocker):
             for each in both:
                 each.close()
 
-        yield SimpleNamespace(close=close)
+        yield SimpleNamespace(alias=role, close=close)
         close()
-        del connections["limited"]
-        del connections.settings["limited"]
-        _run_all(default, f"DROP OWNED BY {LIMITED}", f"DROP ROLE {LIMITED}")
+        del connections[role]
+        del connections.settings[role]
+        _run_all(default, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
         default.close()
 
 
-LIMITED = f"holdfast_limited_{os.getpid()}"  # roles are of the whole server, which other test processes share
+ROLES = itertools.count(1)
 ROLE = (
-    f"CREATE ROLE {LIMITED} LOGIN PASSWORD 'limited' CONNECTION LIMIT 2",
-    f"GRANT USAGE ON SCHEMA public TO {LIMITED}",
-    f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {LIMITED}",
+    "CREATE ROLE {0} LOGIN PASSWORD 'limited' CONNECTION LIMIT 2",
+    "GRANT USAGE ON SCHEMA public TO {0}",
+    "GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}",
 )
 
 
@@ -413,7 +417,7 @@ def _run_all(connection, *statements):
 @pytest.mark.parametrize("backend", [DATABASE, ADVISORY])
 def test_a_server_without_a_slot_is_waited_for(role_of_one, backend):
     """A waiter that gets no connection asks again, and has the lock when there is a slot."""
-    with locking_on(backend, using="limited"):
+    with locking_on(backend, using=role_of_one.alias):
         waiter = begin(lambda: get_lock("slot", ttl=60).acquire(wait=60))
         with pytest.raises(BackendUnavailable, match="CONNECTION LIMIT is too small"):
             get_lock("slot", ttl=60).acquire(wait=0)
@@ -425,7 +429,7 @@ def test_a_server_without_a_slot_is_waited_for(role_of_one, backend):
 @pytest.mark.parametrize("backend", [DATABASE, ADVISORY])
 def test_a_server_without_a_slot_says_which_setting_is_too_small(role_of_one, backend):
     """When the time is over, the error names the setting, and nothing was sent."""
-    with locking_on(backend, using="limited"):
+    with locking_on(backend, using=role_of_one.alias):
         with pytest.raises(BackendUnavailable, match="the role's CONNECTION LIMIT is too small") as refused:
             get_lock("slot", ttl=60).acquire(wait=0.3)
         assert not refused.value.sent
