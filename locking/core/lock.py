@@ -217,7 +217,7 @@ class Lock(ABC):
             return
         _, leases, blocks = mine
         # What was released by the lease itself goes here: one thread may use the same lock for years.
-        leases[:] = [each for each in leases if each.state is not State.RELEASED or _is_among(each, blocks)]
+        leases[:] = [each for each in leases if each.state is not State.RELEASED or each in blocks]
         leases.append(lease)
 
     def _forget(self, *, of_block: bool = False) -> Lease:
@@ -227,7 +227,7 @@ class Lock(ABC):
         if mine is None:
             raise self._not_held()
         _, leases, blocks = mine
-        lease = leases.pop(_place_of(blocks.pop(), leases) if of_block and blocks else -1)
+        lease = leases.pop(_place_of(blocks.pop(), leases, blocks) if of_block and blocks else -1)
         if leases:
             self._entered[me] = mine
         return lease
@@ -312,16 +312,17 @@ class Lock(ABC):
             return None
 
 
-def _place_of(lease: Lease, leases: Sequence[Lease]) -> int:
-    """Return its place from the end, where it nearly always is; the last if it is at none."""
-    for place in range(-1, -1 - len(leases), -1):
-        if leases[place] is lease:
-            return place
-    return -1
+def _place_of(own: Lease, leases: Sequence[Lease], outer: Sequence[Lease]) -> int:
+    """Return where the lease is that a block releases: its own, which is nearly always the last.
 
-
-def _is_among(lease: Lease, leases: Sequence[Lease]) -> bool:
-    return any(each is lease for each in leases)
+    If its own was released by itself it is the last, too, unless that is an outer block's: the lock was
+    acquired anew.
+    """
+    if leases[-1] is own or own not in leases:
+        return -1
+    if own.state is State.RELEASED and leases[-1] not in outer:
+        return -1
+    return leases.index(own)
 
 
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -271,8 +271,9 @@ class Watch:
             if vars(self.connection).get(name) is ours:  # else it was wrapped further, and ours is inert
                 delattr(self.connection, name)
         holds, self.holds = self.holds, []
-        for hold in reversed(holds):
-            hold.ended(self.connection)
+        with ExitStack() as each:  # the last first; one that a signal interrupts keeps none of the others
+            for hold in holds:
+                each.callback(hold.ended, self.connection)
 
 
 def _watch(hold: DeferredRelease) -> None:

@@ -272,6 +272,42 @@ def test_a_block_may_release_its_lock_and_acquire_it_anew():
     assert not lock.locked()
 
 
+def test_a_block_may_release_its_lease_and_acquire_the_lock_anew():
+    """The same by the lease itself: what is held at the block's end is released."""
+    lock = get_lock("a")
+    with lock as lease:
+        lease.release()
+        lock.acquire()
+        with lock:
+            pass
+        assert lock.locked()
+    assert not lock.locked()
+
+
+def test_a_task_may_release_its_lease_and_acquire_the_lock_anew():
+    """The same for asyncio."""
+    lock = get_lock("a")
+
+    async def scenario():
+        async with lock as lease:
+            await lease.arelease()
+            await lock.aacquire()
+
+    asyncio.run(scenario())
+    assert not lock.locked()
+
+
+def test_a_block_whose_permit_was_released_takes_no_outer_blocks():
+    """The last one on the list is another block's."""
+    permits = get_semaphore("a", 3)
+    with permits as outer:
+        with pytest.raises(LockNotOwned), permits as inner:
+            inner.release()
+            permits.acquire()
+            permits.release()
+        assert outer.remaining()
+
+
 INTERRUPTED = {"lock": get_lock, "lease": lambda *names: get_lock(*names).acquire()}
 
 

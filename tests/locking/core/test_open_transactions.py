@@ -15,8 +15,10 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from locking import LockLost, LockTransactionError, distributed_lock, get_lock, locked_transaction
+from locking.core.handler import locks
 from locking.core.open_transactions import WATCH, WATCHED
-from locking.testing import simulate_loss
+from locking.core.pending_release import release_retrier
+from locking.testing import override_locks, simulate_loss
 from tests.locking.support.helpers import committed, elsewhere
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
@@ -183,6 +185,33 @@ def test_two_locks_are_held_to_the_same_end() -> None:
         assert elsewhere(get_lock("order:8").locked)
     assert not elsewhere(get_lock("order:8").locked)
     assert_nothing_left()
+
+
+@pytest.fixture
+def in_memory() -> Any:
+    """No server is needed for the locks."""
+    with override_locks():
+        yield
+
+
+def test_an_interrupted_release_behind_a_transaction_keeps_no_other_lock(
+    in_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit strikes in the first of three releases: the others are made, and that one is made later."""
+    backend: Any = locks["default"]
+    scheduled, release = list[str](), backend.release
+    monkeypatch.setattr(release_retrier, "schedule", lambda _, key, owner, ttl: scheduled.append(key))
+
+    def interrupted(key: str, owner: str) -> bool:
+        monkeypatch.setattr(backend, "release", release)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), transaction.atomic():
+        with get_lock("a", "b", "c", on_open_transaction="hold"):
+            pass
+        monkeypatch.setattr(backend, "release", interrupted)
+    assert [name for name in "abc" if get_lock(name).locked()] == ["c"]
+    assert scheduled == [backend.key("c")]
 
 
 def test_two_databases_hold_until_the_last_has_ended(second_database: str) -> None:
