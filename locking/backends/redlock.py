@@ -170,24 +170,14 @@ class RedlockBackend(BaseLockBackend):
         return ask_each([partial(self._decided, each) for each in votes], seconds=math.inf)
 
     def _votes(self, leases: Sequence[tuple[str, str, float]]) -> list[list[Any]]:
-        """Return what each server says of each lease.
-
-        A server that refuses a batch, for one foreign value in it, is asked again with half of the leases, so
-        that one lease costs no other its vote.
-        """
-        replies = self._extend_batch(leases)
-        if len(leases) > 1 and any(isinstance(reply, Silence) and reply.refused for reply in replies):
-            middle = len(leases) // 2
-            return self._votes(leases[:middle]) + self._votes(leases[middle:])
+        """Return what each server says of each lease."""
+        request = extend_request([(key, owner, padded(ttl)) for key, owner, ttl in leases])
+        patience = min(self._timeout, min(ttl for _, _, ttl in leases) / 3)
+        replies = ask_all(self.nodes, request, patience)
         return [
             [reply if isinstance(reply, Silence) else reply[i] for reply in replies]
             for i in range(len(leases))
         ]
-
-    def _extend_batch(self, leases: Sequence[tuple[str, str, float]]) -> list[Any]:
-        request = extend_request([(key, owner, padded(ttl)) for key, owner, ttl in leases])
-        patience = min(self._timeout, min(ttl for _, _, ttl in leases) / 3)
-        return ask_all(self.nodes, request, patience)
 
     def _decided(self, votes: list[Any]) -> bool:
         """Whether a majority says yes; BackendUnavailable when the silent ones would decide it."""

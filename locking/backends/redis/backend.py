@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from django.core.checks import CheckMessage
@@ -19,7 +19,6 @@ from locking.backends.redis.topology import default_key_prefix, servers_of
 from locking.backends.redis.verbs import RedisVariant
 from locking.backends.redis.waiter import QueueWaitSteps
 from locking.conf import AliasSettings
-from locking.exceptions import BackendUnavailable
 
 BATCH = 100
 """Leases a renewal script handles: Redis serves nobody else meanwhile."""
@@ -48,25 +47,15 @@ class RedisBackend(ListingVerbs, HeartbeatVerbs):
         return bool(await self._acall(self.kind.shorten(key, owner, ttl)))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
-        """See the base class; many leases are one script, and what it refuses is asked one by one."""
-        batches = list(self._batches([key for key, _, _ in leases]))
-        replies = self._ask_each([extend_request([leases[i] for i in batch]) for batch in batches])
-        answers: dict[int, bool | None] = {}
+        """See the base class; many leases are one script, but in a cluster, where each has its own slot."""
+        if self.calls.index.clustered:
+            return super().extend_many(leases)
+        batches = [leases[start : start + BATCH] for start in range(0, len(leases), BATCH)]
+        replies = self._ask_each([extend_request(batch) for batch in batches])
+        answers: list[bool | None] = []
         for batch, reply in zip(batches, replies, strict=True):
-            if isinstance(reply, list):
-                answers.update((i, answer == 1) for i, answer in zip(batch, reply, strict=True))
-            elif not isinstance(reply, BackendUnavailable):  # one key is no lock, and nothing was answered
-                answers.update(zip(batch, super().extend_many([leases[i] for i in batch]), strict=True))
-        return [answers.get(i) for i in range(len(leases))]
-
-    def _batches(self, keys: Sequence[str]) -> Iterator[list[int]]:
-        """Yield the indices of keys that one script may handle: of one slot, and not too many."""
-        by_slot: dict[int, list[int]] = {}
-        for i, slot in enumerate(self.calls.slots(keys)):
-            by_slot.setdefault(slot, []).append(i)
-        for indices in by_slot.values():
-            for start in range(0, len(indices), BATCH):
-                yield indices[start : start + BATCH]
+            answers += [each == 1 for each in reply] if isinstance(reply, list) else [None] * len(batch)
+        return answers
 
     def force_release(self, key: str, expected: str) -> bool:
         return bool(self._client.call(self.kind.force_release(key, expected)))

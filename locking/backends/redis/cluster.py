@@ -157,9 +157,6 @@ class Cluster(Calls):
     def transports(self) -> list[Any]:
         return [server.transport for server in list(self._servers.values())]  # others may add one meanwhile
 
-    def slots(self, keys: Sequence[str]) -> list[int]:
-        return [key_slot(key.encode()) for key in keys]
-
     def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
         """See the base class: follow the cluster until it answers or the patience ends."""
         route = Route(self._slots, key_slot(request.key))

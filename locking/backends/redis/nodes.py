@@ -36,15 +36,9 @@ MOST_DEBTS: Final = 10_000
 
 
 class Silence(NamedTuple):
-    """In the place of a reply.
-
-    Attributes:
-        reason: why there is none.
-        refused: the server answered, with an error.
-    """
+    """In the place of a reply: why there is none."""
 
     reason: str
-    refused: bool = False
 
 
 class Debt(NamedTuple):
@@ -151,10 +145,9 @@ class Node:
 
     def _fell_silent(self, error: Exception) -> Silence:
         self._why = f"{type(error).__name__}: {error}"
-        refused = isinstance(error, ResponseError)
-        if not refused:
+        if not isinstance(error, ResponseError):
             self._silent_until = now() + LEFT_ALONE
-        return Silence(self._why, refused)
+        return Silence(self._why)
 
     # what is to be undone
 

@@ -278,10 +278,6 @@ class Calls(ABC):
     def transports(self) -> list[Any]:
         """Return the transport of every server that was asked so far."""
 
-    @abstractmethod
-    def slots(self, keys: Sequence[str]) -> list[int]:
-        """Return a number for each key; keys of the same number may stand in one request."""
-
     def call(self, request: Request) -> Steps[Any]:
         """Send a request and return the reply.
 
@@ -361,9 +357,6 @@ class Server(Calls):
 
     def transports(self) -> list[Any]:
         return [self.transport]
-
-    def slots(self, keys: Sequence[str]) -> list[int]:
-        return [0] * len(keys)
 
     def deliver(
         self, request: Request, replica_ack: ReplicaAck | None = None, *, asking: bool = False
