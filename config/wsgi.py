@@ -9,7 +9,7 @@ from typing import Any, Final
 import django
 from django.conf import settings
 from django.core.cache import close_caches
-from django.core.exceptions import BadRequest
+from django.core.exceptions import BadRequest, SuspiciousOperation
 from django.core.handlers.base import reset_urlconf
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
 from django.core.signals import request_finished, request_started
@@ -59,13 +59,14 @@ class Request(WSGIRequest):
     """Django's, which also comes to be with a Content-Type that can't be read.
 
     Django raises for an unknown RFC 2231 charset, or one of no text, where nobody would answer: outside of
-    every handler of errors. Here the views refuse it like any other that they do not know.
+    every handler of errors; so it does for too many parameters in the address beside any charset. Here the
+    views refuse it like any other that they do not know.
     """
 
     def __init__(self, environ: dict[str, Any]) -> None:
         try:
             super().__init__(environ)
-        except (BadRequest, LookupError, ValueError):
+        except (BadRequest, SuspiciousOperation, LookupError, ValueError):
             environ["CONTENT_TYPE"] = "unreadable"
             super().__init__(environ)
 

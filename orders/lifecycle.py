@@ -45,6 +45,9 @@ TRANSITIONS: Final[Mapping[State, tuple[State, ...]]] = {
 _SINCE_PAID: Final = (State.PAID, State.PARTLY_SHIPPED, State.SHIPPED, State.RETURNED)
 """States of an order that was paid, whatever came after."""
 
+SWEEP_WAIT: Final = 0.5
+"""Seconds that a sweep waits for a row that others keep locked: the orders behind it wait as well."""
+
 _OVERDUE = Q(pay_by__lte=Now())
 _IN_TIME = Q(pay_by=None) | Q(pay_by__gt=Now())
 
@@ -148,13 +151,13 @@ def cancel(order_id: UUID, *, record: Callable[[], object] | None = None) -> Ord
     return order
 
 
-def expire(order_id: UUID) -> bool:
+def expire(order_id: UUID, *, wait: float | None = None) -> bool:
     """End an order whose payment window is over, and put its units back; False: nothing was to be done.
 
     Raises:
         Busy: as for `pay`.
     """
-    return _end(order_id, State.EXPIRED, _OVERDUE)
+    return _end(order_id, State.EXPIRED, _OVERDUE, wait=wait)
 
 
 def expire_overdue(limit: int = 500) -> int:
@@ -164,18 +167,18 @@ def expire_overdue(limit: int = 500) -> int:
     logged and holds up no other.
     """
     overdue = Order.objects.filter(_OVERDUE, state=State.PLACED).order_by("pay_by")
-    return sum(_expired(order_id) for order_id in list(overdue.values_list("pk", flat=True)[:limit]))
+    return sum(try_to_expire(order_id) for order_id in list(overdue.values_list("pk", flat=True)[:limit]))
 
 
-def _expired(order_id: UUID) -> bool:
+def try_to_expire(order_id: UUID) -> bool:
+    """`expire`, where a failure is the log's business: the next sweep tries again."""
     try:
-        return expire(order_id)
+        return expire(order_id, wait=SWEEP_WAIT)
     except IntegrityError:
         logger.exception("order %s can't be ended; manage.py audit_stock says what is wrong", order_id)
-        return False
     except Busy as busy:
         logger.warning("order %s isn't ended yet: %s", order_id, busy)
-        return False
+    return False
 
 
 def move(order_id: UUID, to: State, *conditions: Q) -> bool:
@@ -191,8 +194,14 @@ def _find(order_id: UUID) -> Order:
     return order
 
 
-def _end(order_id: UUID, to: State, *conditions: Q, record: Callable[[], object] | None = None) -> bool:
-    with sale_transaction(Strategy.wait):
+def _end(
+    order_id: UUID,
+    to: State,
+    *conditions: Q,
+    record: Callable[[], object] | None = None,
+    wait: float | None = None,
+) -> bool:
+    with sale_transaction(Strategy.wait if wait is None else wait):
         checkpoint("ending", order=order_id)
         if not move(order_id, to, *conditions):
             return False

@@ -175,7 +175,7 @@ def _change(verb: str, summary: str, *refusals: ProblemType) -> Schema:
     return _operation(
         verb,
         summary,
-        _answers(200, "Order", (*_POST, *_CALLER, problems.NOT_FOUND, *refusals)),
+        _answers(200, "Order", (*_POST, *_CALLER, problems.NOT_FOUND, problems.BUSY, *refusals)),
         _parameter("order", "path", _UUID),
         takes="EmptyBody",
     )
@@ -209,7 +209,7 @@ def _list_products() -> Schema:
 
 
 def _payment() -> Schema:
-    kinds = (*_POST, problems.SIGNATURE, problems.NOT_FOUND)
+    kinds = (*_POST, problems.SIGNATURE, problems.NOT_FOUND, problems.BUSY)
     return _operation(
         "payment",
         "Receive an event of the payment provider, signed as Stripe signs; once, however often it comes.",

@@ -68,7 +68,7 @@ def receive(payment: Payment) -> tuple[PaymentEvent, bool]:
         event = _record(payment, outcome)
         checkpoint("written", order=order.pk)
     if event.outcome == Outcome.TOO_LATE:
-        lifecycle.expire(payment.order_id)  # its window may have ended without a sweep
+        lifecycle.try_to_expire(payment.order_id)  # its window may have ended without a sweep
     return event, False
 
 

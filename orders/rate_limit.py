@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
+import ssl
 import time
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -91,6 +93,21 @@ def limiter() -> FixedWindowRateLimiter:
 _OF_A_LOGIN: Final = ("username", "password", "ssl_")
 
 
+def _is_yes(text: str) -> bool:
+    return text.upper() not in ("0", "F", "FALSE", "N", "NO")
+
+
+def _verify_flags(text: str) -> list[ssl.VerifyFlags]:
+    return [ssl.VerifyFlags[name.strip()] for name in text.strip("[]").split(",")]
+
+
+_NO_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
+    "ssl_check_hostname": _is_yes,
+    "ssl_include_verify_flags": _verify_flags,
+    "ssl_exclude_verify_flags": _verify_flags,
+}
+
+
 @lru_cache(maxsize=8)
 def _limiter(address: str) -> FixedWindowRateLimiter:
     is_redis = address.startswith(("redis", "valkey"))
@@ -106,4 +123,5 @@ def _login_of_cluster(address: str) -> dict[str, Any]:
     options = dict(parse_qsl(parts.query))
     login = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")} | options
     named = {name: value for name, value in login.items() if value and name.startswith(_OF_A_LOGIN)}
-    return {**named, "ssl": options.get("ssl") == "true"}
+    read = {name: _NO_TEXT.get(name, str)(value) for name, value in named.items()}
+    return {**read, "ssl": options.get("ssl") == "true"}

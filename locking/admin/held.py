@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
@@ -43,15 +43,11 @@ from locking.utils.databases import storable
 MOST_AS_JSON = 1000
 
 
-View = TypeVar("View", bound=Callable[..., Any])
-
-
-def _committed_by_steps(view: View) -> View:
+def _committed_by_steps(view: Any) -> Any:
     """Keep ATOMIC_REQUESTS from a view that breaks locks: a rollback would undo fence and audit, and not
     the release.
     """
-    marked: Any = view
-    marked._non_atomic_requests = set(connections)
+    view._non_atomic_requests = set(connections)
     return view
 
 

@@ -92,10 +92,9 @@ def _buyer(outcome: Outcome, begin: float) -> dict[str, Any]:
 def _stock(result: Result, begin: float) -> dict[str, list[float]]:
     """What the page said and what was in orders, at each change."""
     end = max((outcome.ended for outcome in result.outcomes), default=0.0)
-    before = [sample for sample in result.samples if sample.at < begin]
-    during = [sample for sample in result.samples if begin <= sample.at <= end]
-    behind = [sample for sample in result.samples if sample.at > end]
-    shown = _changes([*before[-1:], *during, *behind[:1]])
+    first = sum(sample.at < begin for sample in result.samples)
+    last = sum(sample.at <= end for sample in result.samples)
+    shown = _changes(result.samples[max(0, first - 1) : last + 1])
     return {
         "ms": [min(max(0.0, _ms(sample.at, begin)), _ms(end, begin)) for sample in shown],
         "left": [sample.left for sample in shown],

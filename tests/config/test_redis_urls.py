@@ -20,6 +20,9 @@ from orders import rate_limit
         "redis://ada:p%40ss@cache.example:6380",
         "rediss://:p%40ss@cache.example",
         "rediss://cache.example?username=ada&password=p%40ss&ssl_ca_certs=/ca.pem",
+        "rediss://10.0.0.1?ssl_check_hostname=false",
+        "rediss://10.0.0.1?ssl_check_hostname=true&ssl_include_verify_flags=VERIFY_X509_STRICT",
+        "rediss://10.0.0.1?ssl_exclude_verify_flags=[VERIFY_X509_STRICT,VERIFY_X509_PARTIAL_CHAIN]",
     ],
 )
 def test_the_rate_of_a_cluster_is_counted_where_redis_py_connects(url, monkeypatch):
@@ -29,7 +32,8 @@ def test_the_rate_of_a_cluster_is_counted_where_redis_py_connects(url, monkeypat
     rate_limit._limiter.__wrapped__(as_rate_storage(url, cluster=True))
     wanted, (node,) = parse_url(url), opened["startup_nodes"]
     assert (node.host, node.port) == (wanted["host"], wanted.get("port", 6379))
-    for name in ("username", "password", "ssl_ca_certs"):
+    flags = ("ssl_include_verify_flags", "ssl_exclude_verify_flags")
+    for name in ("username", "password", "ssl_ca_certs", "ssl_check_hostname", *flags):
         assert opened.get(name) == wanted.get(name)
     assert opened["ssl"] is url.startswith("rediss")
 

@@ -82,6 +82,7 @@ def test_a_request_begins_without_a_look_at_connections(served):
         ("application/json; charset*=nope'en'y", ""),
         ("application/json; charset=hex", "x=1"),
         ("application/json; charset=undefined", "x=1"),
+        ("application/json; charset=utf-8", "&".join(["x=1"] * 1001)),
     ],
 )
 def test_a_content_type_that_cannot_be_read_is_refused_as_any_other(served, content_type, query):

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from unittest import mock
 
 import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from inventory import rows
 from inventory.domain import Busy, Line
 from inventory.models import CustomerPurchase, Product, StockMovement
 from inventory.services import change_stock
@@ -19,6 +21,7 @@ from inventory.strategies import Strategy
 from orders import payments
 from orders.fulfillment import ship, take_back
 from orders.lifecycle import (
+    SWEEP_WAIT,
     TRANSITIONS,
     OrderUnknown,
     PaymentTooLate,
@@ -28,7 +31,7 @@ from orders.lifecycle import (
     expire_overdue,
     pay,
 )
-from orders.models import Order
+from orders.models import Order, PaymentEvent
 from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.inventory.interleaving import buyers
@@ -115,6 +118,28 @@ def test_an_overdue_order_that_others_keep_locked_holds_up_no_other(order, monke
         list(Order.objects.select_for_update().filter(pk=order.pk))
         assert start("A", expire_overdue).ends().result == 1
     assert Order.objects.get(pk=second.pk).state == State.EXPIRED
+    assert expire_overdue() == 1
+
+
+def test_a_sweep_waits_little_for_each_order(order, monkeypatch):
+    """Sixty orders of one locked product would else keep it from all others for ten minutes."""
+    limit = mock.Mock(wraps=rows.limit_row_waits)
+    monkeypatch.setattr(rows, "limit_row_waits", limit)
+    overdue(order)
+    assert expire_overdue() == 1
+    limit.assert_called_once_with(SWEEP_WAIT)
+    assert Strategy.wait > SWEEP_WAIT
+
+
+def test_a_payment_that_is_too_late_is_answered_although_the_stock_is_locked(order, monkeypatch):
+    """It was judged and recorded: that the units can't go back yet is the sweep's business."""
+    monkeypatch.setattr(Strategy, "wait", 0.05)
+    overdue(order)
+    with buyers() as start, transaction.atomic():
+        list(Product.objects.select_for_update())
+        answered = start("A", partial(receive, order.pk)).ends()
+    assert answered.error is None
+    assert PaymentEvent.objects.get().outcome == "too_late"
     assert expire_overdue() == 1
 
 

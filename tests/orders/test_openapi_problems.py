@@ -290,6 +290,13 @@ def test_what_is_listed_occurs(settings, operation, slug):
     assert json.loads(answer.content)["type"] == f"/problems/#{slug}"
 
 
+@pytest.mark.parametrize("operation", ["pay", "cancel", "payment"])
+def test_what_changes_an_order_is_listed_as_busy(settings, operation):
+    """It waits for a locked row for so long, and is the victim of a deadlock, as a checkout is."""
+    assert json.loads(busy(good(operation, settings)).content)["type"] == "/problems/#busy"
+    assert (operation, "busy") in LISTED
+
+
 def test_a_problem_that_is_not_listed_is_found(client, monkeypatch):
     """What `conftest.py` asks of every answer to a test: a problem that the document lacks fails the test."""
     monkeypatch.setattr("tests.orders.conftest.listed_for", lambda path, method: frozenset())
