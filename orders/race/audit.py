@@ -105,7 +105,7 @@ def sampled(sku: str, wanted: bool) -> Iterator[list[Sample]]:
         sku: the product.
         wanted: the looks take a little time from the buyers, so only the report asks for them.
     """
-    samples: list[Sample] = []
+    samples = [look(sku)] if wanted else []  # before anybody buys, however late the thread begins
     over = threading.Event()
     thread = threading.Thread(target=_sample, args=(sku, samples, over), daemon=True)
     if wanted:

@@ -10,7 +10,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from inventory.stock_store import answering
+from locking import BackendUnavailable
 from orders.race.messages import Fault, Round
+
+BACK_WITHIN = 5.0
 
 
 def once_a_round(round_: Round, fault: Fault) -> None:
@@ -22,9 +26,20 @@ def once_a_round(round_: Round, fault: Fault) -> None:
     if fault.kill is not None:
         with suppress(ProcessLookupError):
             os.kill(fault.kill, signal.SIGKILL)
+        wait_until_redis_is_back()
     if fault.stand_still:
         stand_still(fault.stand_still)
     time.sleep(fault.rest)
+
+
+def wait_until_redis_is_back() -> None:
+    """Wait for the one that is started after the killed one: how long that takes, the machine decides."""
+    deadline = time.monotonic() + BACK_WITHIN
+    while time.monotonic() < deadline:
+        with suppress(BackendUnavailable), answering() as redis:
+            redis.ping()
+            return
+        time.sleep(0.02)
 
 
 def claim(sku: str) -> Path:

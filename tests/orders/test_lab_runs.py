@@ -17,6 +17,7 @@ from django.db import OperationalError, connection
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.models.functions import Now
 
+from inventory import stock_store
 from inventory.models import Product
 from locking import LockNotAcquired, get_lock
 from locking.core.handler import locks
@@ -25,6 +26,9 @@ from locking.testing.contract.base import counted_waiters
 from orders.lab import supervisor
 from orders.lab.models import LabEvent, LabRun
 from orders.models import Order
+from orders.race import private_redis
+from orders.race.fault_injection import claim, once_a_round
+from orders.race.messages import Fault, Round
 from orders.race.private_redis import PrivateRedis, program
 from tests import ROOT
 from tests.locking.support.helpers import take_from
@@ -237,6 +241,20 @@ def test_a_killed_redis_oversells_without_a_fence_and_not_with_one():
     assert race(strategy="expired_lease", **crowd)["shown_broken"]
     fenced = race(strategy="fenced_lock", **crowd)
     assert (fenced["sold"], fenced["unaccounted"], fenced["exact"]) == (4, 0, True)
+
+
+@pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
+def test_who_has_killed_redis_goes_on_when_it_is_back(settings, monkeypatch):
+    """However slowly it starts: before that nobody else could come in, and the race would show nothing."""
+    monkeypatch.setattr(private_redis, "DOWN_FOR", 1.0)
+    round_ = Round("lab-killed", "expired_lease", 0.0, None, 10.0, (1,))
+    try:
+        with PrivateRedis() as server:
+            settings.REDIS_URL = server.url
+            once_a_round(round_, Fault(kill=server.pid))
+            assert stock_store.client().ping()
+    finally:
+        claim(round_.sku).unlink(missing_ok=True)
 
 
 def test_a_lease_shorter_than_the_gap_is_safe_with_a_fence_and_of_no_use():
