@@ -43,7 +43,7 @@ check: $(READY) ## style, types, import rules, migrations, Django's own checks
 bench: migrate ## measure the locks side by side, briefly
 	@$(RUN) -m benchmarks.locks --quick
 
-loadtest: $(READY) ## load, kill and flush the served shop under each strategy, then audit it (UI=1: locust's page)
+loadtest: $(READY) ## load, kill and flush the served shop under each sound strategy, then audit it (UI=1: locust's page)
 	@mkdir -p build
 	@$(RUN) -m tests.load $(if $(UI),--ui,$(LOAD))
 

@@ -103,7 +103,8 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         unique_until: `end`, or `start`: queued at most once, but for the one that is running.
         unique_conflict: `raise` LockNotAcquired from `apply_async`; `skip`: return None; or `result`: return
             the AsyncResult of the task that is queued or running.
-        unique_backend: alias in `LOCKING`.
+        unique_backend: alias in `LOCKING`, of a backend whose holds other processes can take over: Redis,
+            Redlock, rows of a database or etcd.
 
     Example:
         >>> @shared_task(base=UniqueTask, unique_key="'report:'+<year>", unique_conflict="skip")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
@@ -35,6 +36,7 @@ from locking.inspection.held import KINDS, STATES
 from locking.testing import pytest_plugin
 from locking.transactions.decorator import Options
 from orders import openapi
+from orders.audit import INVARIANTS
 from orders.problems import PROBLEM_TYPES
 from tests import ROOT
 from tests.docs.pages import LIBRARY, PAGES, SHOP, SPOKEN, coded, name_of, prose_of, rows, section
@@ -446,6 +448,19 @@ def names_of_tests() -> set[str]:
     return {function.name for function in functions if function.name.startswith("test_")}
 
 
+def test_the_invariants_of_the_audit() -> None:
+    """The page on the audit has each invariant that `audit_stock` prints, in its order, and no other."""
+    table = rows(section(SHOP / "how-to" / "audit.md", "Audit"))
+    assert [row[0] for row in table] == [name.replace("_", " ") for name in INVARIANTS]
+
+
+def test_the_extras() -> None:
+    """The README of the package has each of its extras."""
+    table = rows(section(ROOT / "locking" / "README.md", "Extras"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {name for row in table for name in coded(row[0])} == set(project["optional-dependencies"])
+
+
 def test_the_number_of_sound_strategies() -> None:
     """The README and the change log count the ways to sell as they are."""
     sound = sum(strategy.sound for strategy in STRATEGIES.values())
@@ -593,6 +608,13 @@ def test_a_backend_s_page_promises_what_it_can(name: str, page: Path) -> None:
     promise = section(page, "What it promises")
     assert ("encing tokens" in promise) == bool(backend.supports_fencing)
     assert ("list of held locks" in promise) == bool(backend.supports_listing)
+
+
+@pytest.mark.parametrize(("name", "page"), backend_pages().items(), ids=lambda value: str(value))
+def test_a_backend_s_page_refuses_no_hand_over_that_it_has(name: str, page: Path) -> None:
+    """Only the pages of backends without hand-over name it among their limits."""
+    (backend,) = [import_string(path) for path in backends() if path.endswith(f".{name}")]
+    assert not (backend.supports_handover and "`hand_over`" in section(page, "Limits"))
 
 
 def test_the_backends_that_fence() -> None:

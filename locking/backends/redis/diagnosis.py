@@ -230,7 +230,7 @@ def _clock(client: Client) -> Finding:
     text = f"the server's clock is {ahead:+.3f} s from this machine's (± {(answered - asked) / 2:.3f} s)"
     if abs(ahead) <= CLOCKS_APART:
         return Finding("clock", "ok", text)
-    hint = "Synchronise both by NTP: leases keep their length, but times in lists and the log are wrong."
+    hint = "Synchronize both by NTP: leases keep their length, but times in lists and the log are wrong."
     return Finding("clock", "warning", text, hint)
 
 

@@ -247,4 +247,4 @@ def _clock(alias: str) -> Finding:
     text = f"its clock is {ahead:+.3f} s from this machine's (± {(answered - asked) / 2:.3f} s)"
     if abs(ahead) <= CLOCKS_APART:
         return Finding("clock", "ok", text)
-    return Finding("clock", "warning", text, "Synchronise both by NTP.")
+    return Finding("clock", "warning", text, "Synchronize both by NTP.")
