@@ -72,6 +72,9 @@ def proxy(own_redis: PrivateRedis) -> Iterator[Proxy]:
 
 LocksOn = Callable[..., None]
 
+PATIENCE = 30.0
+"""Seconds in which a server that lives has answered, however late; a test that freezes it names its own."""
+
 
 @pytest.fixture
 def locks_on() -> Iterator[LocksOn]:
@@ -79,7 +82,7 @@ def locks_on() -> Iterator[LocksOn]:
     enabled: list[Any] = []
 
     def locks_on(url: str, **options: Any) -> None:
-        options.setdefault("socket_timeout", 0.25)
+        options.setdefault("socket_timeout", PATIENCE)
         entry = {"BACKEND": REDIS, "LOCATION": url, "OPTIONS": options}
         enabled.append(override_settings(LOCKING={"default": entry}))
         enabled[-1].enable()

@@ -64,7 +64,8 @@ def test_a_page_is_accessible_before_its_scripts_are_done(open_still, name, late
     page = open_still("problems")
     on_their_way = []
     page.route(re.compile(late), lambda route: on_their_way.append(route))
-    page.goto(PAGES[name], wait_until="commit")
+    with page.expect_request(re.compile(late)):
+        page.goto(PAGES[name], wait_until="commit")
     expect(page.locator("main h1")).to_be_attached()
     in_both_schemes(page, no_violations(page))
     assert on_their_way

@@ -31,8 +31,8 @@ def held(monkeypatch):
     monkeypatch.setattr("locking.inspection.heartbeat.HELD_LONG", 0.0)
     leases = [
         get_lock("order:42", fenced=True, ttl=600).acquire(),
-        get_lock("order:43", ttl=60).acquire(),
-        get_read_lock("catalogue", ttl=60).acquire(),
+        get_lock("order:43", ttl=600).acquire(),
+        get_read_lock("catalogue", ttl=600).acquire(),
         get_semaphore("mail-gateway", 5, ttl=600).acquire(),
     ]
     HeartbeatPublisher().beat()
@@ -59,7 +59,7 @@ def awaited(held, monkeypatch):
 
 def waits_for(name):
     """Wait for a lock, and release it as soon as it is granted."""
-    with get_lock(name, wait=60):
+    with get_lock(name, wait=600):
         pass
 
 

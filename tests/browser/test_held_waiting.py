@@ -23,6 +23,7 @@ LANGUAGES = ("en", "zh-hans")
 LONG = "catalogue:" + "x" * 900
 TURNED = "order:\u202e24"
 CIRCLE = "deadlock: " + "; ".join(["web-1:812:Thread-3 holds 'order:42' and waits for 'stock:mug'"] * 3)
+LONG_ENOUGH = 600  # seconds; longer than a test may last, so that no wait ends in the middle of a slow one
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -74,7 +75,7 @@ def crosses(mine, other, meeting):
     """Hold `mine` and wait for `other`; the end of the test breaks the circle."""
     with suppress(LockLost), get_lock(mine, ttl=600):
         meeting.wait()
-        with get_lock(other, ttl=600, wait=60):
+        with get_lock(other, ttl=600, wait=LONG_ENOUGH):
             pass
 
 
@@ -182,7 +183,7 @@ def test_a_holder_that_waits_for_nothing_stands_above_its_waiters(open_admin, co
 def held_and_waited_for(name):
     """Hold a lock for which one thread waits until the block ends."""
     lease, before = get_lock(name, ttl=600).acquire(), len(WAITS)
-    thread = threading.Thread(target=lambda: get_lock(name, ttl=600, wait=60).acquire().release())
+    thread = threading.Thread(target=lambda: get_lock(name, ttl=600, wait=LONG_ENOUGH).acquire().release())
     thread.name = "late-worker"
     thread.start()
     try:

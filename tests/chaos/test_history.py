@@ -108,8 +108,8 @@ def work(pipe, folder: Path, number: int) -> None:
     pipe.send("done")
 
 
-def run_workers(folder: Path, seconds: float, torment, rounds: int = 0) -> list[Hold]:
-    """Let processes compete for `seconds`, and `rounds`, while `torment` has its way with those that live."""
+def run_workers(folder: Path, seconds: float, torment, rounds: int = 0, holds: int = 0) -> list[Hold]:
+    """Let processes compete for `seconds`, `rounds` and `holds`, while `torment` has its way with them."""
     until, latest = now() + seconds, now() + seconds + PATIENCE
     with ExitStack() as stack:
         crowd: list[Child] = []
@@ -123,7 +123,7 @@ def run_workers(folder: Path, seconds: float, torment, rounds: int = 0) -> list[
         for _ in range(PROCESSES):
             hire()
         torments = 0
-        while now() < until or (torments < rounds and now() < latest):
+        while now() < until or (now() < latest and (torments < rounds or len(read_holds(folder)) < holds)):
             torment(living(crowd), hire)
             torments += 1
         for worker in living(crowd):
@@ -200,7 +200,7 @@ def test_histories_under_pauses_and_kills_exclude(own_redis, locks_on, tmp_path)
     """However processes and server are stopped and killed, no two claims overlap and tokens rise."""
     locks_on(own_redis.url, socket_timeout=0.1)
     chaos = Chaos(own_redis, tmp_path, seed=20)
-    holds = run_workers(tmp_path, 6.0, chaos, rounds=8)
+    holds = run_workers(tmp_path, 6.0, chaos, rounds=8, holds=51)
     assert violations(holds) == []
     assert chaos.rounds >= 8
     assert len(holds) > 50
@@ -230,5 +230,5 @@ def test_histories_of_a_broken_lock_are_rejected(own_redis, locks_on, tmp_path, 
     for name, mutant in mutants.items():  # most grants are handoffs, which the release mints
         monkeypatch.setattr(scripts, name, mutant)
     locks_on(own_redis.url)
-    holds = run_workers(tmp_path, 1.0, lambda crowd, hire: time.sleep(0.05))
+    holds = run_workers(tmp_path, 1.0, lambda crowd, hire: time.sleep(0.05), holds=50)
     assert violations(holds)

@@ -66,9 +66,9 @@ class Counter:
         self.commit._commit_seconds = takes
         self.threads: list[threading.Thread] = []
 
-    def submit(self) -> None:
-        """Have a sale done by this thread."""
-        self.commit.submit(Sale((), print), 0.05)
+    def submit(self, wait: float = 0.05) -> None:
+        """Have a sale done by this thread, which waits so long until somebody begins with it."""
+        self.commit.submit(Sale((), print), wait)
 
     def start(self) -> None:
         """Have a sale done by another thread; return when it waits or is done."""
@@ -92,7 +92,7 @@ def waits_for_who_was_here(kind: type[GroupCommit]) -> None:
     counter.arrivals.truly = True
     with mock.patch.object(module, "LONGEST_WAIT", 30.0):
         counter.start()
-        counter.submit()
+        counter.submit(30.0)  # the leader that is told of it may stand still for a while
         counter.join()
     assert counter.sizes == [2]
 

@@ -6,6 +6,7 @@ import json
 from contextlib import nullcontext
 from importlib import import_module
 from random import Random
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -173,7 +174,7 @@ def test_every_axis_has_its_plot(monkeypatch, tmp_path):
 def test_no_run_is_begun_after_the_time(monkeypatch):
     """When the minutes are over, what is left of the round is left out."""
     moments = iter([0.0, 1.0, 59.0, 60.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    monkeypatch.setattr(growth, "time", SimpleNamespace(monotonic=lambda: next(moments)))
     measuring = growth.Growth(None, 1.0, None, print)  # type: ignore[arg-type]
     measuring.ends = 60.0
     next(moments)

@@ -1,6 +1,7 @@
 """Two buyers, step by step: what is seen of each, for whom one waits, and what the terminal makes of it."""
 
 import os
+import threading
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from inventory.models import Product
 from locking import get_lock
+from locking.inspection import deadlocks
 from orders.lab.stepping import Session
 from orders.lab.terminal import walk
 from orders.race import lab_products
@@ -93,7 +95,15 @@ def test_who_waits_for_each_other_is_told_by_the_database(session):
         assert seen["sold"] == 0
 
 
-def test_a_deadlock_of_distributed_locks_is_found_and_shown(session):
+@pytest.fixture
+def may_be_found(monkeypatch):
+    """Nobody finds a circle before this event is set, however late the test looks at those who wait."""
+    event, circle = threading.Event(), deadlocks.Search.circle
+    monkeypatch.setattr(deadlocks.Search, "circle", lambda search: circle(search) if event.is_set() else None)
+    return event
+
+
+def test_a_deadlock_of_distributed_locks_is_found_and_shown(session, may_be_found):
     """Both say for whom they wait; then one of them is told who holds what, and the other one buys."""
     with publishing(), session("unsorted_redis_locks") as steps:
         for who in "AB":
@@ -104,6 +114,7 @@ def test_a_deadlock_of_distributed_locks_is_found_and_shown(session):
             steps.advance(who)
         seen = until(steps, lambda seen: all(lane["blocked"] for lane in seen["lanes"].values()))
         assert [seen["lanes"][who]["blocked"]["by"] for who in "AB"] == ["B", "A"]
+        may_be_found.set()
         seen = until(steps, lambda seen: "deadlocked" in str(seen))
         (victim,) = [who for who in "AB" if "deadlocked" in str(seen["lanes"][who])]
         steps.advance(victim)

@@ -94,7 +94,7 @@ def cluster_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entry]:
     """Three masters and a replica."""
     _skip_without(needs_redis_server)
     with servers(tmp_path_factory.mktemp("contract-cluster")) as start:
-        yield {"LOCATION": Cluster(start).location}
+        yield {"LOCATION": Cluster(start, cluster_node_timeout=15_000).location}  # none of them dies
 
 
 @pytest.fixture(scope="session")

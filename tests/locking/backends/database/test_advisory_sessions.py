@@ -151,7 +151,7 @@ def wait_on_a_closed_connection(backend):
     assert isinstance(waiter.try_acquire(queue=True), Busy)
     backend.try_acquire(backend.key("other"), other, 60.0)  # has the fresh one from now on
     try:
-        return waiter.wait(0.5)
+        return waiter.wait(2.0)  # the second connection has what the first left of it
     finally:
         backend.release(key, holder)
         backend.release(backend.key("other"), other)
@@ -166,7 +166,7 @@ def test_a_server_that_stays_away_ends_the_wait(backend, monkeypatch):
     """A second connection that breaks, too, is an outage, which the waiter is told."""
     monkeypatch.setattr(backend._pool, "connect", mock.Mock(side_effect=OperationalError("gone")))
     with pytest.raises(BackendUnavailable, match="gone"):
-        backend.wait_for(backend.key("away"), new_owner(), 60.0, 0.5)
+        backend.wait_for(backend.key("away"), new_owner(), 60.0, PATIENCE)
     assert backend._pool.connect.call_count == 2
 
 
@@ -199,9 +199,9 @@ def test_the_last_words_count_while_the_socket_is_open():
 def test_a_limit_of_statements_ends_no_wait(backend, monkeypatch):
     """How long a statement may run says nothing of how long a lock may be waited for."""
     options = connections[backend._using].settings_dict["OPTIONS"]
-    monkeypatch.setitem(options, "options", "-c statement_timeout=100")
+    monkeypatch.setitem(options, "options", "-c statement_timeout=1000")
     backend.close()  # the connections that are opened from here on have the limit
     key, owner = backend.key("limited"), new_owner()
     assert isinstance(backend.try_acquire(key, owner, 60.0), Grant)
-    assert isinstance(backend.wait_for(key, new_owner(), 60.0, 0.3), Busy)
+    assert isinstance(backend.wait_for(key, new_owner(), 60.0, 1.5), Busy)
     assert backend.release(key, owner)

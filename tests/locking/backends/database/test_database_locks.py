@@ -287,11 +287,11 @@ def test_waiters_hold_no_connection(postgresql_locks, django_db_blocker):
         key = backend._id(backend.key("crowd"))
         crowd = [begin(lambda: _pass_through("crowd")) for _ in range(30)]
         until(lambda: len(backend._listener._subscribers.get(key, ())) == 30, PATIENCE)
-        assert connections_to(backend) - before <= 3 + 1
+        until(lambda: connections_to(backend) - before <= 3 + 1, PATIENCE)  # autovacuum's comes and goes
         holder.release()
         for waiter in crowd:
             waiter.result(timeout=60)
-        assert connections_to(backend) - before <= 3 + 1
+        until(lambda: connections_to(backend) - before <= 3 + 1, PATIENCE)
 
 
 def _pass_through(name):
@@ -327,8 +327,10 @@ def test_a_thread_waits_for_a_connection_in_use(postgresql_locks, django_db_bloc
 
 def test_connections_in_use_for_too_long_are_told(postgresql_locks, django_db_blocker):
     """A request that gets none of the process's connections in time says which option is too small."""
-    with django_db_blocker.unblock(), one_connection_in_use(postgresql_locks, timeout=0.2) as (_, over):
-        with pytest.raises(BackendUnavailable, match="max_connections") as refused:
+    in_use = one_connection_in_use(postgresql_locks, timeout=PATIENCE)  # for an answer of the server
+    with django_db_blocker.unblock(), in_use as (backend, over):
+        impatient = mock.patch.object(backend._pool, "_timeout", 1.0)
+        with impatient, pytest.raises(BackendUnavailable, match="max_connections") as refused:
             get_lock("none", ttl=60).acquire(wait=0.1)
         assert not refused.value.sent
         over.set()

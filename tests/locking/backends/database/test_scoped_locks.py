@@ -105,15 +105,15 @@ def test_a_limit_of_statements_ends_no_wait(using):
 
     def impatient():
         with transaction.atomic(using):
-            _execute(using, "SET LOCAL statement_timeout = '50ms'")
+            _execute(using, "SET LOCAL statement_timeout = '1s'")
             with pytest.raises(LockNotAcquired):
-                get_lock("piece", wait=0.3).acquire()
+                get_lock("piece", wait=1.5).acquire()
             with connections[using].cursor() as cursor:
                 cursor.execute("SHOW statement_timeout")
                 return cursor.fetchone()[0]
 
     with locked_transaction("piece", using=using):
-        assert elsewhere(_closing(using, impatient)) == "50ms"
+        assert elsewhere(_closing(using, impatient)) == "1s"
 
 
 def _is_refused(using):

@@ -158,7 +158,8 @@ def test_a_watch_that_says_nothing_wakes_its_waiters_after_a_while(monkeypatch, 
             member.sendall(answer)
             assert woken.wait(PATIENCE)
         assert not manager._watches, "the next question begins another"
-        assert not caplog.records, "a lock that nobody releases for a while is nothing to tell"
+        told = [record for record in caplog.records if "locks/key/" in record.getMessage()]
+        assert not told, "a lock that nobody releases for a while is nothing to tell"
         client.close()
 
 

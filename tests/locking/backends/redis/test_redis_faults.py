@@ -242,7 +242,7 @@ def test_a_pause_makes_a_lease_unknown_and_then_held_again(own_redis, locks_on, 
 def test_a_pause_beyond_the_lease_is_a_loss(own_redis, locks_on, monkeypatch):
     """At its local deadline an unknown lease is lost, whatever the server will say."""
     _fast_watchdog(monkeypatch, lease=0.6)
-    locks_on(own_redis.url, socket_timeout=0.1)
+    locks_on(own_redis.url, socket_timeout=1.0)
     told = threading.Event()
     lease = get_lock("a", on_lost=lambda _: told.set()).acquire()
     own_redis.pause()

@@ -134,7 +134,7 @@ def test_a_session_in_doubt_is_unknown_and_then_lost(tmp_path):
     session.
     """
     with running(partial(ZooKeeper, tmp_path)) as server:
-        options = {"session_timeout": 3.0, "timeout": 1.0}
+        options = {"session_timeout": 3.0, "timeout": PATIENCE}
         entry = {"BACKEND": ZOOKEEPER, "LOCATION": server.location, "OPTIONS": options}
         with override_settings(LOCKING={"default": entry}):
             lease = get_lock("a", ttl=600).acquire()

@@ -223,7 +223,7 @@ def test_five_dead_python_waiters_do_not_hold_up_python(site):
 
     site.java.do("unlock", "shared")
 
-    assert waiter.result(1.0).remaining() > 50
+    assert waiter.result(PROMPT).remaining() > 50
 
 
 def test_java_forces_python_out(site):

@@ -125,10 +125,16 @@ class Service:
             "bind": "127.0.0.1",
             "port": port,
             f"sentinel monitor {self.name}": f"127.0.0.1 {self.master.port} 2",
-            f"sentinel down-after-milliseconds {self.name}": 500,
+            f"sentinel down-after-milliseconds {self.name}": 60_000,  # a pause of the machine is no death
             f"sentinel failover-timeout {self.name}": 3000,
         }
         return Server(folder / f"sentinel-{port}", options, port=port, sentinel=True)
+
+    def kill_master(self) -> None:
+        """End the master, and have the Sentinels find that out after half a second."""
+        for sentinel in self.sentinels:
+            sentinel.ask("SENTINEL", "SET", self.name, "down-after-milliseconds", 500)
+        self.master.kill()
 
     def _sees_all(self, sentinel: Server) -> bool:
         state: Any = sentinel.client().sentinel_master(self.name)
@@ -167,10 +173,9 @@ class Cluster:
     def _node(start: Callable[..., Server], options: Mapping[str, object]) -> Server:
         return start(
             cluster_enabled="yes",
-            cluster_node_timeout=1000,
             cluster_require_full_coverage="no",
             repl_diskless_sync_delay=0,
-            **options,
+            **{"cluster_node_timeout": 1000, **options},
         )
 
     @staticmethod

@@ -21,7 +21,7 @@ def test_a_failover_is_followed_by_waiters_and_holders(service):
     waiter = acquired_in_thread("watched")
     until_waiting(service.replica, "watched")  # what the waiter wrote has been copied
 
-    service.master.kill()
+    service.kill_master()
     until(lambda: service.replica.ask("ROLE")[0] == b"master", "a failover")
     until(lambda: _releases(held), "a release on the new master")
 
@@ -50,7 +50,7 @@ async def test_a_failover_is_followed_by_tasks(service):
     waiter = asyncio.create_task(get_lock("watched").aacquire())
     await asyncio.to_thread(until_waiting, service.replica, "watched")
 
-    service.master.kill()
+    service.kill_master()
     await asyncio.to_thread(until, lambda: service.replica.ask("ROLE")[0] == b"master", "a failover")
     async with asyncio.timeout(PATIENCE):
         while not await _areleases(held):
