@@ -184,10 +184,17 @@ def test_the_lock_lives_as_long_as_its_longest_reader(shared_on, ttls):
 
 def test_a_short_reader_that_ended_is_no_holder_any_more(shared_on):
     """While a longer reader goes on, the ended one can neither extend nor release, and isn't counted."""
-    backend, short, long = variant("read"), new_owner(), new_owner()
+    backend, long, readers = variant("read"), new_owner(), []
     backend.try_acquire("a", long, FAR)
-    backend.try_acquire("a", short, SHORT)
-    assert backend.holder("a").count == 2
+
+    def join(ttl):
+        readers.append(new_owner())
+        backend.try_acquire("a", readers[-1], ttl)
+        if backend.holder("a").count != 2:
+            raise LockLost("it had ended before it was counted")
+
+    at_leisure(join, SHORT)
+    short = readers[-1]
     until(lambda: backend.holder("a").count == 1, PATIENCE)
     assert backend.holder("a").owner == long
     assert not backend.extend("a", short, FAR)
@@ -371,7 +378,7 @@ def test_state_of_every_kind(get):
     assert (lock.locked(), lock.owned(), lock.remaining()) == (False, False, 0.0)
     with lock:
         assert (lock.locked(), lock.owned()) == (True, True)
-        assert FAR - 1 < lock.remaining() <= FAR
+        assert FAR / 2 < lock.remaining() <= FAR
     assert (lock.locked(), lock.owned(), lock.remaining()) == (False, False, 0.0)
 
 

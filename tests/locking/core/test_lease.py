@@ -345,9 +345,10 @@ def unanswered(*args):
 
 def test_the_watchdog_hears_of_a_shorter_lease(monkeypatch):
     """A renewed lease that its user shortens is renewed by its new length."""
-    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 60.0)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 3600.0)
+    monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.01)  # soon, of a lease that outlasts any stall
     with get_lock("a") as lease:
-        lease.extend(0.6)
+        lease.extend(20)
         until(lambda: single(lease).renewals >= 2, PATIENCE)
         lease.ensure_held()
 

@@ -169,6 +169,13 @@ def test_a_sign_of_life_needs_no_new_record(reporter, each_backend):
     assert after.text == before.text
 
 
+@pytest.fixture
+def still_young(monkeypatch):
+    """A hold stays young, however long the machine takes."""
+    monkeypatch.setattr("locking.inspection.heartbeat.HELD_LONG", 3600.0)
+
+
+@pytest.mark.usefixtures("still_young")
 @pytest.mark.parametrize("options", [{}, {"fenced": True}, {"min_hold": 0.01}], ids=str)
 def test_a_young_hold_has_its_process_and_no_details(each_backend, options):
     """Who holds it is known from the first beat on, the place in the code after a second."""
@@ -181,6 +188,7 @@ def test_a_young_hold_has_its_process_and_no_details(each_backend, options):
     assert (row.thread, row.site, row.ttl, row.state) == (None, None, None, "held")
 
 
+@pytest.mark.usefixtures("still_young")
 def test_mutant_without_the_process_of_its_own_a_young_hold_is_a_bare_uuid(each_backend, monkeypatch):
     """Where only long holds are published nobody knows who has a young one."""
     monkeypatch.setattr(HeartbeatPublisher, "_note_use", lambda self, aliases: None)

@@ -170,8 +170,8 @@ def test_a_ttl_ends_the_command_before_the_lease_ends():
 
 def test_an_outage_stops_the_command_before_the_lease_ends(monkeypatch, own_redis, locks_on, pipes):
     """A lease that can't be renewed any more is as good as over."""
-    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 1.2)
-    locks_on(own_redis.url, socket_timeout=0.3)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 4.0)
+    locks_on(own_redis.url, socket_timeout=1.0)
     text = waiting_between(pipes, "sleep 1000")
     with meanwhile(pipes, own_redis.pause):
         report = run(shell(text, grace=0.2))

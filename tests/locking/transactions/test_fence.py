@@ -291,12 +291,12 @@ def test_a_holder_that_stands_idle_is_ended_by_the_database(
     redis_database: redis.Redis, settings: Any
 ) -> None:
     """Frozen behind its fence beyond FENCE_TIMEOUT, A is ended, and B gets in; nothing of A stays."""
-    settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 0.3}}
+    settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 3}}
     with two_players("default") as (a, b):
-        a.enters(locked_transaction("shop", fenced=True))
+        a.enters(locked_transaction("shop", fenced=True, ttl=600))
         a.does(add, "A")
         redis_database.flushdb()
-        settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 10}}
+        settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 20}}
         b.enters(locked_transaction("shop", fenced=True))
         b.does(add, "B")
         b.leaves()

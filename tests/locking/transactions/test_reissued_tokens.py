@@ -36,13 +36,13 @@ from tests.locking.support.redlock_nodes import client, compiled_shim, nodes
 pytestmark = pytest.mark.django_db(transaction=True)
 
 HOUR = 3600
-AHEAD = int((time.time() + HOUR) * 1_000_000)
-"""A token of a server whose clock was an hour ahead."""
+AHEAD = int((time.time() + 24 * HOUR) * 1_000_000)
+"""A token of a server whose clock was a day ahead: it still is when a long run comes to these tests."""
 
 
 @pytest.fixture
 def ahead() -> Fence:
-    """The fence row of `shop` as a server left it whose clock was an hour ahead, before it lost its data."""
+    """The fence row of `shop` as a server left it whose clock was ahead, before it lost its data."""
     return Fence.objects.create(name="shop", token=AHEAD, owner="gone:1", mark="gone")
 
 

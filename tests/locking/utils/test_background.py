@@ -107,13 +107,14 @@ def test_a_running_worker_starts_one_that_could_not(calls, no_threads):
 @pytest.mark.usefixtures("memory_locks")
 def test_a_lease_taken_while_no_thread_could_start_is_renewed_later(no_threads, monkeypatch):
     """The watchdog that could not start renews every lease as soon as another lock is taken."""
-    monkeypatch.setattr("locking.core.lock.watchdogs", Watchdogs())
+    monkeypatch.setattr("locking.core.lock.watchdogs", watchdogs := Watchdogs())
     monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.1 / 30)
     lease = get_lock("a").acquire().leases[0]
     no_threads.set()
     with get_lock("b"):
         until(lambda: lease.renewals, PATIENCE)
     lease.release()
+    watchdogs._workers["default"].stop()  # it would sleep for an hour, among the watchdogs that others count
 
 
 @pytest.mark.usefixtures("memory_locks")
