@@ -24,6 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from locking.contrib.groups import DEFAULTS, Groups, read_setting
 from locking.core.lease import live_leases
+from locking.core.liveness import exists
 from locking.signals import LockEvent, Observer, Renewal, observe
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -207,16 +208,6 @@ def _forget_dead_processes(folder: Path) -> None:
     A server's own hook for ended workers does the same, where there is one and it is called.
     """
     for pid in {int(path.stem.rpartition("_")[2]) for path in folder.glob("gauge_live*_*.db")}:
-        if not _is_running(pid):
+        if not exists(pid):
             with suppress(FileNotFoundError):  # another scrape was quicker
                 mark_process_dead(pid)  # type: ignore[no-untyped-call]
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # another user's
-    return True

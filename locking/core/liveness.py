@@ -152,20 +152,21 @@ def start_of(pid: int) -> str | None:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return None if Path("/proc/self/stat").exists() else _start_without_proc(pid)
+        return None if Path("/proc/self/stat").exists() or not exists(pid) else "unknown"
     except OSError:
         return "unknown"
     return None if fields[0] in "ZX" else fields[19]  # a zombie has ended, though nobody has asked how
 
 
-def _start_without_proc(pid: int) -> str | None:
+def exists(pid: int) -> bool:
+    """Return whether a process has this pid, as far as the kernel tells without `/proc`."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return None
-    except OSError:
+        return False
+    except OSError:  # another user's
         pass
-    return "unknown"
+    return True
 
 
 class Session(NamedTuple):

@@ -11,7 +11,6 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from locking.backends.base import BaseLockBackend
@@ -32,23 +31,19 @@ CONFIRM_PAUSE = 0.1
 """Seconds after which a server that answers again has processed what it had received before."""
 
 
-class AttemptResult(Enum):
-    """What came of one attempt."""
-
-    DONE = "confirmed"
-    REPEAT = "to be confirmed by one more attempt"
-    UNAVAILABLE = "the backend does not answer"
-
-
 @dataclass(slots=True, eq=False)
 class PendingRelease:
-    """An acquisition of unknown outcome, to be released if it took effect."""
+    """An acquisition of unknown outcome, to be released if it took effect.
+
+    A paused server works off what it had received in no given order, so one answer isn't proof: a second one
+    a little later is.
+    """
 
     backend: BaseLockBackend
     key: str
     owner: str
     until: float
-    answered: bool = False
+    answers: int = 0
     next_try: float = 0.0
 
 
@@ -68,14 +63,14 @@ class ReleaseQueue:
         """Return when the next attempt is to be made."""
         return max(self._unavailable_until, self.releases[0].next_try)
 
-    def record(self, release: PendingRelease, result: AttemptResult) -> None:
+    def record(self, release: PendingRelease, *, answered: bool) -> None:
         """Remove the first release or move it to the end, unless it was cleared meanwhile."""
         if not self.releases or self.releases[0] is not release:
             return
         self.releases.popleft()
-        if result is not AttemptResult.DONE:
+        if release.answers < 2:
             self.releases.append(release)
-        if result is AttemptResult.UNAVAILABLE:
+        if not answered:
             self._unavailable_until = now() + RETRY_PAUSE
             self.releases = deque(each for each in self.releases if each.until > now())
 
@@ -127,29 +122,23 @@ class ReleaseRetrier:
             if queue.due() > now():
                 return queue.due()
             release = queue.releases[0]
-        result = attempt_release(release)
+        answered = attempt_release(release)
         with self._mutex:
-            queue.record(release, result)
+            queue.record(release, answered=answered)
         return now()
 
 
-def attempt_release(release: PendingRelease) -> AttemptResult:
-    """Make one attempt at a pending release.
-
-    A paused server works off what it had received in no given order, so one answer isn't proof: a second one
-    a little later is.
-    """
+def attempt_release(release: PendingRelease) -> bool:
+    """Make one attempt at a pending release; False when the backend does not answer."""
     try:
         release.backend.release(release.key, release.owner)
     except LockError:
-        return AttemptResult.UNAVAILABLE
+        return False
     except Exception:  # the thread must outlive every surprise: the next release is another one
         logger.exception("the pending release of %r failed and is retried", release.key)
-        return AttemptResult.UNAVAILABLE
-    if release.answered:
-        return AttemptResult.DONE
-    release.answered, release.next_try = True, now() + CONFIRM_PAUSE
-    return AttemptResult.REPEAT
+        return False
+    release.answers, release.next_try = release.answers + 1, now() + CONFIRM_PAUSE
+    return True
 
 
 def report_unreleased(lease: Lease, error: LockError) -> None:

@@ -428,16 +428,13 @@ def enclosing_locked_transaction(
 
 @contextmanager
 def _refusing_silent_rollbacks(aliases: Sequence[str]) -> Iterator[None]:
-    """Run the body of a transaction; raise where it ends without an error although its work is lost."""
+    """Run the body of a transaction; raise where it ends without an error although its work is lost: Django
+    leaves such a block without an error and without the data, and nobody may take that for success.
+    """
     with ExitStack() as watched:
         for alias in aliases:
             watched.enter_context(noting_rollbacks(connections[alias]))
         yield
-    _refuse_silent_rollbacks(aliases)
-
-
-def _refuse_silent_rollbacks(aliases: Sequence[str]) -> None:
-    """Django leaves such a block without an error and without the data: nobody may take that for success."""
     for alias in aliases:
         if reason := silent_rollback(connections[alias]):
             raise LockTransactionError(

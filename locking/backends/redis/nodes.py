@@ -21,6 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.compat import read_within
 from locking.backends.redis.diagnosis import parse_info
+from locking.backends.redis.protocol import taken_from
 from locking.backends.redis.scripts import Request
 from locking.conf import AliasSettings
 from locking.utils.background import after_fork
@@ -116,10 +117,8 @@ class Node:
         return reply
 
     def _connected(self) -> Asked:
-        try:
-            return Asked(self._idle.pop(), fresh=False)
-        except IndexError:
-            return Asked(self._opened(), fresh=True)
+        idle = taken_from(self._idle)
+        return Asked(self._opened(), fresh=True) if idle is None else Asked(idle, fresh=False)
 
     def _opened(self) -> AbstractConnection:
         (transport,) = self.backend.calls.transports()

@@ -364,12 +364,7 @@ class Server(Calls):
         """See the base class; `asking` follows a cluster's ASK, and isn't tried twice."""
         transport = self.transport
         idle, complete = transport.idle, False
-        try:
-            connection = idle.pop()
-        except IndexError:
-            connection = None
-        if connection is None:
-            connection = yield from self._connected()
+        connection = taken_from(idle) or (yield from self._connected())
         try:
             if self._is_clustered:
                 request = request.in_cluster
@@ -436,9 +431,9 @@ class Server(Calls):
 
 
 def taken_from(idle: deque[Any]) -> Any | None:
-    """Return an idle connection, or None; other threads take some, too."""
+    """Return what is idle, a connection or a subscription, or None; other threads take some, too."""
     try:
-        return idle.pop()
+        return idle.pop() if idle else None  # an exception costs more than a look
     except IndexError:
         return None
 

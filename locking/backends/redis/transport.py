@@ -160,12 +160,7 @@ class SubscriptionPool(protocol.SubscriptionPool):
         self._idle: deque[Subscription] = deque()
 
     def idle(self, owner: str) -> Subscription | None:
-        if not self._idle:  # nearly always; an exception costs more than a look
-            return None
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
+        return protocol.taken_from(self._idle)
 
     def open(self, owner: str) -> Subscription:
         """Return a new subscription."""

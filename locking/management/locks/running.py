@@ -22,7 +22,7 @@ from locking.core.lease import Lease
 from locking.core.liveness import registration
 from locking.core.lock import get_lock
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
-from locking.keys.names import Unset, check_ttl, check_wait
+from locking.keys.names import Unset, check_wait
 from locking.utils.background import run_once
 
 CONTENDED: Final = 75
@@ -68,10 +68,6 @@ class Job:
     on_conflict: int = CONTENDED
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ttl, Unset | None):
-            check_ttl(self.ttl)
-        if not isinstance(self.wait, Unset):
-            check_wait(self.wait)
         if self.grace is not None:
             check_wait(self.grace, source="grace")
         if not 0 <= self.on_conflict <= 255:
