@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -15,7 +16,7 @@ from redis.connection import UnixDomainSocketConnection
 
 from locking import BackendUnavailable, LockError, get_lock, locked_transaction
 from locking.backends.base import Busy, Grant
-from locking.backends.redis.nodes import Node
+from locking.backends.redis.nodes import Node, ask_all
 from locking.backends.redlock import RedlockBackend
 from locking.core.handler import locks
 from locking.core.pending_release import release_retrier
@@ -209,6 +210,19 @@ def test_a_foreign_value_costs_no_other_lease_its_renewal(three):
         client(node.waiter).set("many:4", "no lock")
     answers = backend.extend_many([(name, owner, TTL) for name in names])
     assert answers == [name != "many:4" for name in names]
+
+
+def test_a_server_that_refuses_writes_is_asked_once_for_all_leases(three, monkeypatch):
+    """Its refusal is of every lease: to ask again for fewer of them would be in vain."""
+    backend, owner = locks["default"], new_owner()
+    names = [f"many:{number}" for number in range(9)]
+    for name in names:
+        backend.try_acquire(name, owner, TTL)
+    client(three[2].waiter).config_set("min-replicas-to-write", 1)
+    asked = mock.Mock(wraps=ask_all)
+    monkeypatch.setattr("locking.backends.redlock.ask_all", asked)
+    assert backend.extend_many([(name, owner, TTL) for name in names]) == [True] * 9
+    asked.assert_called_once()
 
 
 def test_what_cannot_be_undone_costs_no_other_lock_a_vote(three):
