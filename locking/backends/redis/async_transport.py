@@ -49,6 +49,9 @@ SHARED_OPTIONS: Final = (
 )  # fmt: skip
 """What an asyncio connection takes over from the pool of blocking ones; the rest is of the other kind."""
 
+LATE_OPTIONS: Final = ("ssl_ca_path", "ssl_password")
+"""What asyncio knows only since redis-py 7.2; a blocking client names it as None where nobody gave it."""
+
 
 class Connector(NamedTuple):
     """Makes connections to one server, not yet connected; `timeout`: how many seconds a request may take."""
@@ -86,7 +89,8 @@ def connections_like(pool: ConnectionPool) -> Connector:
 def _options_like(pool: ConnectionPool) -> tuple[dict[str, Any], float]:
     """Return what an asyncio connection takes over, and how many seconds a request may take."""
     given = pool.connection_kwargs
-    options: dict[str, Any] = {name: given[name] for name in SHARED_OPTIONS if name in given}
+    named = given.keys() - {name for name in LATE_OPTIONS if given.get(name) is None}
+    options: dict[str, Any] = {name: given[name] for name in SHARED_OPTIONS if name in named}
     timeout = options.pop("socket_timeout", None) or DEFAULT_TIMEOUT
     # Without a socket_timeout of its own: redis-py would spend it by wait_for, which before Python 3.12
     # swallows a cancellation that comes when the request has just been sent.

@@ -5,13 +5,22 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from unittest.mock import Mock
 
+from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from locking.backends.redis.async_transport import _options_like
 from locking.backends.redis.sentinels import AsyncSentinels, Sentinels
 
 STATE = {
     "is_master": True, "is_sdown": False, "is_odown": False, "num-other-sentinels": 1, "ip": "::1", "port": 1,
 }  # fmt: skip
+
+
+def test_a_sentinel_by_tls_is_asked_by_tasks_of_an_older_redis_py():
+    """Before 7.2 its asyncio client refuses two arguments that its blocking one passes on as None."""
+    options, _ = _options_like(Redis(ssl=True).connection_pool)
+    assert options["ssl_cert_reqs"] == "required"
+    assert not {"ssl_ca_path", "ssl_password"} & options.keys()
 
 
 def _unreachable():
