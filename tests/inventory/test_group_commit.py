@@ -92,7 +92,7 @@ def waits_for_who_was_here(kind: type[GroupCommit]) -> None:
     counter.arrivals.truly = True
     with mock.patch.object(module, "LONGEST_WAIT", 30.0):
         counter.start()
-        counter.submit(30.0)  # the leader that is told of it may stand still for a while
+        counter.submit(30.0)  # the leader that it wakes may stand still for a while
         counter.join()
     assert counter.sizes == [2]
 

@@ -179,7 +179,7 @@ class RowLockBackend(TransactionScopedBackend):
         self._made.add(name)
 
     def _make_row(self, cursor: Any, name: str, at: Any) -> None:
-        """Look first: MySQL's INSERT of a row that is there waits for whoever has locked it, the holder."""
+        """Look first: MySQL's INSERT of a row that is there waits for the holder, who has locked it."""
         if not fetched(cursor, "SELECT name FROM locking_fence WHERE name = %s", [name]):
             cursor.execute(self._make, [name, at])
 

@@ -307,7 +307,7 @@ class Session:
 
 
 def _reconnecting(handler: Any) -> dict[str, Any]:
-    """Return how to look for a lost connection: for ever, by the handler's own sleep, as kazoo insists."""
+    """Return how to look for a lost connection: without end, by the handler's own sleep, as kazoo insists."""
     sleep = (handler or SequentialThreadingHandler).sleep_func
     return {"max_tries": -1, "max_delay": RECONNECT_PAUSE, "sleep_func": sleep}
 

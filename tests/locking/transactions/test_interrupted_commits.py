@@ -258,7 +258,7 @@ def test_mutant_a_release_that_believes_any_error_is_before_the_commit(
 
 
 def test_the_lease_is_not_renewed_any_more(gate: Gate) -> None:
-    """The lock isn't kept for ever: its ttl is all that it is left to, and the connection works again."""
+    """The lock isn't kept without end: its ttl is all that it is left to, and the connection works again."""
     with pytest.raises(Limit), locked_transaction("shop") as lease:
         add()
     assert not lease.leases[0].renewed
@@ -270,7 +270,7 @@ def test_the_lease_is_not_renewed_any_more(gate: Gate) -> None:
 
 
 def test_the_log_says_why_the_lock_stays(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever wonders about a lock that nobody releases finds the COMMIT."""
+    """The log of a lock that nobody releases names the COMMIT."""
     with pytest.raises(Limit):
         in_a_block()
     assert "nobody answered a COMMIT under the lock 'shop'" in caplog.text

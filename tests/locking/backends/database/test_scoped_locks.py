@@ -91,7 +91,7 @@ def test_the_commit_is_the_release(using):
 
 
 def test_a_process_that_never_used_the_name_is_refused_at_once(using, monkeypatch):
-    """Whether the row is there it asks without waiting for whoever has locked it."""
+    """Whether the row is there it asks without waiting for its holder."""
     with locked_transaction("piece", using=using):
         monkeypatch.setattr(locks["default"], "_made", set(), raising=False)  # as in another process
         refused = elsewhere(_closing(using, lambda: _is_refused(using)))

@@ -144,7 +144,7 @@ def test_a_location_of_etcd_needs_urls(location):
 
 @contextmanager
 def agreeing_to(seconds: float) -> Iterator[str]:
-    """A server that agrees to this session timeout with everybody, one at a time; its address."""
+    """The address of a server that grants every client this timeout, one client at a time."""
     agreed = struct.pack(">iiqi", 0, int(seconds * 1000), 7, 16) + bytes(17)
 
     def serve() -> None:

@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,52 +129,56 @@ def test_a_force_release_reaches_the_holder_of_another_client(on):
 # ZooKeeper's session
 
 
+def zookeeper_at(location: str, **options: Any) -> override_settings:
+    """The default alias on this server."""
+    entry = {"BACKEND": ZOOKEEPER, "LOCATION": location, "OPTIONS": options}
+    return override_settings(LOCKING={"default": entry})
+
+
+@contextlib.contextmanager
+def own_zookeeper(folder: Path, **options: Any) -> Iterator[ZooKeeper]:
+    """A server that no other test uses, as the default alias."""
+    with running(partial(ZooKeeper, folder)) as server, zookeeper_at(server.location, **options):
+        yield server
+
+
 @needs_zookeeper
 @pytest.mark.slow
 def test_a_session_in_doubt_is_unknown_and_then_lost(tmp_path):
     """A server that stops answering: the lease is unknown, and lost before the servers could end the
     session.
     """
-    with running(partial(ZooKeeper, tmp_path)) as server:
-        options = {"session_timeout": 3.0, "timeout": PATIENCE}
-        entry = {"BACKEND": ZOOKEEPER, "LOCATION": server.location, "OPTIONS": options}
-        with override_settings(LOCKING={"default": entry}):
-            lease = get_lock("a", ttl=600).acquire()
-            assert lease.state is State.HELD
-            server.servers[0].pause()
-            until(lambda: lease.state is not State.HELD, PATIENCE)
-            until(lambda: lease.state is State.LOST, PATIENCE)
-            with pytest.raises(LockLost):
-                lease.ensure_held()
-            server.servers[0].resume()
-            with pytest.raises(LockLost):
-                lease.release()
+    with own_zookeeper(tmp_path, session_timeout=3.0, timeout=PATIENCE) as server:
+        lease = get_lock("a", ttl=600).acquire()
+        assert lease.state is State.HELD
+        server.servers[0].pause()
+        until(lambda: lease.state is not State.HELD, PATIENCE)
+        until(lambda: lease.state is State.LOST, PATIENCE)
+        with pytest.raises(LockLost):
+            lease.ensure_held()
+        server.servers[0].resume()
+        with pytest.raises(LockLost):
+            lease.release()
 
 
 @needs_zookeeper
 @pytest.mark.slow
 def test_a_server_agrees_to_less_than_was_asked_for_and_a_hold_ends_by_that(tmp_path):
     """Who asks for ten minutes gets the server's limit of one, and believes in two thirds of it."""
-    with running(partial(ZooKeeper, tmp_path)) as server:
-        options = {"session_timeout": 600.0}
-        entry = {"BACKEND": ZOOKEEPER, "LOCATION": server.location, "OPTIONS": options}
-        with override_settings(LOCKING={"default": entry}), get_lock("a", ttl=600) as lease:
-            assert 0.0 < locks["default"].hold_ends("a", lease.owner) - now() <= 60.0 * SESSION_TRUST_RATIO
+    with own_zookeeper(tmp_path, session_timeout=600.0), get_lock("a", ttl=600) as lease:
+        assert 0.0 < locks["default"].hold_ends("a", lease.owner) - now() <= 60.0 * SESSION_TRUST_RATIO
 
 
 @needs_zookeeper
 @pytest.mark.slow
 def test_a_short_break_of_the_connection_costs_no_hold(tmp_path):
     """A server that is gone for less than the session leaves the lease unknown, and then held again."""
-    with running(partial(ZooKeeper, tmp_path)) as server:
-        options = {"session_timeout": 60.0}
-        entry = {"BACKEND": ZOOKEEPER, "LOCATION": server.location, "OPTIONS": options}
-        with override_settings(LOCKING={"default": entry}), get_lock("a", ttl=600) as lease:
-            server.servers[0].kill()
-            until(lambda: lease.state is State.UNKNOWN, PATIENCE)
-            server.restore()
-            until(lambda: lease.state is State.HELD, 2 * PATIENCE)
-            lease.extend(600)
+    with own_zookeeper(tmp_path, session_timeout=60.0) as server, get_lock("a", ttl=600) as lease:
+        server.servers[0].kill()
+        until(lambda: lease.state is State.UNKNOWN, PATIENCE)
+        server.restore()
+        until(lambda: lease.state is State.HELD, 2 * PATIENCE)
+        lease.extend(600)
 
 
 # etcd's leases
@@ -259,13 +265,12 @@ def test_a_watch_that_breaks_wakes_its_waiters(on_etcd, monkeypatch):
 def test_a_server_that_accepts_and_says_nothing_is_tried_again_within_the_session():
     """kazoo by itself waits for its answer as long as the session lasts, and every hold is lost by then."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        options = {"session_timeout": 9.0, "timeout": 0.1}
-        entry = {"BACKEND": ZOOKEEPER, "LOCATION": f"127.0.0.1:{silent.getsockname()[1]}", "OPTIONS": options}
-        with override_settings(LOCKING={"default": entry}):
+        address, session_timeout = f"127.0.0.1:{silent.getsockname()[1]}", 9.0
+        with zookeeper_at(address, session_timeout=session_timeout, timeout=0.1):
             with pytest.raises(BackendUnavailable):
                 get_lock("a").try_acquire()
             silent.settimeout(PATIENCE)
             with silent.accept()[0]:
                 first = time.monotonic()
                 with silent.accept()[0]:
-                    assert time.monotonic() - first < options["session_timeout"] * SESSION_TRUST_RATIO
+                    assert time.monotonic() - first < session_timeout * SESSION_TRUST_RATIO
