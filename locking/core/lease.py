@@ -272,6 +272,11 @@ def unregister(lease: SingleLease) -> None:
         del HOLDS[lease._hold_key]
 
 
+def is_registered(lease: SingleLease) -> bool:
+    """Whether `lease` is among what this process holds: until it is given back, also where it is lost."""
+    return HOLDS.get(lease._hold_key) is lease
+
+
 class SingleLease(Lease):
     """The lease of one name."""
 

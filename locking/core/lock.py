@@ -15,7 +15,7 @@ from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Out
 from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import Lease, MultiLease, SingleLease, State, held_by, latest_of
+from locking.core.lease import Lease, MultiLease, SingleLease, State, held_by, is_registered, latest_of
 from locking.core.liveness import registration
 from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
 from locking.core.options import CheckedOptions, LockOptions, shared_options
@@ -206,7 +206,10 @@ class Lock(ABC):
         mine = self._entered.get(id(current_context()))
         if mine is None:
             raise self._not_held()
-        return mine[1][-1]
+        _, leases, blocks = mine
+        if len(leases) > 1:  # nearly never; what was given back hides nothing that is held
+            leases[:] = _unreleased(leases, blocks) or leases[-1:]
+        return leases[-1]
 
     def _remember(self, lease: Lease, context: object) -> None:
         """Put a new lease on the list of `context`."""
@@ -217,7 +220,7 @@ class Lock(ABC):
             return
         _, leases, blocks = mine
         # What was released by the lease itself goes here: one thread may use the same lock for years.
-        leases[:] = [each for each in leases if each.state is not State.RELEASED or each in blocks]
+        leases[:] = _unreleased(leases, blocks)
         leases.append(lease)
 
     def _forget(self, *, of_block: bool = False) -> Lease:
@@ -286,7 +289,13 @@ class Lock(ABC):
     # `with` and `async with`
 
     def __enter__(self) -> Lease:
-        return self._begin_block(self.acquire())
+        lease = self.acquire()
+        try:
+            return self._begin_block(lease)
+        except BaseException as error:  # a signal's handler: what was not entered is never left
+            self._forget()
+            lease._give_back(error)
+            raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if (lease := self._left_by(error)) is not None:
@@ -312,15 +321,20 @@ class Lock(ABC):
             return None
 
 
+def _unreleased(leases: Sequence[Lease], blocks: Sequence[Lease]) -> list[Lease]:
+    """Return those that were not released by themselves, and those of blocks, which tell it at their end."""
+    return [each for each in leases if each.state is not State.RELEASED or each in blocks]
+
+
 def _place_of(own: Lease, leases: Sequence[Lease], outer: Sequence[Lease]) -> int:
     """Return where the lease is that a block releases: its own, which is nearly always the last.
 
-    If its own was released by itself it is the last, too, unless that is an outer block's: the lock was
-    acquired anew.
+    If its own was given back by itself, be it lost by then, it is the last, too, unless that is an outer
+    block's: the lock was acquired anew.
     """
     if leases[-1] is own or own not in leases:
         return -1
-    if own.state is State.RELEASED and leases[-1] not in outer:
+    if not any(map(is_registered, own.leases)) and leases[-1] not in outer:
         return -1
     return leases.index(own)
 

@@ -297,6 +297,59 @@ def test_a_task_may_release_its_lease_and_acquire_the_lock_anew():
     assert not lock.locked()
 
 
+def test_a_block_that_gave_back_a_lost_lease_releases_what_was_acquired_anew():
+    """The loss was told where the lease was given back; what is held at the block's end is released."""
+    lock = get_lock("a")
+    with lock as lease:
+        simulate_loss(lease)
+        with pytest.raises(LockLost):
+            lease.release()
+        lock.acquire()
+    assert not lock.locked()
+
+
+def test_a_block_whose_release_got_no_answer_releases_what_was_acquired_anew(monkeypatch):
+    """The server had carried the release out, and its answer was lost."""
+    lock, backend = get_lock("a"), locks["default"]
+    release = backend.release
+
+    def unanswered(key, owner):
+        monkeypatch.setattr(backend, "release", release)
+        release(key, owner)
+        raise BackendUnavailable("no answer")
+
+    with lock as lease:
+        monkeypatch.setattr(backend, "release", unanswered)
+        with pytest.raises(BackendUnavailable):
+            lease.release()
+        lock.acquire()
+    assert not lock.locked()
+
+
+def test_a_lost_permit_is_told_whatever_else_was_acquired():
+    """Nobody gave it back, so nobody was told."""
+    permits = get_semaphore("a", 3)
+    with pytest.raises(LockLost), permits as lease:
+        other = permits.acquire()
+        simulate_loss(lease)
+    other.release()
+
+
+def test_a_permit_that_was_given_back_hides_no_other():
+    """What this thread holds is asked of the lock: it has the outer block's permit all the time."""
+    permits = get_semaphore("a", 3)
+    with permits as outer:
+        permits.acquire().release()
+        assert permits.owned()
+        with permits as inner:
+            inner.release()
+            permits.acquire()
+        assert permits.owned()
+        permits.extend(60)
+        assert outer.ttl == 60
+    assert not holds_of("a")
+
+
 def test_a_block_whose_permit_was_released_takes_no_outer_blocks():
     """The last one on the list is another block's."""
     permits = get_semaphore("a", 3)
@@ -306,6 +359,19 @@ def test_a_block_whose_permit_was_released_takes_no_outer_blocks():
             permits.acquire()
             permits.release()
         assert outer.remaining()
+
+
+def test_an_interruption_before_the_block_leaves_nothing_held(monkeypatch):
+    """A limit strikes when the lock is granted and the block has not begun: nobody would leave it."""
+    lock = get_lock("a")
+
+    def interrupted(lease):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lock, "_begin_block", interrupted)
+    with pytest.raises(KeyboardInterrupt), lock:
+        pass
+    assert not lock.locked()
 
 
 INTERRUPTED = {"lock": get_lock, "lease": lambda *names: get_lock(*names).acquire()}
