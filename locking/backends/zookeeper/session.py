@@ -59,6 +59,9 @@ DROPPED: Final = (
 
 logger = logging.getLogger(__name__)
 
+LOOK_AGAIN: Final = 0.5
+"""Seconds after which who waits for a connection looks whether kazoo has given up, and begins anew."""
+
 
 class Dropped(BackendUnavailable):
     """The connection was lost under way: the request may have been carried out or not. Worth a new try."""
@@ -141,17 +144,21 @@ class Session:
 
     def client(self) -> Client:
         """Return a connected client, or raise BackendUnavailable after `timeout` seconds."""
+        until = now() + self.timeout
+        while not (client := self._current())._live.wait(min(LOOK_AGAIN, max(0.0, until - now()))):
+            if now() >= until:
+                hint = ", by TLS: kazoo's log tells whether a certificate was refused" * client.use_ssl
+                raise BackendUnavailable(f"{self._which} isn't there within {self.timeout:g} s{hint}")
+        return client
+
+    def _current(self) -> Client:
         with self._starting:
             if self._client is not None and self._client.has_given_up:
                 former, self._client = self._client, None
                 former.end()
             if self._client is None:
                 self._client = self._started()
-            client = self._client
-        if not client._live.wait(self.timeout):
-            hint = ", by TLS: kazoo's log tells whether a certificate was refused" * client.use_ssl
-            raise BackendUnavailable(f"{self._which} isn't there within {self.timeout:g} s{hint}")
-        return client
+            return self._client
 
     def _started(self) -> Client:
         made = Client(**self._arguments)

@@ -31,6 +31,7 @@ from locking.backends.zookeeper.session import Session
 from locking.conf import read_alias
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.keys.names import check_name
+from locking.testing.contract.base import until
 from locking.utils.clock import now
 from locking.utils.ownership import new_owner
 
@@ -373,16 +374,33 @@ def test_a_client_that_has_given_up_is_replaced(monkeypatch):
     tries = list[object]()
 
     def log_in(connection, *arguments):
-        tries.append(arguments)
+        tries.append(connection)
         if len(tries) == 1:
             raise AuthFailedError("Connection dropped in SASL")
 
     monkeypatch.setattr(ConnectionHandler, "_authenticate_with_sasl", log_in)
     with agreeing_to(10.0) as address, started(address, 10.0, sasl_options={}) as session:
-        first = session.client()
-        first._connection._connection_routine.join(PATIENCE)
-        assert session.client() is not first
+        until(lambda: session.client()._connection is not tries[0], PATIENCE)
         assert session.connected()
+
+
+def test_who_waits_for_a_client_that_gives_up_has_the_next_one(monkeypatch):
+    """It doesn't wait out its time for a connection that will never be."""
+
+    tries = list[object]()
+
+    def log_in(connection, *arguments):
+        tries.append(connection)
+        if len(tries) == 1:
+            raise AuthFailedError("Connection dropped in SASL")
+
+    monkeypatch.setattr(ConnectionHandler, "_authenticate_with_sasl", log_in)
+    with agreeing_to(10.0) as address, started(address, 10.0, sasl_options={}) as session:
+        given_up = session._current()
+        until(lambda: given_up.has_given_up, PATIENCE)
+        current, seen = session._current, iter([given_up])
+        monkeypatch.setattr(session, "_current", lambda: next(seen, None) or current())
+        assert session.client() is not given_up
 
 
 QUEUES = {ZooKeeperBackend: "localhost:1", EtcdBackend: "http://localhost:1"}
