@@ -64,10 +64,13 @@ class Request(WSGIRequest):
     """
 
     def __init__(self, environ: dict[str, Any]) -> None:
+        place = {name: environ.get(name, "") for name in ("PATH_INFO", "SCRIPT_NAME")}
         try:
             super().__init__(environ)
         except (BadRequest, SuspiciousOperation, LookupError, ValueError):
-            environ["CONTENT_TYPE"] = "unreadable"
+            # Django has begun: the path is decoded already, and the charset would read the address again.
+            environ |= place | {"CONTENT_TYPE": "unreadable"}
+            self._encoding = None
             super().__init__(environ)
 
 

@@ -122,19 +122,20 @@ def gather(shortages: Iterable[Shortage], wait: float | None) -> bool:
         shortages: of a refusal. wait: seconds to wait for a row that others have locked.
 
     Returns:
-        Whether units were put back, so that it is worth trying again.
+        Whether it is worth trying again: there is enough, put back here or meanwhile by somebody else.
 
     Raises:
         Busy: the rows stayed locked.
     """
     wanted = {short.sku: short.requested for short in shortages}
     products = list(in_all(Product.objects.filter(sku__in=wanted)))
-    spread = [product for product in products if product.available_in_all > product.available]
-    if not spread or any(product.available_in_all < wanted[product.sku] for product in products):
+    if any(product.available_in_all < wanted[product.sku] for product in products):
         return False
-    with sale_transaction(wait):
-        fold(spread)
-        transaction.on_commit(lambda: forget_copies(spread), robust=True)
+    spread = [product for product in products if product.available_in_all > product.available]
+    if spread:
+        with sale_transaction(wait):
+            fold(spread)
+            transaction.on_commit(lambda: forget_copies(spread), robust=True)
     return True
 
 

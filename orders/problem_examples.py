@@ -47,7 +47,7 @@ _EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "media-type": ("Content-Type is text/plain; send application/json in UTF-8.", {}),
     "key-reused": ("This Idempotency-Key was sent with another body.", {}),
     "too-many-requests": ("60 requests in this minute; try again after the seconds in Retry-After.", {}),
-    "busy": ("The stock was busy for too long; nothing was ordered.", {}),
+    "busy": ("The stock was busy for too long; nothing was changed.", {}),
     "unavailable": ("The database can't be reached.", {}),
     "outcome-unknown": ("The lock was lost while the order was being placed.", {}),
 }

@@ -155,7 +155,7 @@ BUSY = ProblemType(
     HTTPStatus.SERVICE_UNAVAILABLE,
     gettext_noop("Too busy right now"),
     gettext_noop(
-        "Someone else was buying the same product for too long. Nothing was ordered, and it may well be in "
+        "Someone else had the same product or order for too long. Nothing was changed, and it may well be in "
         "stock: try again after the seconds in Retry-After."
     ),
 )
@@ -163,7 +163,7 @@ UNAVAILABLE = ProblemType(
     "unavailable",
     HTTPStatus.SERVICE_UNAVAILABLE,
     gettext_noop("A server behind the shop doesn't answer"),
-    gettext_noop("Nothing was ordered. Try again after the seconds in Retry-After."),
+    gettext_noop("Nothing was changed. Try again after the seconds in Retry-After."),
 )
 OUTCOME_UNKNOWN = ProblemType(
     "outcome-unknown",
@@ -382,20 +382,20 @@ def _(error: PaymentTooLate) -> Problem:
 
 @problem_of.register
 def _(error: Busy) -> Problem:
-    return _try_again(BUSY, "The stock was busy for too long; nothing was ordered.", error.retry_after)
+    return _try_again(BUSY, "The stock was busy for too long; nothing was changed.", error.retry_after)
 
 
 @problem_of.register
 def _(error: LockNotAcquired) -> Problem:
     # The holder and the key stay in the log: who buys what is not the next buyer's business.
     return _try_again(
-        BUSY, "Someone else was buying this for too long; nothing was ordered.", error.retry_after or 1
+        BUSY, "Someone else was buying this for too long; nothing was changed.", error.retry_after or 1
     )
 
 
 @problem_of.register
 def _(error: StaleFencingToken) -> Problem:
-    return _try_again(BUSY, "A newer order overtook this one; nothing was ordered.", 1)
+    return _try_again(BUSY, "A newer order overtook this one; nothing was changed.", 1)
 
 
 @problem_of.register

@@ -18,6 +18,7 @@ from inventory.low_stock import notice_low_stock
 from inventory.models import Product
 from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, OutcomeUnknown
 from inventory.rows import refuse
+from inventory.segments import is_short
 from inventory.services import gather
 from inventory.sold_out_memory import sold_out_memory
 from inventory.strategies import Sale, Strategy, get_strategy
@@ -174,8 +175,10 @@ def _despite_overdue(
     """Sell, and again as long as overdue reservations of the cart's products stand in the way.
 
     They end in the moment of their expiry, whether somebody has swept them up or not. One transaction ends so
-    many of them; what is refused then may need, or be kept back by, those that are left.
+    many of them; what is refused then may need, or be kept back by, those that are left. Where there is none
+    to end, another buyer may just have ended it: so it is decided once more.
     """
+    is_last = False
     while True:
         try:
             return sell()
@@ -183,7 +186,14 @@ def _despite_overdue(
             if isinstance(refused, SoldOut) and not refused.promised:
                 raise
             if not reservations.expire_overdue(_skus(cart), wait=Strategy.wait):
-                raise
+                if is_last or _stands(refused):
+                    raise
+                is_last = True
+
+
+def _stands(refused: Exception) -> bool:
+    """Return whether the database is short by now, too: units may have come back since the look."""
+    return isinstance(refused, SoldOut) and is_short(refused.shortages)
 
 
 def _despite_spreading(sell: Callable[[], None]) -> None:

@@ -95,7 +95,7 @@ def _redis(plan: Plan) -> Iterator[Plan]:
     with PrivateRedis() as redis:
         settings.REDIS_URL = redis.url
         settings.CACHES = {"default": settings.CACHES["default"] | {"LOCATION": redis.url}}
-        yield replace(plan, lease=PAUSED_LEASE, fault=Fault(kill=redis.pid, rest=REST), tries=1)
+        yield replace(plan, lease=PAUSED_LEASE, fault=Fault(kill=redis.pidfile, rest=REST), tries=1)
 
 
 FAULTS = {"none": _none, "lease": _short_lease, "pause": _pause, "redis": _redis}

@@ -25,7 +25,7 @@ def once_a_round(round_: Round, fault: Fault) -> None:
         return
     if fault.kill is not None:
         with suppress(ProcessLookupError):
-            os.kill(fault.kill, signal.SIGKILL)
+            os.kill(int(fault.kill.read_text()), signal.SIGKILL)
         wait_until_redis_is_back()
     if fault.stand_still:
         stand_still(fault.stand_still)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 Answer = Literal["sold", "refused", "error"]
@@ -36,12 +37,13 @@ class Fault:
 
     Args:
         stand_still: seconds for which its whole process is stopped (SIGSTOP, then SIGCONT); 0 for not at all.
-        kill: id of a process that is killed (SIGKILL): the lab's own Redis; None for none.
+        kill: file with the id of a process that is killed (SIGKILL): the lab's own Redis, which has another
+            id after each death; None for none.
         rest: seconds that this buyer alone takes its time, after that.
     """
 
     stand_still: float = 0.0
-    kill: int | None = None
+    kill: Path | None = None
     rest: float = 0.0
 
 

@@ -42,6 +42,7 @@ class PrivateRedis:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="lab")
         self._socket = str(Path(self._folder.name) / "redis.sock")
+        self.pidfile = Path(self._folder.name) / "pid"
         self._over = threading.Event()
         self._server = self._start()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
@@ -73,6 +74,7 @@ class PrivateRedis:
         server = subprocess.Popen(
             [program() or "redis-server", *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
+        self.pidfile.write_text(str(server.pid))
         self._guard = guard_over(server.pid)
         deadline = time.monotonic() + START_WITHIN
         while not self._answers() and time.monotonic() < deadline and server.poll() is None:

@@ -93,10 +93,24 @@ def test_a_content_type_that_cannot_be_read_is_refused_as_any_other(served, cont
     assert json.loads(answer[0])["type"] == "/problems/#media-type"
 
 
-def test_a_content_type_that_cannot_be_read_harms_no_reader(served):
+@pytest.mark.parametrize(
+    ("charset", "query"),
+    [("charset*=nope'en'y", ""), ("charset=hex", "after=mug"), ("charset=undefined", "after=mug")],
+)
+def test_a_content_type_that_cannot_be_read_harms_no_reader(served, charset, query):
     """Where no body is read it doesn't matter."""
-    status, _ = answer_of(served, "/products/", CONTENT_TYPE="text/plain; charset*=nope'en'y")
-    assert status == "200 OK"
+    asked = {"CONTENT_TYPE": f"text/plain; {charset}", "QUERY_STRING": query}
+    assert answer_of(served, "/products/", **asked)[0] == "200 OK"
+
+
+@pytest.mark.parametrize(
+    ("charset", "query"), [("charset*=nope'en'y", ""), ("charset=utf-8", "&".join(["x=1"] * 1001))]
+)
+def test_a_content_type_that_cannot_be_read_leaves_the_path_alone(served, charset, query):
+    """It is decoded once: a second time it would be no path, and nobody would answer."""
+    path = "/日/".encode().decode("latin-1")  # as a server gives it
+    asked = {"CONTENT_TYPE": f"text/plain; {charset}", "QUERY_STRING": query}
+    assert answer_of(served, path, **asked)[0] == "404 Not Found"
 
 
 def test_a_connection_that_died_between_requests_is_found_out(served):

@@ -82,6 +82,17 @@ def test_more_overdue_reservations_than_one_transaction_ends_stand_in_nobodys_wa
     assert stock() == (0, 0)
 
 
+def test_an_overdue_reservation_that_another_buyer_ends_stands_in_nobodys_way(mug):
+    """B has read that all ten are promised; before it can end that, A has, and bought one: B gets another."""
+    end_of(reserve([Line("mug", 10)], MINUTE).basket)
+    buy = partial(checkout, [Line("mug", 1)], "version_cas")
+    with buyers() as start:
+        b = start("B", buy, "read").reaches("read")
+        assert start("A", buy).ends().error is None
+        assert b.ends().error is None
+    assert stock() == (8, 0)
+
+
 def test_a_buyer_waits_for_overdue_reservations_no_longer_than_for_other_rows(mug, monkeypatch):
     """Somebody keeps the row of the product whose reservation is overdue: the buyer is told *busy*."""
     monkeypatch.setattr(Strategy, "wait", 0.05)

@@ -310,6 +310,19 @@ def test_products_of_several_strategies_in_one_cart(settings, spreading, other):
     assert audit() == []
 
 
+def test_units_that_another_buyer_has_put_back_are_found(settings):
+    """B has read an empty row; before it can gather, A has, and bought one: B gets another."""
+    settings.PRODUCT_STRATEGIES = True
+    ProductFactory.create(sku="mug")
+    checkout([Line("mug", 1)], "segmented_rows")
+    buy = partial(checkout, [Line("mug", 1)], "version_cas")
+    with buyers() as start:
+        b = start("B", buy, "read").reaches("read")
+        assert start("A", buy).ends().error is None
+        assert b.ends().error is None
+    assert audit() == []
+
+
 def test_a_refusal_of_units_that_are_not_there_leaves_segments_alone(settings):
     """Eleven of ten: nothing is gathered that would not serve the buyer."""
     settings.PRODUCT_STRATEGIES = True

@@ -251,10 +251,27 @@ def test_who_has_killed_redis_goes_on_when_it_is_back(settings, monkeypatch):
     try:
         with PrivateRedis() as server:
             settings.REDIS_URL = server.url
-            once_a_round(round_, Fault(kill=server.pid))
+            once_a_round(round_, Fault(kill=server.pidfile))
             assert stock_store.client().ping()
     finally:
         claim(round_.sku).unlink(missing_ok=True)
+
+
+@pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
+def test_redis_is_killed_in_each_round(settings):
+    """Of several variants each has the server killed that is there then, not the dead one before it."""
+    rounds = [Round(f"lab-killed-{n}", "expired_lease", 0.0, None, 10.0, (1,)) for n in (1, 2)]
+    try:
+        with PrivateRedis() as server:
+            settings.REDIS_URL = server.url
+            pids = [server.pidfile.read_text()]
+            for round_ in rounds:
+                once_a_round(round_, Fault(kill=server.pidfile))
+                pids.append(server.pidfile.read_text())
+        assert len(set(pids)) == 3
+    finally:
+        for round_ in rounds:
+            claim(round_.sku).unlink(missing_ok=True)
 
 
 def test_a_lease_shorter_than_the_gap_is_safe_with_a_fence_and_of_no_use():
