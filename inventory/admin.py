@@ -182,16 +182,13 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
             self.add_error("location", _("There are only %(left)s.") % {"left": there})
 
 
-class MovementInline(admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
+class MovementInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
     """The latest movements of a product."""
 
     model = StockMovement
     fields = ("created_at", "kind", "quantity", "shipped", "cause")
     readonly_fields = fields
     extra = 0
-    max_num = 0
-    can_delete = False
-    show_change_link = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[StockMovement]:
         """Return the newest 20: a hot product has thousands."""
@@ -201,14 +198,6 @@ class MovementInline(admin.TabularInline):  # type: ignore[type-arg]  # not subs
             return movements
         newest = movements.filter(product_id=match.kwargs["object_id"]).values_list("pk", flat=True)[:20]
         return movements.filter(pk__in=list(newest))
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody adds a movement without changing the stock."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody changes a ledger."""
-        return False
 
 
 @admin.register(Product)

@@ -112,10 +112,6 @@ class DeliveryImport(ImportMixin):  # type: ignore[misc]
         """Users with the permission to add movements may import deliveries."""
         return request.user.has_perm("inventory.add_stockmovement")
 
-    def get_import_formats(self) -> list[Any]:
-        """Return CSV and XLSX."""
-        return list(self.import_formats)
-
     def process_result(self, result: Result, request: HttpRequest) -> HttpResponse:
         """Report what was booked; what has become wrong since the preview is told, and nothing was booked."""
         if not result.has_errors():

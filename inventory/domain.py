@@ -23,7 +23,18 @@ MAX_LINES: Final = 100
 _sku = re.compile(SKU_PATTERN)
 
 
-class InvalidCart(ValueError):
+class PickledWhole(Exception):
+    """Pickled by its attributes, not by a call with its message: it survives the way to another process."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _blank, (type(self),), {**vars(self), "args": self.args}
+
+
+def _blank(error: type[PickledWhole]) -> PickledWhole:
+    return error.__new__(error)
+
+
+class InvalidCart(PickledWhole, ValueError):
     """What was asked for can't be an order.
 
     Attributes:
@@ -38,10 +49,6 @@ class InvalidCart(ValueError):
         self.reason = reason
         super().__init__(f"{field} {_shortened(value)}: {reason}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with all three: a race sends its outcomes between processes."""
-        return InvalidCart, (self.field, self.value, self.reason)
-
 
 def _shortened(value: object, limit: int = 80) -> str:
     # repr() of an int beyond 4300 digits raises: the message must survive what it complains about.
@@ -51,7 +58,7 @@ def _shortened(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-class ReferenceUsed(ValueError):
+class ReferenceUsed(PickledWhole, ValueError):
     """The reference stands for something else already; nothing was done.
 
     Args:
@@ -63,10 +70,6 @@ class ReferenceUsed(ValueError):
         super().__init__(
             f"reference {reference!r}: stands for {known} already; nothing was done, choose another reference"
         )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with both."""
-        return type(self), (self.reference, self.known)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -154,7 +157,7 @@ class Shortage:
     available: int
 
 
-class SoldOut(Exception):
+class SoldOut(PickledWhole):
     """There isn't enough: a final answer.
 
     Args:
@@ -169,12 +172,8 @@ class SoldOut(Exception):
         wanted = ", ".join(f"{s.sku} ({s.available} of {s.requested})" for s in self.shortages)
         super().__init__(f"not enough stock: {wanted}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with both: a race sends its outcomes between processes."""
-        return SoldOut, (self.shortages, self.promised)
 
-
-class LimitReached(Exception):
+class LimitReached(PickledWhole):
     """One customer may not have so many of a product: a final answer, and no matter of the stock.
 
     Args:
@@ -190,12 +189,8 @@ class LimitReached(Exception):
             f"{sku}: {requested} requested, {bought} bought or reserved, and one customer may have {limit}"
         )
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with all four: a race sends its outcomes between processes."""
-        return LimitReached, (self.sku, self.limit, self.bought, self.requested)
 
-
-class Busy(Exception):
+class Busy(PickledWhole):
     """The stock was busy for too long: try again. It never means sold out.
 
     Args:
@@ -208,24 +203,16 @@ class Busy(Exception):
         self.retry_after = retry_after
         super().__init__(f"{reason}; try again in {retry_after:g} s")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with both arguments."""
-        return Busy, (self.reason, self.retry_after)
 
-
-class NotForSale(Exception):
+class NotForSale(PickledWhole):
     """Products that nobody can order at present. `skus` has every one of the cart."""
 
     def __init__(self, skus: Iterable[str]) -> None:
         self.skus = tuple(skus)
         super().__init__(f"not for sale: {', '.join(self.skus)}; take them out of the order")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with the SKUs."""
-        return NotForSale, (self.skus,)
 
-
-class MixedCurrencies(Exception):
+class MixedCurrencies(PickledWhole):
     """The cart's prices are in several currencies, and an order has one total.
 
     Args:
@@ -237,18 +224,10 @@ class MixedCurrencies(Exception):
         named = ", ".join(f"{sku} in {currency}" for sku, currency in self.currencies.items())
         super().__init__(f"one order can't be paid in several currencies: {named}; order them apart")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with the currencies."""
-        return MixedCurrencies, (self.currencies,)
 
-
-class UnknownProduct(Exception):
+class UnknownProduct(PickledWhole):
     """There is no such product. `skus` has every one that is unknown."""
 
     def __init__(self, skus: Iterable[str]) -> None:
         self.skus = tuple(skus)
         super().__init__(f"unknown product: {', '.join(self.skus)}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with the SKUs."""
-        return UnknownProduct, (self.skus,)

@@ -15,12 +15,12 @@ from django.db.models import F, Sum
 from django.utils.module_loading import import_string
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import ReferenceUsed
+from inventory.domain import PickledWhole, ReferenceUsed
 from inventory.models import Product, StockLevel, StockLocation, StockMovement
 from inventory.rows import lock_against_shipments
 
 
-class NotThere(ValueError):
+class NotThere(PickledWhole, ValueError):
     """A location has fewer units than are to leave it.
 
     Args:
@@ -35,10 +35,6 @@ class NotThere(ValueError):
             f"{sku}: {wanted} are to leave, and only {there} are {where}; name another location, or move or "
             "count stock first"
         )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with all four."""
-        return type(self), (self.sku, self.location, self.wanted, self.there)
 
 
 @dataclass(frozen=True)

@@ -263,19 +263,6 @@ def use(basket: uuid.UUID, record: Callable[[Mapping[str, Product]], None], *, w
         record({row.product.sku: row.product for row in ended})
 
 
-def lines_of(basket: uuid.UUID) -> tuple[Line, ...]:
-    """Return what a basket has reserved, whatever became of it.
-
-    Raises:
-        ReservationGone: there never was such a basket.
-    """
-    rows = StockReservation.objects.filter(basket=basket).select_related("product")
-    lines = tuple(sorted(Line(row.product.sku, row.quantity) for row in rows))
-    if not lines:
-        raise ReservationGone(basket)
-    return lines
-
-
 def customer_of(basket: uuid.UUID) -> str:
     """Return who reserved `basket`; empty for nobody in particular."""
     return StockReservation.objects.filter(basket=basket).values_list("customer", flat=True).first() or ""

@@ -54,7 +54,9 @@ def create_product(
     product.full_clean()
     product.save(force_insert=True)
     if on_hand:
-        _write(product, Kind.RECEIVED, on_hand, f"initial:{product.pk}")
+        StockMovement.objects.create(
+            product=product, kind=Kind.RECEIVED, quantity=on_hand, cause=f"initial:{product.pk}"
+        )
     return product
 
 
@@ -95,7 +97,9 @@ def change_stock(
         refuse_beyond_rest(product, -quantity)
     if kind in (Kind.RECEIVED, Kind.ADJUSTED) or shipped:
         change_level(product, location, quantity)
-    movement = _write(product, kind, quantity, cause, shipped, location)
+    movement = StockMovement.objects.create(
+        product=product, kind=kind, quantity=quantity, shipped=shipped, cause=cause, location=location
+    )
     product.refresh_from_db(fields=["on_hand", "version"])
     # Robust: the delivery is in the database, whether Redis answers or not; `reload_stock` does the same.
     transaction.on_commit(lambda: forget_copies([product]), robust=True)
@@ -156,17 +160,6 @@ def record_shipment(
     if location is None and (levels or limit):
         refuse_beyond_rest(product, quantity)
     change_level(product, location, -quantity)
-    return _write(product, Kind.SHIPPED, 0, cause, quantity, location)
-
-
-def _write(
-    product: Product,
-    kind: StockMovement.Kind,
-    quantity: int,
-    cause: str,
-    shipped: int = 0,
-    location: StockLocation | None = None,
-) -> StockMovement:
     return StockMovement.objects.create(
-        product=product, kind=kind, quantity=quantity, shipped=shipped, cause=cause, location=location
+        product=product, kind=Kind.SHIPPED, quantity=0, shipped=quantity, cause=cause, location=location
     )

@@ -15,7 +15,7 @@ from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, When
 from django.db.models.functions import Coalesce
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import MAX_UNITS, ReferenceUsed
+from inventory.domain import MAX_UNITS, PickledWhole, ReferenceUsed
 from inventory.locations import lock_levels
 from inventory.models import Product, StockLevel, StockLocation, StockMovement, Stocktake
 from inventory.segments import fold
@@ -33,7 +33,7 @@ _LEVELS = StockLevel.objects.filter(product=OuterRef("pk")).order_by().values("p
 _AT_LOCATIONS = Coalesce(Subquery(_LEVELS.annotate(total=Sum("units")).values("total")), 0)
 
 
-class CountTooLow(ValueError):
+class CountTooLow(PickledWhole, ValueError):
     """Fewer units were counted than are sold and not shipped, or reserved.
 
     Args:
@@ -47,10 +47,6 @@ class CountTooLow(ValueError):
             f"{sku}: {counted} counted, and at least {needed} must be there for what is sold but not "
             "shipped, or reserved; count again, or cancel orders and release reservations first"
         )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with all three."""
-        return type(self), (self.sku, self.counted, self.needed)
 
 
 def with_count(products: QuerySet[Product]) -> QuerySet[Any]:

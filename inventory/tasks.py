@@ -14,15 +14,13 @@ from locking import BackendError, distributed_lock
 
 logger = logging.getLogger(__name__)
 
-BATCH = 500
-
 
 @shared_task
 @distributed_lock(key="'stock:sweep-reservations'", wait=0, on_conflict="skip", atomic=False)
 def sweep_reservations() -> int:
     """Free the units of overdue reservations, one sweep at a time; returns how many it were."""
     freed = 0
-    while ended := reservations.expire_overdue(limit=BATCH):
+    while ended := reservations.expire_overdue():
         freed += ended
     return freed
 

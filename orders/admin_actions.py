@@ -31,7 +31,7 @@ class Step:
 
     Attributes:
         title: of the page, and of its button. text: what the page explains.
-        verb: for the history. done: what is told, with the order and its state.
+        verb: for the history.
         perform: does it for an order, given lines, reference, user, and what writes the history.
         units: how many of an item it may be about; None where it is about whole orders.
         all_of_them: they are filled in beforehand.
@@ -41,7 +41,6 @@ class Step:
     title: Any
     text: Any
     verb: str
-    done: Any
     perform: Perform
     units: Callable[[OrderItem], int] | None = None
     all_of_them: bool = False
@@ -52,14 +51,12 @@ PAY = Step(
     _("Mark as paid"),
     _("The money of these orders has come. The reason might be the number of the bank transfer."),
     "paid",
-    _("%(order)s is %(state)s."),
     lambda order, lines, reference, user, record: pay(order.pk, record=record),
 )
 SHIP = Step(
     _("Ship"),
     _("These units leave the building now. What stays behind can be shipped later."),
     "shipped",
-    _("%(order)s is %(state)s."),
     lambda order, lines, reference, user, record: ship(order.pk, lines, reference, staff=user, record=record),
     units=lambda item: item.allocated,
     all_of_them=True,
@@ -69,7 +66,6 @@ TAKE_BACK = Step(
     _("Take back"),
     _("These units came back and are for sale again. Paying back is not done here."),
     "returned",
-    _("%(order)s is %(state)s."),
     lambda order, lines, reference, user, record: take_back(order.pk, lines, reference, record=record),
     units=lambda item: item.returnable,
     head=_("came back"),
@@ -142,7 +138,7 @@ def _carry_out_one(model_admin: ModelAdmin[Any], request: HttpRequest, order: Or
         model_admin.message_user(request, tell(order, refused), messages.ERROR)
         return
     told = {"order": order.pk, "state": Order.State(after.state).label}
-    model_admin.message_user(request, step.done % told, messages.SUCCESS)
+    model_admin.message_user(request, _("%(order)s is %(state)s.") % told, messages.SUCCESS)
 
 
 def _lines(request: HttpRequest, order: Order) -> list[Line]:

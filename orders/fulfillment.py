@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import F, Sum
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import InvalidCart, Line, ReferenceUsed, merge_lines
+from inventory.domain import InvalidCart, Line, PickledWhole, ReferenceUsed, merge_lines
 from inventory.models import StockLocation, StockMovement
 from inventory.rows import sale_transaction
 from inventory.services import record_shipment
@@ -31,7 +31,7 @@ _RETURNABLE = (State.PARTLY_SHIPPED, State.SHIPPED, State.RETURNED)
 Chosen = list[tuple[OrderItem, int]]
 
 
-class TooMany(ValueError):
+class TooMany(PickledWhole, ValueError):
     """More units are to leave or to come back than can.
 
     Args:
@@ -43,10 +43,6 @@ class TooMany(ValueError):
     def __init__(self, sku: str, wanted: int, open: int) -> None:
         self.sku, self.wanted, self.open = sku, wanted, open
         super().__init__(f"{sku}: {wanted} {self.verb}, and only {open} can be")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with all three."""
-        return type(self), (self.sku, self.wanted, self.open)
 
 
 class TooManyShipped(TooMany):

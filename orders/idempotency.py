@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -76,14 +77,7 @@ def write_reservation_key(key: ClientKey, made: Reserved, body: Mapping[str, Any
         RepeatedKey: the key has an answer already; the transaction must be rolled back.
     """
     try:
-        IdempotencyKey.objects.create(
-            scope=key.scope,
-            key=key.key,
-            fingerprint=key.fingerprint,
-            status=CREATED,
-            body=body,
-            basket=made.basket,
-        )
+        IdempotencyKey.objects.create(**asdict(key), status=CREATED, body=body, basket=made.basket)
     except IntegrityError as error:
         raise RepeatedKey(key.scope, key.key) from error
 
@@ -172,13 +166,7 @@ def _kept(key: ClientKey, error: Exception) -> HttpResponse:
         raise Busy("the missing units are held by sales that are not finished") from error
     problem = problem_of(error)
     try:
-        IdempotencyKey.objects.create(
-            scope=key.scope,
-            key=key.key,
-            fingerprint=key.fingerprint,
-            status=problem.kind.status,
-            body=document(problem),
-        )
+        IdempotencyKey.objects.create(**asdict(key), status=problem.kind.status, body=document(problem))
     except IntegrityError:
         if faster := _answered(key):
             return faster

@@ -18,7 +18,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import Busy
+from inventory.domain import Busy, PickledWhole
 from inventory.limits import uncount_units
 from inventory.models import StockMovement
 from inventory.rows import sale_transaction
@@ -52,19 +52,15 @@ _OVERDUE = Q(pay_by__lte=Now())
 _IN_TIME = Q(pay_by=None) | Q(pay_by__gt=Now())
 
 
-class OrderUnknown(LookupError):
+class OrderUnknown(PickledWhole, LookupError):
     """There is no order of this id."""
 
     def __init__(self, order: UUID) -> None:
         self.order = order
         super().__init__(f"there is no order {order}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with the id."""
-        return type(self), (self.order,)
 
-
-class TransitionRefused(Exception):
+class TransitionRefused(PickledWhole):
     """The order can't come to this state from the one it is in.
 
     Args:
@@ -74,10 +70,6 @@ class TransitionRefused(Exception):
     def __init__(self, order: UUID, state: str, wanted: str) -> None:
         self.order, self.state, self.wanted = order, state, wanted
         super().__init__(f"order {order} is {state} and can't become {wanted}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with all three."""
-        return type(self), (self.order, self.state, self.wanted)
 
 
 class PaymentTooLate(TransitionRefused):
@@ -115,7 +107,7 @@ def pay(order_id: UUID, *, record: Callable[[], object] | None = None) -> Order:
         checkpoint("written", order=order_id)
     if not paid:
         expire(order_id)
-    order = _find(order_id)
+    order = find_order(order_id)
     if order.state not in _SINCE_PAID:
         raise PaymentTooLate(order_id, order.state, State.PAID)
     return order
@@ -125,7 +117,7 @@ def mark_paid(order_id: UUID) -> bool:
     """Mark the order as paid in the current transaction; False: it is not placed, or its window has ended."""
     paid = move(order_id, State.PAID, _IN_TIME)
     if paid:
-        assign_locations(_find(order_id))
+        assign_locations(find_order(order_id))
         publish(order_id, OrderEvent.Kind.PAID)
     return paid
 
@@ -144,7 +136,7 @@ def cancel(order_id: UUID, *, record: Callable[[], object] | None = None) -> Ord
         TransitionRefused: it has expired. Busy: as for `pay`.
     """
     _end(order_id, State.CANCELLED, record=record)
-    order = _find(order_id)
+    order = find_order(order_id)
     if order.state != State.CANCELLED:
         refusal = AlreadyShipped if order.state in _SINCE_PAID else TransitionRefused
         raise refusal(order_id, order.state, State.CANCELLED)
@@ -187,7 +179,8 @@ def move(order_id: UUID, to: State, *conditions: Q) -> bool:
     return allowed.update(state=to) == 1
 
 
-def _find(order_id: UUID) -> Order:
+def find_order(order_id: UUID) -> Order:
+    """Return the order, as it is now and unlocked; raise OrderUnknown where there is none."""
     order = Order.objects.filter(pk=order_id).first()
     if order is None:
         raise OrderUnknown(order_id)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, cast, overload
 from django.db import Error
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import Line
+from inventory.domain import Line, PickledWhole
 from inventory.limits import Units, count_units, over_limit, uncount_units
 from inventory.models import Product
 from inventory.progress import SaleProgress, refused_by_server
@@ -127,7 +127,7 @@ SELECT ARRAY(SELECT id FROM stock), ARRAY(SELECT product_id FROM bought), (SELEC
 """  # noqa: S608
 
 
-class RepeatedKey(Exception):
+class RepeatedKey(PickledWhole):
     """The client's key has an answer already: nothing was written, that answer counts.
 
     Args:
@@ -138,16 +138,12 @@ class RepeatedKey(Exception):
         self.scope, self.key = scope, key
         super().__init__(f"the idempotency key {key!r} was used before")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with both arguments."""
-        return RepeatedKey, (self.scope, self.key)
-
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
     """The key under which a client may repeat its request.
 
-    Attributes:
+    Attributes, named as the columns of `IdempotencyKey`:
         scope: whose keys these are. key: as the client chose it. fingerprint: of the request's content.
     """
 

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN, Line
-from orders.schemas import Cart, EmptyBody, ExtensionBody, RequestBody, ReservationBody, ReservedCart
+from orders.schemas import Cart, RequestBody, ReservedCart
 from orders.selectors import Cursor
 from orders.wording import pointer_step, shown
 
@@ -57,15 +57,6 @@ class CheckoutRequest:
     reservation: UUID | None = None
 
 
-@dataclass(frozen=True)
-class ReservationRequest:
-    """What a client wants reserved, for how many seconds, and who it is."""
-
-    lines: tuple[Line, ...]
-    ttl: int
-    customer: str = ""
-
-
 def parse_checkout(body: bytes, *, strategies: Callable[[], Iterable[str]]) -> CheckoutRequest:
     """Read the body of a checkout request.
 
@@ -90,34 +81,6 @@ def parse_checkout(body: bytes, *, strategies: Callable[[], Iterable[str]]) -> C
         return CheckoutRequest(customer=reserved.customer, reservation=reserved.reservation)
     cart = _checked(Cart, data, {"strategies": strategies})
     return CheckoutRequest(cart.cart(), cart.strategy or None, cart.customer)
-
-
-def parse_reservation(body: bytes) -> ReservationRequest:
-    """Read the body of a request to reserve: `lines`, and if wanted `ttl` (seconds) and `customer`.
-
-    Raises:
-        InvalidRequest: with one fault for each wrong field.
-    """
-    wanted = validated(ReservationBody, body)
-    return ReservationRequest(wanted.cart(), wanted.ttl, wanted.customer)
-
-
-def parse_extension(body: bytes) -> int:
-    """Read the body of a request to extend a reservation; return the seconds.
-
-    Raises:
-        InvalidRequest: with one fault for each wrong field.
-    """
-    return validated(ExtensionBody, body).ttl
-
-
-def parse_nothing(body: bytes) -> None:
-    """Read the body of a request that says everything in its address: an empty object.
-
-    Raises:
-        InvalidRequest: it is something else.
-    """
-    validated(EmptyBody, body)
 
 
 def parse_after(after: str) -> str:

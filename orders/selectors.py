@@ -79,14 +79,6 @@ def page_of_orders(scope: str | None, after: Cursor | None) -> list[Order]:
     return list(orders.order_by("-created_at", "-pk")[:PAGE])
 
 
-def find_order(order_id: str) -> Order | None:
-    """Return the order of this id, or None; something that is no UUID is the id of no order."""
-    try:
-        return Order.objects.filter(pk=UUID(order_id)).first()
-    except ValueError:
-        return None
-
-
 def product_data(product: Any) -> ProductData:
     """Return a product for sale as JSON data; money is a string: a JSON number would be read as a float."""
     return {

@@ -147,7 +147,7 @@ def checkout_reserved(
     """
     receipt = Receipt((), "reservation", customer, _payment_window(), key, scope)
     with _outcome_of(receipt):
-        receipt.cart = reservations.lines_of(basket)
+        receipt.cart = reservations.find(basket).lines
         receipt.customer = customer or reservations.customer_of(basket)
         use = partial(reservations.use, basket, _Record(receipt), wait=Strategy.wait)
         _despite_overdue(receipt.cart, use, (LimitReached,))
@@ -192,8 +192,8 @@ def _despite_overdue(
 
 
 def _stands(refused: Exception) -> bool:
-    """Return whether the database is short by now, too: units may have come back since the look."""
-    return isinstance(refused, SoldOut) and is_short(refused.shortages)
+    """Return whether it is sold out by now, too: units may have come back since the look."""
+    return not isinstance(refused, SoldOut) or is_short(refused.shortages)
 
 
 def _despite_spreading(sell: Callable[[], None]) -> None:

@@ -14,15 +14,13 @@ from orders.idempotency import forget_old_keys
 
 logger = logging.getLogger(__name__)
 
-BATCH = 500
-
 
 @shared_task
 @distributed_lock(key="'orders:expire'", wait=0, on_conflict="skip", atomic=False)
 def expire_orders() -> int:
     """End the orders whose payment window is over, one sweep at a time; returns how many it were."""
     expired = 0
-    while ended := lifecycle.expire_overdue(BATCH):
+    while ended := lifecycle.expire_overdue():
         expired += ended
     return expired
 

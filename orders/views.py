@@ -19,25 +19,23 @@ from orders import openapi, selectors
 from orders.callers import ORDERS, PAY, Caller, caller_of
 from orders.idempotency import client_key, once, write_reservation_key
 from orders.json_responses import address_of, json_answer
-from orders.lifecycle import cancel, pay
+from orders.lifecycle import cancel, find_order, pay
 from orders.models import Order
 from orders.order_writer import ClientKey, Receipt
 from orders.pages import page
 from orders.parsing import (
     CheckoutRequest,
-    ReservationRequest,
     parse_after,
     parse_checkout,
     parse_cursor,
-    parse_extension,
-    parse_nothing,
-    parse_reservation,
     unknown_products,
+    validated,
 )
 from orders.problem_examples import example
-from orders.problems import NO_ORDER, NO_RESERVATION, NOT_FOUND, PROBLEM_TYPES, Problem, json_api
+from orders.problems import NO_ORDER, NO_RESERVATION, PROBLEM_TYPES, json_api
 from orders.rate_limit import limit_address, limit_customer
 from orders.requests import id_in_path, require_small_json
+from orders.schemas import EmptyBody, ExtensionBody, ReservationBody
 from orders.services import checkout_reserved, place
 
 # JSON ------------------------------------------------------------------------------------------------------
@@ -93,19 +91,20 @@ def reservations_view(request: HttpRequest) -> HttpResponse:
     limit_address(request)
     require_small_json(request)
     caller = caller_of(request)
-    wanted = parse_reservation(request.body)
+    wanted = validated(ReservationBody, request.body)
     limit_customer(request, wanted.customer)
     key = client_key(request, caller.scope)
     return once(key, lambda: _reserve(wanted, key, caller.scope))
 
 
-def _reserve(wanted: ReservationRequest, key: ClientKey | None, scope: str) -> HttpResponse:
+def _reserve(wanted: ReservationBody, key: ClientKey | None, scope: str) -> HttpResponse:
     def keep(made: Reserved) -> None:
         if key is not None:
             write_reservation_key(key, made, selectors.reservation_data(made))
 
-    with _naming_unknown(wanted.lines):
-        made = reserve(wanted.lines, timedelta(seconds=wanted.ttl), wanted.customer, scope=scope, record=keep)
+    lines = wanted.cart()
+    with _naming_unknown(lines):
+        made = reserve(lines, timedelta(seconds=wanted.ttl), wanted.customer, scope=scope, record=keep)
     location = address_of("reservation", made.basket)
     return json_answer(selectors.reservation_data(made), status=201, headers={"Location": location})
 
@@ -125,7 +124,7 @@ def extend_view(request: HttpRequest, basket: str) -> HttpResponse:
     """Let a reservation last longer; the same request again does no harm."""
     require_small_json(request)
     caller = caller_of(request)
-    ttl = parse_extension(request.body)
+    ttl = validated(ExtensionBody, request.body).ttl
     made = _own(caller, id_in_path(basket, NO_RESERVATION))
     made = extend(made.basket, timedelta(seconds=ttl))
     return json_answer(selectors.reservation_data(made))
@@ -149,15 +148,13 @@ def _changed(
     request: HttpRequest, caller: Caller, order_id: str, change: Callable[[UUID], Order]
 ) -> HttpResponse:
     require_small_json(request)
-    parse_nothing(request.body)
+    validated(EmptyBody, request.body)
     order = change(_order(caller, order_id).pk)
     return json_answer(selectors.order_data(order))
 
 
 def _order(caller: Caller, order_id: str) -> Order:
-    order = selectors.find_order(order_id)
-    if order is None:
-        raise Problem(NOT_FOUND, NO_ORDER)
+    order = find_order(id_in_path(order_id, NO_ORDER))
     caller.require_order(order)
     return order
 

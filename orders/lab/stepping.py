@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from django.db import connection
@@ -152,9 +151,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for lane in self._lanes.values():
             lane.send_home()
         for lane in self._lanes.values():

@@ -40,8 +40,8 @@ class Plan:
         PlanError: a number is out of its range.
 
     Example:
-        >>> Plan(buyers=40, stock=10, gap=0.02, processes=4).demand
-        40
+        >>> Plan(buyers=40, stock=10, gap=0.02, processes=4).due
+        10
     """
 
     buyers: int = 40
@@ -69,14 +69,9 @@ class Plan:
             )
 
     @property
-    def demand(self) -> int:
-        """Pieces wanted by all buyers together."""
-        return self.buyers
-
-    @property
     def due(self) -> int:
-        """Pieces that a correct shop sells: min(stock, demand)."""
-        return min(self.stock, self.demand)
+        """Pieces that a correct shop sells: min(stock, buyers)."""
+        return min(self.stock, self.buyers)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from orders.race.process_guard import guard_over, relieve
@@ -61,9 +60,7 @@ class PrivateRedis:
         self._keeper.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self._server.kill()
         self._keeper.join()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from django.conf import settings
@@ -158,9 +157,7 @@ class WorkerPool:
         self._workers = self._started(self._size)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _started(self, size: int) -> list[WorkerProcess]:

@@ -14,7 +14,11 @@ from inventory.domain import (
     MAX_QUANTITY,
     Busy,
     InvalidCart,
+    LimitReached,
     Line,
+    MixedCurrencies,
+    NotForSale,
+    ReferenceUsed,
     Shortage,
     SoldOut,
     UnknownProduct,
@@ -130,6 +134,10 @@ def test_the_order_of_the_basket_does_not_matter(lines, random):
         Busy("locked", retry_after=2.5),
         UnknownProduct(["missing"]),
         InvalidCart("quantity", 0, "must be more"),
+        ReferenceUsed("parcel-1", "2 × mug"),
+        LimitReached("mug", 2, 1, 2),
+        NotForSale(["lamp"]),
+        MixedCurrencies({"mug": "EUR", "poster": "USD"}),
     ],
 )
 def test_errors_travel_between_processes(error):
