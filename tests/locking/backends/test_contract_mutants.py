@@ -8,9 +8,11 @@ from django.test.utils import override_settings
 from locking import LockError
 from locking.backends.redis import scripts
 from locking.core.handler import locks
+from locking.core.lease import Lease, SingleLease
+from locking.core.lock import MultiLock, _together
 from locking.core.renewal import watchdogs
 from locking.testing.contract import LockContract
-from tests.backends import MEMORY
+from tests.backends import MEMORY, REDIS
 
 MUTANTS = {
     "AnyoneReleases": "test_the_engine_itself_refuses_a_stale_owner",
@@ -91,6 +93,55 @@ def test_a_core_that_lets_everyone_re_enter_is_refused(monkeypatch):
     monkeypatch.setattr("locking.core.lock.current_context", lambda: watchdogs)
     with pytest.raises(AssertionError):
         run("test_another_thread_does_not_enter", {"BACKEND": MEMORY})
+
+
+def names_come_as_they_are_given(patch):
+    """Two callers that name the same locks the other way round wait for each other."""
+    patch.setattr("locking.core.lock.check_names", lambda names: tuple(dict.fromkeys(names)))
+
+
+def several_names_are_taken_one_by_one(patch):
+    """What was free is kept when another name is busy, and the first is not looked at after the last."""
+
+    def take(self, wait, context):
+        return _together([part._take(wait, context) for part in self._parts])
+
+    patch.setattr(MultiLock, "_take", take)
+
+
+def the_end_of_a_block_is_silent(patch):
+    """Whatever a release finds, the block ends well."""
+    patch.setattr(Lease, "_is_settled", lambda self, failure, error: True)
+
+
+def the_end_of_a_block_is_loud(patch):
+    """A failed release is raised, whatever the body has raised."""
+    patch.setattr(Lease, "_is_settled", lambda self, failure, error: False)
+
+
+CORE_MUTANTS = [
+    (names_come_as_they_are_given, "test_several_names_are_taken_all_or_none"),
+    (several_names_are_taken_one_by_one, "test_several_names_are_taken_all_or_none"),
+    (several_names_are_taken_one_by_one, "test_an_early_name_that_ended_while_waiting_for_a_later_one"),
+    (the_end_of_a_block_is_silent, "test_leaving_the_block_tells_a_loss"),
+    (the_end_of_a_block_is_loud, "test_a_failing_release_does_not_mask_the_bodys_error"),
+]
+
+
+@pytest.mark.parametrize(("mutant", "method"), CORE_MUTANTS, ids=lambda of: getattr(of, "__name__", of))
+def test_a_core_without_a_rule_is_refused(monkeypatch, mutant, method):
+    """The same for what no engine decides; `TestCore` shows that the core as it is passes each of them."""
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, LockError, pytest.fail.Exception)):
+        run(method, {"BACKEND": MEMORY}, Impatient)
+
+
+def test_a_core_whose_child_passes_for_its_parent_is_refused(monkeypatch, own_redis):
+    """A forked child that comes to the end of its parent's block takes the parent's lock away."""
+    monkeypatch.setattr(SingleLease, "inherited", False)
+    backend = {"BACKEND": REDIS, "LOCATION": own_redis.url}
+    with pytest.raises(AssertionError, match="None is not None"):
+        run("test_leaving_the_block_in_a_fork_leaves_the_lock_with_the_parent", backend)
 
 
 SCRIPT_MUTANTS = {

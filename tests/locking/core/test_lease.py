@@ -3,18 +3,20 @@
 import gc
 import logging
 import threading
+from contextlib import suppress
 
 import pytest
 
 from locking import BackendUnavailable, Lease, LockLost, LockNotOwned, assert_locked, get_lock
 from locking.backends.memory import STORES
 from locking.core.handler import locks
-from locking.core.lease import HOLDS, State, _changing, unregister
+from locking.core.lease import HOLDS, SingleLease, State, _changing, unregister
 from locking.core.renewal import renew
 from locking.testing import held_locks, simulate_loss
 from locking.testing.contract.base import elsewhere, until
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
+from locking.utils.ownership import current_context
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
 PATIENCE = 30.0
@@ -141,6 +143,18 @@ def test_a_lost_hold_is_not_re_entered():
             pytest.fail("the body ran without the lock")
 
 
+def test_mutant_a_hold_entered_again_unasked_runs_without_its_lock(monkeypatch):
+    """The rule of the test above taken out: the inner block runs, though another may have the lock."""
+    runs = []
+    with pytest.raises(LockLost), get_lock("a", ttl=30) as lease:
+        simulate_loss(lease)
+        with monkeypatch.context() as patch, suppress(LockLost):
+            patch.setattr(SingleLease, "ensure_held", lambda lease: None)
+            with get_lock("a", ttl=30):
+                runs.append("without the lock")
+    assert runs
+
+
 def test_a_forgotten_lease_is_not_kept_alive():
     """When nobody refers to a lease any more it leaves the table by which the watchdog renews."""
     get_lock("a", ttl=None).acquire()
@@ -155,6 +169,32 @@ def test_holds_are_told_apart_by_thread_objects_not_idents():
     for _ in range(20):  # one of these threads gets the dead one's ident
         assert elsewhere(get_lock("a").try_acquire) is None
     leases[0].release()
+
+
+@pytest.fixture
+def of_a_dead_thread(memory_locks):
+    """The lease of a thread that has ended, whose place in memory this thread has got."""
+    lease = elsewhere(get_lock("a", ttl=60).acquire).leases[0]
+    mine = (lease.backend.alias, lease.key, id(current_context()))
+    HOLDS[mine] = lease
+    yield lease
+    HOLDS.pop(mine, None)
+    lease.release()
+
+
+@pytest.mark.usefixtures("of_a_dead_thread")
+def test_a_dead_threads_place_in_memory_is_not_its_lock():
+    """Objects get the addresses of those that are gone, so a lease is asked whose it is."""
+    assert get_lock("a").try_acquire() is None
+
+
+def test_mutant_a_hold_that_is_told_by_its_address_is_another_threads(of_a_dead_thread, monkeypatch):
+    """The rule of the test above taken out: this thread enters a lock that it never acquired."""
+    by_address = lambda context, alias, key: HOLDS.get((alias, key, id(context)))  # noqa: E731
+    monkeypatch.setattr("locking.core.lock.held_by", by_address)
+    again = get_lock("a").try_acquire()
+    assert again is of_a_dead_thread
+    single(again).depth -= 1
 
 
 def test_leases_of_several_names_show_the_worst():

@@ -162,6 +162,19 @@ def test_a_late_renewal_does_not_revive():
 
 
 @pytest.mark.usefixtures("memory_locks")
+def test_a_renewal_that_ignores_the_deadline_is_caught(monkeypatch):
+    """The mutant of the test above: it is held again, though another may have had the lock since."""
+    monkeypatch.setattr(
+        "locking.core.renewal._settle", lambda lease, held, extension: lease.prolong(extension)
+    )
+    lease = single(get_lock("a").acquire())
+    lease.deadline = now()
+    renew([lease])
+    assert lease.state is State.HELD
+    lease.release()
+
+
+@pytest.mark.usefixtures("memory_locks")
 def test_a_lease_released_during_its_renewal_is_not_lost(monkeypatch):
     """A renewal that overlaps with the release finds nothing, and says nothing."""
     told: list[Lease] = []

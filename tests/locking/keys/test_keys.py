@@ -449,6 +449,14 @@ def test_different_values_never_share_a_key(case: tuple[str, list[object], list[
     assert (names[0] == names[1]) == (left == right)
 
 
+def test_mutant_values_that_keep_their_separators_share_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unencoded, `1:2` and `3` are `1` and `2:3`: one lock for two strangers."""
+    sides: list[dict[str, object]] = [{"v0": "1:2", "v1": "3"}, {"v0": "1", "v1": "2:3"}]
+    assert len({render("<v0>+':'+<v1>", **side) for side in sides}) == 2
+    monkeypatch.setattr("locking.keys.values._percent", lambda match: match[0])
+    assert len({render("<v0>+':'+<v1>", **side) for side in sides}) == 1
+
+
 @given(st.lists(values, min_size=2, max_size=2), st.lists(values, min_size=2, max_size=2), separators)
 def test_values_of_any_kind_stay_apart(left: list[object], right: list[object], separator: str) -> None:
     """Whatever the separating text, it either keeps the values apart or is refused."""

@@ -356,6 +356,16 @@ def test_a_result_that_still_has_to_run_is_refused(make: Any) -> None:
         function()
 
 
+def test_mutant_a_generator_that_is_let_out_works_without_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body runs when its result is consumed, and the lock is free by then."""
+    monkeypatch.setattr("locking.transactions.decorator._refuse_unfinished", lambda function, result: None)
+
+    def work() -> Iterator[bool]:
+        yield is_locked("a")
+
+    assert list(distributed_lock(key="'a'")(lambda: work())()) == [False]
+
+
 # --- what can't be decorated, and invalid options ---------------------------------------------
 
 

@@ -29,6 +29,7 @@ from locking import (
 from locking.backends.memory import STORES, MemoryBackend
 from locking.core.lease import State
 from locking.models import Fence
+from locking.transactions import fence
 from locking.transactions.fence import advance, forbid
 from locking.utils.databases import fence_name
 from tests.locking.support.fenced_databases import MARIADB, POSTGRESQL, SQLITE, sales, sell
@@ -305,6 +306,34 @@ def test_a_holder_that_stands_idle_is_ended_by_the_database(
     assert committed() == ["B"]
 
 
+def limits() -> list[str]:
+    """How long a statement of this transaction waits for a row, and how long it may stand idle."""
+    found: list[str] = []
+    with connection.cursor() as cursor:
+        for name in ("lock_timeout", "idle_in_transaction_session_timeout"):
+            cursor.execute(f"SHOW {name}")
+            found += cursor.fetchone()
+    return found
+
+
+def test_both_limits_are_those_of_the_lease_and_of_the_transaction_alone() -> None:
+    """A frozen holder blocks the next one for its ttl; behind it the session's own limits are back."""
+    before = limits()
+    with locked_transaction("shop", fenced=True, ttl=7):
+        assert limits() == ["7s", "7s"]
+    assert limits() == before
+
+
+def test_mutant_a_fence_without_limits_lets_a_frozen_holder_block_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the session's own limits are left, which are off unless somebody has set them."""
+    monkeypatch.setattr("locking.transactions.fence.limit_waits", lambda connection, seconds: None)
+    before = limits()
+    with locked_transaction("shop", fenced=True, ttl=7):
+        assert limits() == before
+
+
 @pytest.mark.parametrize("fenced_database", [MARIADB[0]], indirect=True, ids=str)
 def test_the_sessions_own_limit_is_put_back(fenced_database: str) -> None:
     """MariaDB's limit belongs to the session: after the fence it is as it was, in the body already."""
@@ -556,6 +585,29 @@ def test_a_broken_holder_can_be_kept_out(fenced_database: str) -> None:
     assert not forbid("shop", lease.fencing_token, fenced_database), "a newer holder has been here"
     assert successor.fencing_token > lease.fencing_token
     assert sales() == ["B"]
+
+
+@pytest.mark.parametrize("fenced_database", [POSTGRESQL[0], MARIADB[0], SQLITE], indirect=True, ids=str)
+def test_mutant_a_force_release_that_compares_no_tokens_keeps_a_newer_holder_out(
+    fenced_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its condition taken out: it takes the row of the next holder, whose second transaction is refused."""
+    made = fence.FORBID_MADE.replace("token <= %s", "%s > 0")
+    unmade = fence.FORBID.replace("locking_fence.token <= excluded.token", "TRUE")
+    assert (made, unmade) != (fence.FORBID_MADE, fence.FORBID)
+    monkeypatch.setattr(fence, "FORBID_MADE", made)
+    monkeypatch.setattr(fence, "FORBID", unmade)
+    broken = get_lock("shop", fenced=True, ttl=60).acquire()
+    broken.release()
+    with pytest.raises(LockLost), get_lock("shop", fenced=True):
+        with locked_transaction("shop", fenced=True, using=fenced_database):
+            sell("B")
+        assert forbid("shop", broken.fencing_token, fenced_database)
+        with (
+            pytest.raises(StaleFencingToken),
+            locked_transaction("shop", fenced=True, using=fenced_database),
+        ):
+            pytest.fail("it was let in")
 
 
 def test_tokens_of_the_memory_backend_outlive_the_process(settings: Any) -> None:

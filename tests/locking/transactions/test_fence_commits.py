@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from django.db import Error, OperationalError, connections, transaction
@@ -85,6 +86,20 @@ def test_the_second_transaction_of_a_hold_is_told_from_the_first(proxy: Dropping
         with locked_transaction("shop", using=ALIAS, fenced=True):
             sell("first")
         with pytest.raises(Error, match=r".*"), locked_transaction("shop", using=ALIAS, fenced=True):
+            sell("second")
+            proxy.cut = "before"
+    assert sales() == ["first"]
+
+
+def test_mutant_one_mark_for_a_whole_hold_reports_a_sale_that_never_was(
+    proxy: DroppingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first transaction's mark is taken for the second's: the block is a success, and nothing is sold."""
+    monkeypatch.setattr("locking.transactions.fence.secrets", SimpleNamespace(token_hex=lambda size: "one"))
+    with get_lock("shop", fenced=True):
+        with locked_transaction("shop", using=ALIAS, fenced=True):
+            sell("first")
+        with locked_transaction("shop", using=ALIAS, fenced=True):
             sell("second")
             proxy.cut = "before"
     assert sales() == ["first"]
@@ -189,6 +204,27 @@ def test_a_transaction_that_is_still_committing_is_waited_for(proxy: DroppingPro
     with connections[ALIAS].cursor() as cursor:
         cursor.execute("SELECT name FROM locking_fence")
         assert cursor.fetchall() == [("shop",)], "asking leaves nothing behind"
+
+
+HASTY = "SELECT token, mark FROM locking_fence WHERE name = %s AND %s IS NOT NULL"
+"""Asks for the mark of a row, with the arguments of `TOUCH`, and waits for nobody."""
+
+
+def test_mutant_a_probe_that_does_not_wait_denies_a_commit_on_its_way(
+    proxy: DroppingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain SELECT sees what was there before, swears that nothing was committed, and then it is."""
+    monkeypatch.setattr("locking.transactions.commit_probe.TOUCH", HASTY)
+    marker = CommitMarker(ALIAS, "shop", 1, "m", 1.0)
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO locking_fence (name, token, owner, mark, updated_at)"
+            " VALUES ('shop', 1, 'A', 'of the one before', now())"
+        )
+        with transaction.atomic(ALIAS):
+            cursor.execute("UPDATE locking_fence SET mark = 'm'")
+            assert marker.was_committed() is False
+    assert marker.was_committed() is True
 
 
 def test_a_database_that_is_down_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

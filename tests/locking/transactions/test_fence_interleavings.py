@@ -8,6 +8,7 @@ from django.db import connections, transaction
 
 from locking import LockTransactionError, StaleFencingToken, get_lock, locked_transaction
 from locking.core.lease import Lease, State
+from locking.transactions.fence import UPSERT
 from tests.locking.support.fenced_databases import (
     MARIADB,
     POSTGRESQL,
@@ -166,6 +167,31 @@ def test_the_present_holder_of_a_number_minted_twice_gets_a_new_one(
         with pytest.raises(StaleFencingToken):
             a.enters(section(fenced_database))
     assert sales() == ["B"]
+
+
+@on("fenced_database", [POSTGRESQL[0], SQLITE], indirect=True, ids=str)
+def test_mutant_a_rule_that_compares_no_owners_sells_the_unit_twice(
+    fenced_database: str, redis_database: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain `<=`: B, who has A's very number, sells, and A is let in again with what it read before."""
+    mutant = UPSERT.replace(" AND locking_fence.owner = excluded.owner", "")
+    assert mutant != UPSERT, "the rule isn't written like this any more"
+    monkeypatch.setattr("locking.transactions.fence.UPSERT", mutant)
+    with two_players(fenced_database) as (a, b):
+        first = a.does(lock).leases[0]
+        a.enters(section(fenced_database))
+        assert a.does(sales) == []
+        a.leaves()
+        redis_database.flushdb()
+        second = b.does(lock).leases[0]
+        second.token = first.token
+        b.enters(section(fenced_database))
+        b.does(sell, "B")
+        b.leaves()
+        a.enters(section(fenced_database))
+        a.does(sell, "A")
+        a.leaves()
+    assert sales() == ["A", "B"]
 
 
 @on("fenced_database", EVERYWHERE, indirect=True, ids=str)

@@ -25,6 +25,7 @@ from locking import (
     get_lock,
     locked_transaction,
 )
+from locking.core.lease import SingleLease
 from tests.locking.support.helpers import committed, elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -301,6 +302,35 @@ def test_a_silent_rollback_in_a_nested_section_is_no_success() -> None:
     assert committed() == ["kept"]
 
 
+def fail_unseen() -> None:
+    """Break a constraint, and catch the error."""
+    with suppress(IntegrityError):
+        add("row")
+
+
+def fail_unseen_by_django() -> None:
+    """Have a plain statement fail, and catch the error."""
+    with suppress(DatabaseError):
+        connection.cursor().execute("SELECT 1/0")
+
+
+def close_the_connection() -> None:
+    """Close it in the middle of its transaction."""
+    connection.close()
+
+
+@pytest.mark.parametrize("lose", [fail_unseen, fail_unseen_by_django, close_the_connection])
+def test_mutant_a_block_that_is_not_looked_at_is_a_success_without_its_work(
+    lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the look before COMMIT no error comes out, and the row isn't there."""
+    monkeypatch.setattr("locking.transactions.locked_transaction.silent_rollback", lambda connection: None)
+    with locked_transaction("shop"):
+        add("row")
+        lose()
+    assert committed() == []
+
+
 # --- a lock that was lost ---------------------------------------------------------------------------------
 
 
@@ -310,6 +340,17 @@ def test_a_lock_lost_before_the_commit_rolls_back() -> None:
         add("row")
         lease.leases[0].lose()
     assert committed() == []
+
+
+def test_mutant_a_commit_that_asks_no_lease_stores_what_was_done_without_the_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the question before COMMIT the block is a success, beside whoever has the lock by then."""
+    monkeypatch.setattr(SingleLease, "confirm", lambda lease: None)
+    with locked_transaction("shop") as lease:
+        add("row")
+        lease.leases[0].lose()
+    assert committed() == ["row"]
 
 
 def test_a_lost_lock_does_not_mask_the_bodys_error() -> None:

@@ -9,12 +9,21 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from redis.exceptions import ReadOnlyError, RedisError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 
 from locking.backends.redis import RedisBackend, protocol, scripts, waiter
 from locking.backends.redis.cluster import Route
-from locking.backends.redis.protocol import ASKING, Exchange, Listen, Subscribe, Transport, Unsubscribe
-from locking.backends.redis.scripts import Request, extend_request
+from locking.backends.redis.protocol import (
+    ASKING,
+    Exchange,
+    Listen,
+    ReplicaAck,
+    Server,
+    Subscribe,
+    Transport,
+    Unsubscribe,
+)
+from locking.backends.redis.scripts import Request, command, extend_request
 from locking.core import lease, renewal
 from locking.core.lease import HOLDS
 from locking.core.lock import SingleLock
@@ -166,6 +175,27 @@ def a_place_is_not_withdrawn(patch):
     patch.setattr(waiter.QueueWaitSteps, "_dequeue", dequeue_owned)
 
 
+def a_short_count_is_enough(patch):
+    """A lock that too few replicas have counts as acquired: a failover to another one loses it."""
+
+    def confirm(self, connection, alias):
+        yield Exchange(connection, command("WAIT", 1, self.timeout_ms).by_digest)
+
+    patch.setattr(ReplicaAck, "confirm", confirm)
+
+
+def a_forgotten_script_is_an_error(patch):
+    """A server that was restarted, or whose scripts were flushed, is never sent their text again."""
+    asked_again = Server._asked_again
+
+    def unless_it_is_unknown(self, connection, request, error):
+        if isinstance(error, NoScriptError):
+            raise error
+        return (yield from asked_again(self, connection, request, error))
+
+    patch.setattr(Server, "_asked_again", unless_it_is_unknown)
+
+
 MUTANTS = {
     an_incomplete_exchange_keeps_its_socket: "lock, free",
     an_error_ends_an_asking_exchange: "cluster, asks in vain",
@@ -185,6 +215,8 @@ MUTANTS = {
     the_longer_extension_counts: "lock, extended while renewed",
     a_place_is_taken_back_by_a_release: "lock, waits again",
     a_late_request_after_giving_up_is_forgotten: "lock, free once given up",
+    a_short_count_is_enough: "lock, no replica acknowledges",
+    a_forgotten_script_is_an_error: "lock, free",
 }
 """By the rule that is taken out; audit defects 2, 9, 15, 19, 4 first."""
 

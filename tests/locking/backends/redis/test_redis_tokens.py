@@ -108,6 +108,15 @@ def test_without_the_last_token_of_all_names_tokens_would_repeat(server, micros)
     assert take(900) >= take(micros)
 
 
+@pytest.mark.parametrize("fenced", [False, True])
+def test_without_all_of_its_digits_a_token_would_not_rise(server, fenced):
+    """Lua writes fourteen digits of a number unless it is told otherwise, and a token has sixteen."""
+    take = partial(granted_at, server, 500, fenced=fenced)
+    assert [take() - take() for _ in range(2)] == [-1, -1]
+    take = partial(take, rule=b"string.format('%.0f', token)", instead=b"tostring(token)")
+    assert take() >= take()
+
+
 def test_a_counter_that_a_database_checks_rises_with_unfenced_grants(server):
     """While the clock stands and the index is lost the counter alone makes tokens rise, unfenced ones too."""
     tokens = []
