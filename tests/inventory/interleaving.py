@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 from django.db import DEFAULT_DB_ALIAS, connection, connections
@@ -25,7 +25,12 @@ from locking.backends.base import PollingWaiter
 from locking.backends.database.rows import RowWaiter
 from locking.core.handler import locks
 
+T = TypeVar("T")
 PATIENCE = 30.0
+BLOCKED = """
+SELECT 1 FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(%s)) AND backend_type = 'client backend'
+"""
+"""Who stands in a buyer's way: another buyer, not an autovacuum that is gone in a moment."""
 
 WAITING: set[threading.Thread] = set()
 
@@ -90,12 +95,13 @@ class Outcome:
     error: BaseException | None = None
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Return as soon as `condition` holds; fail when it doesn't within `PATIENCE` seconds."""
+def eventually(condition: Callable[[], T], what: str) -> T:
+    """Return what `condition` says as soon as it holds; fail when it doesn't within `PATIENCE` seconds."""
     deadline = time.monotonic() + PATIENCE
-    while not condition():
+    while not (holds := condition()):
         assert time.monotonic() < deadline, f"never happened: {what}"
         threading.Event().wait(0.002)
+    return holds
 
 
 @dataclass
@@ -192,25 +198,24 @@ class Buyer:
 
     def ends_or_waits(self) -> str:
         """Return `ended` or `waits`, whichever is seen first."""
-        eventually(lambda: not self._thread.is_alive() or self._waits(), f"{self.name} ends or waits")
-        return "waits" if self._thread.is_alive() else "ended"
+        return eventually(self._rests, f"{self.name} ends or waits")
 
     def ends_or_waits_or_stops(self) -> str:
         """Return `ended`, `waits` or `stops` (it stands at one of its stops), whichever is seen first."""
-        eventually(
-            lambda: self._arrived.is_set() or not self._thread.is_alive() or self._waits(),
-            f"{self.name} rests",
-        )
-        return "stops" if self._arrived.is_set() else self.ends_or_waits()
+        return eventually(lambda: "stops" if self._arrived.is_set() else self._rests(), f"{self.name} rests")
+
+    def _rests(self) -> str:
+        if not self._thread.is_alive():
+            return "ended"
+        return "waits" if self._waits() else ""
 
     def _waits(self) -> bool:
         return self._waits_for_a_row() or (self.last == "waiting" and self._was_refused())
 
     def _waits_for_a_row(self) -> bool:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", [self.pid])
-            row = cursor.fetchone()
-        return row is not None and row[0] == "Lock"
+            cursor.execute(BLOCKED, [self.pid])
+            return cursor.fetchone() is not None
 
     def _was_refused(self) -> bool:
         """Whether its lock shows a waiter: a refusal told at the checkpoint, or a queue."""

@@ -13,7 +13,10 @@ from django.db import connections
 
 PATIENCE = 30.0
 WAITING = {
-    "postgresql": "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
+    "postgresql": (  # for another one of the two, not for an autovacuum that is gone in a moment
+        "SELECT 1 FROM pg_stat_activity"
+        " WHERE pid = ANY (pg_blocking_pids(%s)) AND backend_type = 'client backend'"
+    ),
     "mysql": (
         "SELECT 1 FROM information_schema.innodb_trx"
         " WHERE trx_mysql_thread_id = %s AND trx_state = 'LOCK WAIT'"
