@@ -13,6 +13,7 @@ from django.db import DataError, IntegrityError, transaction
 from inventory.checkpoints import checkpoint
 from inventory.domain import Shortage, SoldOut, UnknownProduct
 from inventory.group_commit import Ticket
+from inventory.leading_connection import leading_connection
 from inventory.models import Product
 from inventory.rows import (
     busy_when_locked_out,
@@ -39,10 +40,11 @@ def sell_batch(batch: list[Ticket]) -> None:
     Raises:
         Busy: the rows stayed locked; nothing was sold. DatabaseError: the outcome may be unknown.
     """
-    try:
-        _sell_at_once(batch)
-    except (IntegrityError, DataError):
-        _sell_carefully(batch)
+    with leading_connection():
+        try:
+            _sell_at_once(batch)
+        except (IntegrityError, DataError):
+            _sell_carefully(batch)
 
 
 def _sell_at_once(batch: list[Ticket]) -> None:
