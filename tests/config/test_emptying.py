@@ -108,13 +108,12 @@ def is_victim(step):
 
 
 def wait_until_somebody_is_blocked():
-    """Wait until a session of this database waits for a table."""
+    """Wait until a session waits for this one, not for an autovacuum that is gone in a moment."""
     deadline = time.monotonic() + 20
     with connection.cursor() as cursor:
         while time.monotonic() < deadline:
             cursor.execute(
-                "SELECT 1 FROM pg_locks JOIN pg_database d ON d.oid = database "
-                "WHERE NOT granted AND relation IS NOT NULL AND d.datname = current_database()"
+                "SELECT 1 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
             )
             if cursor.fetchone():
                 return

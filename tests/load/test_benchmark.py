@@ -58,7 +58,7 @@ def test_the_crowd_counts_every_answer_once():
         burst = crowd.burst(
             [pack(address, "/", {"n": n}, {}) for n in range(3)],
             buyers=5,
-            seconds=0.2,
+            seconds=1.0,
             warm=0.1,
             probe=lambda: probes.append(1),
         )

@@ -110,7 +110,10 @@ class Scripted:
     def answer(self, connection):
         """Answer on one connection until it is to be hung up."""
         while self.replies:
-            self.requests.append(connection.recv(65536))
+            request = connection.recv(65536)
+            if not request:  # a buyer who was kept waiting for a second has come back on a new connection
+                return
+            self.requests.append(request)
             reply = self.replies.pop(0)
             if reply is None:
                 return

@@ -26,6 +26,8 @@ from locking.backends.memory import MemoryBackend
 from locking.backends.redis.diagnosis import judge, parse_info
 from locking.transactions.decorator import DECORATED
 from tests import ROOT
+from tests.lock_fixtures import LocksOn
+from tests.private_redis import PrivateRedis
 
 REFERENCE = ROOT / "docs" / "library" / "reference" / "checks.md"
 REDIS = "locking.backends.redis.RedisBackend"
@@ -259,14 +261,14 @@ def test_a_server_that_does_not_answer_is_told(settings: Any, backend_down: str)
         call_command("check", tags=["locking_live"])
 
 
-def test_a_server_that_may_evict_locks_is_told(redis_database: redis.Redis) -> None:
-    """The real server is asked: with an evicting policy it is told, and with noeviction not."""
-    before = redis_database.config_get("maxmemory-policy")["maxmemory-policy"]
-    redis_database.config_set("maxmemory-policy", "allkeys-lru")
+def test_a_server_that_may_evict_locks_is_told(own_redis: PrivateRedis, locks_on: LocksOn) -> None:
+    """A real server of its own is asked: with an evicting policy it is told, and with noeviction not."""
+    locks_on(own_redis.url)
+    own_redis.client.config_set("maxmemory-policy", "allkeys-lru")
     try:
         assert found("locking_live") == ["locking.W101"]
     finally:
-        redis_database.config_set("maxmemory-policy", before or "noeviction")
+        own_redis.client.config_set("maxmemory-policy", "noeviction")
 
 
 @pytest.mark.parametrize(

@@ -205,8 +205,8 @@ def task_under(body: Any, **options: Any) -> Any:
 
 
 OTHERS = {
-    "read": lambda: get_read_lock("shared", ttl=5),
-    "semaphore": lambda: get_semaphore("shared", permits=2, ttl=5),
+    "read": lambda: get_read_lock("shared", ttl=30),
+    "semaphore": lambda: get_semaphore("shared", permits=2, ttl=30),
 }
 
 

@@ -678,7 +678,7 @@ def test_a_waiter_that_holds_something_asks_once_a_second(engine, start, monkeyp
 def waits_in_vain():
     """Wait for b, longer than until the first look and not until the second."""
     with pytest.raises(LockNotAcquired):
-        get_lock("b", ttl=60, wait=2.6).acquire()
+        get_lock("b", ttl=60, wait=3.9).acquire()
 
 
 def test_a_look_without_a_question_leaves_the_end_of_the_lease_where_it_is():

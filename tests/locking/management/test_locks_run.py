@@ -131,7 +131,7 @@ def break_it():
 
 def test_a_command_whose_lock_is_lost_is_stopped_with_all_it_started(monkeypatch, pipes, tmp_path):
     """SIGTERM, which this one ignores, and SIGKILL after the grace, for the whole group."""
-    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 3.0)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 6.0)
     begin = f"trap '' TERM; sleep 1000 & echo $! > {tmp_path / 'child'}; "
     text = begin + waiting_between(pipes, "wait")
     with meanwhile(pipes, break_it) as broken:
@@ -163,7 +163,7 @@ def test_a_command_that_hears_sigterm_may_tidy_up(monkeypatch, pipes, tmp_path):
 
 def test_a_ttl_ends_the_command_before_the_lease_ends():
     """SIGTERM comes so early that SIGKILL falls to the end of the lease."""
-    report = run(job("sleep", "1000", ttl=1.0, grace=0.5))
+    report = run(job("sleep", "1000", ttl=20.0, grace=19.5))
     assert report.status == 70
     assert report.message.startswith("the lock 'a' was about to end: the command was stopped")
 
