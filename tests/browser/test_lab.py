@@ -76,9 +76,9 @@ def test_the_lab_opens_with_a_recorded_race(open_page):
     """Before any click a recorded race plays, says that it is recorded, and ends with the number."""
     page = open_page("/lab/", viewport={"width": 1280, "height": 900})
     left = page.locator("#left")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()  # first: it plays for five seconds
     expect(left.locator(".tag")).to_have_text("recorded; run your own")
     expect(left.locator(".headline")).to_have_text("✗ 30 people paid for a mug that doesn't exist")
-    expect(page.get_by_role("button", name="Pause")).to_be_visible()
     expect(left.locator(".mug.beyond.taken")).to_have_count(30)
     expect(left.locator(".mug.shelf.taken")).to_have_count(10)
     expect(left.locator(".figures")).to_contain_text("sold 40")

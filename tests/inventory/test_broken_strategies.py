@@ -12,6 +12,7 @@ from inventory.domain import Busy, Line, SoldOut
 from inventory.strategies import STRATEGIES
 from inventory.strategies.setnx_expire_del import SetnxExpireDel
 from inventory.strategies.setnx_getset import SetnxGetset
+from inventory.strategies.unsorted_redis_locks import UnsortedRedisLocks
 from locking import LockDeadlock
 from orders.services import checkout
 from tests.factories import LabProductFactory, ProductFactory
@@ -125,8 +126,9 @@ def test_unsorted_locks_wait_in_a_circle():
     assert deadlocks == ["deadlocked"]
 
 
-def test_unsorted_redis_locks_wait_in_a_circle():
+def test_unsorted_redis_locks_wait_in_a_circle(monkeypatch):
     """The same two baskets under distributed locks: no database sees it, LockDeadlock ends it."""
+    monkeypatch.setattr(UnsortedRedisLocks, "wait", 20.0)  # a look that comes late finds both still waiting
     pen, mug = LabProductFactory.create(on_hand=2).sku, LabProductFactory.create(on_hand=2).sku
     strategy = "unsorted_redis_locks"
     with publishing(), buyers() as start:

@@ -42,6 +42,7 @@ function choose() {
 
 async function showCode(name) {
   const parts = await code.show(strategyOf(name));
+  if (code.name !== strategyOf(name)) return; // another was chosen before this one came
   byId("code-title").textContent = parts.name;
   byId("code-idea").textContent = option(name)?.dataset.idea ?? "";
   byId("code-notes").replaceChildren(...["interleaving", "verdict"].map((part) => make("p", { textContent: parts[part] ?? "" })));
@@ -223,7 +224,7 @@ async function open() {
   if (await replay()) return;
   const [broken, fix] = pair().map((name) => races.find((race) => race.name === name && race.buyers));
   if (lecture || running || !broken || !fix) return;
-  tell(gettext("A recorded race. Press button 1 to run your own."));
+  if (!byId("message").textContent) tell(gettext("A recorded race. Press button 1 to run your own.")); // a refusal stays
   Object.entries({ left: broken, right: fix }).forEach(([place, race]) => shown[place] || stage.show(place, { ...race, parameters }, { recorded: true }));
 }
 
