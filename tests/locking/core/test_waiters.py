@@ -55,6 +55,20 @@ def test_one_waiter_too_many_is_refused_at_once() -> None:
     assert type(refused.value) is LockNotAcquired
 
 
+def test_mutant_a_cap_that_nobody_looks_at_lets_everyone_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One waiter more than there may be waits its time out, in vain."""
+    enter = waits.waiters.enter
+    monkeypatch.setattr(waits.waiters, "enter", lambda alias, most: enter(alias, None))
+    with get_lock("a"):
+        first = [begin(lambda: get_lock("a", wait=60).acquire().release()) for _ in range(MOST)]
+        until(lambda: waiting() == MOST, "both wait")
+        with pytest.raises(LockNotAcquired) as refused:
+            elsewhere(lambda: get_lock("a", wait=0.01).acquire())
+    for each in first:
+        each.result(timeout=20)
+    assert type(refused.value) is LockNotAcquired
+
+
 def test_who_was_refused_has_left_the_queue() -> None:
     """It would be handed the lock otherwise, and nobody would know."""
     with get_lock("a"):

@@ -7,13 +7,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from django.db import connection
+from django.db import ProgrammingError, connection
 
 from locking import BackendUnavailable, get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.admin.waiting import wait_trees
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.waits import WAITS
+from locking.inspection import admin_actions
 from locking.inspection.admin_actions import extend_held, force_release
 from locking.inspection.deadlocks import holders_of
 from locking.inspection.heartbeat import reporter
@@ -151,6 +152,62 @@ def test_a_lock_is_broken_where_there_is_no_fence(held_in_memory):
         rename("elsewhere", "locking_fence")
     assert result.done
     assert result.event.details == "fence in 'default': there is no table locking_fence"
+
+
+@pytest.fixture
+def without_audit():
+    """A database in which no event can be written."""
+    rename("locking_lockevent", "elsewhere")
+    yield
+    rename("elsewhere", "locking_lockevent")
+
+
+@pytest.mark.usefixtures("without_audit")
+def test_what_cannot_be_audited_is_not_done(held_in_memory):
+    """The row is written first: where it can't be, the lock stays with its holder."""
+    with pytest.raises(ProgrammingError):
+        force_release(held_in_memory, reason="stuck")
+    assert find_hold("default", held_in_memory.key, held_in_memory.owner) is not None
+
+
+@pytest.mark.usefixtures("without_audit")
+def test_mutant_a_break_that_is_audited_afterwards_leaves_no_trace(held_in_memory, monkeypatch):
+    """The rule of the test above taken out: the lock is gone, and nobody knows who did it."""
+
+    def carry_out(event, step):
+        event.done = step()
+        event.save()
+
+    monkeypatch.setattr(admin_actions, "_carry_out", carry_out)
+    with pytest.raises(ProgrammingError):
+        force_release(held_in_memory, reason="stuck")
+    assert find_hold("default", held_in_memory.key, held_in_memory.owner) is None
+
+
+def fenced_at_the_release(hold, monkeypatch):
+    """Break a hold; return whether the database refused its token when the lock was taken away."""
+    engine, real, seen = locks["default"], locks["default"].force_release, []
+
+    def release(key, owner):
+        seen.append(Fence.objects.filter(name=key, token__gte=hold.token).exists())
+        return real(key, owner)
+
+    monkeypatch.setattr(engine, "force_release", release)
+    assert force_release(hold, reason="stuck").done
+    return seen
+
+
+def test_the_fence_is_advanced_before_the_lock_is_taken_away(held_in_memory, monkeypatch):
+    """The next holder must not meet a broken one that the database still lets in."""
+    assert fenced_at_the_release(held_in_memory, monkeypatch) == [True]
+
+
+def test_mutant_a_fence_that_is_advanced_afterwards_only_comes_late(held_in_memory, monkeypatch):
+    """The rule of the test above taken out: for a moment the lock has two who may write."""
+    advance, calls = admin_actions._advance_fence, iter([False, True])
+    later = lambda hold, database: advance(hold, database) if next(calls) else ""  # noqa: E731
+    monkeypatch.setattr(admin_actions, "_advance_fence", later)
+    assert fenced_at_the_release(held_in_memory, monkeypatch) == [False]
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("no answer"), KeyboardInterrupt()])

@@ -31,7 +31,7 @@ from locking.core.lease import State
 from locking.models import Fence
 from locking.transactions import fence
 from locking.transactions.fence import advance, forbid
-from locking.utils.databases import fence_name
+from locking.utils.databases import OVERTAKEN, fence_name
 from tests.locking.support.fenced_databases import MARIADB, POSTGRESQL, SQLITE, sales, sell
 from tests.locking.support.helpers import committed, elsewhere
 from tests.locking.support.players import two_players
@@ -446,6 +446,30 @@ def test_other_errors_are_not_retried(code: str) -> None:
     with pytest.raises(Exception, match="no"):
         failing(code, 1, runs)()
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("code", ["55P03", "57014"])
+def test_mutant_a_longer_list_of_errors_works_again_in_vain(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule of the test above taken out: work that only fails again holds the lock for as many runs."""
+    monkeypatch.setattr("locking.utils.databases.OVERTAKEN", OVERTAKEN | {code})
+    runs: list[int] = []
+    with pytest.raises(OperationalError, match="no"):
+        failing(code, 3, runs)()
+    assert len(runs) == 3
+
+
+@pytest.mark.parametrize("code", ["40001", "40P01"])
+def test_mutant_a_shorter_list_of_errors_gives_up_what_would_succeed(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that was given up for another's sake is not run again."""
+    monkeypatch.setattr("locking.utils.databases.OVERTAKEN", OVERTAKEN - {code})
+    runs: list[int] = []
+    with pytest.raises(OperationalError, match="no"):
+        failing(code, 1, runs)()
+    assert committed() == []
 
 
 def test_inside_another_section_nothing_is_retried() -> None:

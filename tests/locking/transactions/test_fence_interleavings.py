@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 from django.db import connections, transaction
 
 from locking import LockTransactionError, StaleFencingToken, get_lock, locked_transaction
 from locking.core.lease import Lease, State
-from locking.transactions.fence import UPSERT
+from locking.transactions.fence import MAKE, UPSERT, _write
+from locking.utils.databases import code_of, timestamp
 from tests.locking.support.fenced_databases import (
     MARIADB,
     POSTGRESQL,
@@ -194,6 +197,37 @@ def test_mutant_a_rule_that_compares_no_owners_sells_the_unit_twice(
     assert sales() == ["A", "B"]
 
 
+ON_DUPLICATE_KEY = """
+INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(6))
+ON DUPLICATE KEY UPDATE owner = IF(token < VALUES(token), VALUES(owner), owner),
+       token = GREATEST(token, VALUES(token))
+"""
+
+
+@on("fenced_database", [MARIADB[0]], indirect=True, ids=str)
+def test_mutant_an_upsert_of_mysql_cannot_tell_a_stale_token(
+    fenced_database: str, redis_database: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row count is above 0 where nothing was changed as well: A, who was overtaken, is let in."""
+
+    def write(connection: Any, key: str, token: int, owner: str, mark: str) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(ON_DUPLICATE_KEY, [key, token, owner, mark])
+            return bool(cursor.rowcount)
+
+    monkeypatch.setattr("locking.transactions.fence._write", write)
+    with two_players(fenced_database) as (a, b):
+        a.does(lock)
+        redis_database.flushdb()
+        b.enters(section(fenced_database))
+        b.does(sell, "B")
+        b.leaves()
+        a.enters(section(fenced_database))
+        a.does(sell, "A")
+        a.leaves()
+    assert sales() == ["A", "B"]
+
+
 @on("fenced_database", EVERYWHERE, indirect=True, ids=str)
 def test_a_holder_that_was_behind_the_fence_gets_no_new_token(
     fenced_database: str, redis_database: redis.Redis
@@ -267,8 +301,6 @@ def commit() -> None:
 
 def fence(buyer: str) -> None:
     """The statement of the fence, wherever the test puts it."""
-    from locking.transactions.fence import _write
-
     assert _write(connections["fenced"], "shop", TOKENS[buyer], buyer, "mark")
 
 
@@ -380,6 +412,30 @@ def start_with_a_row(alias: str, token: int = 0) -> None:
             " VALUES ('shop', %s, 'A', '', '2026-01-01 00:00:00')",
             [token],
         )
+
+
+def make_and_write(token: int) -> None:
+    """Make the row in the very transaction that writes it."""
+    connection = connections["fenced"]
+    with connection.cursor() as cursor:
+        cursor.execute(MAKE, ["shop", timestamp(connection)])
+    assert _write(connection, "shop", token, f"owner {token}", "mark")
+
+
+@on("fenced_database", MARIADB[:2], indirect=True, ids=str)
+def test_mutant_a_row_that_is_made_inside_the_transaction_deadlocks(fenced_database: str) -> None:
+    """B and C wait for the row of A, may both read it once A has committed, and wait for each other."""
+    with two_players(fenced_database) as (a, b), two_players(fenced_database) as (c, _):
+        for each in (a, b, c):
+            each._pid = each.does(each._process)
+            each.does(begin)
+        a.does(make_and_write, 1)
+        waiting = [b.begins(make_and_write, 2), c.begins(make_and_write, 3)]
+        assert b.is_seen_waiting()
+        assert c.is_seen_waiting()
+        a.does(commit)
+        errors = [each.exception(30) for each in waiting]
+    assert [code_of(error) for error in errors if error] == [1213]
 
 
 def test_the_matrix_is_whole() -> None:

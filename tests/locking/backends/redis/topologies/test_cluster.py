@@ -8,6 +8,7 @@ import pytest
 from django_redis.client import DefaultClient
 from redis.cluster import RedisCluster
 from redis.crc import key_slot
+from redis.exceptions import ClusterDownError, TryAgainError
 
 from locking import BackendError, BackendUnavailable, LockNotAcquired, get_lock
 from locking.backends.redis import cluster as cluster_module
@@ -180,6 +181,37 @@ def test_a_waiter_outlasts_a_half_moved_lock(cluster, monkeypatch):
     lease.release()
 
     assert waiter.result(25).fencing_token > lease.fencing_token
+
+
+def ask_while_it_moves(cluster, prefix, monkeypatch):
+    """Try to acquire a half moved lock; its move ends when the cluster has said *try again* once."""
+    name, source, target, lease = half_moved(cluster, prefix)
+    follow, seen = cluster_module.Route.redirect, list[TryAgainError]()
+
+    def redirect(self, error):
+        if isinstance(error, TryAgainError) and not seen:
+            seen.append(error)
+            end_half_move(cluster, name, source, target)
+        return follow(self, error)
+
+    monkeypatch.setattr(cluster_module.Route, "redirect", redirect)
+    try:
+        return in_thread(lambda: get_lock(name).try_acquire()).result(25)
+    finally:
+        assert seen
+        lease.release()
+
+
+def test_a_request_outlasts_the_moment_of_a_move(cluster, monkeypatch):
+    """Who doesn't wait for the lock waits for its keys all the same: the answer is whose it is."""
+    assert ask_while_it_moves(cluster, "moment", monkeypatch) is None
+
+
+def test_mutant_a_move_that_is_not_waited_out_is_an_outage(cluster, monkeypatch):
+    """The rule of the test above taken out: a cluster that moves a slot counts as one that doesn't answer."""
+    monkeypatch.setattr(cluster_module, "MOVING", (ClusterDownError,))
+    with pytest.raises(BackendUnavailable, match="Multiple keys"):
+        ask_while_it_moves(cluster, "outage", monkeypatch)
 
 
 def test_renewals_of_many_slots_are_one_batch_a_node(cluster, monkeypatch):

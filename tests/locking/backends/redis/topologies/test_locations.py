@@ -91,6 +91,14 @@ def test_a_password_stays_out_of_the_message(settings):
     assert "s3cret" not in str(refusal.value)
 
 
+def test_mutant_a_location_as_it_is_shows_its_password(settings, monkeypatch):
+    """The rule of the test above taken out."""
+    monkeypatch.setattr(topology, "_without_password", lambda url: url)
+    settings.LOCKING = {"default": {"LOCATION": "sentinel+redis://:s3cret@localhost:26379"}}
+    with pytest.raises(ImproperlyConfigured, match="s3cret"):
+        get_lock("any")
+
+
 @needs_redis_server
 def test_a_socket_file_serves_threads_and_tasks(tmp_path, start, settings):
     """`unix://` locks, hands over and serves asyncio."""
