@@ -118,6 +118,7 @@ class Buyer:
     _doomed: bool = False
     _arrived: threading.Event = field(default_factory=threading.Event)
     _go: threading.Event = field(default_factory=threading.Event)
+    _moving: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -136,14 +137,21 @@ class Buyer:
 
     def _hook(self, name: str, /, **facts: object) -> None:
         self.journal.append(Event(self.name, name, facts))
-        if self.stops and self.stops[0] == name:
+        if self._stops_at(name):
+            assert self._go.wait(PATIENCE * 2), f"{self.name} was left standing at {name}"
+            if self._doomed:
+                raise Killed(name)
+
+    def _stops_at(self, name: str) -> bool:
+        """Whether this is its next stop, where it then stands; `runs_on` comes before that or after it."""
+        with self._moving:
+            if not self.stops or self.stops[0] != name:
+                return False
             self.stops.pop(0)
             self._go.clear()
             self._stopped_at = name
             self._arrived.set()
-            assert self._go.wait(PATIENCE * 2), f"{self.name} was left standing at {name}"
-            if self._doomed:
-                raise Killed(name)
+            return True
 
     def reaches(self, name: str) -> Buyer:
         """Wait until the buyer stands at its next stop, which must be `name`."""
@@ -175,8 +183,9 @@ class Buyer:
 
     def runs_on(self) -> Buyer:
         """Let the buyer go on past every stop, and don't wait for its end."""
-        self.stops.clear()
-        return self.goes_on()
+        with self._moving:
+            self.stops.clear()
+            return self.goes_on()
 
     def dies(self) -> Outcome:
         """End the buyer where it stands, as if its process had been killed there."""

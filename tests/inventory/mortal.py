@@ -50,7 +50,7 @@ class Mortals:
 
     def close(self) -> None:
         """End the parent; it has no child left."""
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def server_ends_it() -> None:
     """Have the server end this connection, unseen by its client, and return when its process is gone."""
     other = connection.copy()
     with other.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.connection.info.backend_pid])
+        cursor.execute("SELECT pg_terminate_backend(%s, 30000)", [connection.connection.info.backend_pid])
     other.close()
 
 

@@ -360,6 +360,7 @@ def test_a_sale_of_which_nobody_knows_is_left_to_the_reconciler(made, monkeypatc
 
 def test_a_gate_that_had_no_answer_rests(settings, monkeypatch):
     """After one failure nobody asks for a while: not every buyer waits for a server that is silent."""
+    monkeypatch.setattr("inventory.stock_reservation.REST", 60.0)
     sku = ProductFactory.create(on_hand=STOCK).sku
     settings.REDIS_URL = "redis://127.0.0.1:1/0"  # nothing listens there
     checkout([Line(sku, 1)], "redis_gate")

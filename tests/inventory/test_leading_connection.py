@@ -106,7 +106,7 @@ def test_one_that_the_server_has_ended_is_replaced():
     sku = ProductFactory.create(on_hand=2).sku
     checkout([Line(sku, 1)], "combined")
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [leading_backend()])
+        cursor.execute("SELECT pg_terminate_backend(%s, 30000)", [leading_backend()])
     checkout([Line(sku, 1)], "combined")
     assert Product.objects.get().on_hand == 0
 

@@ -415,8 +415,12 @@ def test_a_killed_holders_spin_lock_ends_by_itself():
 
 
 @pytest.fixture
-def first_line_only(monkeypatch):
-    """`fenced_lock` without its conditional UPDATE: what holds then is the fence alone."""
+def first_line_only(monkeypatch, settings):
+    """`fenced_lock` without its conditional UPDATE: what holds then is the fence alone.
+
+    No watchdog comes by meanwhile: it would find out that Redis has forgotten A's lock.
+    """
+    settings.LOCKING = {alias: {**entry, "WATCHDOG_TTL": 60.0} for alias, entry in settings.LOCKING.items()}
     without = order_writer._TAKE_AND_WRITE.replace(order_writer._ENOUGH, "true")
     monkeypatch.setattr(order_writer, "_TAKE_AND_WRITE", without)
 

@@ -122,7 +122,7 @@ class Scripted:
 
     def close(self):
         """End it."""
-        self.thread.join(10)
+        self.thread.join(60)
         self.listener.close()
 
 

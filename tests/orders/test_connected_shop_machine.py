@@ -128,6 +128,8 @@ def forget_the_event(payment, outcome):
     return PaymentEvent(event_id=payment.event_id, kind=payment.kind, outcome=outcome)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(LONG_ENOUGH)
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("name", "broken"),

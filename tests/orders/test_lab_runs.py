@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -96,6 +97,12 @@ def runs(pid):
 def nothing_is_left():
     """No product, no order."""
     return not (Product.objects.exists() or Order.objects.exists())
+
+
+def rounds_of_a_new_race(number):
+    """Rounds of products of their own: what was done once a round is noted where every run looks."""
+    name = f"lab-{secrets.token_hex(4)}"
+    return [Round(f"{name}-{n}", "expired_lease", 0.0, None, 10.0, (1,)) for n in range(1, number + 1)]
 
 
 def race(**more):
@@ -261,7 +268,7 @@ def test_a_killed_redis_oversells_without_a_fence_and_not_with_one():
 def test_who_has_killed_redis_goes_on_when_it_is_back(settings, monkeypatch):
     """However slowly it starts: before that nobody else could come in, and the race would show nothing."""
     monkeypatch.setattr(private_redis, "DOWN_FOR", 1.0)
-    round_ = Round("lab-killed", "expired_lease", 0.0, None, 10.0, (1,))
+    (round_,) = rounds_of_a_new_race(1)
     try:
         with PrivateRedis() as server:
             settings.REDIS_URL = server.url
@@ -274,7 +281,7 @@ def test_who_has_killed_redis_goes_on_when_it_is_back(settings, monkeypatch):
 @pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
 def test_redis_is_killed_in_each_round(settings):
     """Of several variants each has the server killed that is there then, not the dead one before it."""
-    rounds = [Round(f"lab-killed-{n}", "expired_lease", 0.0, None, 10.0, (1,)) for n in (1, 2)]
+    rounds = rounds_of_a_new_race(2)
     try:
         with PrivateRedis() as server:
             settings.REDIS_URL = server.url

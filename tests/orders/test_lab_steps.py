@@ -9,6 +9,7 @@ from django.core.management import CommandError, call_command
 from rich.console import Console
 
 from inventory.models import Product
+from inventory.strategies import STRATEGIES
 from locking import get_lock
 from locking.inspection import deadlocks
 from orders.lab.stepping import Session
@@ -97,7 +98,11 @@ def test_who_waits_for_each_other_is_told_by_the_database(session):
 
 @pytest.fixture
 def may_be_found(monkeypatch):
-    """Nobody finds a circle before this event is set, however late the test looks at those who wait."""
+    """Nobody finds a circle before this event is set, however late the test looks at those who wait.
+
+    Nor does anybody give up before: a circle that the first look misses is found by a later one.
+    """
+    monkeypatch.setattr(STRATEGIES["unsorted_redis_locks"], "wait", PATIENCE)
     event, circle = threading.Event(), deadlocks.Search.circle
     monkeypatch.setattr(deadlocks.Search, "circle", lambda search: circle(search) if event.is_set() else None)
     return event

@@ -23,6 +23,7 @@ from orders.models import Order
 from orders.race import lab_products
 
 SMALL = ["--buyers", "6", "--stock", "2", "--processes", "2"]
+PATIENCE = 60.0  # seconds: a busy machine starts a command and its workers in ten
 
 
 def oversell(*args):
@@ -130,7 +131,9 @@ class Run:
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
                 " AND state = 'idle in transaction' AND now() - state_change > interval '200 ms'"
             )
-            return cursor.fetchone()[0] > 0 or self.units_taken()
+            rests = cursor.fetchone()[0] > 0
+        # What is raced for is made in a transaction, too, and a busy machine may let that one stand.
+        return (rests and Product.objects.exists()) or self.units_taken()
 
     def units_taken(self):
         """Whether the stock in Redis is down to nothing."""
@@ -162,7 +165,7 @@ def hear_the_terminal():
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def until(condition, seconds=30.0):
+def until(condition, seconds=PATIENCE):
     """Look until it is so, or fail."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -194,7 +197,7 @@ def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_databa
     """After Ctrl-C in mid-sale there is no process, no lock, no key, no product and no half order."""
     running.process.send_signal(number)
     running.process.send_signal(number)  # people press it twice
-    _, errors = running.process.communicate(timeout=30)
+    _, errors = running.process.communicate(timeout=PATIENCE)
     assert running.process.returncode == 128 + number
     assert f"stopped by {number.name}" in errors
     assert not any(worker.is_running() for worker in running.workers)

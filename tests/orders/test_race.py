@@ -82,8 +82,12 @@ def test_every_sound_strategy_is_exact_over_processes():
 
 
 def test_every_broken_strategy_is_shown_broken_over_processes():
-    """The same crowd finds the fault of each broken strategy, and the traces tell of it."""
-    for result in run(labelled(sound=False), buyers=12):
+    """The same crowd finds the fault of each broken strategy, and the traces tell of it.
+
+    Who reads too early, and who commits first, is up to the machine: where that hides a fault, the crowd
+    comes again.
+    """
+    for result in run(labelled(sound=False), buyers=12, tries=20):
         assert result.shown_broken, result
         assert result.evidence, result
 

@@ -161,7 +161,7 @@ def test_a_terminated_session_ends_the_hold() -> None:
 
 def terminate(pid: int) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        cursor.execute("SELECT pg_terminate_backend(%s, 30000)", [pid])
 
 
 def test_a_lock_lost_before_the_commit_rolls_the_block_back() -> None:

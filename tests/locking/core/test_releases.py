@@ -26,7 +26,7 @@ from locking.utils.clock import now
 from locking.utils.ownership import new_owner
 from tests.backends import ADVISORY
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 MEMBERS = ["http://one:1", "http://two:1"]
 
 

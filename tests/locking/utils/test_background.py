@@ -20,7 +20,7 @@ from locking.utils import background
 from locking.utils.background import Worker, after_fork, run_once
 from locking.utils.clock import now
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def wait_on_a_closed_connection(backend):
     key, holder, other = backend.key("closed"), new_owner(), new_owner()
     backend.try_acquire(key, holder, 60.0)
     closed, fresh = backend._pool.connect(), backend._pool.connect()
-    backend._pool.fetch("SELECT pg_terminate_backend(%s, 5000)", [closed.connection.info.backend_pid])
+    backend._pool.fetch("SELECT pg_terminate_backend(%s, 30000)", [closed.connection.info.backend_pid])
     backend._pool.close()
     backend._pool.give_back(closed)
     backend._pool.give_back(fresh)
@@ -175,7 +175,7 @@ def test_the_first_look_at_an_ended_session_tells(backend):
     key, owner = backend.key("ended"), new_owner()
     assert isinstance(backend.try_acquire(key, owner, 60.0), Grant)
     pid = backend._holds[key, owner]._pid
-    assert backend._pool.fetch("SELECT pg_terminate_backend(%s, 5000)", [pid]) == [(True,)]
+    assert backend._pool.fetch("SELECT pg_terminate_backend(%s, 30000)", [pid]) == [(True,)]
     assert backend.hold_ends(key, owner) == -math.inf
 
 

@@ -170,7 +170,7 @@ def test_a_connection_that_the_server_closed_is_replaced(postgresql):
 def _terminate_all(backend):
     with connections[backend._pool.using].cursor() as cursor:
         cursor.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
     connections[backend._pool.using].close()

@@ -99,7 +99,7 @@ def test_a_handoff_is_listed_under_its_new_owner(client):
     assert [(row.owner, row.waiters) for row in rows()] == [(first, 1)]
     backend.release("a", first)
     (row,) = rows()
-    grant = place.wait(5.0)
+    grant = place.wait(30.0)
     assert isinstance(grant, Grant)
     assert (row.owner, row.token, row.waiters) == (second, grant.token, 0)
     assert len(members(client)) == 1
@@ -256,7 +256,7 @@ def test_breaking_a_java_fair_lock_wakes_its_line(client, waits_when_listed):
     if not waits_when_listed:
         near_listener = java_waits_fairly(client, "a")
     assert force_release(hold, reason="the JVM is gone").done
-    assert near_listener.get_message(timeout=10)["data"] == b"0"
+    assert near_listener.get_message(timeout=30)["data"] == b"0"
     near_listener.close()
 
 

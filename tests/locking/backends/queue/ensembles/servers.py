@@ -246,7 +246,7 @@ class Etcd(Ensemble):
 
     def ask(self, server: Server, path: str, **body: Any) -> dict[str, Any]:
         """Send a request past the backend."""
-        answer = self.session.post(f"{self._scheme}://{server.address}/v3{path}", json=body, timeout=5)
+        answer = self.session.post(f"{self._scheme}://{server.address}/v3{path}", json=body, timeout=30)
         answer.raise_for_status()
         return dict(answer.json())
 
