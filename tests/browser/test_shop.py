@@ -176,6 +176,24 @@ def test_refresh_shows_what_others_bought(shelf, open_page):
     expect(row(page, "mug")).to_contain_text("3 in stock")
 
 
+def test_the_stock_that_was_asked_for_last_is_shown(shelf, open_page):
+    """A look whose answer comes late, behind that of a newer one, changes nothing on the page."""
+    page = open_page("/shop/")
+    page.evaluate(
+        """() => {
+            window.answers = [];
+            const shown = (available) => ({ json: async () => ({ products: [{ sku: "mug", available }] }) });
+            window.fetch = () => new Promise((done) => answers.push((units) => done(shown(units))));
+        }"""
+    )
+    for _ in range(2):
+        page.get_by_role("button", name="Refresh").click()
+    page.evaluate("() => answers[1](7)")
+    expect(row(page, "mug")).to_contain_text("7 in stock")
+    page.evaluate("() => new Promise((done) => { answers[0](40); setTimeout(done); })")  # its handlers ran
+    assert "7 in stock" in row(page, "mug").inner_text()
+
+
 def test_a_strategy_is_chosen_and_explained(shelf, open_page):
     """The chosen strategy's idea is shown, and the order is placed with it."""
     page = open_page("/shop/")

@@ -99,10 +99,14 @@ function showStock(row, available) {
   stock.dataset.level = available < 0 ? "below" : available === 0 ? "none" : available <= 5 ? "low" : "good";
 }
 
+let looks = 0;
+
 async function refresh() {
+  const look = ++looks;
   try {
     const answer = await fetch(form.dataset.products, { credentials: "omit" });
     const { products } = await answer.json();
+    if (look !== looks) return; // answers overtake each other: the page shows what was asked for last
     const available = new Map(products.map((product) => [product.sku, product.available]));
     rows.filter((row) => available.has(row.dataset.sku)).forEach((row) => showStock(row, available.get(row.dataset.sku)));
   } catch {
