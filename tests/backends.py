@@ -44,23 +44,28 @@ MYSQL_LOCK = "locking.backends.database.MySQLLockBackend"
 
 NOBODY = "redis://127.0.0.1:1/0"
 
+ANSWER = 20.0
+"""Seconds in which a server that runs has answered, however busy the machine is."""
+LATE_REPLICA = {"socket_timeout": 1.5 * ANSWER, "wait_timeout_ms": 20_000}
+"""Options with which a replica may confirm a lock as late."""
+
 BACKENDS = {
     "redis": Backend(
         settings={"BACKEND": REDIS, "CACHE": "default"},
         unreachable={"BACKEND": REDIS, "LOCATION": NOBODY},
     ),
     "redis-cluster": Backend(
-        settings={"BACKEND": REDIS},
+        settings={"BACKEND": REDIS, "OPTIONS": LATE_REPLICA},
         unreachable={"BACKEND": REDIS, "LOCATION": ["redis://127.0.0.1:1"]},
         fixture="cluster_locks",
     ),
     "redis-sentinel": Backend(
-        settings={"BACKEND": REDIS},
+        settings={"BACKEND": REDIS, "OPTIONS": LATE_REPLICA},
         unreachable={"BACKEND": REDIS, "LOCATION": "sentinel+redis://127.0.0.1:1/locks/0"},
         fixture="sentinel_locks",
     ),
     "redlock": Backend(
-        settings={"BACKEND": REDLOCK, "OPTIONS": {"node_timeout": 1.0}},
+        settings={"BACKEND": REDLOCK, "OPTIONS": {"node_timeout": ANSWER}},
         unreachable={"BACKEND": REDLOCK, "LOCATION": [f"redis://127.0.0.1:{port}/0" for port in (1, 2, 3)]},
         shortest_ttl=0.75,  # a third of it is what a server has to answer in, on a busy machine as well
         fixture="redlock_locks",
@@ -89,13 +94,13 @@ BACKENDS = {
     "memory": Backend(settings={"BACKEND": MEMORY}),
     "zookeeper": Backend(
         # Long enough for a machine that is busy, short enough to wait for the end of a killed process.
-        settings={"BACKEND": ZOOKEEPER, "OPTIONS": {"session_timeout": 5.0}},
+        settings={"BACKEND": ZOOKEEPER, "OPTIONS": {"session_timeout": 5.0, "timeout": ANSWER}},
         unreachable={"BACKEND": ZOOKEEPER, "LOCATION": "127.0.0.1:1", "OPTIONS": {"timeout": 0.3}},
         shortest_ttl=0.3,
         fixture="zookeeper_settings",
     ),
     "etcd": Backend(
-        settings={"BACKEND": ETCD},
+        settings={"BACKEND": ETCD, "OPTIONS": {"timeout": ANSWER}},
         unreachable={"BACKEND": ETCD, "LOCATION": "http://127.0.0.1:1"},
         shortest_ttl=0.3,
         fixture="etcd_settings",

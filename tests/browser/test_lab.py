@@ -302,13 +302,18 @@ def test_refused_buyers_are_not_drawn_as_if_they_had_bought(raced, open_lab):
     expect(right.locator(".swim .refused .sign")).to_have_text("–")
 
 
+def boxes_of(elements):
+    """Where elements are, all at one moment: the page may draw them anew between two looks."""
+    return elements.evaluate_all("found => found.map((one) => one.getBoundingClientRect().toJSON())")
+
+
 def test_all_strategies_are_one_plot(open_lab):
     """Each recorded strategy is a dot with its name; by keyboard it shows its code; no labels overlap."""
     page = open_lab("/lab/", viewport={"width": 1280, "height": 900})
     dots = page.locator(".dot")
     expect(dots.nth(20)).to_be_visible()  # they come with the recorded races
     expect(page.locator("#matrix")).to_be_hidden()
-    boxes = [dot.locator("text").bounding_box() for dot in dots.all()]
+    boxes = boxes_of(dots.locator("text"))
     for number, one in enumerate(boxes):
         for other in boxes[number + 1 :]:
             apart = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
@@ -325,7 +330,7 @@ def test_the_plots_axis_has_room_for_its_labels(open_lab, width):
     """No two labels of the axis touch, also on a phone."""
     page = open_lab("/lab/", viewport={"width": width, "height": 800})
     expect(page.locator(".dots .tick").first).to_be_visible()
-    boxes = [tick.bounding_box() for tick in page.locator(".dots .tick").all()]
+    boxes = boxes_of(page.locator(".dots .tick"))
     assert len(boxes) > 2
     assert all(one["x"] + one["width"] < other["x"] for one, other in itertools.pairwise(boxes))
 

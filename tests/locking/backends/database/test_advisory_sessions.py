@@ -24,8 +24,8 @@ PATIENCE = 30.0
 
 @pytest.fixture
 def backend(postgresql_locks, django_db_blocker):
-    """The default alias, which gives a silent server a second."""
-    entry = {"BACKEND": ADVISORY, "OPTIONS": {**postgresql_locks["OPTIONS"], "timeout": 1.0}}
+    """The default alias, which has patience with a server that answers late."""
+    entry = {"BACKEND": ADVISORY, "OPTIONS": {**postgresql_locks["OPTIONS"], "timeout": PATIENCE}}
     with django_db_blocker.unblock(), override_settings(LOCKING={"default": entry}):
         yield locks["default"]
         locks["default"].close()
@@ -100,8 +100,10 @@ def freeze_in_the_queue(backend, monkeypatch, seconds):
         return asked(connection, statement, *arguments)
 
     monkeypatch.setattr(advisory, "_asked", frozen)
-    waiter = begin(lambda: backend.wait_for(key, stopped, ttl, PATIENCE))
-    until(lambda: waiting_here(backend) == 1, PATIENCE)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "_timeout", 1.0)  # the longest silence that the server is promised
+        waiter = begin(lambda: backend.wait_for(key, stopped, ttl, PATIENCE))
+        until(lambda: waiting_here(backend) == 1, PATIENCE)
     backend.release(key, holder)
     assert granted.wait(PATIENCE)
     try:

@@ -365,7 +365,7 @@ def test_a_client_that_could_not_start_is_not_kept(monkeypatch, what, number, er
         before = set(threading.enumerate())
         with pytest.raises(BackendUnavailable):
             session.client()
-        assert set(threading.enumerate()) == before
+        assert not set(threading.enumerate()) - before  # one of another test may have ended meanwhile
         assert session.client().connected
 
 

@@ -213,7 +213,7 @@ def test_very_many_permits_may_end_together(server):
 )
 def test_every_script_may_be_sent_twice(own_redis, proxy, locks_on, get, acquire, extend, release):
     """Each request whose reply is lost is repeated, counts once, and leaves the lock free at the end."""
-    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=1.0)
+    locks_on(f"redis://127.0.0.1:{proxy.port}/0")
     with get("a", ttl=FAR) as lease:  # so that the server knows the scripts
         lease.extend(FAR)
     for script in (acquire, extend, release):
@@ -312,10 +312,12 @@ def test_a_dead_waiter_is_skipped_after_its_time_out(server, monkeypatch):
     with child(wait_for_ever) as doomed:
         doomed.report()
         doomed.kill()
-    ends = time.time() + 3
-    server.zadd(TIMEOUTS, {server.lindex(QUEUE, 0): ends * 1000})
+    (dead,) = server.lrange(QUEUE, 0, -1)
+    server.zadd(TIMEOUTS, {dead: (time.time() + FAR) * 1000})
     holder.release()
     assert get_fair_lock("a").try_acquire() is None
+    ends = time.time() + 1
+    server.zadd(TIMEOUTS, {dead: ends * 1000})
     get_fair_lock("a", ttl=FAR, wait=PATIENCE).acquire().release()
     assert time.time() >= ends - 0.01
 
@@ -381,7 +383,7 @@ def test_killed_connections_cost_a_waiter_of_a_kind_nothing(server):
 
 def test_a_pending_release_reader_is_released(own_redis, proxy, locks_on):
     """An acquisition of a kind without any reply isn't held, and what it left is taken back."""
-    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=1.0)
+    locks_on(f"redis://127.0.0.1:{proxy.port}/0")
     with get_read_lock("a", ttl=FAR):
         pass
     proxy.lose_reply_to(kinds.Read.ACQUIRE._by_digest, times=2)

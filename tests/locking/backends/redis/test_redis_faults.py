@@ -29,11 +29,18 @@ PATIENCE = 30.0
 @pytest.fixture
 def through_proxy(proxy, locks_on):
     """Locks whose traffic goes through the proxy; the server knows the scripts by their digests."""
-    locks_on(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=1.0)
+    locks_on(f"redis://127.0.0.1:{proxy.port}/0")
     with get_lock("warm-up") as lease:
         lease.extend(5)
     asyncio.run(_once("warm-up"))
     return proxy
+
+
+@pytest.fixture
+def holding_proxy(through_proxy, locks_on):
+    """The same for a client that gives up after a second what the proxy holds back."""
+    locks_on(f"redis://127.0.0.1:{through_proxy.port}/0", socket_timeout=1.0)
+    return through_proxy
 
 
 async def _once(name):
@@ -113,12 +120,12 @@ def test_an_acquisition_without_any_reply_is_not_acquired_and_its_pending_releas
     until(lambda: not own_redis.client.exists("a"), PATIENCE)
 
 
-def test_a_request_that_arrives_after_its_sender_gave_up_leaves_no_lock(through_proxy, own_redis):
+def test_a_request_that_arrives_after_its_sender_gave_up_leaves_no_lock(holding_proxy, own_redis):
     """A late acquisition takes effect for nobody: its pending release is found and released."""
-    through_proxy.hold(ACQUIRE, times=2)
+    holding_proxy.hold(ACQUIRE, times=2)
     with pytest.raises(BackendUnavailable):
         get_lock("a", ttl=60, fenced=True).acquire()
-    assert through_proxy.let_go() == 2
+    assert holding_proxy.let_go() == 2
     until(lambda: own_redis.client.exists("redisson_lock_token:{a}"), PATIENCE)
     until(lambda: not own_redis.client.exists("a"), PATIENCE)
 
@@ -175,11 +182,11 @@ def test_a_task_without_any_reply_is_not_acquired_and_its_pending_release_is_rel
     until(lambda: not own_redis.client.exists("a"), PATIENCE)
 
 
-def test_a_release_without_any_reply_may_be_tried_again(through_proxy, own_redis):
+def test_a_release_without_any_reply_may_be_tried_again(holding_proxy, own_redis):
     """An outage doesn't lose what proves the hold: the second `release` succeeds."""
     lock = get_lock("a", ttl=60)
     lock.acquire()
-    through_proxy.hold(RELEASE, times=2)
+    holding_proxy.hold(RELEASE, times=2)
     with pytest.raises(BackendUnavailable):
         lock.release()
     assert own_redis.client.exists("a")

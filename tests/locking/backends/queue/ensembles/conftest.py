@@ -23,8 +23,10 @@ KINDS = {
     "zookeeper": (ZooKeeper, ZOOKEEPER, no_zookeeper, MISSING_ZOOKEEPER),
     "etcd": (Etcd, ETCD, no_etcd, MISSING_ETCD),
 }
-SESSION = 6.0
-"""Seconds of a ZooKeeper session here: longer than an election on a busy machine."""
+SESSION = 20.0
+"""Seconds of a ZooKeeper session here: two thirds of them are longer than an election on a busy machine."""
+TIMEOUT = 10.0
+"""Seconds of a request to ZooKeeper, which may come in the middle of an election."""
 
 
 @pytest.fixture(scope="package", params=list(KINDS))
@@ -42,7 +44,7 @@ def ensemble(shared_ensemble, settings):
     """Three servers, all there, and `LOCKING` on them."""
     backend, three = shared_ensemble
     three.restore()
-    options = {"session_timeout": SESSION} if backend == ZOOKEEPER else {}
+    options = {"session_timeout": SESSION, "timeout": TIMEOUT} if backend == ZOOKEEPER else {}
     settings.LOCKING = {
         "default": {"BACKEND": backend, "LOCATION": three.location, "TTL": 20, "WAIT": 60, "OPTIONS": options}
     }

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(FETCHING),
 ]
 
-PROMPT = 5.0
+PROMPT = 20.0
 """Seconds within which a wake-up has surely come, on a slow machine, too; the leases here last a minute."""
 
 HOLD = """

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.timeout(FETCHING),
 ]
 
-PROMPT = 5.0
+PROMPT = 20.0
 """Seconds within which a wake-up has surely come; the leases here last a minute."""
 
 GETTERS: dict[str, Callable[..., Lock]] = {

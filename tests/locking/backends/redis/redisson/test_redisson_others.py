@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.timeout(FETCHING),
 ]
 
-PROMPT = 5.0
+PROMPT = 20.0
 """Seconds within which a wake-up has surely come; the leases here last a minute."""
 
 PAIR = "{pair}:1,{pair}:2"

@@ -69,7 +69,7 @@ async def test_tasks_wait_on_any_node(cluster):
 
         await held.arelease()
 
-        lease = await asyncio.wait_for(waiter, 5)
+        lease = await asyncio.wait_for(waiter, 25)
         assert lease.fencing_token > held.fencing_token
 
 
@@ -115,7 +115,7 @@ async def test_a_task_follows_its_slot(cluster):
 
     await held.arelease()
 
-    lease = await asyncio.wait_for(waiter, 5)
+    lease = await asyncio.wait_for(waiter, 25)
     assert target.ask("HKEYS", name) == [lease.leases[0].owner.encode()]
 
 
