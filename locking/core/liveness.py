@@ -293,7 +293,8 @@ class Sessions:
 
 
 def _is_open(raw: Any) -> bool:
-    return raw is not None and not getattr(raw, "closed", False)
+    """Tell whether a driver's connection is open: psycopg knows `closed`, MySQL's drivers `open`."""
+    return raw is not None and not getattr(raw, "closed", False) and bool(getattr(raw, "open", True))
 
 
 def _session_of(connection: BaseDatabaseWrapper) -> Session | str:

@@ -460,7 +460,8 @@ def test_the_watchdog_keeps_every_kind(get, monkeypatch):
 
 def test_a_loss_of_every_kind_is_told(get, monkeypatch):
     """What the engine forgot is found lost by the watchdog, told to `on_lost`, and not taken back."""
-    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", SHORT * 4)
+    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", FAR)
+    monkeypatch.setattr("locking.core.lease.RENEW_AFTER", SHORT / FAR)  # soon
     told: list[Lease] = []
     with pytest.raises(LockLost), get("a", ttl=None, on_lost=told.append) as lease:
         (single,) = lease.leases

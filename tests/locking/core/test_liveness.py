@@ -384,3 +384,18 @@ def test_a_registration_is_not_made_twice():
     assert one.fd == first
     one.leave([])
     one.reset()
+
+
+def test_a_closed_connection_to_mysql_is_not_open(mariadb_locks, django_db_blocker):
+    """It counts until it is closed, also when a traceback keeps the object."""
+    opened, connection = liveness.Sessions(), connections["mariadb_locks"].copy("shop")
+    with django_db_blocker.unblock():
+        connection.connect()
+    kept = connection.connection
+    opened.add(connection)
+    assert opened.now() == ([], ["shop"])
+
+    connection.close()
+
+    assert kept is not None
+    assert opened.now() == ([], [])

@@ -47,8 +47,9 @@ def test_a_lease_of_a_second_lives_for_several(own_redis, locks_on, monkeypatch)
         monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", length)
         with get_lock("a") as lease:
             until(lambda: now() > single(lease).taken_at + 2 * length, PATIENCE * 2)
-            lease.ensure_held()
-            assert 0 < own_redis.client.pttl("a") <= length * 1000
+            left = own_redis.client.pttl("a")
+            lease.ensure_held()  # behind it: a lease that was lost meanwhile is another try's
+            assert 0 < left <= length * 1000
         assert not own_redis.client.exists("a")
 
     at_leisure(outlive, 1.0)

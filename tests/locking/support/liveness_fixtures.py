@@ -11,8 +11,11 @@ import pytest
 from locking.core import liveness
 from locking.core.dead_processes import watcher
 from locking.core.liveness import Record, registration
+from locking.testing.contract.base import until
 
 __all__ = ["runtime_dir", "watching"]
+
+PATIENCE = 30.0
 
 
 def own_path() -> Path:
@@ -43,7 +46,10 @@ def runtime_dir(tmp_path: Path, settings: Any) -> Iterator[Path]:
 
 
 @pytest.fixture
-def watching(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same, and dead processes are looked for."""
+def watching(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The same, and dead processes are looked for; a row of the audit that is under way is this test's."""
     monkeypatch.setattr(watcher, "enabled", True)
-    return runtime_dir
+    yield runtime_dir
+    registration.leave([])
+    registration.reset()  # without a directory the watcher comes to rest
+    until(lambda: watcher._watch is None, PATIENCE)

@@ -163,7 +163,7 @@ def test_whatever_a_step_raises_disables_no_worker(error, monkeypatch):
     until(lambda: not worker.running or len(calls) > 1, PATIENCE)
     worker.wake()
     until(lambda: len(calls) > 1, PATIENCE)
-    for thread in threads:  # what one raises at its end is this test's, not the next one's
+    for thread in list(threads):  # what one raises at its end is this test's, not the next one's
         thread.join(PATIENCE)
 
 
