@@ -193,7 +193,7 @@ def test_a_transaction_that_is_still_committing_is_waited_for(proxy: DroppingPro
             " VALUES ('shop', 1, 'A', 'm', now())"
         )
         with pytest.raises(OperationalError, match="lock timeout"):
-            CommitMarker(ALIAS, "shop", 1, "m", 0.05).was_committed()
+            CommitMarker(ALIAS, "shop", 1, "m", 0.5).was_committed()
         lost = OperationalError("server closed the connection")
         assert not resolve(CommitMarker(ALIAS, "shop", 1, "m", 0.05), lost)
         assert lost.__notes__ == [UNSETTLED]
