@@ -385,8 +385,10 @@ class Server(Calls):
             complete = not isinstance(error, ReadOnlyError)
             raise
         finally:
-            # Kept after a complete exchange only: the next must not read what is left of another.
-            idle.append(connection) if complete else transport.close(connection)
+            # Kept after a complete exchange only: the next must not read what is left of another. It is
+            # another deque once the backend was closed.
+            keep = complete and transport.idle is idle
+            idle.append(connection) if keep else transport.close(connection)
 
     def _asked_again(self, connection: Any, request: Request, error: Exception) -> Steps[Any]:
         """Send a script whole that the server doesn't know, or a request whose reply was lost once more.
@@ -406,7 +408,8 @@ class Server(Calls):
 
     def pipeline(self, requests: Sequence[Request]) -> Steps[list[Any]]:
         """Send all, then read all, without a second try; an error stands in the place of its reply."""
-        idle, complete = self.transport.idle, False
+        transport = self.transport
+        idle, complete = transport.idle, False
         connection = taken_from(idle) or (yield from self._connected())
         try:
             known = [each.in_cluster for each in requests] if self._is_clustered else requests
@@ -415,7 +418,8 @@ class Server(Calls):
             complete = True
             return replies
         finally:
-            idle.append(connection) if complete else self.transport.close(connection)
+            keep = complete and transport.idle is idle
+            idle.append(connection) if keep else transport.close(connection)
 
     def _connected(self) -> Steps[Any]:
         """Connect before anything is sent: a failure leaves no doubt then. Sentinels are asked where to."""

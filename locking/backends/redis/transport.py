@@ -68,10 +68,11 @@ class Transport(protocol.Transport):
         self.subscriptions.forget()
 
     def shutdown(self) -> None:
-        """Close everything idle."""
+        """Close everything idle; a connection that a request uses just now is closed after it."""
         self.subscriptions.close()
-        while self.idle:
-            self.idle.pop().disconnect()
+        idle, self.idle = self.idle, deque()
+        while idle:
+            idle.pop().disconnect()
 
 
 class Subscription(protocol.Subscription):

@@ -5,12 +5,16 @@ from unittest import mock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from redis import Redis
+from redis import ConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking import get_lock
 from locking.backends.redis import compat
+from locking.backends.redis.index import Index
+from locking.backends.redis.protocol import Exchange, Server
+from locking.backends.redis.scripts import command
+from locking.backends.redis.transport import PERFORM, Transport
 from locking.core.handler import locks
 from locking.testing.contract.base import begin, until
 
@@ -90,3 +94,21 @@ def test_a_closed_connection_is_not_opened_anew(connection: Any, monkeypatch: py
     with mock.patch.object(connection, "connect") as connect, pytest.raises(RedisConnectionError):
         compat.read_within(connection, 0.01)
     connect.assert_not_called()
+
+
+@pytest.mark.parametrize("way", ["deliver", "pipeline"])
+def test_a_connection_in_use_while_its_backend_is_closed_is_closed_after_its_request(
+    settings: Any, way: str
+) -> None:
+    """Nobody would close it: the collector of garbage warns of an unclosed socket."""
+    transport = Transport(ConnectionPool.from_url(settings.REDIS_URL))
+    server, request = Server(transport, "default", Index()), command("ECHO", "here")
+    verb: Any = server.pipeline([request]) if way == "pipeline" else server.deliver(request)
+    step = next(verb)
+    while not isinstance(step, Exchange):
+        step = verb.send(PERFORM[type(step)](*step))
+    reply = PERFORM[Exchange](*step)
+    transport.shutdown()
+    with pytest.raises(StopIteration):
+        verb.send(reply)
+    assert step.connection._sock is None
