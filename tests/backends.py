@@ -67,7 +67,7 @@ BACKENDS = {
     "redlock": Backend(
         settings={"BACKEND": REDLOCK, "OPTIONS": {"node_timeout": ANSWER}},
         unreachable={"BACKEND": REDLOCK, "LOCATION": [f"redis://127.0.0.1:{port}/0" for port in (1, 2, 3)]},
-        shortest_ttl=0.75,  # a third of it is what a server has to answer in, on a busy machine as well
+        shortest_ttl=1.5,  # a third of it is what a server has to answer in, on a busy machine as well
         fixture="redlock_locks",
     ),
     "database-postgresql": Backend(

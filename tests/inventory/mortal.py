@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LEASE = 1.5
+LEASE = 3.0
 """Seconds after which a dead holder's lock ends: longer than a busy machine lets a living one pause."""
 
 

@@ -22,14 +22,18 @@ class Cluster:
             backend: Any = locks["default"]
         self.backend = backend
         self.without_leader, self.asked, self._passed = 0, 0, 0.0
+        self._held: Any = None
         monkeypatch.setattr(self.backend._client, "ask", self.ask)
         monkeypatch.setattr(module, "now", lambda: now() + self._passed)
 
     def hold(self, seconds):
         """Let the backend hold a lock for so long."""
-        self.backend._holds.add(
-            "key", "owner", module.EtcdHold("node", 1, now() + seconds, session=7, length=60)
-        )
+        self._held = module.EtcdHold("node", 1, now() + seconds, session=7, length=60)
+        self.backend._holds.add("key", "owner", self._held)
+
+    def forget(self):
+        """Leave no hold whose end would be told, again and again, to servers that aren't there."""
+        self.backend._holds.discard("key", "owner", self._held)
 
     def ask(self, path, **body):
         """Answer one request, by the clock 3 s later if there is no leader."""
@@ -44,7 +48,9 @@ class Cluster:
 def cluster(monkeypatch):
     """Three members that elect."""
     pytest.importorskip("etcd3gw")
-    return Cluster(monkeypatch)
+    made = Cluster(monkeypatch)
+    yield made
+    made.forget()
 
 
 def test_an_extension_waits_for_the_election(cluster):
@@ -96,3 +102,4 @@ def test_a_single_server_has_no_election(monkeypatch):
     alone.without_leader = 1
     with pytest.raises(BackendUnavailable):
         alone.backend.extend("key", "owner", 60.0)
+    alone.forget()

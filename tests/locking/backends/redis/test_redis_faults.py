@@ -248,7 +248,7 @@ def test_a_pause_makes_a_lease_unknown_and_then_held_again(own_redis, locks_on, 
 
 def test_a_pause_beyond_the_lease_is_a_loss(own_redis, locks_on, monkeypatch):
     """At its local deadline an unknown lease is lost, whatever the server will say."""
-    _fast_watchdog(monkeypatch, lease=0.6)
+    _fast_watchdog(monkeypatch, lease=2.0)
     locks_on(own_redis.url, socket_timeout=1.0)
     told = threading.Event()
     lease = get_lock("a", on_lost=lambda _: told.set()).acquire()
@@ -299,7 +299,7 @@ def test_a_flushed_script_cache_is_transparent_to_tasks(own_redis, locks_on):
 
 def test_a_flushed_server_loses_leases_and_the_watchdog_notices(own_redis, locks_on, monkeypatch):
     """After FLUSHALL the lock is lost, told once, and not brought back by a renewal."""
-    _fast_watchdog(monkeypatch, lease=0.6)
+    _fast_watchdog(monkeypatch, lease=2.0)
     locks_on(own_redis.url)
     told: list[Lease] = []
     with pytest.raises(LockLost, match="lost"), get_lock("a", on_lost=told.append) as lease:

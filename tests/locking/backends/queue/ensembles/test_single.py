@@ -148,7 +148,7 @@ def test_a_session_in_doubt_is_unknown_and_then_lost(tmp_path):
     """A server that stops answering: the lease is unknown, and lost before the servers could end the
     session.
     """
-    with own_zookeeper(tmp_path, session_timeout=3.0, timeout=PATIENCE) as server:
+    with own_zookeeper(tmp_path, session_timeout=6.0, timeout=PATIENCE) as server:
         lease = get_lock("a", ttl=600).acquire()
         assert lease.state is State.HELD
         server.servers[0].pause()
@@ -265,7 +265,7 @@ def test_a_watch_that_breaks_wakes_its_waiters(on_etcd, monkeypatch):
 def test_a_server_that_accepts_and_says_nothing_is_tried_again_within_the_session():
     """kazoo by itself waits for its answer as long as the session lasts, and every hold is lost by then."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        address, session_timeout = f"127.0.0.1:{silent.getsockname()[1]}", 9.0
+        address, session_timeout = f"127.0.0.1:{silent.getsockname()[1]}", 18.0
         with zookeeper_at(address, session_timeout=session_timeout, timeout=0.1):
             with pytest.raises(BackendUnavailable):
                 get_lock("a").try_acquire()
