@@ -20,10 +20,13 @@ def _everything(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "locking")
 
 
-def levels(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[Any]:
     """What this thread has logged: one of an earlier test may still be at work."""
-    mine = [record for record in caplog.records if record.thread == threading.get_ident()]
-    return [(record.name, record.levelname) for record in mine]
+    return [record for record in caplog.records if record.thread == threading.get_ident()]
+
+
+def levels(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.name, record.levelname) for record in logged(caplog)]
 
 
 def test_an_outage_is_an_error_once_a_minute(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +40,7 @@ def test_an_outage_is_an_error_once_a_minute(caplog: Any, monkeypatch: pytest.Mo
         moment += logs.PERIOD
         with pytest.raises(BackendUnavailable):
             get_lock("a").acquire()
-    first, second = [each for each in caplog.records if each.levelno == logging.ERROR]
+    first, second = [each for each in logged(caplog) if each.levelno == logging.ERROR]
     assert (first.name, first.lock_backend, first.lock_repeated) == ("locking.core.lock", "default", 0)
     assert second.lock_repeated == 2
     assert second.getMessage().endswith("(2 more since the last record)")
@@ -49,7 +52,7 @@ def test_the_end_of_an_outage_is_told_once(caplog: Any) -> None:
         get_lock("a").acquire()
     for _ in range(2):
         get_lock("a").acquire().release()
-    (told,) = [each for each in caplog.records if "answers again" in each.getMessage()]
+    (told,) = [each for each in logged(caplog) if "answers again" in each.getMessage()]
     assert told.levelno == logging.WARNING
 
 
@@ -98,7 +101,7 @@ def test_a_long_wait_is_logged(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("locking.core.lock.LONG_WAIT", 0.0)
     monkeypatch.setattr("locking.signals.LONG_WAIT", 0.0)
     with get_lock("a"):
-        (record,) = caplog.records
+        (record,) = logged(caplog)
     assert (record.levelname, record.lock_outcome, record.lock_name) == ("INFO", "acquired", "a")
 
 
@@ -107,7 +110,7 @@ def test_a_release_later_than_the_lease_was_meant_to_last_is_logged(caplog: Any)
     lease = get_lock("a").acquire().leases[0]
     lease.taken_at -= 31.0
     lease.release()
-    (record,) = caplog.records
+    (record,) = logged(caplog)
     assert (record.levelname, record.lock_outcome) == ("INFO", "released")
 
 
