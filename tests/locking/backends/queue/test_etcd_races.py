@@ -84,7 +84,8 @@ def server(monkeypatch):
     monkeypatch.setattr(made.backend._client, "ask", made.ask)
     made.hold = module.EtcdHold(NODE, 1, now() + 10, session=7, length=10)
     made.backend._holds.add("key", "owner", made.hold)
-    return made
+    yield made
+    made.backend._holds.discard("key", "owner", made.hold)  # or its end is told for ever to nobody
 
 
 def release_during_an_extension(server, mutex):
