@@ -24,6 +24,7 @@ from orders.race import lab_products
 
 SMALL = ["--buyers", "6", "--stock", "2", "--processes", "2"]
 PATIENCE = 60.0  # seconds: a busy machine starts a command and its workers in ten
+PRESENCE = b"holdfast_presence:"
 
 
 def oversell(*args):
@@ -160,6 +161,12 @@ def sessions():
         return {pid for (pid,) in cursor.fetchall()}
 
 
+def processes_in(database):
+    """Return the processes that say in Redis that they lock; a shop that other tests have served may, too."""
+    records = database.mget([PRESENCE, *database.scan_iter(PRESENCE + b"?*")])  # the first is their list
+    return {json.loads(record)["pid"] for record in records if record is not None}
+
+
 def hear_the_terminal():
     """Under nohup the tests ignore SIGHUP, and what they start would inherit that."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -203,8 +210,9 @@ def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_databa
     assert not any(worker.is_running() for worker in running.workers)
     # A lock's token counter is no lock, nor are figures: they have to outlive it, and end by themselves.
     outliving = (b"redisson_lock_token:", b"holdfast_held:", b"holdfast_figures:", b"holdfast_swept:")
-    keys = {key for key in redis_database.scan_iter() if not key.startswith(outliving)}
+    keys = {key for key in redis_database.scan_iter() if not key.startswith((*outliving, PRESENCE))}
     assert keys == {b"holdfast:tests"}
+    assert processes_in(redis_database).isdisjoint({running.process.pid, *(w.pid for w in running.workers)})
     assert not Product.objects.exists()
     assert not Order.objects.exists()
 
