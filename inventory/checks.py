@@ -1,66 +1,98 @@
-"""System checks: a shop must not run on a strategy that is here to be seen failing, nor refuse for long."""
+"""System checks: what is wrong with `INVENTORY` or the database is said at start, never in a sale."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register
-from django.utils.module_loading import import_string
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 
-from inventory.strategies import STRATEGIES
-
-
-@register
-def check_checkout_strategy(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Refuse a CHECKOUT_STRATEGY that doesn't exist; outside DEBUG, one that isn't sound."""
-    name = getattr(settings, "CHECKOUT_STRATEGY", None)
-    strategy = STRATEGIES.get(name) if isinstance(name, str) else None
-    if strategy is None:
-        return [_message("E001", f"{name!r}: unknown.", "Choose of {sound}.")]
-    if lack := strategy.unconfigured():
-        return [_message("E003", f"{name!r}: {lack}.", "Or choose of {sound}.")]
-    if not strategy.sound and not settings.DEBUG:
-        return [_message("E002", f"{name!r}, which sells more than there is.", "Choose of {sound}.")]
-    if not strategy.sound_across_processes and not settings.DEBUG:
-        what, hint = "which is sound within one process only", "Choose of {sound}, or serve with one process."
-        return [_message("W001", f"{name!r}, {what}.", hint, Warning)]
-    return []
+from inventory.conf import aliases, make_strategy, read_alias
+from inventory.triggers import VENDORS
 
 
-@register
-def check_location_rule(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Refuse a STOCK_LOCATION_RULE that can't be imported: the first payment would find out."""
-    name = str(getattr(settings, "STOCK_LOCATION_RULE", None))
+@register("inventory")
+def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Report every mistake in `INVENTORY`, and what its strategies need."""
+    found: list[CheckMessage] = []
     try:
-        import_string(name)
-    except ImportError:
-        hint = "Name a function such as inventory.locations.first_with_enough."
+        names = aliases()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="inventory.E001")]
+    for alias in names:
+        try:
+            entry = read_alias(alias)
+            strategy = make_strategy(entry)
+        except ImproperlyConfigured as error:
+            found.append(Error(str(error), id="inventory.E001"))
+            continue
+        found += strategy.check()
+        found += _check_database(entry.database, strategy.name)
+        if strategy.name == "locked" and "locking" not in settings.INSTALLED_APPS:
+            found.append(
+                Error(
+                    f"INVENTORY[{alias!r}] locks by Holdfast's locks, and 'locking' isn't in INSTALLED_APPS.",
+                    hint="Add it: INSTALLED_APPS += ['locking'].",
+                    id="inventory.E003",
+                )
+            )
+    return found
+
+
+def _check_database(alias: str, strategy: str) -> list[CheckMessage]:
+    connection = connections[alias]
+    if connection.vendor not in VENDORS:
         return [
-            Error(f"STOCK_LOCATION_RULE is {name!r}: it can't be imported.", hint=hint, id="inventory.E004")
+            Error(
+                f"The database {alias!r} is {connection.vendor}, and inventory needs PostgreSQL, MySQL 8, MariaDB "
+                f"or SQLite: its triggers make the ledger the only writer of stock.",
+                id="inventory.E002",
+            )
+        ]
+    if (
+        connection.vendor == "sqlite"
+        and connection.settings_dict.get("OPTIONS", {}).get("transaction_mode") != "IMMEDIATE"
+    ):
+        return [
+            Warning(
+                f"The database {alias!r} is SQLite with deferred transactions: a sale whose transaction has read "
+                f"before another one wrote is refused as busy.",
+                hint="DATABASES['…']['OPTIONS'] = {'transaction_mode': 'IMMEDIATE'}",
+                id="inventory.W001",
+            )
         ]
     return []
 
 
-LONGEST_MEMORY: Final = 60.0
-"""Seconds; stock that came back must not be refused for longer, should its announcement be lost."""
+@register(Tags.database)
+def check_triggers(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Report a database whose triggers are missing: without them balances could be written past the ledger."""
+    found: list[CheckMessage] = []
+    wanted = {read_alias(alias).database for alias in aliases()}
+    for alias in wanted & set(databases or ()):
+        connection = connections[alias]
+        if "inventory_level" in connection.introspection.table_names() and not _has_triggers(connection):
+            found.append(
+                Error(
+                    f"The triggers of inventory are missing in the database {alias!r}.",
+                    hint="A hosted MySQL may allow none; a restore may have left them out. Migrate again.",
+                    id="inventory.E006",
+                )
+            )
+    return found
 
 
-@register
-def check_sold_out_memory(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Refuse a SOLD_OUT_MEMORY that is no number of seconds, or so many that stock would lie unsold."""
-    seconds = getattr(settings, "SOLD_OUT_MEMORY", 0.0)
-    if isinstance(seconds, int | float) and 0 <= seconds <= LONGEST_MEMORY:
-        return []
-    what = f"SOLD_OUT_MEMORY is {seconds!r}: must be a number of seconds from 0 to {LONGEST_MEMORY:g}."
-    hint = "Use 0.25, or 0 to have every buyer ask the database."
-    return [Error(what, hint=hint, id="inventory.E005")]
+_TRIGGERS = {
+    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'inventory\\_%' AND tgrelid = 'inventory_level'::regclass",
+    "mysql": "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE() "
+    "AND event_object_table = 'inventory_level'",
+    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'inventory_level'",
+}
 
 
-def _message(number: str, what: str, hint: str, kind: type[Error | Warning] = Error) -> CheckMessage:
-    sound = ", ".join(
-        strategy.name
-        for strategy in STRATEGIES.values()
-        if strategy.sound and strategy.sound_across_processes and not strategy.unconfigured()
-    )
-    return kind(f"CHECKOUT_STRATEGY is {what}", hint=hint.format(sound=sound), id=f"inventory.{number}")
+def _has_triggers(connection: Any) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(_TRIGGERS[connection.vendor])
+        return bool(cursor.fetchone()[0] >= 2)

@@ -1,12 +1,12 @@
 """Group commit: the first caller does the work of all that wait behind it.
 
-No thread is kept for it and nobody polls. The first caller leads: it takes those who wait, does their work in
+No thread is kept for it and nothing polls. The first caller leads: it takes those who wait, does their work in
 one go, wakes each with its own answer, and hands the lead to the first of those who came meanwhile. A leader
-leads once, so nobody works for others without end.
+leads once, so none works for others without end.
 
-A batch sizes itself. Buyers that were here a moment ago, in the batch before or in the queue behind it, are
-likely to be back, and each that is left out costs a commit more: so a leader waits until as many are here
-again, but no longer after that batch than a commit takes. A buyer who is alone waits for nobody.
+A batch sizes itself. Callers that were here a moment ago are likely to be back, and each that is left out
+costs a commit more: so a leader waits until as many are here again, but no longer than a commit takes. A
+caller who is alone waits for no other.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from inventory.checkpoints import checkpoint
-from inventory.domain import Busy
-from inventory.progress import OutcomeUnknown
-from inventory.strategies.base import Sale
+from inventory.exceptions import Busy, OutcomeUnknown
+from inventory.hooks import reach
+
+if TYPE_CHECKING:
+    from inventory.strategies.base import Sale
 
 LONGEST_WAIT: Final = 0.05
 """Seconds that a leader waits at most for others, however slow the commits are."""
@@ -31,29 +31,31 @@ LONGEST_WAIT: Final = 0.05
 SMOOTHING: Final = 8
 """The duration of a commit is averaged over about so many."""
 
+LONGEST_WORK: Final = 60.0
+"""Seconds after which a caller no longer waits for the leader that works for it."""
+
 
 class Ticket:
     """One caller's place in the queue, and its answer.
 
     Attributes:
         sale: what it wants. error: why it didn't get it; None when it did.
-        leads: it is this caller's turn to work. settled: the work is done for good, committed, and whatever
-            happens to the leader after that is no longer this caller's answer.
+        leads: it is this caller's turn to work. answered: it has its answer, whatever happens to the leader.
+        alone: its own thread has to make the sale, beside no other.
     """
 
-    __slots__ = ("error", "leads", "sale", "settled", "wake")
+    __slots__ = ("alone", "answered", "error", "leads", "sale", "wake")
 
     def __init__(self, sale: Sale) -> None:
         self.sale = sale
         self.error: BaseException | None = None
-        self.leads = False
-        self.settled = False
+        self.leads = self.answered = self.alone = False
         self.wake = threading.Lock()
         self.wake.acquire()
 
 
 Work = Callable[[list[Ticket]], None]
-"""Does the work of a batch, all or nothing, and sets the `error` of those who are refused."""
+"""Does the work of a batch: sets `answered` and, for those who are refused, `error`; or `alone`."""
 
 
 class GroupCommit:
@@ -68,26 +70,25 @@ class GroupCommit:
         self._work = work
         self._most = most
         self._reset()
-        _combiners.add(self)
+        _instances.add(self)
 
     def _reset(self) -> None:
         self._mutex = threading.Lock()
         self._arrived = threading.Condition(self._mutex)
-        self._queue: deque[Ticket] = deque()
+        self._queue: list[Ticket] = []
         self._led = False
         self._expected = 0
         self._ended = -math.inf
         self._commit_seconds = 0.0
 
-    def submit(self, sale: Sale, wait: float) -> None:
-        """Have `sale` done, by this thread or another; return when it is.
+    def submit(self, sale: Sale, wait: float) -> Ticket:
+        """Have `sale` done, by this thread or another, and return its ticket when it is.
 
         Args:
-            sale: the work.
-            wait: seconds to wait until somebody begins with it; after that it is seen through.
+            wait: seconds to wait until a leader begins with it; after that it is seen through.
 
         Raises:
-            Busy: nobody began in time, or the leader was stopped before the commit.
+            Busy: none began in time, or the leader was stopped before the commit.
             OutcomeUnknown: the leader was stopped in the commit.
             Exception: this caller's answer, or what the work of its batch raised.
         """
@@ -102,6 +103,7 @@ class GroupCommit:
             raise
         if ticket.error is not None:
             raise ticket.error
+        return ticket
 
     def _enter(self, ticket: Ticket) -> bool:
         with self._mutex:
@@ -112,15 +114,16 @@ class GroupCommit:
             return ticket.leads
 
     def _follow(self, ticket: Ticket, wait: float) -> None:
-        checkpoint("waiting", lock="combined")
+        reach("waiting", lock="combined")
         if ticket.wake.acquire(timeout=wait):
             return
         if self._leave(ticket):
-            raise Busy(f"nobody began with this sale for {wait:g} s")
-        ticket.wake.acquire()
+            raise Busy(f"no leader began with this sale for {wait:g} s")
+        if not ticket.wake.acquire(timeout=LONGEST_WORK):
+            raise OutcomeUnknown(ticket.sale.cause)
 
     def _leave(self, ticket: Ticket) -> bool:
-        """Take a ticket out of the queue, its lead handed on; False when somebody has begun with it."""
+        """Take a ticket out of the queue, its lead handed on; False when a leader has begun with it."""
         with self._mutex:
             if ticket not in self._queue:
                 return False
@@ -137,10 +140,10 @@ class GroupCommit:
             begun = monotonic()
             self._work(batch)
         except BaseException as error:
-            _answer(batch or [self._withdrawn(ticket)], error)
+            _answer(batch or [ticket], error)
         finally:
             self._learn(len(batch), monotonic() - begun)
-            self._hand_off()
+            self._hand_off(done=batch or [ticket])
             for served in batch:
                 served.wake.release()
 
@@ -149,14 +152,8 @@ class GroupCommit:
         with self._mutex:
             left = self._ended + min(self._commit_seconds, LONGEST_WAIT) - monotonic()
             self._arrived.wait_for(self._is_complete, max(0.0, left))
-            while self._queue and len(batch) < self._most:
-                batch.append(self._queue.popleft())
-
-    def _withdrawn(self, ticket: Ticket) -> Ticket:
-        """Take a leader out of the queue that was stopped before it had a batch."""
-        with self._mutex:
-            self._queue.remove(ticket)
-        return ticket
+            batch += self._queue[: self._most]
+            del self._queue[: self._most]
 
     def _is_complete(self) -> bool:
         return len(self._queue) >= min(self._expected, self._most)
@@ -167,8 +164,10 @@ class GroupCommit:
             self._expected, self._ended = size + len(self._queue), monotonic()
             self._commit_seconds += (seconds - self._commit_seconds) / SMOOTHING
 
-    def _hand_off(self) -> None:
+    def _hand_off(self, done: list[Ticket] = []) -> None:  # noqa: B006 - never changed
+        """Give the lead to who waits first; a signal may have left some of `done` in the queue."""
         with self._mutex:
+            self._queue[:] = [ticket for ticket in self._queue if ticket not in done]
             self._led = bool(self._queue)
             if self._led:
                 self._queue[0].leads = True
@@ -177,24 +176,26 @@ class GroupCommit:
 
 def _answer(batch: list[Ticket], error: BaseException) -> None:
     """Give each of the batch the error; the leader's own end tells the others what is known."""
-    batch[0].error = error
-    for ticket in batch[1:]:
-        if not (ticket.settled or ticket.sale.progress.committed):
-            ticket.error = error if isinstance(error, Exception) else _stopped(ticket.sale)
+    for place, ticket in enumerate(batch):
+        if not ticket.answered:
+            ticket.error = error if place == 0 else _told_to_followers(ticket, error)
 
 
-def _stopped(sale: Sale) -> Exception:
-    """Return what to tell a follower whose leader was stopped before it was answered."""
-    if sale.progress.written:
-        return OutcomeUnknown("the buyer that worked for this one was stopped in the commit")
-    return Busy("the buyer that worked for this one was stopped")
+def _told_to_followers(ticket: Ticket, error: BaseException) -> Exception:
+    """Return an error of the caller's own: one object raised in two threads has the traceback of both."""
+    if ticket.sale.written:
+        unknown: Exception = OutcomeUnknown(ticket.sale.cause)
+    else:
+        unknown = Busy(f"the sale that led this one ended with {type(error).__name__}")
+    unknown.__cause__ = error
+    return unknown
 
 
-_combiners: WeakSet[GroupCommit] = WeakSet()
+_instances: WeakSet[GroupCommit] = WeakSet()
 
 
 def _reset_all() -> None:
-    for group_commit in _combiners:
+    for group_commit in _instances:
         group_commit._reset()
 
 

@@ -1,156 +1,285 @@
-"""What a strategy is: one way to sell the lines of an order, right or wrong."""
+"""What a strategy is given and what it has to do."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
-from uuid import UUID, uuid4
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from django.conf import settings
+from django.core.checks import CheckMessage
+from django.db import (
+    DatabaseError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    connections,
+    transaction,
+)  # fmt: skip
 
-from inventory.domain import Line
-from inventory.models import Product
-from inventory.progress import SaleProgress
-from locking import LockError, get_lock
+from inventory import ledger
+from inventory.answers import as_stored, restored
+from inventory.conf import AliasSettings
+from inventory.exceptions import Busy, DatabaseUnavailable, InventoryError, OutcomeUnknown, TransactionError
+from inventory.hooks import reach
+from inventory.ledger import Posted, Wanted, in_transaction, look_up, take_one
+from inventory.lines import Line
+
+if TYPE_CHECKING:
+    from inventory.api import Stock
+
+CONNECTION_ERRORS: Final = (OperationalError, InterfaceError, InternalError)
+
+_BUSY: Final = frozenset({"40001", "40P01", "55P03", "55006"})  # serialization, deadlock, lock timeout
+_BUSY_CODES: Final = frozenset(
+    {1205, 1213, 1020, 3572}
+)  # MySQL's: lock wait, deadlock, record changed, NOWAIT
+_REFUSED: Final = frozenset({"22", "23", "25", "40", "42", "53", "55"})
+"""SQLSTATE classes that the server answers with, having rolled back."""
+
+WOULD_COMMIT_LATE: Final = (
+    "stock.sell(write=…) can't lead inside an open transaction: the strategy {name!r} must commit before it lets "
+    "go of its lock. Leave the transaction (transaction.non_atomic_requests for ATOMIC_REQUESTS), or call "
+    "stock.sell() without write in it, which is exact by itself."
+)
 
 
-def _not_given(products: Mapping[str, Product]) -> None:
-    raise TypeError("this sale cannot take units by itself; the sales that `orders.services` makes can")
+class Repeated(Exception):
+    """Undo a transaction that wrote before it found its cause used; the first sale's answer counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sale:
-    """What is to be sold.
+class SoldLines(tuple[Line, ...]):
+    """What `write` gets: pairs of SKU and quantity, and what the sale was called with.
 
     Attributes:
-        lines: merged and sorted by SKU. record: writes order, items and movements in the current transaction,
-            given the products by SKU. A strategy that tries again in a new transaction calls it again.
-        take_and_record: takes the lines' units, where there are enough, and does what `record` does: one
-            statement, for strategies that have decided under a lock. When there are fewer units than they
-            have read, the lock did not hold, and the sale is refused.
-        id: the order's, chosen before anything is taken: anyone who keeps a ledger beside the database asks
-            the database by it whether the sale was made.
-        basket: the lines as the buyer wrote them, for the strategy that gets their order wrong.
-        receipt: what `record_many` takes one of for each sale; nothing that a strategy looks into.
-        record_many: writes many sales at once, the same function for all: given their receipts and the
-            products of all by SKU, it writes one statement into the current transaction (PostgreSQL), so the
-            batch lives or dies as one. A sale that can't be (its customer's limit, a repeated idempotency
-            key) is left out, neighbours unharmed; the answer has its error by the sale's id, and the strategy
-            must give its units back in the same transaction. It makes no checkpoint.
-        sell_many: takes the units and writes the orders of many sales at once, in one statement outside any
-            transaction, the same function for all: given their receipts, the products of all by SKU as they
-            were read, and the seconds to wait for a row. It raises IntegrityError or DataError, with nothing
-            done, when anything isn't as it was read or one of the sales can't be.
-        progress: whether its rows were written and committed; anyone who writes them says so.
+        cause: of the sale. data: what the caller gave `sell` as `data`.
     """
 
-    lines: tuple[Line, ...]
-    record: Callable[[Mapping[str, Product]], None]
-    take_and_record: Callable[[Mapping[str, Product]], None] = _not_given
-    id: UUID = field(default_factory=uuid4)
-    basket: tuple[Line, ...] = ()
-    receipt: Any = None
-    record_many: Callable[[Sequence[Any], Mapping[str, Product]], dict[UUID, Exception]] | None = None
-    sell_many: Callable[[Sequence[Any], Mapping[str, Product], float], None] | None = None
-    progress: SaleProgress = field(default_factory=SaleProgress)
+    cause: str
+    data: Any
+
+    def items(self) -> tuple[Line, ...]:
+        """Return the pairs, as a dict does."""
+        return tuple(self)
+
+
+class Sale:
+    """One sale, as a strategy sees it.
+
+    Attributes:
+        lines: what is sold, in order of the SKUs. cause: names it. using: the database's alias.
+        posted: the ledger's entry, once the units are taken. value: what the caller's `write` returned.
+    """
+
+    def __init__(
+        self, stock: Stock, wanted: Wanted, *, write: Callable[..., Any] | None = None,
+        write_many: Callable[..., Sequence[Any]] | None = None,
+        post: Callable[[Wanted, float | None], Posted] | None = None, data: Any = None,
+    ) -> None:  # fmt: skip
+        self.wanted, self.using, self.wait = wanted, stock.using, stock.settings.wait
+        self.cause, self.lines = wanted.cause, SoldLines(wanted.lines)
+        self.lines.cause, self.lines.data = wanted.cause, data
+        self.write_many = write_many
+        self._write, self._post = write, post
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again: the transaction before this one was rolled back."""
+        self.posted: Posted | None = None
+        self.value: Any = None
+        self.written = False
+
+    # How callers run it.
+
+    def run_in_yours(self) -> Posted:
+        """Take the units in the caller's transaction, or in one of its own where none is open."""
+        with understood(self.cause, self.using), in_transaction(self.using):
+            self._take(None)
+        assert self.posted is not None
+        return self.posted
+
+    def run_by(self, strategy: Strategy) -> Any:
+        """Have the strategy lead, and return what `write` returned."""
+        if strategy.leads and is_open(self.using):
+            raise TransactionError(WOULD_COMMIT_LATE.format(name=strategy.name))
+        with understood(self.cause, self.using, self):
+            try:
+                strategy.sell(self)
+            except Repeated:
+                self.repeated()
+        return self.value
+
+    def run_in_own_transaction(self) -> Any:
+        """Take and write in one transaction that no strategy leads: what was reserved needs none."""
+        with understood(self.cause, self.using, self):
+            self.in_transaction()
+        return self.value
+
+    # What strategies call.
+
+    def in_transaction(self) -> None:
+        """Take the units and write, in one transaction, committed when this returns."""
+        self.restart()
+        with self.transaction():
+            self.take()
+            self.write()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Open the sale's transaction; it is committed when the block ends."""
+        connection = connections[self.using]
+        with transaction.atomic(using=self.using, savepoint=False):
+            opened = connection.connection
+            yield
+            if connection.connection is not opened or connection.get_rollback() or _has_ended(connection):
+                raise TransactionError(
+                    "write() has ended the transaction of the sale, or swallowed an error of the database in it: "
+                    "nothing was sold. Let errors out, catch them around transaction.atomic(), never commit."
+                )
+        reach("committed")
+
+    def take(self) -> Posted:
+        """Take the units, in the current transaction.
+
+        Raises:
+            SoldOut, UnknownSku, CauseUsed: nothing was taken.
+        """
+        self._take(self.wait)
+        assert self.posted is not None
+        return self.posted
+
+    def _take(self, wait: float | None) -> None:
+        self.posted = (
+            self._post(self.wanted, wait) if self._post else take_one(self.wanted, self.using, wait=wait)
+        )
+        reach("decided")
+
+    def write(self) -> None:
+        """Call the caller's `write` and keep its value; a repeated sale gives the first one's again."""
+        if self.posted is not None and self.posted.repeated:
+            self.value = restored(self.posted.answer, self.using)
+            return
+        if self._write is not None:
+            self.value = self._write(self.lines)
+        elif self.write_many is not None:
+            (self.value,) = self.write_many([self.lines])
+        self.written = True
+        reach("recorded")
+        if self.posted is not None:
+            self.keep_answer()
+
+    def keep_answer(self) -> None:
+        """Store what `write` returned beside the entry, in the current transaction."""
+        assert self.posted is not None, "take() comes first"
+        if (
+            self.posted.repeated
+        ):  # another call with this cause was first: this transaction must not add a second
+            raise Repeated
+        answer = as_stored(self.value)
+        if answer is not None:
+            ledger.store_answers({self.posted.id: answer}, self.using)
+
+    def repeated(self) -> bool:
+        """Return whether this cause was sold before, with its answer in `value`; outside any lock.
+
+        Raises:
+            CauseUsed: it was used for something else.
+        """
+        known = look_up(self.wanted, self.using)
+        if isinstance(known, InventoryError):
+            raise known
+        if known is not None:
+            self.posted, self.value = known, restored(known.answer, self.using)
+        return known is not None
 
 
 class Strategy(ABC):
-    """One idea of how to sell. The docstring of each tells Idea, Interleaving, Verdict and Cost."""
+    """Leads sales that are given `write`. Subclass it, and run `inventory.testing.StrategyContract` on it.
+
+    Attributes:
+        name: for errors and metrics.
+        leads: it opens the transaction itself, and can't do so inside another one.
+    """
 
     name: ClassVar[str]
-    """How it is called in settings, in the lab and in the orders' rows."""
+    leads: ClassVar[bool] = True
 
-    sound: ClassVar[bool]
-    """It never sells more than there is, no matter who comes in between."""
-
-    sound_across_processes: ClassVar[bool] = True
-    """It stays sound when its buyers come from several processes."""
-
-    keeps_stock: ClassVar[bool] = False
-    """It keeps a copy of the stock outside the database, which a delivery makes out of date."""
-
-    race_products: ClassVar[int] = 1
-    """Products in the cart of each buyer of the race; some faults need two."""
-
-    wait: ClassVar[float] = 10.0
-    """Seconds to wait for a busy stock before the answer is Busy."""
-
-    lock_alias: ClassVar[str] = "default"
-    """Whose locks it takes: an alias of `LOCKING`."""
-
-    lock_setting: ClassVar[str] = ""
-    """The environment variable that makes that alias; none for `default`, which is always there."""
-
-    @classmethod
-    def unconfigured(cls) -> str | None:
-        """Return what the settings lack for this strategy to sell; None when nothing. Asks no server."""
-        if not cls.lock_setting or cls.lock_alias in settings.LOCKING:
-            return None
-        return f"LOCKING has no alias {cls.lock_alias!r}; set {cls.lock_setting} to have one"
-
-    @classmethod
-    def unavailable(cls) -> str | None:
-        """Return why this strategy can't sell here now, such as a server that is down; None: it can."""
-        return cls.unconfigured() or (_outage(cls.lock_alias) if cls.lock_setting else None)
+    def __init__(self, settings: AliasSettings) -> None:
+        self.settings = settings
 
     @abstractmethod
     def sell(self, sale: Sale) -> None:
-        """Take the lines from the stock and record the sale, all or nothing, committed on return.
+        """Make the sale: `sale.in_transaction()` with whatever this strategy puts around it, or its parts.
 
         Raises:
-            SoldOut: not enough stock.
-            Busy: the wait ran out; a later try may succeed.
-            UnknownProduct: a line names a product that there isn't.
+            SoldOut, Busy: nothing was sold.
         """
 
-    def prepare(self, products: Iterable[Product]) -> None:  # noqa: B027 - most have nothing to prepare
-        """Set up what the strategy keeps outside the database for `products`, from the database."""
+    def check(self) -> list[CheckMessage]:
+        """Return what is wrong with the settings or the database, without asking a server."""
+        return []
 
-    def forget(self, products: Iterable[Product]) -> None:  # noqa: B027 - most have nothing to forget
-        """Remove what the strategy keeps outside the products' rows for `products`."""
-
-    def reconcile(self, older_than: float = 30.0) -> Reconciled:
-        """Settle what dead buyers left, by asking the database whether their orders exist; safe at any time.
-
-        Args:
-            older_than: seconds; what is younger may belong to a buyer that is still at work, and is left.
-
-        Raises:
-            BackendUnavailable: what has to be settled can't be read now; call it again later.
-        """
-        return Reconciled()
-
-    def drift(self, products: Iterable[Product]) -> dict[str, int]:
-        """Return by SKU how many units a copy outside the database has too many (or, negative, too few).
-
-        Sales under way are counted as what they will be. Exact while nobody sells; a glimpse otherwise.
-        """
-        return {}
+    def stock_changed(self, skus: set[str]) -> None:
+        """Hear, after the commit, that stock of these items has changed; only where the strategy is in use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciled:
-    """What a reconciliation did: sales found `settled` (there is an order), `voided` (there is none), and
-    copies of stock `rebuilt` because they didn't agree with the database.
+@contextmanager
+def understood(cause: str, using: str, sale: Sale | None = None) -> Iterator[None]:
+    """Say what an error of the database means for the caller: busy, nothing done, or unknown.
+
+    In a caller's transaction it is left as it is where the connection is lost: the caller's COMMIT decides.
     """
-
-    settled: int = 0
-    voided: int = 0
-    rebuilt: int = 0
-
-
-def _outage(alias: str) -> str | None:
-    """Return why the locks of `alias` can't be had at the moment; asks its servers."""
+    outer = connections[using].in_atomic_block
     try:
-        get_lock("is-anyone-there", backend=alias).locked()
-    except (LockError, ImportError) as error:
-        return str(error)
-    return None
+        yield
+    except IntegrityError:
+        raise
+    except CONNECTION_ERRORS as error:
+        state, code = _sqlstate(error)
+        if state in _BUSY or code in _BUSY_CODES or "database is locked" in str(error):
+            if state in ("40P01",) or code == 1213:
+                reach("deadlocked")
+            raise Busy(f"the stock stayed locked: {str(error).splitlines()[0]}") from error
+        if outer:
+            raise
+        if (sale is None or sale.written) and not all(map(_refused, _failures(error))):
+            raise OutcomeUnknown(cause) from error
+        raise DatabaseUnavailable(
+            f"the database failed before {cause!r} was committed; nothing was changed"
+        ) from error
 
 
-def lock_names(strategy: Strategy, sale: Sale) -> list[str]:
-    """Return the names of the locks of a sale, one a product."""
-    return [f"sku:{line.sku}" for line in sale.lines]
+def _sqlstate(error: DatabaseError) -> tuple[str, int]:
+    cause = error.__cause__
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    return getattr(cause, "sqlstate", None) or "", code
+
+
+def _refused(error: DatabaseError) -> bool:
+    state, code = _sqlstate(error)
+    return state[:2] in _REFUSED or code in _BUSY_CODES
+
+
+def _failures(error: BaseException | None) -> Iterator[DatabaseError]:
+    # After a COMMIT without an answer Django connects anew: where that is refused, it hides the loss.
+    while error is not None:
+        if isinstance(error, DatabaseError):
+            yield error
+        error = error.__context__
+
+
+def _has_ended(connection: Any) -> bool:
+    """Return whether the transaction was ended behind Django's back, by SQL of the caller's."""
+    if connection.vendor == "postgresql":
+        return bool(connection.connection.info.transaction_status == 0)
+    if connection.vendor == "sqlite":
+        return not connection.connection.in_transaction
+    return False
+
+
+def is_open(using: str) -> bool:
+    """Return whether a transaction is open, other than the one that Django's TestCase keeps around a test."""
+    connection: Any = connections[using]
+    blocks = connection.atomic_blocks if connection.in_atomic_block else []
+    return any(not getattr(block, "_from_testcase", False) for block in blocks)

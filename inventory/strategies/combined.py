@@ -1,42 +1,133 @@
-"""Sound: many checkouts in one commit."""
+"""Many sales in one commit."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
 
-from django.db import connection
+from django.db import connections, transaction
 
-from inventory.batch_sale import sell_batch
-from inventory.group_commit import GroupCommit
-from inventory.strategies.base import Sale, Strategy
+from inventory import ledger
+from inventory.answers import as_stored
+from inventory.conf import AliasSettings
+from inventory.exceptions import Busy, InventoryError
+from inventory.group_commit import GroupCommit, Ticket
+from inventory.hooks import reach
+from inventory.ledger import take
+from inventory.strategies.base import Sale, Strategy, understood
+
+SHORT_WAIT: Final = 0.05
+"""Seconds that a batch waits for a locked level before it goes on without the sales that need it."""
 
 
 class Combined(Strategy):
     """Idea:
-        The hot row is free again only after its commit is on the disk. So let one buyer sell for all who wait
-        in its process: look at the stock once, decide each cart in turn, take the units and write the orders
-        of all in one statement, which is its own transaction, and only then answer each.
+        A hot level is free again only after its commit is on the disk. So let one buyer sell for all who wait
+        in its process: take the units of all in one statement, write, commit once, and then answer each.
 
     Interleaving:
         A leads. B and C come while A commits, and wait. A hands the lead to B, which sells for C as well: two
         units are left, B wants one and C two, so C alone is told that there is one.
 
     Verdict:
-        Exact: the statement takes nothing unless there is enough for the whole batch, also against other
-        processes. When there isn't, or one member can't be served, nobody was sold anything: the rows are
-        locked, and each cart is decided about under the lock.
+        Exact: the statement decides each sale in turn under the levels' locks. When `write` fails for one of
+        a batch, nothing was sold yet, and each is made in a savepoint of its own.
 
     Cost:
-        Two statements for up to 64 checkouts, one for a batch of refusals. Products with a limit a customer
-        are always sold the careful way.
+        A few statements for up to `most` sales. `write` runs in the leader's thread and connection; one that
+        takes the whole batch (`write_many`) costs the least.
+
+    Options:
+        most: sales in a batch.
     """
 
     name: ClassVar[str] = "combined"
-    sound: ClassVar[bool] = True
-    group_commit: ClassVar[GroupCommit] = GroupCommit(sell_batch)
+
+    def __init__(self, settings: AliasSettings, most: int = 64) -> None:
+        super().__init__(settings)
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise ValueError(f"most is a whole number from 1, not {most!r}")
+        self.group_commit = GroupCommit(sell_batch, most)
 
     def sell(self, sale: Sale) -> None:
-        """Lead, or wait for a leader."""
-        if connection.in_atomic_block:
-            raise RuntimeError("a sale can't be combined inside an open transaction")
-        self.group_commit.submit(sale, self.wait)
+        """Lead, or wait for a leader; sell alone where others have locked a level for longer."""
+        if self.group_commit.submit(sale, sale.wait).alone:
+            sale.in_transaction()
+
+
+def sell_batch(batch: list[Ticket]) -> None:
+    """Sell to each of `batch`, or say why not in its `error`; committed on return."""
+    using = batch[0].sale.using
+    try:
+        with understood(batch[0].sale.cause, using, batch[0].sale):
+            _sell_at_once(batch, using)
+    except Busy:
+        if connections[using].vendor != "postgresql":
+            raise
+        _sell_at_once(batch, using, skip_locked=True)
+    except InventoryError:
+        raise
+    except Exception:  # one of them can't be written: nothing was sold, and each is tried apart
+        if len(batch) == 1:
+            raise
+        _sell_in_savepoints(batch, using)
+
+
+def _sell_at_once(batch: list[Ticket], using: str, *, skip_locked: bool = False) -> None:
+    for ticket in batch:
+        ticket.sale.restart()
+        ticket.error, ticket.alone = None, False
+    wait = None if skip_locked else SHORT_WAIT
+    with batch[0].sale.transaction():
+        outcomes = take([ticket.sale.wanted for ticket in batch], using, wait=wait, skip_locked=skip_locked)
+        reach("decided")
+        for ticket, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Busy):
+                ticket.alone = True
+            elif isinstance(outcome, InventoryError):
+                ticket.error = outcome
+            else:
+                ticket.sale.posted = outcome
+        _write([ticket.sale for ticket in batch if ticket.sale.posted], using)
+    for ticket in batch:
+        ticket.answered = True
+
+
+def _write(sales: Sequence[Sale], using: str) -> None:
+    """Call `write` of each new sale, or `write_many` once for all that share it, and keep the answers."""
+    together: dict[Callable[..., Sequence[Any]], list[Sale]] = defaultdict(list)
+    for sale in sales:
+        if sale.write_many is None or (sale.posted and sale.posted.repeated):
+            sale.write()
+        else:
+            together[sale.write_many].append(sale)
+    for write_many, of_them in together.items():
+        values = list(write_many([sale.lines for sale in of_them]))
+        for sale, value in zip(of_them, values, strict=True):
+            sale.value, sale.written = value, True
+    answers = {
+        sale.posted.id: answer
+        for of_them in together.values()
+        for sale in of_them
+        if sale.posted and (answer := as_stored(sale.value)) is not None
+    }
+    if answers:
+        ledger.store_answers(answers, using)
+    reach("recorded")
+
+
+def _sell_in_savepoints(batch: list[Ticket], using: str) -> None:
+    with batch[0].sale.transaction():
+        for ticket in batch:
+            ticket.sale.restart()
+            ticket.error = None
+            try:
+                with transaction.atomic(using=using):
+                    ticket.sale.take()
+                    ticket.sale.write()
+            except Exception as error:
+                ticket.sale.restart()
+                ticket.error = error
+    for ticket in batch:
+        ticket.answered = True

@@ -1,49 +1,31 @@
-"""Sound: let one UPDATE check and subtract."""
+"""The default: one statement checks and takes, and the database alone decides."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from django.db.models import F
-
-from inventory.checkpoints import checkpoint
-from inventory.models import Product
-from inventory.rows import in_key_order, read_products, refuse, sale_transaction
 from inventory.strategies.base import Sale, Strategy
 
 
 class ConditionalUpdate(Strategy):
     """Idea:
-        UPDATE … SET on_hand = on_hand - n WHERE on_hand >= n: the database checks and subtracts in one step.
-        No row changed means not enough.
+        Lock the levels, compare, insert entry and movements: one statement. What is short by the last
+        committed state isn't locked at all.
 
     Interleaving:
-        A's UPDATE takes the last unit. B's UPDATE waits for A's commit, looks at the row again, finds 0 >= 1
-        false and changes nothing. If A rolls back instead, B finds the unit and takes it.
+        A takes the last unit. B's statement waits for A's commit, reads the level again, and finds none. If A
+        rolls back instead, B finds the unit and takes it.
 
     Verdict:
-        Exact, with no lock to forget: nothing that was read earlier is trusted. A cart's lines run in
-        primary-key order, and one short line rolls all of them back.
+        Exact, with no lock to forget and no server but the database.
 
     Cost:
-        The row is locked from the UPDATE to the commit. The cheapest of the sound ones that use only the
-        database.
+        The level is locked from the statement to the commit, so `write` should be short.
     """
 
     name: ClassVar[str] = "conditional_update"
-    sound: ClassVar[bool] = True
+    leads: ClassVar[bool] = False
 
     def sell(self, sale: Sale) -> None:
-        """Subtract where there is enough."""
-        with sale_transaction(self.wait):
-            products = read_products(sale.lines)
-            checkpoint("decided")  # nothing is decided here: the next statement decides
-            pairs = in_key_order(sale.lines, products)
-            for number, (product, quantity) in enumerate(pairs):
-                enough = Product.objects.filter(
-                    pk=product.pk, on_hand__gte=F("reserved") - F("backorder_limit") + quantity
-                )
-                if not enough.update(on_hand=F("on_hand") - quantity, version=F("version") + 1):
-                    refuse(sale.lines, taken=pairs[:number])
-            checkpoint("written")
-            sale.record(products)
+        """BEGIN, take, write, COMMIT."""
+        sale.in_transaction()

@@ -1,0 +1,149 @@
+"""A field that gives any model stock, and the column by which it can be listed and filtered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from django.core import checks
+from django.db import models
+from django.db.models.expressions import Col
+from django.db.models.signals import post_delete, pre_delete
+
+from inventory.apps import installed_label
+
+if TYPE_CHECKING:
+    from inventory.models import Item
+
+SUM_FOR_SALE = """
+(SELECT COALESCE(SUM(CASE WHEN sl.available + sl.backorder_limit > sl.safety_stock
+                          THEN sl.available + sl.backorder_limit - sl.safety_stock ELSE 0 END), 0)
+   FROM inventory_level sl JOIN inventory_location so ON so.id = sl.location_id
+  WHERE sl.item_id = {item} AND so.active)
+"""
+"""Units for sale: at active locations, less what is kept back, and what may be sold before it comes in."""
+
+
+class _SumOfLevels(Col):
+    """Reads as a column of the item and is the sum over its levels."""
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[()]]:
+        """Write the sum as a subquery: one index look-up per row that is read."""
+        quote = connection.ops.quote_name
+        return SUM_FOR_SALE.format(item=f"{quote(self.alias)}.{quote('id')}").strip(), ()
+
+
+class AvailableField(models.BigIntegerField):
+    """Units for sale, computed by the database whenever an item is read; it has no column of its own.
+
+    So that `select_related("stock")` brings it along, and `filter(stock__available__gt=0)` works.
+    """
+
+    generated = True  # Django leaves such fields out of INSERT and UPDATE
+    db_returning = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs |= {"editable": False, "serialize": False, "blank": True, "default": 0}
+        super().__init__(*args, **kwargs)
+
+    def db_type(self, connection: Any) -> None:
+        """Return None: migrations make no column."""
+
+    def get_col(self, alias: str, output_field: models.Field[Any, Any] | None = None) -> Col:
+        """Return the sum where Django wants the column."""
+        return _SumOfLevels(alias, self, output_field)
+
+    def deconstruct(self) -> Any:
+        """Leave out what `__init__` sets."""
+        name, path, args, kwargs = super().deconstruct()
+        for key in ("editable", "serialize", "blank", "default"):
+            kwargs.pop(key, None)
+        return name, path, args, kwargs
+
+
+class StockField(models.OneToOneField[Any, Any]):
+    """Give each row of a model stock of its own: `book.stock.available`, `book.stock.sell(2, cause=…)`.
+
+    The item is made when the row is first saved. A row whose item has a history can't be deleted; one whose
+    item has none takes it along.
+
+    Args:
+        sku: the field of the model whose value is the SKU; None: a SKU is made.
+
+    Example:
+        >>> class Book(models.Model):  # doctest: +SKIP
+        ...     isbn = models.CharField(max_length=13, unique=True)
+        ...     stock = StockField(sku="isbn")
+    """
+
+    def __init__(self, to: Any = "inventory.Item", *, sku: str | None = None, **kwargs: Any) -> None:
+        self.sku = sku
+        if isinstance(to, str) and to.lower() == "inventory.item":
+            to = f"{installed_label()}.Item"
+        kwargs.setdefault("on_delete", models.PROTECT)
+        kwargs.setdefault("related_name", "%(app_label)s_%(class)s")
+        kwargs.setdefault("editable", False)
+        super().__init__(to, **kwargs)
+
+    def deconstruct(self) -> Any:
+        """Keep `sku`."""
+        name, path, args, kwargs = super().deconstruct()
+        kwargs.pop("unique", None)
+        if self.sku is not None:
+            kwargs["sku"] = self.sku
+        return name, path, args, kwargs
+
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
+        """Refuse the name of a field that the model doesn't have."""
+        errors = super().check(**kwargs)
+        known = {field.name for field in self.model._meta.get_fields()}
+        if self.sku is not None and self.sku not in known:
+            errors.append(
+                checks.Error(
+                    f"StockField(sku={self.sku!r}): {self.model.__name__} has no field {self.sku!r}.",
+                    hint="Name the field that holds the SKU, or leave sku out and one is made.",
+                    obj=self,
+                    id="inventory.E010",
+                )
+            )
+        return errors
+
+    def contribute_to_class(self, cls: type[models.Model], name: str, **kwargs: Any) -> None:
+        """Look after the item when a row is deleted."""
+        super().contribute_to_class(cls, name, **kwargs)
+        if not cls._meta.abstract:
+            pre_delete.connect(self._refuse_with_history, sender=cls, weak=False)
+            post_delete.connect(self._delete_item, sender=cls, weak=False)
+
+    def pre_save(self, instance: models.Model, add: bool) -> Any:
+        """Make the item of a new row, in the row's transaction."""
+        if getattr(instance, self.attname) is None:
+            setattr(instance, self.name, self._make_item(instance))
+        return super().pre_save(instance, add)
+
+    def _make_item(self, instance: models.Model) -> Item:
+        from inventory.lines import check_sku
+        from inventory.models import Item
+
+        given = getattr(instance, self.sku) if self.sku else f"{instance._meta.model_name}-{uuid4().hex[:12]}"
+        using = instance._state.db or "default"
+        return Item.objects.using(using).get_or_create(sku=check_sku(given))[0]
+
+    def _refuse_with_history(self, instance: models.Model, using: str, **_: object) -> None:
+        from inventory.models import Movement
+
+        item_id = getattr(instance, self.attname)
+        if item_id and Movement.objects.using(using).filter(level__item_id=item_id).exists():
+            raise models.ProtectedError(
+                f"{instance} can't be deleted: its stock has a history, which is kept. "
+                f"Take it off sale instead, for example by a field of your model.",
+                {instance},
+            )
+
+    def _delete_item(self, instance: models.Model, using: str, **_: object) -> None:
+        from inventory.models import Item, Level
+
+        item_id = getattr(instance, self.attname)
+        if item_id:
+            Level.objects.using(using).filter(item_id=item_id).delete()
+            Item.objects.using(using).filter(pk=item_id).delete()

@@ -1,0 +1,415 @@
+"""Posting entries: levels are locked in key order, decided on, and then movements are inserted.
+
+Nothing here updates a balance; the triggers do (`inventory/sql`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+from django.db import connections, transaction
+
+from inventory.exceptions import Busy, CauseUsed, InventoryError, Shortage, SoldOut, UnknownSku
+from inventory.hooks import reach
+from inventory.lines import Line, fingerprint
+from inventory.models import Component, Entry, Item, Level, Movement, State
+from inventory.signals import posted
+from inventory.statements import prepared_cursor
+
+Kind = Entry.Kind
+
+
+@dataclass(slots=True)
+class Wanted:
+    """An entry to be.
+
+    Attributes:
+        lines: what the caller asked for; with the kind they tell a repeated call from a different one.
+        target: the state that units go to, where `take` picks the levels.
+        location: take from it only.
+        of: the entry that this one continues.
+    """
+
+    cause: str
+    kind: Kind
+    lines: tuple[Line, ...]
+    target: State = State.COMMITTED
+    location: int | None = None
+    actor: str = ""
+    of: int | None = None
+    detail: tuple[object, ...] = ()
+    fingerprint: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        extra = [("", *self.detail)] if self.detail else []
+        self.fingerprint = fingerprint(self.kind, [*self.lines, *extra])
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """An entry as it is in the ledger.
+
+    Attributes:
+        cause: names it. lines: what was asked for. id: of the entry.
+        repeated: it was there before this call, which changed nothing.
+        answer: what the caller's `write` returned the first time, as it was stored.
+    """
+
+    cause: str
+    lines: tuple[Line, ...]
+    id: int
+    repeated: bool = False
+    answer: Any = None
+
+
+class Move(NamedTuple):
+    """So many units of a level that go from one state to another."""
+
+    level_id: int
+    source: State
+    target: State
+    quantity: int
+
+
+Outcome = Posted | InventoryError
+
+
+def take(
+    wanted: Sequence[Wanted], using: str, *, wait: float | None = None, skip_locked: bool = False
+) -> list[Outcome]:
+    """Take units that are for sale, in the current transaction, for each entry in turn.
+
+    Args:
+        wanted: entries of one target and location. using: the database.
+        wait: seconds to wait for a locked row, until the transaction ends; None: as the connection says.
+        skip_locked: leave out levels that others have locked (PostgreSQL).
+
+    Returns:
+        For each entry Posted, or why not: SoldOut, UnknownSku, CauseUsed.
+    """
+    vendor = connections[using].vendor
+    outcomes: dict[int, Outcome] = {}
+    left = list(enumerate(wanted))
+    while left:
+        if vendor == "postgresql":
+            found, expirable = _take_by_statement(left, using, wait, skip_locked)
+        else:
+            found, expirable = _take_by_rows(left, using)
+        if expirable and _expire(expirable, using):
+            found = {no: outcome for no, outcome in found.items() if not isinstance(outcome, SoldOut)}
+        outcomes |= found
+        left = [(no, each) for no, each in left if no not in outcomes]
+    _announce(outcomes.values(), using)
+    return [outcomes[no] for no in range(len(wanted))]
+
+
+def take_one(wanted: Wanted, using: str, *, wait: float | None = None) -> Posted:
+    """Take the units of one entry; see `take`.
+
+    Raises:
+        SoldOut, UnknownSku, CauseUsed: nothing was taken, and the transaction goes on.
+    """
+    (outcome,) = take([wanted], using, wait=wait)
+    if isinstance(outcome, InventoryError):
+        raise outcome
+    return outcome
+
+
+def _expire(skus: Iterable[str], using: str) -> int:
+    """End overdue reservations of these items; whatever others have locked is left to them."""
+    from inventory.reservations import expire
+
+    return expire(using, skus=skus, skip_locked=True)
+
+
+# PostgreSQL: one statement.
+
+_LIMIT_WAIT: Final = (
+    "AND (SELECT set_config('lock_timeout', %(wait)s, true)) IS NOT NULL\n     ORDER BY level.id"
+)
+
+
+@cache
+def _statement(waits: bool, skips: bool) -> str:
+    lines = files("inventory").joinpath("sql", "take.sql").read_text().splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("--"))
+    if waits:
+        text = text.replace("ORDER BY level.id", _LIMIT_WAIT)
+    return (
+        text.replace("FOR NO KEY UPDATE OF level", "FOR NO KEY UPDATE OF level SKIP LOCKED")
+        if skips
+        else text
+    )
+
+
+def _take_by_statement(
+    left: list[tuple[int, Wanted]], using: str, wait: float | None, skip_locked: bool
+) -> tuple[dict[int, Outcome], list[str]]:
+    first = left[0][1]
+    values = {
+        "entries": json.dumps(
+            [
+                {"no": no, "cause": w.cause, "kind": w.kind, "fingerprint": w.fingerprint, "actor": w.actor}
+                for no, w in left
+            ]
+        ),
+        "lines": json.dumps(
+            [{"no": no, "sku": line.sku, "quantity": line.quantity} for no, w in left for line in w.lines]
+        ),
+        "target": int(first.target),
+        "location": first.location,
+        "wait": f"{max(1, round((wait or 0) * 1000))}ms",
+    }
+    with prepared_cursor(using) as cursor:
+        cursor.execute(_statement(wait is not None, skip_locked), values)
+        ids, known, unserved = cursor.fetchone()
+    used = {no: rest for no, *rest in known or ()}
+    refused, expirable = _refusals(unserved or ())
+    contended = [no for no, *_, hopeful in unserved or () if hopeful]
+    outcomes: dict[int, Outcome] = {}
+    for no, w in left:
+        if ids and w.cause in ids:
+            outcomes[no] = Posted(w.cause, w.lines, ids[w.cause])
+        elif no in used:
+            outcomes[no] = _answered(w, *used[no])
+        elif no not in refused:  # another transaction posted the cause between the look and the insert
+            outcomes[no] = _look_up(w, using)
+        elif no not in contended:
+            outcomes[no] = refused[no]
+        elif skip_locked:
+            outcomes[no] = Busy("others have locked the stock", retry_after=0)
+        elif no == min(contended):  # decided beside no other; those behind it are decided again without it
+            outcomes[no] = refused[no]
+    return outcomes, expirable
+
+
+def _refusals(unserved: Iterable[Sequence[Any]]) -> tuple[dict[int, InventoryError], list[str]]:
+    """Return why entries can't be posted, and the SKUs that overdue reservations may keep from them."""
+    lines = defaultdict(list)
+    for no, *line in unserved:
+        lines[no].append(line)
+    refused: dict[int, InventoryError] = {}
+    expirable = []
+    for no, found in lines.items():
+        if unknown := [sku for sku, _, item_id, *_ in found if item_id is None]:
+            refused[no] = UnknownSku(unknown)
+            continue
+        short = [Shortage(sku, units, there) for sku, units, _, there, *_ in found if there < units]
+        # Beside other entries of the batch: each line alone would do.
+        refused[no] = SoldOut(short or [Shortage(sku, units, there) for sku, units, _, there, *_ in found])
+        expirable += [sku for sku, units, _, there, reserved, _ in found if there < units and reserved]
+    return refused, expirable
+
+
+def _answered(wanted: Wanted, id: int, kind: int, print_: int, answer: Any) -> Outcome:
+    """Return the entry that has the cause already, or that it was used for something else."""
+    if (kind, print_) != (wanted.kind, wanted.fingerprint):
+        return CauseUsed(wanted.cause, f"{Kind(kind).label!s} (entry {id})")
+    return Posted(wanted.cause, wanted.lines, id, repeated=True, answer=answer)
+
+
+def look_up(wanted: Wanted, using: str) -> Outcome | None:
+    """Return what has become of the cause before; None: it is new."""
+    rows = Entry.objects.using(using).filter(cause=wanted.cause)
+    if connections[using].vendor == "mysql" and connections[using].in_atomic_block:
+        rows = rows.select_for_update()  # a snapshot of before wouldn't show it
+    found = rows.values_list("id", "kind", "fingerprint", "answer").first()
+    return None if found is None else _answered(wanted, *found)
+
+
+def _look_up(wanted: Wanted, using: str) -> Outcome:
+    found = look_up(wanted, using)
+    if found is None:  # pragma: no cover - another transaction's entry made room for itself and went
+        raise transaction.TransactionManagementError(f"the cause {wanted.cause!r} is neither free nor used")
+    return found
+
+
+# Any database: lock rows, decide, insert.
+
+
+def _take_by_rows(left: list[tuple[int, Wanted]], using: str) -> tuple[dict[int, Outcome], list[str]]:
+    outcomes: dict[int, Outcome] = {}
+    expirable: list[str] = []
+    with in_transaction(using):
+        prepare_to_write(using)
+        skus = {line.sku for _, w in left for line in w.lines}
+        parts = _parts(skus, using)
+        levels = _for_sale(
+            lock_levels(using, item__in={pk for each in parts.values() for pk in each}), left[0][1]
+        )
+        for no, w in left:
+            outcomes[no] = look_up(w, using) or _take_lines(w, parts, levels, expirable, using)
+    return outcomes, expirable
+
+
+def _take_lines(
+    wanted: Wanted,
+    parts: Mapping[str, Mapping[int, int]],
+    levels: Mapping[int, list[Level]],
+    expirable: list[str],
+    using: str,
+) -> Outcome:
+    if unknown := [line.sku for line in wanted.lines if line.sku not in parts]:
+        return UnknownSku(unknown)
+    demand: dict[int, int] = defaultdict(int)
+    for sku, quantity in wanted.lines:
+        for part, per_unit in parts[sku].items():
+            demand[part] += quantity * per_unit
+    there = {part: sum(level.for_sale for level in levels.get(part, ())) for part in demand}
+    if any(there[part] < units for part, units in demand.items()):
+        counts = [min(there[part] // per for part, per in parts[line.sku].items()) for line in wanted.lines]
+        found = [Shortage(*line, count) for line, count in zip(wanted.lines, counts, strict=True)]
+        short = [each for each in found if each.available < each.requested] or found
+        expirable += [
+            each.sku
+            for each in short
+            if any(level.reserved for p in parts[each.sku] for level in levels.get(p, ()))
+        ]
+        return SoldOut(short)
+    moves = [move for part, units in demand.items() for move in _pick(levels[part], units, wanted.target)]
+    return insert(wanted, moves, using)
+
+
+def _pick(levels: Iterable[Level], units: int, target: State) -> Iterable[Move]:
+    """Yield moves that take `units`, from one level after another; the copies in hand are kept true."""
+    for level in levels:
+        taken = min(units, level.for_sale)
+        if taken:
+            level.available -= taken
+            units -= taken
+            yield Move(level.pk, State.AVAILABLE, target, taken)
+
+
+def _parts(skus: Iterable[str], using: str) -> dict[str, dict[int, int]]:
+    """Return by SKU which items a unit of it takes, and how many of each."""
+    items = dict(Item.objects.using(using).filter(sku__in=list(skus)).values_list("sku", "pk"))
+    parts: dict[int, dict[int, int]] = defaultdict(dict)
+    rows = Component.objects.using(using).filter(item__in=items.values())
+    for item, part, quantity in rows.values_list("item_id", "part_id", "quantity"):
+        parts[item][part] = quantity
+    return {sku: parts.get(pk) or {pk: 1} for sku, pk in items.items()}
+
+
+def _for_sale(levels: Iterable[Level], wanted: Wanted) -> dict[int, list[Level]]:
+    by_item = defaultdict(list)
+    for level in sorted(levels, key=lambda level: (level.location.priority, level.pk)):
+        if level.location.active and wanted.location in (None, level.location_id):
+            by_item[level.item_id].append(level)
+    return by_item
+
+
+def in_transaction(using: str) -> AbstractContextManager[Any]:
+    """Return the current transaction, or a new one where none is open."""
+    return nullcontext() if connections[using].in_atomic_block else transaction.atomic(using=using)
+
+
+def prepare_to_write(using: str) -> None:
+    """Have SQLite's write lock before anything is read: a snapshot of before it could not be written on."""
+    if connections[using].vendor == "sqlite":
+        with connections[using].cursor() as cursor:
+            cursor.execute("DELETE FROM inventory_posting WHERE level_id = 0")
+
+
+def lock_levels(using: str, *, skip_locked: bool = False, **which: Any) -> list[Level]:
+    """Lock levels in key order until the transaction ends, and return them as they are now."""
+    reach("waiting")
+    features = connections[using].features
+    rows = Level.objects.using(using).filter(**which).order_by("pk").select_related("location")
+    if features.has_select_for_update:
+        rows = rows.select_for_update(
+            of=("self",) if features.has_select_for_update_of else (),
+            no_key=features.has_select_for_no_key_update,
+            skip_locked=skip_locked and features.has_select_for_update_skip_locked,
+        )
+    levels = list(rows)
+    reach("locked")
+    return levels
+
+
+def insert(wanted: Wanted, moves: Sequence[Move], using: str) -> Outcome:
+    """Insert an entry and its movements; where the cause was used before, return what became of it.
+
+    The caller has locked the levels and knows that the movements are possible.
+    """
+    entry_id = _insert_entry(wanted, using)
+    if entry_id is None:
+        return _look_up(wanted, using)
+    Movement.objects.using(using).bulk_create(
+        Movement(
+            entry_id=entry_id,
+            level_id=move.level_id,
+            source=move.source,
+            target=move.target,
+            quantity=move.quantity,
+        )
+        for move in sorted(moves)
+    )
+    reach("written")
+    return Posted(wanted.cause, wanted.lines, entry_id)
+
+
+def post(wanted: Wanted, moves: Sequence[Move], using: str) -> Posted:
+    """Insert an entry in the current transaction, and announce it after the commit.
+
+    Raises:
+        CauseUsed: the cause was used for something else.
+    """
+    outcome = insert(wanted, moves, using)
+    if isinstance(outcome, InventoryError):
+        raise outcome
+    _announce([outcome], using)
+    return outcome
+
+
+def _insert_entry(wanted: Wanted, using: str) -> int | None:
+    """Insert the entry's row and return its key; None where the cause is there already."""
+    ignore, conflict = (
+        ("IGNORE ", "") if connections[using].vendor == "mysql" else ("", " ON CONFLICT (cause) DO NOTHING")
+    )
+    sql = (
+        f"INSERT {ignore}INTO inventory_entry (cause, kind, fingerprint, of_id, actor, created_at) "  # noqa: S608
+        f"VALUES (%s, %s, %s, %s, %s, CURRENT_TIMESTAMP){conflict}"
+    )
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql, [wanted.cause, int(wanted.kind), wanted.fingerprint, wanted.of, wanted.actor])
+        if cursor.rowcount != 1:
+            return None
+        cursor.execute("SELECT id FROM inventory_entry WHERE cause = %s", [wanted.cause])
+        return int(cursor.fetchone()[0])
+
+
+def store_answers(answers: Mapping[int, Any], using: str) -> None:
+    """Keep what callers' `write` returned, by entry, so that a repeated call returns it again."""
+    with connections[using].cursor() as cursor:
+        cursor.executemany(
+            "UPDATE inventory_entry SET answer = %s WHERE id = %s",
+            [(json.dumps(answer), pk) for pk, answer in answers.items()],
+        )
+
+
+def _announce(outcomes: Iterable[Outcome], using: str) -> None:
+    """Send the signal after the commit, for entries that are new, where anything listens."""
+    new = [each for each in outcomes if isinstance(each, Posted) and not each.repeated]
+    if new and posted.has_listeners():
+        skus = {line.sku for each in new for line in each.lines}
+        send = partial(posted.send_robust, Entry, entries=[each.id for each in new], skus=skus, using=using)
+        transaction.on_commit(send, using=using, robust=True)
+
+
+def not_shipped(of: int, using: str) -> dict[int, int]:
+    """Return by level how many units of a sale are still committed; its levels must be locked."""
+    entries = [of, *Entry.objects.using(using).filter(of=of).values_list("pk", flat=True)]
+    rows: Any = Movement.objects.using(using).filter(entry__in=entries)
+    if connections[using].vendor == "mysql":
+        rows = rows.select_for_update()  # a snapshot of before the lock wouldn't show what others shipped
+    left: dict[int, int] = defaultdict(int)
+    for level, source, target, quantity in rows.values_list("level_id", "source", "target", "quantity"):
+        left[level] += quantity * ((target == State.COMMITTED) - (source == State.COMMITTED))
+    return left

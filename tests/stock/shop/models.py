@@ -1,0 +1,20 @@
+"""A project's own models: they know nothing of stock but their field."""
+
+from django.db import models
+
+from inventory.models import StockField
+
+
+class Book(models.Model):
+    title = models.CharField(max_length=200)
+    price = models.DecimalField(max_digits=8, decimal_places=2, default=10)
+    stock = StockField()
+
+
+class Order(models.Model):
+    reference = models.CharField(max_length=200, unique=True)
+
+
+class Printed(models.Model):
+    isbn = models.CharField(max_length=13, unique=True)
+    stock = StockField(sku="isbn")
