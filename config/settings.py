@@ -10,14 +10,13 @@ REDIS_CLUSTER               true when REDIS_URL names a node of a Redis Cluster
 ZOOKEEPER_HOSTS             zk1:2181,zk2:2181/locks: a lock alias `zookeeper`, and its strategy
 ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its strategy
 REDLOCK_URLS                redis://a,redis://b,redis://c: a lock alias `redlock`, and its strategy
-CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `inventory.strategies`
+CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `config.selling`
 WATCHDOG_TTL                seconds for which a killed worker's locks stay locked at most (default 5)
 LOCKING_RUNTIME_DIR         where processes show that they are alive, so that others do; empty: nobody does
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
 CONN_MAX_AGE                seconds for which each thread keeps its connection to the database; default 0
 PREPARE_THRESHOLD           runs on a connection after which PostgreSQL remembers a statement of the checkout;
                             default 3; 0 = never, for poolers that share connections between transactions
-DATABASE_DIRECT_URL         the same database past a pooler, for LISTEN; unset: DATABASE_URL
 DATABASE_REPLICA_URL        a streaming replica, from which products are shown; unset: DATABASE_URL
 """
 
@@ -32,6 +31,7 @@ from config import embedded
 from config.api_keys import keys_of_callers
 from config.coordination import lock_aliases
 from config.redis_urls import as_broker, as_rate_storage
+from config.selling import selling_strategies
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -49,7 +49,6 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
-    "import_export",
     "ninja",
     "locking",
     "inventory",
@@ -115,12 +114,9 @@ except embedded.EmbeddedError as error:
     raise SystemExit(f"holdfast: {error}") from None
 
 DATABASES = {"default": DATABASE}
-# Nothing is written through these two, and no stock is decided by what they say.
-OTHER_WAYS = {"direct": "DATABASE_DIRECT_URL", "replica": "DATABASE_REPLICA_URL"}
-for alias, variable in OTHER_WAYS.items():
-    if variable in env:
-        DATABASES[alias] = named_database(variable) | {"TEST": {"MIRROR": "default"}}
-LISTEN_DATABASE = "direct" if "direct" in DATABASES else "default"
+# Nothing is written through it, and no stock is decided by what it says.
+if "DATABASE_REPLICA_URL" in env:
+    DATABASES["replica"] = named_database("DATABASE_REPLICA_URL") | {"TEST": {"MIRROR": "default"}}
 PRODUCTS_DATABASE = "replica" if "replica" in DATABASES else "default"
 
 # `make serve` keeps the connections of the server's threads. A pool would let requests wait in the queue for
@@ -164,7 +160,7 @@ LOCKING: dict[str, dict[str, Any]] = {
     **lock_aliases(os.environ),
 }
 # A killed worker's product stays locked until its lease ends: let that be sooner than the buyers behind it
-# give up (`Strategy.wait`, 10 s). A worker frozen for longer loses its lock, and its sale is refused.
+# give up (10 s). A worker frozen for longer loses its lock, and its sale is refused.
 for entry in LOCKING.values():
     entry["WATCHDOG_TTL"] = env.float("WATCHDOG_TTL", default=5.0)
 # Workers of one host release each other's locks when one is killed; see locking.core.dead_processes.
@@ -172,11 +168,8 @@ if "LOCKING_RUNTIME_DIR" in env:
     LOCKING_RUNTIME_DIR = env.str("LOCKING_RUNTIME_DIR") or None
 
 CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
+INVENTORY = selling_strategies(CHECKOUT_STRATEGY, LOCKING)
 
-# Whether a product's own `strategy` counts: it costs a query a checkout.
-PRODUCT_STRATEGIES = env.bool("PRODUCT_STRATEGIES", default=False)
-# Which warehouse a line leaves from.
-STOCK_LOCATION_RULE = env.str("STOCK_LOCATION_RULE", default="inventory.locations.first_with_enough")
 CURRENCY = env.str("CURRENCY", default="EUR")  # of new products, by ISO 4217
 PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
 CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests a minute by one customer; 0 = no limit
@@ -188,7 +181,7 @@ TRUSTED_PROXIES = env.list("TRUSTED_PROXIES", default=[])
 CHECKOUT_RATE_STORAGE = env.str("CHECKOUT_RATE_STORAGE", default=as_rate_storage(REDIS_URL, REDIS_CLUSTER))
 SOLD_OUT_MEMORY = env.float(
     "SOLD_OUT_MEMORY", default=0.0
-)  # seconds; see `inventory.sold_out_memory`; 0 = off
+)  # seconds; see `orders.selling.sold_out_memory`; 0 = off
 IDEMPOTENCY_KEY_REQUIRED = env.bool("IDEMPOTENCY_KEY_REQUIRED", default=False)  # by `POST /checkout/`
 IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for which a key is known
 # Refusals cost a client nothing, and each leaves a row: theirs go sooner.
@@ -208,18 +201,16 @@ CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=as_broker(REDIS_URL))
 CELERY_TASK_ACKS_LATE = True  # a task of a killed worker is run again; the tasks here may be run twice
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TIMEZONE = "UTC"
-# Seconds. Whatever a task sweeps up is free before it comes, too, where somebody needs it: see the docs.
+# Seconds. What a task sweeps up is free before it comes, too, for a sale that needs it: see the docs.
 CELERY_BEAT_SCHEDULE: dict[str, Any] = {
     "relay events": {"task": "orders.tasks.relay_events", "schedule": 5},
     "expire orders": {"task": "orders.tasks.expire_orders", "schedule": 30},
-    "sweep reservations": {"task": "inventory.tasks.sweep_reservations", "schedule": 30},
-    "tell low stock": {"task": "inventory.tasks.tell_low_stock", "schedule": 300},
-    "reconcile strategies": {"task": "inventory.tasks.reconcile", "schedule": 60},
-    "audit stock": {"task": "orders.tasks.audit_stock", "schedule": 3600},
+    "sweep reservations": {"task": "orders.tasks.sweep_reservations", "schedule": 30},
+    "notice low stock": {"task": "orders.tasks.notice_low_stock", "schedule": 15},
+    "audit orders": {"task": "orders.tasks.audit_orders", "schedule": 3600},
     "forget events": {"task": "orders.tasks.forget_events", "schedule": 3600},
     "forget keys": {"task": "orders.tasks.forget_keys", "schedule": 600},
 }
-RECONCILE_OLDER_THAN = env.int("RECONCILE_OLDER_THAN", default=60)  # seconds; younger sales may be at work
 
 AUTHENTICATION_BACKENDS = ["config.demo_login.DemoAwareBackend"]
 AUTH_PASSWORD_VALIDATORS = [

@@ -1,43 +1,41 @@
-"""What the HTTP surface reads, as plain data: services write, selectors read."""
+"""What the pages and the JSON interface read, as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Q, QuerySet
-from django.utils.translation import gettext
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 
-from inventory.models import LAB_PREFIX, Product
-from inventory.reservations import Reserved
-from inventory.segments import in_all
-from inventory.strategies import STRATEGIES
-from orders.models import Order, OrderItem
-from orders.order_writer import moment, order_body
+from inventory.models import Level
+from orders.models import Order, OrderItem, Product
+from orders.selling.reservations import Reserved
+from orders.selling.writing import moment
 
 if TYPE_CHECKING:
     from orders.http import bodies
 
 PAGE = 100
 
+_LEVELS = Level.objects.filter(item=OuterRef("stock")).order_by().values("item")
+ON_HAND = Subquery(_LEVELS.annotate(units=Sum(F("available") + F("reserved"))).values("units"))
+"""Units that aren't sold, summed up for the rows of the page alone."""
+
 
 def products_for_sale(after: str = "", limit: int = PAGE) -> QuerySet[Any]:
-    """Return up to `limit` products in the order of their SKUs, without those of the oversell lab.
+    """Return up to `limit` products with their stock, in the order of their SKUs.
 
-    Each has `on_hand_in_all` and `available_in_all`, which count the units in segments. They are for showing:
-    with a replica they may be some moments old, and only the checkout decides.
+    With a replica the numbers may be some moments old; only the checkout decides.
 
     Args:
         after: the last SKU of the page before; empty for the first page.
     """
     # Filtered by SKU rather than cut by offset: a page stays the same while products come and go before it.
     products = Product.objects.using(settings.PRODUCTS_DATABASE).filter(sku__gt=after, active=True)
-    products = products.exclude(sku__startswith=LAB_PREFIX)
-    return in_all(products).order_by("sku")[:limit]
+    return products.select_related("stock").annotate(on_hand=ON_HAND).order_by("sku")[:limit]
 
 
 def page_of_orders(scope: str | None, after: tuple[datetime, UUID] | None, limit: int) -> list[Order]:
@@ -63,18 +61,23 @@ def product_data(product: Any) -> bodies.Product:
         "name": product.name,
         "price": str(product.price),
         "currency": product.currency,
-        "on_hand": product.on_hand_in_all,
-        "available": product.available_in_all,
+        "on_hand": int(product.on_hand or 0),
+        "available": product.available,
     }
 
 
 def reservation_data(made: Reserved) -> bodies.Reservation:
     """Return a reservation as JSON data."""
     return {
-        "reservation": str(made.basket),
+        "reservation": str(made.id),
         "state": cast("Any", made.state),
         "expires_at": moment(made.expires_at),
-        "lines": [{"sku": line.sku, "quantity": line.quantity} for line in made.lines],
+        "total": str(made.total),
+        "currency": made.currency,
+        "lines": [
+            {"sku": line.sku, "quantity": line.quantity, "unit_price": made.prices[line.sku]}
+            for line in made.lines
+        ],
     }
 
 
@@ -97,28 +100,19 @@ def orders_data(orders: Sequence[Order]) -> list[bodies.Order]:
                 "shipped": item.shipped,
             }
         )
-    return [order_body(order, lines[order.pk]) for order in orders]
+    return [_data(order, lines[order.pk]) for order in orders]
 
 
-@dataclass(frozen=True)
-class StrategyChoice:
-    """A strategy that a client may name, and the idea behind it, in the reader's language."""
-
-    name: str
-    sound: bool
-    idea: str
-
-
-def strategy_choices() -> list[StrategyChoice]:
-    """Return the strategies that a client may name: with DEBUG on all that are configured, else none."""
-    strategies = STRATEGIES.values() if settings.DEBUG else ()
-    return [
-        StrategyChoice(strategy.name, strategy.sound, _idea(strategy))
-        for strategy in strategies
-        if not strategy.unconfigured()
-    ]
-
-
-def _idea(strategy: type) -> str:
-    text = (strategy.__doc__ or "").partition("Interleaving:")[0].removeprefix("Idea:")
-    return gettext(" ".join(text.split()))
+def _data(order: Order, lines: list[bodies.Item]) -> bodies.Order:
+    """Return what `orders.selling.writing` answers for a new order, as it is now."""
+    return {
+        "id": str(order.pk),
+        "state": order.state,
+        "total": str(order.total),
+        "currency": order.currency,
+        "strategy": order.strategy,
+        "customer": order.customer,
+        "created_at": moment(order.created_at),
+        "pay_by": moment(order.pay_by),
+        "lines": lines,
+    }

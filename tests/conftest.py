@@ -86,11 +86,6 @@ def quick_emptying() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def idle_connections_are_closed() -> Iterator[None]:
-    """Close what the buyers of a module have left open; see `tests/inventory/interleaving.py`."""
-    from tests.inventory.interleaving import close_idle_connections
-
-    yield
-    close_idle_connections()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,15 +8,16 @@ from typing import Any
 from factory.declarations import LazyAttribute, LazyFunction, Sequence
 from factory.django import DjangoModelFactory
 
-from inventory.domain import Line
-from inventory.models import Product
-from inventory.services import create_product
-from orders.models import Order
-from orders.services import checkout
+from inventory import Line
+from orders.catalog.products import create_product
+from orders.models import Order, Product
+from orders.selling.checkout import checkout
+
+FIELDS = ("name", "price", "currency", "on_hand")
 
 
 class ProductFactory(DjangoModelFactory[Product]):
-    """A guarded product with ten units."""
+    """A product with ten units; other fields of the product may be given."""
 
     class Meta:
         model = Product
@@ -28,15 +29,12 @@ class ProductFactory(DjangoModelFactory[Product]):
 
     @classmethod
     def _create(cls, model_class: type[Product], *args: Any, **kwargs: Any) -> Product:
-        return create_product(kwargs.pop("sku"), **kwargs)
-
-
-class LabProductFactory(ProductFactory):
-    """An unguarded product with one unit: two buyers, one of whom must go without."""
-
-    sku = Sequence(lambda n: f"lab-{n}")
-    on_hand = 1
-    guarded = False
+        sku, given = kwargs.pop("sku"), {name: kwargs.pop(name) for name in FIELDS if name in kwargs}
+        product = create_product(sku, **given)
+        for name, value in kwargs.items():
+            setattr(product, name, value)
+        product.save()
+        return Product.objects.select_related("stock").get(pk=product.pk)
 
 
 class OrderFactory(DjangoModelFactory[Order]):

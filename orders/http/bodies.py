@@ -6,6 +6,7 @@ explains the field to the reader of the document.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
@@ -13,10 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-from inventory import domain
-from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN
-from inventory.reservations import MAX_TTL
-from orders import models, selectors
+import inventory
+from orders import models
+from orders.selling.cart import MAX_LINES, MAX_QUANTITY, SKU_PATTERN
+from orders.selling.reservations import MAX_TTL
+from orders.selling.strategies import choices
 
 DEFAULT_TTL: Final = 600
 """Seconds of a reservation."""
@@ -55,6 +57,17 @@ Customer = Annotated[
         json_schema_extra=_without_default,
     ),
 ]
+ExpectedTotal = Annotated[
+    Decimal | None,
+    Field(
+        strict=False,
+        ge=0,
+        max_digits=18,
+        decimal_places=2,
+        description="an amount in a string, e.g. '19.00': at another one the order is refused",
+        json_schema_extra=_without_default,
+    ),
+]
 
 
 class RequestBody(BaseModel):
@@ -77,14 +90,15 @@ class _WithLines(RequestBody):
     ]
     customer: Customer = ""
 
-    def cart(self) -> tuple[domain.Line, ...]:
+    def cart(self) -> tuple[inventory.Line, ...]:
         """Return the lines as the checkout takes them."""
-        return tuple(domain.Line(line.sku, line.quantity) for line in self.lines)
+        return tuple(inventory.Line(line.sku, line.quantity) for line in self.lines)
 
 
 class Cart(_WithLines):
     """What to buy."""
 
+    expected_total: ExpectedTotal = None
     strategy: Annotated[
         str,
         Field(description="only with DEBUG on: how the stock is taken", json_schema_extra=_without_default),
@@ -93,7 +107,7 @@ class Cart(_WithLines):
     @field_validator("strategy", mode="before")
     @classmethod
     def _can_be_chosen(cls, given: Any) -> Any:
-        allowed = sorted(choice.name for choice in selectors.strategy_choices())
+        allowed = sorted(choice.name for choice in choices())
         if not allowed:
             raise PydanticCustomError("reason", "can be chosen only with DEBUG on; leave it out")
         if given not in allowed:
@@ -106,6 +120,7 @@ class ReservedCart(RequestBody):
 
     reservation: Annotated[UUID, Field(strict=False, description="the id of a reservation, a UUID")]
     customer: Customer = ""
+    expected_total: ExpectedTotal = None
 
 
 class Reserve(_WithLines):
@@ -155,10 +170,11 @@ Next = Annotated[str | None, Field(description="the address of the following pag
 
 @with_config(_CLOSED)
 class ReservedLine(TypedDict):
-    """A line of a reservation."""
+    """A line of a reservation, at the price that was agreed."""
 
     sku: str
     quantity: int
+    unit_price: Money
 
 
 @with_config(_CLOSED)
@@ -200,8 +216,10 @@ class Reservation(TypedDict):
     """A reservation."""
 
     reservation: Id
-    state: Literal["live", "used", "released", "expired"]
+    state: Literal["live", "sold", "released", "expired"]
     expires_at: Moment
+    total: Money
+    currency: Currency
     lines: list[ReservedLine]
 
 

@@ -16,10 +16,11 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
-from inventory.reservations import ReservationGone, Reserved
+from inventory import ReservationGone
 from orders.http.problems import FORBIDDEN, UNAUTHORIZED, Problem
-from orders.lifecycle import OrderUnknown
+from orders.after_sale.lifecycle import OrderUnknown
 from orders.models import Order
+from orders.selling.reservations import Reserved
 
 PAY: Final = "pay"
 """The right to note that an order is paid."""
@@ -91,7 +92,7 @@ class Caller:
             ReservationGone: it is of another scope.
         """
         if not self._may_use(made.scope):
-            raise ReservationGone(made.basket)
+            raise ReservationGone(made.id, None)
 
     def _may_use(self, scope: str) -> bool:
         return scope in ("", self.scope) or ORDERS in self.rights

@@ -13,13 +13,14 @@ from django.db import DatabaseError, Error, InterfaceError, InternalError, Opera
 from django.http import HttpRequest
 from ninja.errors import HttpError
 
-from inventory import domain, progress
-from inventory.reservations import ReservationGone
+import inventory
+from inventory import ReservationGone
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
-from orders import lifecycle
+from orders.after_sale import lifecycle
 from orders.http import problems
-from orders.http.reading import shown
 from orders.http.problems import BUSY, ORDER_STATE, OUTCOME_UNKNOWN, UNAVAILABLE, Problem, invalid
+from orders.http.reading import shown
+from orders.selling import refusals
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def as_seen_by(request: HttpRequest, problem: Problem) -> Problem:
     """Say what an unknown outcome means for this request, and what to do about it."""
     if problem.kind is not OUTCOME_UNKNOWN:
         return problem
-    if request.method != "POST":
+    if request.method in ("GET", "HEAD"):
         return Problem(UNAVAILABLE, problem.detail, headers=problem.headers)
     match = request.resolver_match
     if match is None or match.url_name not in ("checkout", "reservations"):
@@ -69,7 +70,7 @@ def unknown_products(skus: Iterable[tuple[str, str]]) -> Problem:
     return Problem(problems.UNKNOWN_PRODUCT, detail, errors=errors)
 
 
-def _sold_out(error: domain.SoldOut) -> Problem:
+def _sold_out(error: inventory.SoldOut) -> Problem:
     skus = ", ".join(shortage.sku for shortage in error.shortages)
     shortages = [
         {"sku": short.sku, "requested": short.requested, "available": short.available}
@@ -78,21 +79,32 @@ def _sold_out(error: domain.SoldOut) -> Problem:
     return Problem(problems.SOLD_OUT, f"Not enough of {skus}; nothing was ordered.", shortages=shortages)
 
 
-def _limit(error: domain.LimitReached) -> Problem:
+def _limit(error: refusals.LimitReached) -> Problem:
     members = {name: getattr(error, name) for name in ("sku", "limit", "bought", "requested")}
     detail = f"One customer may have {error.limit} of {error.sku}; nothing was ordered."
     return Problem(problems.LIMIT, detail, **members)
 
 
-def _not_for_sale(error: domain.NotForSale) -> Problem:
+def _not_for_sale(error: refusals.NotForSale) -> Problem:
     detail = f"{', '.join(error.skus)} can't be ordered; nothing was ordered."
     return Problem(problems.NOT_FOR_SALE, detail, skus=list(error.skus))
 
 
-def _mixed(error: domain.MixedCurrencies) -> Problem:
+def _mixed(error: refusals.MixedCurrencies) -> Problem:
     named = ", ".join(sorted(set(error.currencies.values())))
     detail = f"Prices are in {named}; nothing was ordered."
     return Problem(problems.MIXED_CURRENCIES, detail, currencies=error.currencies)
+
+
+def _repriced(error: refusals.PriceChanged) -> Problem:
+    (expected, agreed_in), (total, currency) = error.expected, error.total
+    detail = (
+        f"The order costs {total} {currency} by now, and {expected} {agreed_in or currency} were expected; "
+        "nothing was ordered."
+    )
+    return Problem(
+        problems.PRICE_CHANGED, detail, expected=str(expected), total=str(total), currency=currency
+    )
 
 
 def _gone(error: ReservationGone) -> Problem:
@@ -121,12 +133,9 @@ def _outage(detail: str, kind: problems.ProblemType = UNAVAILABLE) -> Callable[[
 
 
 def _database(error: DatabaseError) -> Problem:
-    chain = list(progress.failures(error))
-    if all(map(_unreachable, chain)):
-        return _outage("The database can't be reached.")(error)
-    if all(_unreachable(failure) or progress.refused_by_server(failure) for failure in chain):
-        return _outage("The database refused the work; nothing was changed.")(error)
-    return _outage("The connection to the database was lost.", OUTCOME_UNKNOWN)(error)
+    """Answer an error of reading: whatever writes says itself what became of it."""
+    what = "can't be reached" if _unreachable(error) else "failed; nothing was changed"
+    return _outage(f"The database {what}.")(error)
 
 
 def _unreachable(error: Error) -> bool:
@@ -138,13 +147,14 @@ def _unreachable(error: Error) -> bool:
 
 
 PROBLEMS: Final[dict[type, Callable[[Any], Problem]]] = {
-    domain.InvalidCart: lambda error: invalid(("/lines", str(error))),
-    domain.UnknownProduct: lambda error: unknown_products(("/lines", sku) for sku in error.skus),
-    domain.SoldOut: _sold_out,
-    domain.LimitReached: _limit,
-    domain.NotForSale: _not_for_sale,
-    domain.MixedCurrencies: _mixed,
-    domain.Busy: lambda error: Problem(BUSY, retry_after=error.retry_after),
+    inventory.InvalidLines: lambda error: invalid(("/lines", str(error))),
+    inventory.UnknownSku: lambda error: unknown_products(("/lines", sku) for sku in error.skus),
+    inventory.SoldOut: _sold_out,
+    refusals.LimitReached: _limit,
+    refusals.NotForSale: _not_for_sale,
+    refusals.MixedCurrencies: _mixed,
+    refusals.PriceChanged: _repriced,
+    inventory.Busy: lambda error: Problem(BUSY, retry_after=error.retry_after),
     ReservationGone: _gone,
     lifecycle.OrderUnknown: lambda error: Problem(problems.NOT_FOUND, "There is no order of this id."),
     lifecycle.TransitionRefused: lambda error: Problem(
@@ -159,8 +169,8 @@ PROBLEMS: Final[dict[type, Callable[[Any], Problem]]] = {
     ),
     BackendError: _outage("The server of the locks or of the stock doesn't answer."),
     LockLost: _outage("The lock was lost while the order was being placed.", OUTCOME_UNKNOWN),
-    progress.DatabaseUnavailable: _outage("The database failed; nothing was ordered."),
-    progress.OutcomeUnknown: _outage(
+    inventory.DatabaseUnavailable: _outage("The database failed; nothing was ordered."),
+    inventory.OutcomeUnknown: _outage(
         "The connection to the database was lost while the order was being placed.", OUTCOME_UNKNOWN
     ),
     OperationalError: _database,

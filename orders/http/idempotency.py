@@ -4,8 +4,7 @@ Nothing is looked up before the sale. The key is written in the order's own tran
 so a repetition is found where it can't be missed; and before a refusal is answered the key is looked up,
 because what is sold out now may have been sold to this very request.
 
-A refusal is kept only when the database itself is short, units of unfinished sales counted as its own. Units
-that are missing in a copy may be held by an earlier request of the same key, which may still fail.
+A refusal is kept only when the database itself is short: what a copy or a memory refuses may be there.
 """
 
 from __future__ import annotations
@@ -20,20 +19,19 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import IntegrityError
+from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 
-from inventory.domain import Busy, LimitReached, SoldOut
-from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, OutcomeUnknown
-from inventory.reservations import ReservationGone, Reserved
-from inventory.segments import is_short
+from inventory import Busy, DatabaseUnavailable, OutcomeUnknown, ReservationGone, SoldOut, stock
 from orders.http.errors import KEY, problem_of
 from orders.http.problems import INVALID, KEY_IN_PROGRESS, KEY_MISSING, KEY_REUSED, Problem
 from orders.http.responses import JSON, PROBLEM_JSON, address_of, json_answer
 from orders.models import IdempotencyKey
-from orders.order_writer import CREATED, ClientKey, RepeatedKey
+from orders.selling.refusals import LimitReached, RepeatedKey
+from orders.selling.reservations import Reserved
+from orders.selling.writing import CREATED, ClientKey
 
 HEADER = "Idempotency-Key"
 _FINAL = (SoldOut, LimitReached, ReservationGone)
@@ -76,7 +74,7 @@ def write_reservation_key(key: ClientKey, made: Reserved, body: Mapping[str, Any
         RepeatedKey: the key has an answer already; the transaction must be rolled back.
     """
     try:
-        IdempotencyKey.objects.create(**asdict(key), status=CREATED, body=body, basket=made.basket)
+        IdempotencyKey.objects.create(**asdict(key), status=CREATED, body=body, reservation=made.id)
     except IntegrityError as error:
         raise RepeatedKey(key.scope, key.key) from error
 
@@ -130,8 +128,8 @@ def _answered(key: ClientKey) -> HttpResponse | None:
     headers = {"Idempotency-Replayed": "true"}
     if row.order_id:
         headers["Location"] = address_of("order", row.order_id)
-    elif row.basket:
-        headers["Location"] = address_of("reservation", row.basket)
+    elif row.reservation:
+        headers["Location"] = address_of("reservation", row.reservation)
     return json_answer(row.body, status=row.status, media=media, headers=headers)
 
 
@@ -145,9 +143,9 @@ def _settled(key: ClientKey, error: Exception) -> HttpResponse:
     """
     try:
         return _answered(key) or _kept(key, error)
-    except CONNECTION_ERRORS as outage:
+    except (OperationalError, InterfaceError, InternalError) as outage:
         if isinstance(error, RepeatedKey):
-            raise OutcomeUnknown("the answer of the first request can't be read now") from outage
+            raise OutcomeUnknown(f"key:{key.key}") from outage
         if isinstance(error, _FINAL):
             raise DatabaseUnavailable("a refusal could not be kept; nothing was ordered") from outage
         if error is outage:
@@ -159,8 +157,8 @@ def _kept(key: ClientKey, error: Exception) -> HttpResponse:
     """Raise `error`, a final refusal stored first. If another request was faster, return its answer."""
     if not isinstance(error, _FINAL):
         raise error
-    if isinstance(error, SoldOut) and not is_short(error.shortages):
-        raise Busy("the missing units are held by sales that are not finished") from error
+    if isinstance(error, SoldOut) and not _is_short(error):
+        raise Busy("units have come back meanwhile") from error
     problem = problem_of(error)
     try:
         IdempotencyKey.objects.create(**asdict(key), status=problem.kind.status, body=problem.document())
@@ -170,11 +168,17 @@ def _kept(key: ClientKey, error: Exception) -> HttpResponse:
     raise error
 
 
+def _is_short(refused: SoldOut) -> bool:
+    """Return whether the database is short of what a refusal says; a memory may have refused."""
+    there = stock.available([short.sku for short in refused.shortages])
+    return any(there[short.sku] < short.requested for short in refused.shortages)
+
+
 def forget_old_keys() -> int:
     """Delete the keys that no client may repeat any more, those of refusals sooner; returns how many."""
     kept, refused = (
         timedelta(seconds=seconds)
         for seconds in (settings.IDEMPOTENCY_KEPT, settings.IDEMPOTENCY_REFUSALS_KEPT)
     )
-    old = Q(created_at__lt=Now() - kept) | Q(created_at__lt=Now() - refused, order=None, basket=None)
+    old = Q(created_at__lt=Now() - kept) | Q(created_at__lt=Now() - refused, order=None, reservation=None)
     return IdempotencyKey.objects.filter(old).delete()[0]

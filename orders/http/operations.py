@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -11,10 +12,9 @@ from uuid import UUID
 from django.http import HttpResponse
 from ninja import Query
 
-from inventory import reservations
-from inventory.domain import Line, UnknownProduct
-from inventory.reservations import Reserved
-from orders import lifecycle, selectors
+from inventory import Line, UnknownSku
+from orders import selectors
+from orders.after_sale import lifecycle
 from orders.http import bodies, problems
 from orders.http.api import Request, header, operation, read_by
 from orders.http.bodies import Cart, Empty, Extension, Paging, Reserve, ReservedCart
@@ -26,8 +26,11 @@ from orders.http.rate_limit import limit_customer
 from orders.http.reading import read_cart
 from orders.http.responses import created
 from orders.models import Order
-from orders.order_writer import ClientKey, Receipt
-from orders.services import checkout_reserved, place
+from orders.selling import reservations
+from orders.selling.cart import SKU_PATTERN
+from orders.selling.checkout import checkout_reserved, place
+from orders.selling.reservations import Reserved
+from orders.selling.writing import ClientKey, Receipt
 
 CART: Final = (
     problems.UNKNOWN_PRODUCT,
@@ -35,6 +38,7 @@ CART: Final = (
     problems.LIMIT,
     problems.NOT_FOR_SALE,
     problems.MIXED_CURRENCIES,
+    problems.PRICE_CHANGED,
     problems.KEY_MISSING,
     problems.KEY_IN_PROGRESS,
     problems.KEY_REUSED,
@@ -92,10 +96,23 @@ def _sell(request: Request, wanted: Cart | ReservedCart, customer: str, key: Cli
     if isinstance(wanted, ReservedCart):
         made = _reserved(request, wanted.reservation)
         # Staff may buy for another caller: the order belongs to the scope that reserved.
-        return checkout_reserved(made.basket, customer=customer, key=key, scope=made.scope or scope)
+        return checkout_reserved(
+            made.id,
+            customer=customer,
+            key=key,
+            scope=made.scope or scope,
+            expected_total=wanted.expected_total,
+        )
     lines = wanted.cart()
     with _pointing_at_unknown(lines):
-        return place(lines, wanted.strategy or None, customer=customer, key=key, scope=scope)
+        return place(
+            lines,
+            wanted.strategy or None,
+            customer=customer,
+            key=key,
+            scope=scope,
+            expected_total=wanted.expected_total,
+        )
 
 
 @contextmanager
@@ -103,7 +120,7 @@ def _pointing_at_unknown(lines: Sequence[Line]) -> Iterator[None]:
     """Point at the lines of an unknown SKU: here it is known where the client wrote them."""
     try:
         yield
-    except UnknownProduct as error:
+    except UnknownSku as error:
         unknown = [(f"/lines/{n}/sku", line.sku) for n, line in enumerate(lines) if line.sku in error.skus]
         raise unknown_products(unknown) from error
 
@@ -134,7 +151,7 @@ def reserve(request: Request, wanted: Reserve) -> HttpResponse:
         lines = wanted.cart()
         with _pointing_at_unknown(lines):
             made = reservations.reserve(lines, timedelta(seconds=wanted.ttl), customer, scope=scope, record=keep)
-        return created("reservation", made.basket, selectors.reservation_data(made))
+        return created("reservation", made.id, selectors.reservation_data(made))
 
     return once(key, promise)
 
@@ -142,8 +159,8 @@ def reserve(request: Request, wanted: Reserve) -> HttpResponse:
 # Reservations -----------------------------------------------------------------------------------------------
 
 
-def _reserved(request: Request, basket: UUID) -> Reserved:
-    made = reservations.find(basket)
+def _reserved(request: Request, reservation: UUID) -> Reserved:
+    made = reservations.find(reservation)
     request.auth.require_reservation(made)
     return made
 
@@ -188,7 +205,7 @@ def release(request: Request, reservation: UUID) -> None:
 def extend(request: Request, reservation: UUID, wanted: Extension) -> Any:
     """Extend a reservation; the same request again does no harm."""
     made = _reserved(request, reservation)
-    return selectors.reservation_data(reservations.extend(made.basket, timedelta(seconds=wanted.ttl)))
+    return selectors.reservation_data(reservations.extend(made.id, timedelta(seconds=wanted.ttl)))
 
 
 # Orders -----------------------------------------------------------------------------------------------------
@@ -287,4 +304,6 @@ def products(request: Request, paging: Query[Paging], response: HttpResponse) ->
 
 
 def _product_place(text: str) -> str:
-    return Line(text, 1).sku
+    if not re.match(SKU_PATTERN, text):
+        raise ValueError(f"{text!r}: is no SKU")
+    return text

@@ -17,6 +17,7 @@ from orders.http.openapi import describe
 from orders.http.problems import PROBLEM_TYPES, Problem
 from orders.http.responses import json_answer
 from orders.pages import CONTENT_SECURITY_POLICY, page
+from orders.selling.strategies import choices
 
 SWAGGER_POLICY = f"{CONTENT_SECURITY_POLICY}; img-src 'self' data:; style-src 'self' 'unsafe-inline'"
 """Swagger UI draws its arrows by data: addresses and styles its elements as it goes."""
@@ -33,7 +34,7 @@ def shop(request: HttpRequest) -> HttpResponse:
     """Sell a few products to a person, through the same checkout as everyone else."""
     context = {
         "products": selectors.products_for_sale(),
-        "strategies": selectors.strategy_choices(),
+        "strategies": choices(),
         "current": settings.CHECKOUT_STRATEGY,
         "key": uuid4().hex,
     }

@@ -189,11 +189,24 @@ MIXED_CURRENCIES = _kind(
     "Prices are in EUR, USD; nothing was ordered.",
     currencies={"mug": "EUR", "poster": "USD"},
 )
+PRICE_CHANGED = _kind(
+    409,
+    "price-changed",
+    gettext_noop("The price has changed"),
+    gettext_noop(
+        "Nothing was ordered. The members expected and total are what was agreed, and what the order costs "
+        "now. To buy at that price, send it as expected_total."
+    ),
+    "The order costs 99.00 EUR by now, and 10.00 EUR were expected; nothing was ordered.",
+    expected="10.00",
+    total="99.00",
+    currency="EUR",
+)
 RESERVATION_GONE = _kind(
     409,
     "reservation-gone",
     gettext_noop("The reservation has ended"),
-    gettext_noop("It was used, released, or its time is over; the member state says which. Reserve again."),
+    gettext_noop("It was sold, released, or its time is over; the member state says which. Reserve again."),
     "The reservation is expired.",
     state="expired",
 )

@@ -15,7 +15,7 @@ from ninja.parser import Parser
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from inventory.domain import MAX_LINES, MAX_QUANTITY
+from orders.selling.cart import MAX_LINES, MAX_QUANTITY
 from orders.http.bodies import Cart, ReservedCart
 from orders.http.problems import MEDIA_TYPE, TOO_LARGE, Problem, invalid
 

@@ -15,7 +15,7 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from inventory.currencies import written
+from orders.catalog.currencies import written
 from orders.http.bodies import Cart
 from orders.http.errors import problem_of
 from orders.http.idempotency import once
@@ -23,8 +23,8 @@ from orders.http.problems import Problem
 from orders.http.rate_limit import limit_address
 from orders.http.reading import checked
 from orders.http.responses import json_answer
-from orders.order_writer import CREATED, ClientKey
-from orders.services import place
+from orders.selling.checkout import place
+from orders.selling.writing import CREATED, ClientKey
 
 SCOPE = "shop"
 """Whose the keys of the form are: customers of the JSON interface have keys of their own."""

@@ -19,7 +19,7 @@ from django.db import connection
 from django.http import HttpResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from orders import payments
+from orders.after_sale import payments
 from orders.http import bodies
 from orders.http.api import Request, header, operation, read_by
 from orders.http.problems import BUSY, NOT_FOUND, SIGNATURE, Problem, invalid

@@ -1,0 +1,1 @@
+"""What becomes of an order: paid, shipped, returned, cancelled or expired."""

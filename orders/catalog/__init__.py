@@ -1,0 +1,1 @@
+"""What is for sale: products, their prices and currencies, deliveries of new ones."""

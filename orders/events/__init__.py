@@ -1,0 +1,1 @@
+"""What the shop publishes: an outbox, and the relay that delivers it."""

@@ -1,0 +1,18 @@
+"""The shop's tables: the catalog, orders, and events. Stock is `inventory`'s."""
+
+from orders.models.catalog import CustomerPurchase, Product, shop_currency
+from orders.models.events import OrderEvent, PaymentEvent
+from orders.models.ordering import Basket, IdempotencyKey, Order, OrderItem, Shipment
+
+__all__ = [
+    "Basket",
+    "CustomerPurchase",
+    "IdempotencyKey",
+    "Order",
+    "OrderEvent",
+    "OrderItem",
+    "PaymentEvent",
+    "Product",
+    "Shipment",
+    "shop_currency",
+]

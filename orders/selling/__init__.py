@@ -1,0 +1,1 @@
+"""From a cart to an order: reserving and selling."""
