@@ -11,6 +11,7 @@ from django.utils import translation
 from hypothesis import settings as hypothesis_settings
 
 from config.coordination import ETCD, REDLOCK, ZOOKEEPER, lock_aliases
+from config.selling import selling_strategies
 from tests.coordination import (
     etcd_location,
     etcd_settings,
@@ -86,6 +87,11 @@ def quick_emptying() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def idle_connections_are_closed() -> Iterator[None]:
+    """Close what the buyers of a module have left open; see `tests/lab/interleaving.py`."""
+    from tests.lab.interleaving import close_idle_connections
+
+    yield
+    close_idle_connections()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -139,6 +145,7 @@ def strategy_servers(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("monkeypatch").setenv(variable, text)  # for processes that the test starts
         settings = request.getfixturevalue("settings")
         settings.LOCKING = {**settings.LOCKING, **lock_aliases({variable: text})}
+        settings.INVENTORY = selling_strategies("redis_lock", settings.LOCKING)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import ClassVar
 from uuid import UUID
@@ -39,6 +40,7 @@ class SegmentedLocks(Strategy):
 
     def sell(self, cart: Cart) -> UUID:
         """Lock a row with enough for each line, or all of them; BEGIN, take, COMMIT, unlock."""
+        find_products(cart.skus)  # an unknown one has no locks
         with ExitStack() as locks, busy_when_locked_out():
             locks.callback(self.checkpoint, "unlocked")
             chosen = {sku: self._lock(sku, units, locks) for sku, units in cart.wanted.items()}
@@ -57,7 +59,7 @@ class SegmentedLocks(Strategy):
         enough = StockSegment.objects.filter(product__sku=sku, units__gte=units)
         numbers = list(enough.values_list("number", flat=True))
         for number in random.sample(numbers, len(numbers)):
-            lock = get_lock(f"lab:{sku}:{number}")
+            lock = get_lock(f"lab:sku:{sku}:{number}")
             if lock.try_acquire():
                 with ExitStack() as trial:
                     trial.callback(_leave, lock)
@@ -66,7 +68,7 @@ class SegmentedLocks(Strategy):
                         return number
         refuse_by_total({sku: units})  # what is sold out has no lock to wait for
         self.checkpoint("waiting")
-        every = get_lock(*(f"lab:{sku}:{number}" for number in range(self.segments)), wait=self.wait)
+        every = get_lock(*(f"lab:sku:{sku}:{number}" for number in range(self.segments)), wait=self.wait)
         every.acquire()
         locks.callback(_leave, every)
         return None
@@ -93,9 +95,8 @@ class SegmentedLocks(Strategy):
         )
 
 
-def refuse_by_total(wanted: dict[str, int]) -> None:
+def refuse_by_total(wanted: Mapping[str, int]) -> None:
     """Raise SoldOut unless row and segments have enough for each line."""
-    find_products(wanted)
     rows = Product.objects.with_left().filter(sku__in=wanted)
     if short := shortages(wanted, dict(rows.values_list("sku", "left"))):
         raise SoldOut(short)
