@@ -5,7 +5,6 @@ Django looks up every content type and permission anew. That took longer than mo
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from django.db.backends.postgresql.operations import DatabaseOperations
@@ -14,8 +13,6 @@ KEPT = {
     "django_content_type",
     "auth_permission",
 }  # what migrations wrote, and post_migrate would write anew
-# Bit 8 of `tgtype`: the trigger fires on DELETE.
-GUARDED = "SELECT tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal AND tgtype & 8 <> 0"
 
 LOCK_ALL = """
 DO $$
@@ -43,17 +40,12 @@ DECLARE
     name text;
     filled boolean;
 BEGIN
+    PERFORM set_config('inventory.archiving', txid_current()::text, true);  -- opens the ledger
     FOREACH name IN ARRAY ARRAY[{tables}]::text[] LOOP
         CONTINUE WHEN pg_relation_size(name::regclass) = 0;
         EXECUTE 'SELECT EXISTS (SELECT FROM ' || name || ')' INTO filled;
         CONTINUE WHEN NOT filled;
-        IF name = ANY (ARRAY[{guarded}]::text[]) THEN
-            EXECUTE 'ALTER TABLE ' || name || ' DISABLE TRIGGER USER';
-        END IF;
         EXECUTE 'DELETE FROM ' || name;
-        IF name = ANY (ARRAY[{guarded}]::text[]) THEN
-            EXECUTE 'ALTER TABLE ' || name || ' ENABLE TRIGGER USER';
-        END IF;
     END LOOP;
 END $$
 """
@@ -63,20 +55,11 @@ END $$
 def deletes(operations: DatabaseOperations, _: object, tables: Sequence[str], **options: Any) -> list[str]:
     """Stand in for `sql_flush`. As TRUNCATE does, it waits for transactions that are still open."""
     names = [operations.quote_name(table) for table in sorted(set(tables) - KEPT)]
-    guarded = [operations.quote_name(table) for table in sorted(_guarded(operations))]
     return [
         LOCK_ALL.format(tables=", ".join(names)),
-        EMPTY_ALL.format(tables=_literals(names), guarded=_literals(guarded)),
+        EMPTY_ALL.format(tables=_literals(names)),
     ]
 
 
 def _literals(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
-
-
-@cache
-def _guarded(operations: DatabaseOperations) -> frozenset[str]:
-    """Tables with triggers of our own on DELETE: they forbid to delete what must never change."""
-    with operations.connection.cursor() as cursor:
-        cursor.execute(GUARDED)
-        return frozenset(table for (table,) in cursor.fetchall())
