@@ -11,7 +11,7 @@ from django.db import connections, transaction
 from inventory import ledger
 from inventory.answers import as_stored
 from inventory.conf import AliasSettings
-from inventory.exceptions import Busy, InventoryError
+from inventory.exceptions import Busy, DatabaseUnavailable, InventoryError, OutcomeUnknown, TransactionError
 from inventory.group_commit import GroupCommit, Ticket
 from inventory.hooks import reach
 from inventory.ledger import take
@@ -66,7 +66,7 @@ def sell_batch(batch: list[Ticket]) -> None:
         if connections[using].vendor != "postgresql":
             raise
         _sell_at_once(batch, using, skip_locked=True)
-    except InventoryError:
+    except (DatabaseUnavailable, OutcomeUnknown, TransactionError):
         raise
     except Exception:  # one of them can't be written: nothing was sold, and each is tried apart
         if len(batch) == 1:

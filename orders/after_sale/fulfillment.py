@@ -155,18 +155,14 @@ def cancel_units(
         if lost:
             for item, units in chosen:
                 cause = f"{step.cause}:{item.product.sku}"
-                stock.adjust(
-                    item.product.sku, -units, cause=cause, of=sale_of(order_id), actor=_name(staff)
-                )
+                stock.adjust(item.product.sku, -units, cause=cause, of=sale_of(order_id), actor=_name(staff))
         else:
             stock.cancel(_lines(chosen), cause=step.cause, of=sale_of(order_id), actor=_name(staff))
         for item, units in chosen:
             item.cancelled += units
 
     states = (State.PAID, State.PARTLY_SHIPPED)
-    step = _Step(
-        "units", "cancelled", order_id, reference, Kind.UNITS_CANCELLED, states, State.CANCELLED
-    )
+    step = _Step("units", "cancelled", order_id, reference, Kind.UNITS_CANCELLED, states, State.CANCELLED)
     return step.take(lines, lambda item: item.open, give_up, record, gives_back=True)
 
 
@@ -212,9 +208,7 @@ class _Step:
             items = items_of(order.pk)
             chosen = self._choose(items, cart, able)
             move(self, chosen)
-            OrderItem.objects.bulk_update(
-                [item for item, _ in chosen], ("shipped", "returned", "cancelled")
-            )
+            OrderItem.objects.bulk_update([item for item, _ in chosen], ("shipped", "returned", "cancelled"))
             if gives_back:
                 uncount(order.customer, chosen)
             order.state = state_of(items)
@@ -234,9 +228,7 @@ class _Step:
             return False
         known = {line["sku"]: line["quantity"] for line in done.data["lines"]}
         if cart is not None and dict(cart) != known:
-            raise ReferenceUsed(
-                self.reference, ", ".join(f"{units} × {sku}" for sku, units in known.items())
-            )
+            raise ReferenceUsed(self.reference, ", ".join(f"{units} × {sku}" for sku, units in known.items()))
         return True
 
     def _choose(

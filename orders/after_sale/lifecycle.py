@@ -172,9 +172,7 @@ def find_order(order_id: UUID) -> Order:
 
 def items_of(order_id: UUID) -> list[OrderItem]:
     """Return the order's items with their products, in order of the SKUs."""
-    return list(
-        OrderItem.objects.filter(order=order_id).select_related("product").order_by("product__sku")
-    )
+    return list(OrderItem.objects.filter(order=order_id).select_related("product").order_by("product__sku"))
 
 
 def _move(order_id: UUID, to: State, *conditions: Q) -> bool:

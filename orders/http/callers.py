@@ -17,8 +17,8 @@ from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
 from inventory import ReservationGone
-from orders.http.problems import FORBIDDEN, UNAUTHORIZED, Problem
 from orders.after_sale.lifecycle import OrderUnknown
+from orders.http.problems import FORBIDDEN, UNAUTHORIZED, Problem
 from orders.models import Order
 from orders.selling.reservations import Reserved
 

@@ -119,7 +119,9 @@ def _shipped(error: lifecycle.AlreadyShipped) -> Problem:
 
 
 def _late(error: lifecycle.PaymentTooLate) -> Problem:
-    return Problem(problems.TOO_LATE, f"The order is {error.state}; nothing was sold.", state=str(error.state))
+    return Problem(
+        problems.TOO_LATE, f"The order is {error.state}; nothing was sold.", state=str(error.state)
+    )
 
 
 def _outage(detail: str, kind: problems.ProblemType = UNAVAILABLE) -> Callable[[Exception], Problem]:

@@ -150,7 +150,9 @@ def reserve(request: Request, wanted: Reserve) -> HttpResponse:
     def promise() -> HttpResponse:
         lines = wanted.cart()
         with _pointing_at_unknown(lines):
-            made = reservations.reserve(lines, timedelta(seconds=wanted.ttl), customer, scope=scope, record=keep)
+            made = reservations.reserve(
+                lines, timedelta(seconds=wanted.ttl), customer, scope=scope, record=keep
+            )
         return created("reservation", made.id, selectors.reservation_data(made))
 
     return once(key, promise)
@@ -235,7 +237,9 @@ def order(request: Request, order: UUID) -> Any:
 )
 def pay(request: Request, order: UUID, nothing: Empty) -> Any:
     """Note a payment; the same request again does no harm."""
-    request.auth.require(PAY, "To note a payment the caller needs the right 'pay'; a provider sends its webhook.")
+    request.auth.require(
+        PAY, "To note a payment the caller needs the right 'pay'; a provider sends its webhook."
+    )
     return selectors.order_data(lifecycle.pay(_order(request, order).pk))
 
 

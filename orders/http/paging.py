@@ -35,7 +35,11 @@ def place_of(paging: Paging, read: Callable[[str], Place]) -> Place | None:
 
 
 def following(
-    request: HttpRequest, response: HttpResponse, paging: Paging, rows: Sequence[Row], text_of: Callable[[Row], str]
+    request: HttpRequest,
+    response: HttpResponse,
+    paging: Paging,
+    rows: Sequence[Row],
+    text_of: Callable[[Row], str],
 ) -> tuple[Sequence[Row], str | None]:
     """Return the page's rows and the address of the following page, which `response` links to.
 

@@ -15,9 +15,9 @@ from ninja.parser import Parser
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from orders.selling.cart import MAX_LINES, MAX_QUANTITY
 from orders.http.bodies import Cart, ReservedCart
 from orders.http.problems import MEDIA_TYPE, TOO_LARGE, Problem, invalid
+from orders.selling.cart import MAX_LINES, MAX_QUANTITY
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -161,7 +161,9 @@ def _reason(model: type[BaseModel], error: ErrorDetails) -> str:
         case "missing":
             return "is missing" if place else _EMPTY
         case "extra_forbidden":
-            return f"is not a known field; known here: {', '.join(_owner(model, place).model_fields) or 'none'}"
+            return (
+                f"is not a known field; known here: {', '.join(_owner(model, place).model_fields) or 'none'}"
+            )
         case "string_unicode" if not place or isinstance(place[-1], int):
             return f"has the member {shown(value)}, whose name is not Unicode; leave it out"
         case "model_type":
@@ -185,7 +187,9 @@ def _owner(model: type[BaseModel], place: tuple[str | int, ...]) -> type[BaseMod
     for name in names[:-1]:
         field = model.model_fields.get(name)
         inner = [field.annotation, *get_args(field.annotation)] if field else []
-        model = next((each for each in inner if isinstance(each, type) and issubclass(each, BaseModel)), model)
+        model = next(
+            (each for each in inner if isinstance(each, type) and issubclass(each, BaseModel)), model
+        )
     return model
 
 

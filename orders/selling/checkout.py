@@ -75,7 +75,9 @@ def place(
         PriceChanged: it costs something else. And whatever `checkout` raises.
     """
     name, stock_of_strategy = seller(strategy)
-    receipt = Receipt(merge_lines(lines), name, customer, _payment_window(), key, scope, _agreed(expected_total))
+    receipt = Receipt(
+        merge_lines(lines), name, customer, _payment_window(), key, scope, _agreed(expected_total)
+    )
     sold_out_memory.refuse(receipt.cart)
     asked = monotonic()
     try:

@@ -54,4 +54,3 @@ def choices() -> list[StrategyChoice]:
 def _idea(stock: Stock) -> str:
     text = (type(stock.strategy).__doc__ or "").partition("Interleaving:")[0].removeprefix("Idea:")
     return gettext(" ".join(text.split()))
-

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
-
 from inventory.progress import CONNECTION_ERRORS
+
 from orders.relay import relay_all
 
 
