@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from orders.problem_examples import example
+from orders.problems import PROBLEM_TYPES
 
 from inventory.models import Product
 from orders.models import Order
-from orders.problem_examples import example
-from orders.problems import PROBLEM_TYPES
 from tests.factories import ProductFactory
 
 

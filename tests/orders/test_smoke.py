@@ -1,16 +1,17 @@
-import pytest, uuid
 from datetime import timedelta
 from decimal import Decimal
-from inventory import stock, SoldOut
-from inventory.models import Level
-from orders.after_sale import lifecycle, fulfillment
-from orders.selling import reservations
-from orders.selling.checkout import checkout, place, checkout_reserved
-from orders.selling.strategies import names
-from orders.selling.writing import ClientKey
-from orders.selling.refusals import *
+
+import pytest
+
+from inventory import SoldOut, stock
+from orders.after_sale import fulfillment, lifecycle
 from orders.models import *
+from orders.selling import reservations
+from orders.selling.checkout import checkout_reserved, place
+from orders.selling.refusals import *
+from orders.selling.writing import ClientKey
 from tests.factories import ProductFactory
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.parametrize("name", ["conditional_update","write_first","combined","redis_gate","redis_lock","fenced_lock","database_lock"])
