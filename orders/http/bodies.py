@@ -10,12 +10,12 @@ from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, with_config
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
-from typing_extensions import TypedDict
 
 import inventory
 from orders import models
+from orders.http.problems import shown
 from orders.selling.cart import MAX_LINES, MAX_QUANTITY, SKU_PATTERN
 from orders.selling.reservations import MAX_TTL
 from orders.selling.strategies import choices
@@ -111,7 +111,8 @@ class Cart(_WithLines):
         if not allowed:
             raise PydanticCustomError("reason", "can be chosen only with DEBUG on; leave it out")
         if given not in allowed:
-            raise PydanticCustomError("choice", "must be one of {allowed}", {"allowed": ", ".join(allowed)})
+            said = {"given": shown(given), "allowed": ", ".join(allowed)}
+            raise PydanticCustomError("reason", "{given}: must be one of {allowed}", said)
         return given
 
 
@@ -157,7 +158,12 @@ class Paging(BaseModel):
 
 # Answers ----------------------------------------------------------------------------------------------------
 
-_CLOSED: Final = ConfigDict(extra="forbid")
+
+class Answer(BaseModel):
+    """An object whose members are all described."""
+
+    model_config = ConfigDict(extra="forbid")
+
 
 Money = Annotated[str, Field(pattern=r"^\d+\.\d{2}$", description="a string: a float cannot be trusted")]
 Currency = Annotated[str, Field(pattern="^[A-Z]{3}$", description="ISO 4217, of the prices beside it")]
@@ -168,8 +174,7 @@ PaymentOutcome = Annotated[str, Field(json_schema_extra={"enum": list(models.Pay
 Next = Annotated[str | None, Field(description="the address of the following page, as in the header Link")]
 
 
-@with_config(_CLOSED)
-class ReservedLine(TypedDict):
+class ReservedLine(Answer):
     """A line of a reservation, at the price that was agreed."""
 
     sku: str
@@ -177,8 +182,7 @@ class ReservedLine(TypedDict):
     unit_price: Money
 
 
-@with_config(_CLOSED)
-class Item(TypedDict):
+class Item(Answer):
     """A line of an order, with the product's name and price of that moment."""
 
     sku: str
@@ -188,8 +192,7 @@ class Item(TypedDict):
     shipped: int
 
 
-@with_config(_CLOSED)
-class Order(TypedDict):
+class Order(Answer):
     """An order."""
 
     id: Id
@@ -203,16 +206,14 @@ class Order(TypedDict):
     lines: list[Item]
 
 
-@with_config(_CLOSED)
-class Orders(TypedDict):
+class Orders(Answer):
     """A page of orders, the newest first."""
 
     orders: list[Order]
     next: Next
 
 
-@with_config(_CLOSED)
-class Reservation(TypedDict):
+class Reservation(Answer):
     """A reservation."""
 
     reservation: Id
@@ -223,8 +224,7 @@ class Reservation(TypedDict):
     lines: list[ReservedLine]
 
 
-@with_config(_CLOSED)
-class Product(TypedDict):
+class Product(Answer):
     """A product for sale."""
 
     sku: Sku
@@ -235,16 +235,14 @@ class Product(TypedDict):
     available: int
 
 
-@with_config(_CLOSED)
-class Products(TypedDict):
+class Products(Answer):
     """A page of products, in the order of their SKUs."""
 
     products: list[Product]
     next: Next
 
 
-@with_config(_CLOSED)
-class Payment(TypedDict):
+class Payment(Answer):
     """What an event of the payment provider did."""
 
     event: str
