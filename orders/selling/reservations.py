@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 from django.db.models.functions import Now
 
 from inventory import Line, ReservationGone, stock
+from inventory.hooks import reach
 from inventory.reservations import Held
 from orders.models import Basket
 from orders.selling.cart import merge_lines
@@ -70,6 +71,7 @@ def reserve(
         made = _shown(held, _keep(held, bill, customer, scope))
         if record is not None:
             record(made)
+        reach("written")
     return made
 
 

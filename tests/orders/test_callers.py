@@ -165,7 +165,7 @@ def test_staff_may_buy_for_a_caller_whose_order_it_then_is(keyed):
 
 def test_a_reservation_without_a_scope_is_found_by_its_id(keyed):
     """Made before there were scopes, or by a service: who knows its id has it, and its order is theirs."""
-    basket = reservations.reserve([Line("mug", 1)], timedelta(minutes=1)).basket
+    basket = reservations.reserve([Line("mug", 1)], timedelta(minutes=1)).id
     assert statuses(on_reservation(str(basket), "shop-key")) == [200, 200, 201, 409]
     assert Order.objects.get().scope == "shop"
 

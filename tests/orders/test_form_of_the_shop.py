@@ -1,20 +1,18 @@
 """The shop's form without JavaScript, and the examples of the problems."""
 
-import json
 
 import pytest
-from orders.problem_examples import example
-from orders.problems import PROBLEM_TYPES
 
-from inventory.models import Product
+from orders.http.problems import PROBLEM_TYPES
 from orders.models import Order
 from tests.factories import ProductFactory
+from tests.orders.shelf import left
 
 
 @pytest.mark.parametrize("kind", PROBLEM_TYPES, ids=lambda kind: kind.slug)
 def test_every_problem_has_an_example(kind):
     """The example is the JSON of that very type."""
-    body = json.loads(example(kind))
+    body = Problem(kind, **kind.members).document()
     assert (body["type"], body["status"]) == (f"/problems/#{kind.slug}", kind.status)
 
 
@@ -26,7 +24,7 @@ def test_the_form_of_the_shop_places_an_order(client):
     page = client.post("/shop/order/", {"quantity-mug": "2", "quantity-pen": "0"}, follow=True)
     assert "Ordered for 15.00 EUR." in page.content.decode()
     assert Order.objects.count() == 1
-    assert Product.objects.get(sku="mug").on_hand == 38
+    assert left() == 38
 
 
 @pytest.mark.django_db

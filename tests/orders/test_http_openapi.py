@@ -17,8 +17,8 @@ from schemathesis.specs.openapi.checks import (
 
 from config.wsgi import application
 from orders.http.problems import PROBLEM_TYPES
-from orders.models import Product
 from tests.factories import OrderFactory, ProductFactory
+from tests.orders.shelf import reserved
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -79,4 +79,4 @@ def test_real_answers_fit_the_document(client: Client):
         checker = jsonschema_rs.validator_for({**document, "$ref": f"#/components/schemas/{name}"})
         for value in values:
             checker.validate(value)
-    assert Product.objects.get().reserved == 1
+    assert reserved() == 1

@@ -57,7 +57,7 @@ def answer(error: Exception, method: str = "POST") -> HttpResponse:
     ("error", "status", "slug", "retry_after"),
     [
         (invalid(("/lines", "is missing")), 400, "invalid-request", None),
-        (InvalidLines("quantity", 20_000, "must be between 1 and 10000"), 400, "invalid-request", None),
+        (InvalidLines("mug: a quantity is from 1 to 10000, not 20000"), 400, "invalid-request", None),
         (SoldOut([Shortage("mug", 3, 1)]), 409, "sold-out", None),
         (Busy("stayed locked", retry_after=2.2), 503, "busy", "3"),
         (Busy("stayed locked", retry_after=0), 503, "busy", "1"),

@@ -68,7 +68,7 @@ def good(name: str, settings: Any) -> Call:
     lines = {"lines": [{"sku": "mug", "quantity": 1}]}
     ttl = timedelta(minutes=1)
     if name in ("reservation", "release", "extend"):
-        basket = reservations.reserve([Line("mug", 1)], ttl).basket
+        basket = reservations.reserve([Line("mug", 1)], ttl).id
     if name in ("pay", "cancel", "order", "payment"):
         order = checkout([Line("mug", 1)], "conditional_update")
     calls: dict[str, Callable[[], Call]] = {
@@ -187,7 +187,7 @@ def mixed(call: Call) -> Any:
 def gone(call: Call) -> Any:
     """A reservation that was released."""
     if call.name == "checkout":
-        basket = reservations.reserve([Line("mug", 1)], timedelta(minutes=1)).basket
+        basket = reservations.reserve([Line("mug", 1)], timedelta(minutes=1)).id
         call = replace(call, body={"reservation": str(basket)})
     else:
         basket = UUID(call.address.split("/")[2])

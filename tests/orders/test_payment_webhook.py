@@ -22,7 +22,8 @@ from orders.http import webhook
 from orders.models import Order, OrderEvent, PaymentEvent, Product
 from orders.selling.checkout import checkout
 from tests.factories import ProductFactory
-from tests.inventory.interleaving import buyers
+from tests.lab.interleaving import buyers
+from tests.orders.shelf import left
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -280,7 +281,7 @@ def test_a_payment_that_is_too_late_is_told_of(order, end):
     answer = send(notice(order.pk))
     assert (answer.status_code, answer.json()["outcome"]) == (200, "too_late")
     assert Order.objects.get().state == ("cancelled" if end == "cancelled" else "expired")
-    assert Product.objects.get().on_hand == 10
+    assert left() == 10
     assert refusal()["reason"] == "too_late"
 
 
