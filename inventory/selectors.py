@@ -25,10 +25,10 @@ def units_for_sale(skus: Sequence[str], using: str, *, location: int | None = No
 
 _SQL = """
 SELECT item.sku, coalesce(part.quantity, 1),
-       (SELECT coalesce(sum(CASE WHEN level.available + level.backorder_limit > level.safety_stock
-                                 THEN level.available + level.backorder_limit - level.safety_stock ELSE 0 END), 0)
+       (SELECT coalesce(sum(CASE WHEN level.available + level.backorder_limit > level.safety_stock THEN
+                                 level.available + level.backorder_limit - level.safety_stock ELSE 0 END), 0)
           FROM inventory_level level JOIN inventory_location location ON location.id = level.location_id
-         WHERE level.item_id = coalesce(part.part_id, item.id) AND location.active
+        WHERE level.item_id = coalesce(part.part_id, item.id) AND location.active
            AND location.id = coalesce(%s, location.id))
   FROM inventory_item item LEFT JOIN inventory_component part ON part.item_id = item.id
  WHERE item.sku IN ({})

@@ -7,6 +7,11 @@ from typing import Any
 
 VENDORS = ("postgresql", "mysql", "sqlite")
 
+_TRIGGERS = (
+    *("apply", "balances", "begin"),
+    *("no_delete_movement", "no_update_movement", "no_delete_entry", "no_update_entry"),
+)
+
 
 def install(apps: Any, schema_editor: Any) -> None:
     """Create the triggers of the database's vendor; a migration calls it."""
@@ -26,9 +31,7 @@ def uninstall(apps: Any, schema_editor: Any) -> None:
         for name in ("apply_movements", "refuse_balances", "begin_level", "refuse_change"):
             schema_editor.execute(f"DROP FUNCTION inventory_{name}() CASCADE")
         return
-    for name in (
-        "apply", "balances", "begin", "no_delete_movement", "no_update_movement", "no_delete_entry", "no_update_entry"
-    ):  # fmt: skip
+    for name in _TRIGGERS:
         schema_editor.execute(f"DROP TRIGGER inventory_{name}")
     schema_editor.execute("DROP TABLE inventory_posting")
 

@@ -1,6 +1,5 @@
 """A project that has installed `inventory` and no demo shop."""
 
-
 from config import embedded
 
 SECRET_KEY = "tests"
@@ -21,5 +20,5 @@ CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": embedded.redis_url()}
 }
 LOCKING = {"default": {"LOCATION": embedded.redis_url()}}
-INVENTORY = {"default": {}}
+INVENTORY: dict[str, object] = {"default": {}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
