@@ -4,6 +4,7 @@ from config import embedded
 
 SECRET_KEY = "tests"
 USE_TZ = True
+REDIS_URL = embedded.redis_url()
 DATABASES = {"default": embedded.database()}
 DATABASES["default"].setdefault("OPTIONS", {}).update(prepare_threshold=3)
 INSTALLED_APPS = [
