@@ -15,6 +15,9 @@ def install(apps: Any, schema_editor: Any) -> None:
     if connection.vendor == "postgresql":
         schema_editor.execute(text, params=None)
         return
+    if connection.vendor == "mysql":
+        exact = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
+        text = text.replace("{collation}", exact)
     for statement in text.split("--;\n"):
         schema_editor.execute(_without_comments(statement), params=None)
 
