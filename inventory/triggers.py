@@ -1,9 +1,16 @@
-"""Installing the triggers that make the ledger the only writer; the statements are in `inventory/sql`."""
+"""The triggers that make the ledger the only writer; the statements are in `inventory/sql`.
+
+On SQLite a migration that alters one of the tables makes it anew, without its triggers: create them again there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
+
+from django.db import connections
 
 VENDORS = ("postgresql", "mysql", "sqlite")
 
@@ -38,3 +45,37 @@ def uninstall(apps: Any, schema_editor: Any) -> None:
 
 def _without_comments(statement: str) -> str:
     return "\n".join(line for line in statement.splitlines() if not line.startswith("--"))
+
+
+def are_installed(using: str) -> bool:
+    """Return whether the database has the tables, and triggers on the balances."""
+    connection = connections[using]
+    if "inventory_level" not in connection.introspection.table_names():
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNT[connection.vendor])
+        return bool(cursor.fetchone()[0] >= 2)
+
+
+_COUNT = {
+    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'inventory\\_%' AND tgrelid = 'inventory_level'::regclass",
+    "mysql": "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE() "
+    "AND event_object_table = 'inventory_level'",
+    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'inventory_level'",
+}
+
+
+@contextmanager
+def allow_changes(using: str) -> Iterator[None]:
+    """Let rows of the ledger be deleted within the block, by the transaction that is open, and by no other."""
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT set_config('inventory.archiving', txid_current()::text, true)")
+        else:
+            cursor.execute("INSERT INTO inventory_posting (level_id) VALUES (-1)")
+        yield
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT set_config('inventory.archiving', '', true)")
+        else:
+            cursor.execute("DELETE FROM inventory_posting WHERE level_id = -1")

@@ -75,7 +75,9 @@ def test_causes_and_skus_differ_by_case_accents_and_spaces(stock: Stock) -> None
     assert stock.available("mug") == 5
 
 
-@pytest.mark.parametrize("strategy", ["conditional_update", "write_first", "locked", "combined", "redis_gate"])
+@pytest.mark.parametrize(
+    "strategy", ["conditional_update", "write_first", "locked", "combined", "redis_gate"]
+)
 def test_each_strategy_sells_writes_and_repeats(committing: str, strategy: str) -> None:
     stock = Stock(database=committing, strategy=strategy)
     stock.receive("mug", 2, cause="po-1")
