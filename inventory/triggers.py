@@ -5,6 +5,7 @@ On SQLite a migration that alters one of the tables makes it anew, without its t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -18,15 +19,18 @@ VENDORS = ("postgresql", "mysql", "sqlite")
 def install(apps: Any, schema_editor: Any) -> None:
     """Create the triggers of the database's vendor; a migration calls it."""
     connection = schema_editor.connection
+    for statement in _statements(connection):
+        schema_editor.execute(statement, params=None)
+
+
+def _statements(connection: Any) -> list[str]:
     text = files("inventory").joinpath("sql", f"{connection.vendor}.sql").read_text()
     if connection.vendor == "postgresql":
-        schema_editor.execute(text, params=None)
-        return
+        return [text]
     if connection.vendor == "mysql":
         exact = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
         text = text.replace("{collation}", exact)
-    for statement in text.split("--;\n"):
-        schema_editor.execute(_without_comments(statement), params=None)
+    return [_without_comments(statement).strip() for statement in text.split("--;\n")]
 
 
 def uninstall(apps: Any, schema_editor: Any) -> None:
@@ -36,10 +40,9 @@ def uninstall(apps: Any, schema_editor: Any) -> None:
         for name in ("apply_movements", "refuse_balances", "begin_level", "refuse_change"):
             schema_editor.execute(f"DROP FUNCTION inventory_{name}() CASCADE")
         return
-    for name in (
-        "apply", "balances", "begin", "no_delete_movement", "no_update_movement", "no_delete_entry", "no_update_entry"
-    ):  # fmt: skip
-        schema_editor.execute(f"DROP TRIGGER inventory_{name}")
+    for statement in _statements(connection):
+        if found := re.match(r"CREATE TRIGGER (\w+)", statement):
+            schema_editor.execute(f"DROP TRIGGER {found[1]}")
     schema_editor.execute("DROP TABLE inventory_posting")
 
 
