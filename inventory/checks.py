@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from inventory.conf import aliases, make_strategy, read_alias
-from inventory.triggers import VENDORS
+from inventory.triggers import VENDORS, are_installed
 
 
 @register("inventory")
@@ -70,8 +70,8 @@ def check_triggers(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     wanted = {read_alias(alias).database for alias in aliases()}
     for alias in wanted & set(databases or ()):
-        connection = connections[alias]
-        if "inventory_level" in connection.introspection.table_names() and not _has_triggers(connection):
+        tables = connections[alias].introspection.table_names()
+        if "inventory_level" in tables and not are_installed(alias):
             found.append(
                 Error(
                     f"The triggers of inventory are missing in the database {alias!r}.",
@@ -80,18 +80,3 @@ def check_triggers(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
                 )
             )
     return found
-
-
-_TRIGGERS = {
-    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'inventory_level'::regclass "
-    "AND NOT tgisinternal",
-    "mysql": "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE() "
-    "AND event_object_table = 'inventory_level'",
-    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'inventory_level'",
-}
-
-
-def _has_triggers(connection: Any) -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(_TRIGGERS[connection.vendor])
-        return bool(cursor.fetchone()[0] >= 2)

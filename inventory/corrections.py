@@ -17,9 +17,12 @@ from inventory.ledger import (
     Move,
     Posted,
     Wanted,
+    as_of_now,
     in_transaction,
     lock_levels,
+    look_again,
     look_up,
+    movements_of,
     not_shipped,
     post,
     prepare_to_write,
@@ -46,7 +49,7 @@ def _once(stock: Stock, wanted: Wanted, decide: Decide) -> Posted:
         try:
             return post(wanted, decide(), stock.using)
         except NotThere:  # another call with this cause may have been first
-            known = look_up(wanted, stock.using)
+            known = look_again(wanted, stock.using)
             if isinstance(known, Posted):
                 return known
             raise
@@ -226,8 +229,8 @@ def bundle(stock: Stock, sku: str, parts: tuple[Line, ...]) -> None:
 
 
 def _sale(stock: Stock, cause: str) -> int:
-    """Return the key of a sale's entry."""
-    rows = Entry.objects.using(stock.using).filter(cause=cause, kind=Kind.SELL)
+    """Lock the entry of a sale against others that continue it, and return its key."""
+    rows = as_of_now(Entry.objects.using(stock.using).filter(cause=cause, kind=Kind.SELL))
     found = rows.values_list("pk", flat=True).first()
     if found is None:
         raise NotThere(
@@ -238,9 +241,7 @@ def _sale(stock: Stock, cause: str) -> int:
 
 def _still_out(sale: int, using: str) -> dict[str, int]:
     """Return by SKU how many units of a sale are shipped and haven't come back."""
-    entries = [sale, *Entry.objects.using(using).filter(of=sale).values_list("pk", flat=True)]
-    kinds = (Kind.SHIP, Kind.RESTOCK)
-    rows = Movement.objects.using(using).filter(entry__in=entries, entry__kind__in=kinds)
+    rows = movements_of(sale, using).filter(entry__kind__in=(Kind.SHIP, Kind.RESTOCK))
     out: dict[str, int] = defaultdict(int)
     for sku, target, quantity in rows.values_list("level__item__sku", "target", "quantity"):
         out[sku] += quantity if target == State.OUTSIDE else -quantity

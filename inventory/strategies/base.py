@@ -244,6 +244,8 @@ def understood(cause: str, using: str, sale: Sale | None = None) -> Iterator[Non
         if state in _BUSY or code in _BUSY_CODES or "database is locked" in str(error):
             if state in ("40P01",) or code == 1213:
                 reach("deadlocked")
+            if outer:  # MySQL has undone the whole transaction, whatever the caller makes of Busy
+                connections[using].needs_rollback = True
             raise Busy(f"the stock stayed locked: {str(error).splitlines()[0]}") from error
         if outer:
             raise

@@ -27,7 +27,7 @@ SETTINGS = """
 import json, os
 SECRET_KEY = "scratch"
 USE_TZ = True
-INSTALLED_APPS = ["django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.messages", "django.contrib.sessions", "locking", "inventory", "books"]
+INSTALLED_APPS = ["locking", "inventory", "books"]
 DATABASES = {"default": json.loads(os.environ["SHOP_DATABASE"])}
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": os.environ["SHOP_REDIS"]}}
 LOCKING = {"default": {"LOCATION": os.environ["SHOP_REDIS"]}}
