@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
@@ -17,9 +17,12 @@ from inventory.ledger import (
     Move,
     Posted,
     Wanted,
+    as_of_now,
     in_transaction,
     lock_levels,
+    look_again,
     look_up,
+    movements_of,
     not_shipped,
     post,
     prepare_to_write,
@@ -46,7 +49,7 @@ def _once(stock: Stock, wanted: Wanted, decide: Decide) -> Posted:
         try:
             return post(wanted, decide(), stock.using)
         except NotThere:  # another call with this cause may have been first
-            known = look_up(wanted, stock.using)
+            known = look_again(wanted, stock.using)
             if isinstance(known, Posted):
                 return known
             raise
@@ -122,7 +125,7 @@ def count(stock: Stock, line: Line, cause: str, location: str | None, actor: str
             promised = level.on_hand - max(0, level.available)
             raise NotThere(
                 line.sku, level.on_hand - line.quantity, max(0, level.available),
-                f"aren't promised: {line.quantity} were counted and {promised} are sold, reserved or held back; "
+                f"aren't promised: {line.quantity} were counted, {promised} are sold, reserved or held back; "
                 f"cancel or adjust(of=…) what can't be shipped, then count again",
             )  # fmt: skip
         return _signed(level.pk, difference, State.AVAILABLE)
@@ -227,7 +230,7 @@ def bundle(stock: Stock, sku: str, parts: tuple[Line, ...]) -> None:
 
 def _sale(stock: Stock, cause: str) -> int:
     """Lock the entry of a sale against others that continue it, and return its key."""
-    rows = Entry.objects.using(stock.using).filter(cause=cause, kind=Kind.SELL)
+    rows = as_of_now(Entry.objects.using(stock.using).filter(cause=cause, kind=Kind.SELL))
     found = rows.values_list("pk", flat=True).first()
     if found is None:
         raise NotThere(
@@ -238,9 +241,7 @@ def _sale(stock: Stock, cause: str) -> int:
 
 def _still_out(sale: int, using: str) -> dict[str, int]:
     """Return by SKU how many units of a sale are shipped and haven't come back."""
-    entries = [sale, *Entry.objects.using(using).filter(of=sale).values_list("pk", flat=True)]
-    kinds = (Kind.SHIP, Kind.RESTOCK)
-    rows = Movement.objects.using(using).filter(entry__in=entries, entry__kind__in=kinds)
+    rows = movements_of(sale, using).filter(entry__kind__in=(Kind.SHIP, Kind.RESTOCK))
     out: dict[str, int] = defaultdict(int)
     for sku, target, quantity in rows.values_list("level__item__sku", "target", "quantity"):
         out[sku] += quantity if target == State.OUTSIDE else -quantity
@@ -253,7 +254,7 @@ def _levels(stock: Stock, lines: Iterable[Line], location: str | None) -> dict[s
     items = dict(Item.objects.using(stock.using).filter(sku__in=skus).values_list("sku", "pk"))
     if missing := [sku for sku in skus if sku not in items]:
         raise UnknownSku(missing)
-    where = {} if location is None else {"location__code": location}
+    where: dict[str, Any] = {} if location is None else {"location__code": location}
     locked = lock_levels(stock.using, item__in=items.values(), **where)
     found = {
         sku: sorted(
@@ -263,9 +264,8 @@ def _levels(stock: Stock, lines: Iterable[Line], location: str | None) -> dict[s
         for sku, pk in items.items()
     }
     if empty := [sku for sku, levels in found.items() if not levels]:
-        raise UnknownLocation(
-            f"{empty[0]!r} has no stock level{f' at {location!r}' if location else ''}; stock.receive() makes it"
-        )
+        where_ = f" at {location!r}" if location else ""
+        raise UnknownLocation(f"{empty[0]!r} has no level{where_}; stock.receive() makes it")
     return found
 
 

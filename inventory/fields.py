@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from django.core import checks
-from django.db import models
+from django.db import models, router
 from django.db.models.expressions import Col
-from django.db.models.signals import post_delete, pre_delete
+from django.db.models.signals import post_delete, pre_delete, pre_save
 
 from inventory.apps import installed_label
 
@@ -33,7 +33,7 @@ class _SumOfLevels(Col):
         return SUM_FOR_SALE.format(item=f"{quote(self.alias)}.{quote('id')}").strip(), ()
 
 
-class AvailableField(models.BigIntegerField):
+class AvailableField(models.BigIntegerField):  # type: ignore[type-arg]  # not generic at run time
     """Units for sale, computed by the database whenever an item is read; it has no column of its own.
 
     So that `select_related("stock")` brings it along, and `filter(stock__available__gt=0)` works.
@@ -108,10 +108,13 @@ class StockField(models.OneToOneField[Any, Any]):
             )
         return errors
 
-    def contribute_to_class(self, cls: type[models.Model], name: str, **kwargs: Any) -> None:
-        """Look after the item when a row is deleted."""
-        super().contribute_to_class(cls, name, **kwargs)
+    def contribute_to_class(
+        self, cls: type[models.Model], name: str, private_only: bool = False, **kwargs: Any
+    ) -> None:
+        """Make the item where a row is saved, and look after it when the row is deleted."""
+        super().contribute_to_class(cls, name, private_only=private_only, **kwargs)
         if not cls._meta.abstract:
+            pre_save.connect(self._note_database, sender=cls, weak=False)
             pre_delete.connect(self._refuse_with_history, sender=cls, weak=False)
             post_delete.connect(self._delete_item, sender=cls, weak=False)
 
@@ -121,12 +124,18 @@ class StockField(models.OneToOneField[Any, Any]):
             setattr(instance, self.name, self._make_item(instance))
         return super().pre_save(instance, add)
 
+    def _note_database(self, instance: models.Model, using: str, **_: object) -> None:
+        # A field isn't told where its row is saved, and a new row doesn't say it either.
+        if getattr(instance, self.attname) is None:
+            instance.__dict__["_stock_database"] = using
+
     def _make_item(self, instance: models.Model) -> Item:
         from inventory.lines import check_sku
         from inventory.models import Item
 
         given = getattr(instance, self.sku) if self.sku else f"{instance._meta.model_name}-{uuid4().hex[:12]}"
-        using = instance._state.db or "default"
+        noted = instance.__dict__.pop("_stock_database", None)  # bulk_create sends no signal
+        using = noted or router.db_for_write(Item, instance=instance)
         return Item.objects.using(using).get_or_create(sku=check_sku(given))[0]
 
     def _refuse_with_history(self, instance: models.Model, using: str, **_: object) -> None:

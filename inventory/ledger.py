@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
-from django.db import connections, transaction
+from django.db import IntegrityError, connections, transaction
+from django.db.models import QuerySet
 
+from inventory.conf import strategies_in_use
 from inventory.exceptions import Busy, CauseUsed, InventoryError, Shortage, SoldOut, UnknownSku
 from inventory.hooks import reach
 from inventory.lines import Line, fingerprint
@@ -24,6 +26,8 @@ from inventory.signals import posted
 from inventory.statements import prepared_cursor
 
 Kind = Entry.Kind
+
+MYSQL_DUPLICATE: Final = 1062
 
 
 @dataclass(slots=True)
@@ -98,15 +102,17 @@ def take(
     outcomes: dict[int, Outcome] = {}
     left = list(enumerate(wanted))
     while left:
+        once = {each.cause: (no, each) for no, each in reversed(left)}  # of those with one cause the first
+        now = sorted(once.values(), key=lambda pair: pair[0])
         if vendor == "postgresql":
-            found, expirable = _take_by_statement(left, using, wait, skip_locked)
+            found, expirable = _take_by_statement(now, using, wait, skip_locked)
         else:
-            found, expirable = _take_by_rows(left, using)
+            found, expirable = _take_by_rows(now, using, wait)
         if expirable and _expire(expirable, using):
             found = {no: outcome for no, outcome in found.items() if not isinstance(outcome, SoldOut)}
         outcomes |= found
         left = [(no, each) for no, each in left if no not in outcomes]
-    _announce(outcomes.values(), using)
+    _announce(outcomes.values(), using, wanted[0].kind)
     return [outcomes[no] for no in range(len(wanted))]
 
 
@@ -139,9 +145,10 @@ _LIMIT_WAIT: Final = (
 @cache
 def _statement(waits: bool, skips: bool) -> str:
     lines = files("inventory").joinpath("sql", "take.sql").read_text().splitlines()
-    text = "\n".join(line for line in lines if not line.startswith("--"))
+    # On one line it is short enough for psycopg to remember how it is split: 4,096 characters.
+    text = " ".join(line.strip() for line in lines if not line.startswith("--"))
     if waits:
-        text = text.replace("ORDER BY level.id", _LIMIT_WAIT)
+        text = text.replace("ORDER BY level.id", _LIMIT_WAIT, 1)
     return (
         text.replace("FOR NO KEY UPDATE OF level", "FOR NO KEY UPDATE OF level SKIP LOCKED")
         if skips
@@ -153,7 +160,7 @@ def _take_by_statement(
     left: list[tuple[int, Wanted]], using: str, wait: float | None, skip_locked: bool
 ) -> tuple[dict[int, Outcome], list[str]]:
     first = left[0][1]
-    values = {
+    values: dict[str, str | int | None] = {
         "entries": json.dumps(
             [
                 {"no": no, "cause": w.cause, "kind": w.kind, "fingerprint": w.fingerprint, "actor": w.actor}
@@ -216,16 +223,31 @@ def _answered(wanted: Wanted, id: int, kind: int, print_: int, answer: Any) -> O
 
 
 def look_up(wanted: Wanted, using: str) -> Outcome | None:
-    """Return what has become of the cause before; None: it is new."""
-    rows = Entry.objects.using(using).filter(cause=wanted.cause)
-    if connections[using].vendor == "mysql" and connections[using].in_atomic_block:
-        rows = rows.select_for_update()  # a snapshot of before wouldn't show it
-    found = rows.values_list("id", "kind", "fingerprint", "answer").first()
+    """Return what has become of the cause before; None: it is new, as far as this transaction's snapshot shows."""
+    return _find(wanted, Entry.objects.using(using))
+
+
+def look_again(wanted: Wanted, using: str) -> Outcome | None:
+    """Return what has become of the cause by now, whatever the snapshot; for one that is to be refused.
+
+    On MySQL only an insert tells for sure: a locking read of what isn't there would lock the gap, and two of
+    those can't insert any more.
+    """
+    if connections[using].vendor != "mysql":
+        return look_up(wanted, using)
+    with transaction.atomic(using=using):
+        found = None if _insert_entry(wanted, using) else _look_up(wanted, using)
+        transaction.set_rollback(True, using)
+    return found
+
+
+def _find(wanted: Wanted, rows: Any) -> Outcome | None:
+    found = rows.filter(cause=wanted.cause).values_list("id", "kind", "fingerprint", "answer").first()
     return None if found is None else _answered(wanted, *found)
 
 
 def _look_up(wanted: Wanted, using: str) -> Outcome:
-    found = look_up(wanted, using)
+    found = _find(wanted, as_of_now(Entry.objects.using(using)))
     if found is None:  # pragma: no cover - another transaction's entry made room for itself and went
         raise transaction.TransactionManagementError(f"the cause {wanted.cause!r} is neither free nor used")
     return found
@@ -234,19 +256,40 @@ def _look_up(wanted: Wanted, using: str) -> Outcome:
 # Any database: lock rows, decide, insert.
 
 
-def _take_by_rows(left: list[tuple[int, Wanted]], using: str) -> tuple[dict[int, Outcome], list[str]]:
+def _take_by_rows(
+    left: list[tuple[int, Wanted]], using: str, wait: float | None
+) -> tuple[dict[int, Outcome], list[str]]:
     outcomes: dict[int, Outcome] = {}
     expirable: list[str] = []
     with in_transaction(using):
         prepare_to_write(using)
         skus = {line.sku for _, w in left for line in w.lines}
         parts = _parts(skus, using)
-        levels = _for_sale(
-            lock_levels(using, item__in={pk for each in parts.values() for pk in each}), left[0][1]
-        )
+        with _waiting_at_most(wait, using):
+            locked = lock_levels(using, item__in={pk for each in parts.values() for pk in each})
+        levels = _for_sale(locked, left[0][1])
         for no, w in left:
-            outcomes[no] = look_up(w, using) or _take_lines(w, parts, levels, expirable, using)
+            outcome = look_up(w, using) or _take_lines(w, parts, levels, expirable, using)
+            refused = isinstance(outcome, SoldOut | UnknownSku)
+            outcomes[no] = (refused and look_again(w, using)) or outcome
     return outcomes, expirable
+
+
+@contextmanager
+def _waiting_at_most(seconds: float | None, using: str) -> Iterator[None]:
+    """Limit the wait for a locked row on MySQL, in whole seconds; SQLite waits by its connection's `timeout`."""
+    connection = connections[using]
+    if seconds is None or connection.vendor != "mysql":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@SESSION.innodb_lock_wait_timeout")
+        (before,) = cursor.fetchone()
+        cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", [max(1, round(seconds))])
+        try:
+            yield
+        finally:
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", [before])
 
 
 def _take_lines(
@@ -320,17 +363,28 @@ def prepare_to_write(using: str) -> None:
 def lock_levels(using: str, *, skip_locked: bool = False, **which: Any) -> list[Level]:
     """Lock levels in key order until the transaction ends, and return them as they are now."""
     reach("waiting")
-    features = connections[using].features
-    rows = Level.objects.using(using).filter(**which).order_by("pk").select_related("location")
-    if features.has_select_for_update:
+    connection = connections[using]
+    rows = Level.objects.using(using).filter(**which)
+    if connection.vendor == "mysql":  # locks what it reads on its way, in that order: no join, by key alone
+        rows = Level.objects.using(using).filter(pk__in=list(rows.values_list("pk", flat=True)))
+        rows = rows.prefetch_related("location")
+    else:
+        rows = rows.select_related("location")
+    if connection.features.has_select_for_update:
         rows = rows.select_for_update(
-            of=("self",) if features.has_select_for_update_of else (),
-            no_key=features.has_select_for_no_key_update,
-            skip_locked=skip_locked and features.has_select_for_update_skip_locked,
+            of=("self",) if connection.vendor == "postgresql" else (),
+            no_key=connection.features.has_select_for_no_key_update,
+            skip_locked=skip_locked and connection.features.has_select_for_update_skip_locked,
         )
-    levels = list(rows)
+    levels = list(rows.order_by("pk"))
     reach("locked")
     return levels
+
+
+def as_of_now(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """On MySQL read what is committed by now, not the snapshot of when the caller's transaction began."""
+    connection = connections[rows.db]
+    return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
 
 
 def insert(wanted: Wanted, moves: Sequence[Move], using: str) -> Outcome:
@@ -364,25 +418,28 @@ def post(wanted: Wanted, moves: Sequence[Move], using: str) -> Posted:
     outcome = insert(wanted, moves, using)
     if isinstance(outcome, InventoryError):
         raise outcome
-    _announce([outcome], using)
+    _announce([outcome], using, wanted.kind)
     return outcome
 
 
 def _insert_entry(wanted: Wanted, using: str) -> int | None:
     """Insert the entry's row and return its key; None where the cause is there already."""
-    ignore, conflict = (
-        ("IGNORE ", "") if connections[using].vendor == "mysql" else ("", " ON CONFLICT (cause) DO NOTHING")
+    vendor = connections[using].vendor
+    # MySQL's INSERT IGNORE would ignore every other mistake as well; an error undoes only the statement there.
+    conflict = {"mysql": "", "sqlite": " ON CONFLICT (cause) DO NOTHING"}.get(
+        vendor, " ON CONFLICT (cause) DO NOTHING RETURNING id"
     )
-    sql = (
-        f"INSERT {ignore}INTO inventory_entry (cause, kind, fingerprint, of_id, actor, created_at) "  # noqa: S608
-        f"VALUES (%s, %s, %s, %s, %s, CURRENT_TIMESTAMP){conflict}"
-    )
+    sql = f"INSERT INTO inventory_entry (cause, kind, fingerprint, of_id, actor) VALUES (%s, %s, %s, %s, %s){conflict}"  # noqa: S608
     with connections[using].cursor() as cursor:
-        cursor.execute(sql, [wanted.cause, int(wanted.kind), wanted.fingerprint, wanted.of, wanted.actor])
+        try:
+            cursor.execute(sql, [wanted.cause, int(wanted.kind), wanted.fingerprint, wanted.of, wanted.actor])
+        except IntegrityError as error:
+            if vendor == "mysql" and error.args[0] == MYSQL_DUPLICATE:
+                return None
+            raise
         if cursor.rowcount != 1:
             return None
-        cursor.execute("SELECT id FROM inventory_entry WHERE cause = %s", [wanted.cause])
-        return int(cursor.fetchone()[0])
+        return int(cursor.fetchone()[0] if vendor == "postgresql" else cursor.lastrowid)
 
 
 def store_answers(answers: Mapping[int, Any], using: str) -> None:
@@ -394,22 +451,36 @@ def store_answers(answers: Mapping[int, Any], using: str) -> None:
         )
 
 
-def _announce(outcomes: Iterable[Outcome], using: str) -> None:
-    """Send the signal after the commit, for entries that are new, where anything listens."""
+def _announce(outcomes: Iterable[Outcome], using: str, kind: Kind) -> None:
+    """After the commit, open what strategies keep closed, and send the signal where anything listens."""
     new = [each for each in outcomes if isinstance(each, Posted) and not each.repeated]
-    if new and posted.has_listeners():
-        skus = {line.sku for each in new for line in each.lines}
+    if not new:
+        return
+    skus = {line.sku for each in new for line in each.lines}
+    if kind in _MAY_ADD:
+        for strategy in strategies_in_use(using):
+            transaction.on_commit(partial(strategy.stock_changed, skus), using=using, robust=True)
+    if posted.has_listeners():
         send = partial(posted.send_robust, Entry, entries=[each.id for each in new], skus=skus, using=using)
         transaction.on_commit(send, using=using, robust=True)
 
 
+_MAY_ADD = frozenset(Kind) - {Kind.SELL, Kind.RESERVE, Kind.SHIP}
+"""Kinds after which there may be more for sale than before."""
+
+
 def not_shipped(of: int, using: str) -> dict[int, int]:
     """Return by level how many units of a sale are still committed; its levels must be locked."""
-    entries = [of, *Entry.objects.using(using).filter(of=of).values_list("pk", flat=True)]
-    rows: Any = Movement.objects.using(using).filter(entry__in=entries)
-    if connections[using].vendor == "mysql":
-        rows = rows.select_for_update()  # a snapshot of before the lock wouldn't show what others shipped
     left: dict[int, int] = defaultdict(int)
-    for level, source, target, quantity in rows.values_list("level_id", "source", "target", "quantity"):
+    for level, source, target, quantity in movements_of(of, using).values_list(
+        "level_id", "source", "target", "quantity"
+    ):
         left[level] += quantity * ((target == State.COMMITTED) - (source == State.COMMITTED))
     return left
+
+
+def movements_of(sale: int, using: str) -> QuerySet[Any]:
+    """Return the movements of a sale and of what continued it, up to now."""
+    later = as_of_now(Entry.objects.using(using).filter(of=sale))
+    entries = [sale, *later.values_list("pk", flat=True)]
+    return as_of_now(Movement.objects.using(using).filter(entry__in=entries))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final, Never
 
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
@@ -155,11 +156,18 @@ class Level(models.Model):
     unavailable = models.BigIntegerField(
         _("unavailable"), default=0, editable=False, help_text=_("Damaged, in quality control or held back.")
     )
-    backorder_limit = models.PositiveIntegerField(
-        _("backorder limit"), default=0, help_text=_("Units that may be sold before they come in.")
+    # Signed, as the balances are: MySQL refuses to negate an unsigned number, or to go below 0 with one.
+    backorder_limit = models.IntegerField(
+        _("backorder limit"),
+        default=0,
+        validators=[MinValueValidator(0)],
+        help_text=_("Units that may be sold before they come in."),
     )
-    safety_stock = models.PositiveIntegerField(
-        _("safety stock"), default=0, help_text=_("Units that are kept back from sale.")
+    safety_stock = models.IntegerField(
+        _("safety stock"),
+        default=0,
+        validators=[MinValueValidator(0)],
+        help_text=_("Units that are kept back from sale."),
     )
 
     class Meta:
@@ -176,10 +184,19 @@ class Level(models.Model):
                 condition=Q(reserved__gte=0, committed__gte=0, unavailable__gte=0),
                 name="inventory_level_not_negative",
             ),
+            models.CheckConstraint(
+                condition=Q(backorder_limit__gte=0, safety_stock__gte=0), name="inventory_level_limits"
+            ),
         )
 
     def __str__(self) -> str:
         return f"{self.item_id} @ {self.location_id}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Write the limits; leave out the balances, which this copy may know from a while ago."""
+        if not self._state.adding and not args and kwargs.get("update_fields") is None:
+            kwargs["update_fields"] = ("location", "backorder_limit", "safety_stock")
+        super().save(*args, **kwargs)
 
     @property
     def for_sale(self) -> int:
@@ -190,12 +207,6 @@ class Level(models.Model):
     def on_hand(self) -> int:
         """Units that are at the location, whatever they are promised to."""
         return self.available + self.reserved + self.committed + self.unavailable
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Write the limits; leave out the balances, which this copy may know from a while ago."""
-        if not self._state.adding and not args and kwargs.get("update_fields") is None:
-            kwargs["update_fields"] = ("location", "backorder_limit", "safety_stock")
-        super().save(*args, **kwargs)
 
 
 class LedgerQuerySet(models.QuerySet[Any]):

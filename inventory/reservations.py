@@ -23,9 +23,10 @@ from inventory.ledger import (
     Move,
     Posted,
     Wanted,
+    as_of_now,
     in_transaction,
     lock_levels,
-    look_up,
+    look_again,
     post,
     prepare_to_write,
 )
@@ -104,7 +105,7 @@ class Held:
         using = self.stock.using
         row = _lock(self.id, using)
         if row.state != Reservation.State.LIVE or row.overdue:
-            known = look_up(wanted, using)
+            known = look_again(wanted, using)
             if isinstance(known, Posted):
                 return known
             raise known or ReservationGone(self.id, _state(row))
@@ -196,7 +197,7 @@ def _end(
 def _moves(rows: Iterable[Any], using: str) -> dict[int, list[tuple[int, str, int]]]:
     """Return (level, SKU, units) of what reservations hold, by their entry."""
     found: dict[int, list[tuple[int, str, int]]] = defaultdict(list)
-    movements = Movement.objects.using(using).filter(entry__in=[row.entry_id for row in rows])
+    movements = as_of_now(Movement.objects.using(using).filter(entry__in=[row.entry_id for row in rows]))
     for entry, *move in movements.values_list("entry_id", "level_id", "level__item__sku", "quantity"):
         found[entry].append((move[0], move[1], move[2]))
     return found

@@ -1,9 +1,17 @@
-"""Installing the triggers that make the ledger the only writer; the statements are in `inventory/sql`."""
+"""The triggers that make the ledger the only writer; the statements are in `inventory/sql`.
+
+On SQLite a migration that alters one of the tables makes it anew, without its triggers: create them again there.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
+
+from django.db import connections
 
 VENDORS = ("postgresql", "mysql", "sqlite")
 
@@ -11,12 +19,18 @@ VENDORS = ("postgresql", "mysql", "sqlite")
 def install(apps: Any, schema_editor: Any) -> None:
     """Create the triggers of the database's vendor; a migration calls it."""
     connection = schema_editor.connection
+    for statement in _statements(connection):
+        schema_editor.execute(statement, params=None)
+
+
+def _statements(connection: Any) -> list[str]:
     text = files("inventory").joinpath("sql", f"{connection.vendor}.sql").read_text()
     if connection.vendor == "postgresql":
-        schema_editor.execute(text, params=None)
-        return
-    for statement in text.split("--;\n"):
-        schema_editor.execute(_without_comments(statement), params=None)
+        return [text]
+    if connection.vendor == "mysql":
+        exact = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
+        text = text.replace("{collation}", exact)
+    return [_without_comments(statement).strip() for statement in text.split("--;\n")]
 
 
 def uninstall(apps: Any, schema_editor: Any) -> None:
@@ -26,12 +40,45 @@ def uninstall(apps: Any, schema_editor: Any) -> None:
         for name in ("apply_movements", "refuse_balances", "begin_level", "refuse_change"):
             schema_editor.execute(f"DROP FUNCTION inventory_{name}() CASCADE")
         return
-    for name in (
-        "apply", "balances", "begin", "no_delete_movement", "no_update_movement", "no_delete_entry", "no_update_entry"
-    ):  # fmt: skip
-        schema_editor.execute(f"DROP TRIGGER inventory_{name}")
+    for statement in _statements(connection):
+        if found := re.match(r"CREATE TRIGGER (\w+)", statement):
+            schema_editor.execute(f"DROP TRIGGER {found[1]}")
     schema_editor.execute("DROP TABLE inventory_posting")
 
 
 def _without_comments(statement: str) -> str:
     return "\n".join(line for line in statement.splitlines() if not line.startswith("--"))
+
+
+def are_installed(using: str) -> bool:
+    """Return whether the database has the tables, and triggers on the balances."""
+    connection = connections[using]
+    if "inventory_level" not in connection.introspection.table_names():
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNT[connection.vendor])
+        return bool(cursor.fetchone()[0] >= 2)
+
+
+_COUNT = {
+    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'inventory\\_%' AND tgrelid = 'inventory_level'::regclass",
+    "mysql": "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE() "
+    "AND event_object_table = 'inventory_level'",
+    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'inventory_level'",
+}
+
+
+@contextmanager
+def allow_changes(using: str) -> Iterator[None]:
+    """Let rows of the ledger be deleted within the block, by the transaction that is open, and by no other."""
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT set_config('inventory.archiving', txid_current()::text, true)")
+        else:
+            cursor.execute("INSERT INTO inventory_posting (level_id) VALUES (-1)")
+        yield
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT set_config('inventory.archiving', '', true)")
+        else:
+            cursor.execute("DELETE FROM inventory_posting WHERE level_id = -1")

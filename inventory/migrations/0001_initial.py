@@ -2,6 +2,7 @@
 
 import uuid
 
+import django.core.validators
 import django.db.models.deletion
 import django.db.models.expressions
 import django.db.models.functions.datetime
@@ -209,16 +210,18 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "backorder_limit",
-                    models.PositiveIntegerField(
+                    models.IntegerField(
                         default=0,
+                        validators=[django.core.validators.MinValueValidator(0)],
                         help_text="Units that may be sold before they come in.",
                         verbose_name="backorder limit",
                     ),
                 ),
                 (
                     "safety_stock",
-                    models.PositiveIntegerField(
+                    models.IntegerField(
                         default=0,
+                        validators=[django.core.validators.MinValueValidator(0)],
                         help_text="Units that are kept back from sale.",
                         verbose_name="safety stock",
                     ),
@@ -452,6 +455,13 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddConstraint(
+            model_name="level",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("backorder_limit__gte", 0), ("safety_stock__gte", 0)),
+                name="inventory_level_limits",
+            ),
+        ),
+        migrations.AddConstraint(
             model_name="movement",
             constraint=models.CheckConstraint(
                 condition=models.Q(("quantity__gt", 0)), name="inventory_movement_quantity"
@@ -468,5 +478,6 @@ class Migration(migrations.Migration):
                 name="inventory_movement_states",
             ),
         ),
-        migrations.RunPython(install, uninstall),
+        # Not atomic: MySQL commits at each of these statements, PostgreSQL and SQLite have the migration's transaction.
+        migrations.RunPython(install, uninstall, atomic=False),
     ]

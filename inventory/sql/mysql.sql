@@ -58,6 +58,9 @@ CREATE INDEX inventory_reservation_due ON inventory_reservation (state, expires_
 --;
 CREATE INDEX inventory_reservation_ref ON inventory_reservation (reference)
 --;
-ALTER TABLE inventory_entry MODIFY cause varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL
+-- Names differ by case, accents and trailing spaces, as elsewhere.
+ALTER TABLE inventory_entry MODIFY cause varchar(200) CHARACTER SET utf8mb4 COLLATE {collation} NOT NULL
 --;
-ALTER TABLE inventory_item MODIFY sku varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL
+ALTER TABLE inventory_item MODIFY sku varchar(200) CHARACTER SET utf8mb4 COLLATE {collation} NOT NULL
+--;
+ALTER TABLE inventory_location MODIFY code varchar(64) CHARACTER SET utf8mb4 COLLATE {collation} NOT NULL

@@ -54,6 +54,17 @@ WHEN (OLD.id <> NEW.id OR OLD.cause <> NEW.cause OR OLD.kind <> NEW.kind OR OLD.
 BEGIN
     SELECT RAISE(ABORT, 'inventory: entries are never changed; post one that corrects the wrong one'); END;
 --;
+-- REPLACE deletes rows without asking the triggers above.
+CREATE TRIGGER inventory_no_replace_level BEFORE INSERT ON inventory_level
+WHEN EXISTS (SELECT 1 FROM inventory_level WHERE id = NEW.id)
+BEGIN
+    SELECT RAISE(ABORT, 'UNIQUE constraint failed: inventory_level.id'); END;
+--;
+CREATE TRIGGER inventory_no_replace_movement BEFORE INSERT ON inventory_movement
+WHEN EXISTS (SELECT 1 FROM inventory_movement WHERE id = NEW.id)
+BEGIN
+    SELECT RAISE(ABORT, 'UNIQUE constraint failed: inventory_movement.id'); END;
+--;
 CREATE INDEX inventory_entry_of ON inventory_entry (of_id) WHERE of_id IS NOT NULL;
 --;
 CREATE INDEX inventory_reservation_due ON inventory_reservation (expires_at) WHERE state = 'live';

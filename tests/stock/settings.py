@@ -1,11 +1,35 @@
-"""A project that has installed `inventory` and no demo shop."""
+"""A project that has installed `inventory` and no demo shop, on three databases."""
 
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pymysql
 
 from config import embedded
 
+pymysql.install_as_MySQLdb()
+
 SECRET_KEY = "tests"
 USE_TZ = True
-DATABASES = {"default": embedded.database()}
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": embedded.database(),
+    # Its socket is known once a test needs it; see conftest.py.
+    "mariadb": {
+        "ENGINE": "django.db.backends.mysql",
+        "NAME": "holdfast",
+        "USER": "root",
+        "OPTIONS": {"unix_socket": "", "isolation_level": None},  # None: the server's, REPEATABLE READ
+        "TEST": {"CHARSET": "utf8mb4"},
+    },
+    "sqlite": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": ":memory:",
+        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 30},
+        "TEST": {"NAME": str(Path(tempfile.gettempdir()) / f"holdfast-stock-{os.getpid()}.sqlite3")},
+    },
+}
 DATABASES["default"].setdefault("OPTIONS", {}).update(prepare_threshold=3)
 INSTALLED_APPS = [
     "django.contrib.admin",
@@ -21,5 +45,6 @@ CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": embedded.redis_url()}
 }
 LOCKING = {"default": {"LOCATION": embedded.redis_url()}}
-INVENTORY = {"default": {}}
+INVENTORY: dict[str, Any] = {"default": {}}
+REDIS_URL = embedded.redis_url()
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
