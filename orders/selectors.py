@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Q, QuerySet
+from django.utils.translation import gettext
 
 from inventory.models import LAB_PREFIX, Product
 from inventory.reservations import Reserved
@@ -18,7 +19,6 @@ from inventory.segments import in_all
 from inventory.strategies import STRATEGIES
 from orders.models import Order, OrderItem
 from orders.order_writer import moment, order_body
-from orders.race.explain import explanation
 from orders.schemas import ItemData, OrderData, ProductData, ReservationData
 
 PAGE = 100
@@ -136,7 +136,12 @@ def strategy_choices() -> list[StrategyChoice]:
     """Return the strategies that a client may name: with DEBUG on all that are configured, else none."""
     strategies = STRATEGIES.values() if settings.DEBUG else ()
     return [
-        StrategyChoice(strategy.name, strategy.sound, explanation(strategy)["idea"])
+        StrategyChoice(strategy.name, strategy.sound, _idea(strategy))
         for strategy in strategies
         if not strategy.unconfigured()
     ]
+
+
+def _idea(strategy: type) -> str:
+    text = (strategy.__doc__ or "").partition("Interleaving:")[0].removeprefix("Idea:")
+    return gettext(" ".join(text.split()))
