@@ -64,7 +64,7 @@ class Segmented(Strategy):
         for _ in range(self.tries):
             left = dict(cart.wanted)
             for key, sku in self._in_random_order(cart.skus):
-                if left[sku] and (units := self._take_some(key, sku, left[sku])):
+                if left[sku] and (units := self._take_some(key, left[sku], cart)):
                     taken[key] = units
                     left[sku] -= units
             if not any(left.values()):
@@ -79,9 +79,9 @@ class Segmented(Strategy):
         keys = [(key, sku) for sku in skus for key in self._keys([sku])]
         return random.sample(keys, len(keys))
 
-    def _take_some(self, key: str, sku: str, wanted: int) -> int:
+    def _take_some(self, key: str, wanted: int, cart: Cart) -> int:
         while not (taken := run("take_some", [key], [wanted])):
-            self.prepare(find_products([sku]).values())
+            self.prepare(find_products(cart.skus).values())
         return int(taken[0])
 
     def _give_back(self, taken: Taken) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import ClassVar
 from uuid import UUID
@@ -39,6 +40,7 @@ class SegmentedLocks(Strategy):
 
     def sell(self, cart: Cart) -> UUID:
         """Lock a row with enough for each line, or all of them; BEGIN, take, COMMIT, unlock."""
+        find_products(cart.skus)  # an unknown one has no locks
         with ExitStack() as locks, busy_when_locked_out():
             locks.callback(self.checkpoint, "unlocked")
             chosen = {sku: self._lock(sku, units, locks) for sku, units in cart.wanted.items()}
@@ -93,9 +95,8 @@ class SegmentedLocks(Strategy):
         )
 
 
-def refuse_by_total(wanted: dict[str, int]) -> None:
+def refuse_by_total(wanted: Mapping[str, int]) -> None:
     """Raise SoldOut unless row and segments have enough for each line."""
-    find_products(wanted)
     rows = Product.objects.with_left().filter(sku__in=wanted)
     if short := shortages(wanted, dict(rows.values_list("sku", "left"))):
         raise SoldOut(short)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from inventory.strategies import STRATEGIES
-from orders.race.plan import Plan, PlanError, choose, parse_gap, present, share_out
+from orders.lab.race.plan import Plan, PlanError, choose, parse_gap, present, share_out
+from orders.lab.strategies import STRATEGIES
 
 PLAN = Plan(buyers=40, stock=10, gap=0.02, processes=4)
 

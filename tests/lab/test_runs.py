@@ -18,19 +18,17 @@ from django.db import OperationalError, connection
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.models.functions import Now
 
-from inventory import stock_store
-from inventory.models import Product
 from locking import LockNotAcquired, get_lock
 from locking.core.handler import locks
 from locking.inspection.held import holds_of
 from locking.testing.contract.base import counted_waiters
-from orders.lab import supervisor
-from orders.lab.models import LabEvent, LabRun
-from orders.models import Order
-from orders.race import private_redis
-from orders.race.fault_injection import claim, once_a_round
-from orders.race.messages import Fault, Round
-from orders.race.private_redis import PrivateRedis, program
+from orders.lab import redis_store
+from orders.lab.models import LabEvent, LabRun, Order, Product
+from orders.lab.pages import supervisor
+from orders.lab.race import private_redis
+from orders.lab.race.fault_injection import claim, once_a_round
+from orders.lab.race.messages import Fault, Round
+from orders.lab.race.private_redis import PrivateRedis, program
 from tests import ROOT
 from tests.locking.support.helpers import take_from
 
@@ -101,7 +99,7 @@ def nothing_is_left():
 
 def rounds_of_a_new_race(number):
     """Rounds of products of their own: what was done once a round is noted where every run looks."""
-    name = f"lab-{secrets.token_hex(4)}"
+    name = f"{secrets.token_hex(4)}"
     return [Round(f"{name}-{n}", "expired_lease", 0.0, None, 10.0, (1,)) for n in range(1, number + 1)]
 
 
@@ -235,7 +233,7 @@ def test_a_run_ends_when_its_web_server_is_gone():
     """The pipe from the server ends, so the run ends, clears up and says why."""
     run = LabRun.objects.create(kind="race", parameters=ENDLESS)
     process = subprocess.Popen(
-        [sys.executable, "-m", "orders.lab.runner", run.pk],
+        [sys.executable, "-m", "orders.lab.pages.runner", run.pk],
         cwd=ROOT,
         stdin=subprocess.PIPE,
     )
@@ -273,7 +271,7 @@ def test_who_has_killed_redis_goes_on_when_it_is_back(settings, monkeypatch):
         with PrivateRedis() as server:
             settings.REDIS_URL = server.url
             once_a_round(round_, Fault(kill=server.pidfile))
-            assert stock_store.client().ping()
+            assert redis_store.client().ping()
     finally:
         claim(round_.sku).unlink(missing_ok=True)
 
@@ -309,7 +307,7 @@ def test_the_private_redis_comes_back_and_goes_with_its_owner():
         os.kill(first, signal.SIGKILL)
         until(lambda: server.pid != first, "another server is there")
     code = (
-        "import sys, time; from orders.race.private_redis import PrivateRedis\n"
+        "import sys, time; from orders.lab.race.private_redis import PrivateRedis\n"
         "with PrivateRedis() as server:\n    print(server.pid, flush=True); time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)

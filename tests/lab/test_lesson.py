@@ -1,19 +1,14 @@
-"""The recorded race and its picture, the shop's form, the examples of the problems, the groups of the lab."""
+"""The recorded race and its picture, the groups of the lab, its puzzles."""
 
 import json
 import re
 
 import pytest
 
-from inventory.models import Product
-from orders.lab.qr import qr_code
-from orders.lab.texts import grouped, puzzles, strategies
-from orders.management.commands.draw_lesson import PICTURES, SCHEMES, WORDS, file_name, lesson
-from orders.management.commands.record_races import IN_FULL, RECORDING
-from orders.models import Order
-from orders.problem_examples import example
-from orders.problems import PROBLEM_TYPES
-from tests.factories import ProductFactory
+from orders.lab.management.commands.draw_lesson import PICTURES, SCHEMES, WORDS, file_name, lesson
+from orders.lab.management.commands.record_races import IN_FULL, RECORDING
+from orders.lab.pages.qr import qr_code
+from orders.lab.pages.texts import grouped, puzzles, strategies
 
 RECORDED = json.loads(RECORDING.read_text())
 
@@ -77,40 +72,6 @@ def test_every_puzzle_is_of_a_strategy_that_is_offered():
 def test_the_qr_code_has_no_markup_of_the_address():
     """An address with markup in it leaves none in the picture."""
     assert "script" not in str(qr_code('http://x/"><script>'))
-
-
-@pytest.mark.parametrize("kind", PROBLEM_TYPES, ids=lambda kind: kind.slug)
-def test_every_problem_has_an_example(kind):
-    """The example is the JSON of that very type."""
-    body = json.loads(example(kind))
-    assert (body["type"], body["status"]) == (f"/problems/#{kind.slug}", kind.status)
-
-
-@pytest.mark.django_db
-def test_the_form_of_the_shop_places_an_order(client):
-    """Fields with a quantity become the lines of an order; the page says its total."""
-    ProductFactory(sku="mug", price="7.50", on_hand=40)
-    ProductFactory(sku="pen")
-    page = client.post("/shop/order/", {"quantity-mug": "2", "quantity-pen": "0"}, follow=True)
-    assert "Ordered for 15.00 EUR." in page.content.decode()
-    assert Order.objects.count() == 1
-    assert Product.objects.get(sku="mug").on_hand == 38
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("quantity", ["", "-1", "1.5", "x", "9" * 30, "41"])
-def test_the_form_of_the_shop_explains_a_refusal(client, quantity):
-    """What can't be ordered is refused in words by the page, and nothing is sold."""
-    ProductFactory(sku="mug", on_hand=40)
-    page = client.post("/shop/order/", {"quantity-mug": quantity}, follow=True)
-    assert page.status_code == 200
-    assert 'class="notice error"' in page.content.decode()
-    assert not Order.objects.exists()
-
-
-def test_the_form_of_the_shop_is_for_posts_only(client):
-    """Looking at its address changes nothing."""
-    assert client.get("/shop/order/").status_code == 405
 
 
 @pytest.mark.django_db

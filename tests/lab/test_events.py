@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-from orders.lab.event_reporter import _stock
-from orders.race.audit import Sample
-from orders.race.messages import Outcome
+from orders.lab.pages.event_reporter import _stock
+from orders.lab.race.audit import Sample
+from orders.lab.race.messages import Outcome
 
 
 def test_the_curve_begins_and_ends_with_what_was_there_however_rare_the_looks_were():

@@ -7,13 +7,13 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
 
-from inventory.strategies import STRATEGIES
 from locking import BackendUnavailable, get_lock
-from orders.lab import supervisor
-from orders.lab.limits import RaceForm, variants
 from orders.lab.models import LONGEST, LabEvent, LabRun, forget_old_runs
-from orders.lab.sources import coloured, source
-from orders.lab.texts import strategies
+from orders.lab.pages import supervisor
+from orders.lab.pages.limits import RaceForm, variants
+from orders.lab.pages.sources import coloured, source
+from orders.lab.pages.texts import strategies
+from orders.lab.strategies import STRATEGIES
 
 RACE = {"buyers": 4, "stock": 2, "gap": 0, "processes": 2, "strategy": "row_lock"}
 

@@ -8,13 +8,13 @@ import pytest
 from django.core.management import CommandError, call_command
 from rich.console import Console
 
-from inventory.models import Product
-from inventory.strategies import STRATEGIES
 from locking import get_lock
 from locking.inspection import deadlocks
-from orders.lab.stepping import Session
-from orders.lab.terminal import walk
-from orders.race import lab_products
+from orders.lab.models import Product
+from orders.lab.pages.stepping import Session
+from orders.lab.pages.terminal import walk
+from orders.lab.race import lab_products
+from orders.lab.strategies import STRATEGIES
 from tests.locking.support.helpers import publishing
 
 PATIENCE = 60.0
@@ -138,7 +138,7 @@ def test_a_stopped_session_leaves_nothing_behind(session):
         until(steps, lambda seen: steps.over)
     sku = Product.objects.get().sku
     assert Product.objects.get().on_hand == 1
-    assert not get_lock(f"sku:{sku}").locked()
+    assert not get_lock(f"lab:{sku}").locked()
 
 
 def pressed(keys):

@@ -9,17 +9,14 @@ comes to its j-th checkpoint, the longer ones are the same schedule and are left
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
-from inventory.domain import Line
-from inventory.strategies import get_strategy
-from orders.services import checkout
-from tests.factories import LabProductFactory
-from tests.inventory.interleaving import buyers
-from tests.inventory.steps import STEPS
-from tests.inventory.totals import Totals, totals_of
+from orders.lab.strategies import get_strategy
+from tests.lab.interleaving import buyers
+from tests.lab.products import buying, make
+from tests.lab.steps import STEPS
+from tests.lab.totals import Totals, totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,8 +43,8 @@ def schedules(strategy: str, steps: list[str]) -> Iterator[Run]:
 
 def run(strategy: str, of_a: list[str], of_b: list[str]) -> tuple[str, list[str], Totals]:
     """Run one schedule; return also where B was when A went on: `stops`, `waits` or `ended`."""
-    sku = LabProductFactory.create().sku
-    work = partial(checkout, [Line(sku, 1)], strategy)
+    sku = make().sku
+    work = buying(strategy, {sku: 1})
     with buyers() as start:
         a = start("A", work, *of_a).passes(of_a)
         b = start("B", work, *of_b)

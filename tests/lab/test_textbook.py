@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inventory.strategies import STRATEGIES
+from orders.lab.strategies import STRATEGIES
 
 HEADINGS = ["Idea:", "Interleaving:", "Verdict:", "Cost:"]
 
@@ -22,7 +22,7 @@ def test_a_strategy_has_one_file_one_name_and_four_headings(name):
     assert [line for line in lines if line in HEADINGS] == HEADINGS
 
 
-@pytest.mark.parametrize("script", sorted(Path("inventory/lua").glob("*.lua")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", sorted(Path("orders/lab/lua").glob("*.lua")), ids=lambda path: path.stem)
 def test_a_script_says_what_it_takes_and_returns(script):
     """Each Lua script opens with its KEYS, its ARGV and what it returns."""
     head = "\n".join(

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from inventory.checkpoints import checkpoint, installed
+from orders.lab.checkpoints import checkpoint, installed
 
 
 def test_without_a_hook_nothing_happens():

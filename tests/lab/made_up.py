@@ -1,6 +1,6 @@
 """Results of races that never were, for what is said and drawn of them."""
 
-from orders.race.result import Result
+from orders.lab.race.result import Result
 
 
 def result(name="lost_update", sound=False, samples=(), **figures):

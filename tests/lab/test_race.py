@@ -9,19 +9,18 @@ import psutil
 import pytest
 from django.db import connection
 
-from inventory.lab import create_lab_product
-from inventory.models import Product, StockMovement
-from inventory.strategies import STRATEGIES
 from locking.testing.contract.base import until
-from orders.models import Order
-from orders.race import lab_products
-from orders.race import worker_pool as pools
-from orders.race.audit import read_totals, sampled
-from orders.race.engine import race
-from orders.race.interruption import Interrupted, interruptible
-from orders.race.messages import Round
-from orders.race.plan import Plan, choose, present
-from orders.race.worker_pool import WorkerPool
+from orders.lab.models import Order, OrderItem, Product
+from orders.lab.race import lab_products
+from orders.lab.race import worker_pool as pools
+from orders.lab.race.audit import read_totals, sampled
+from orders.lab.race.engine import race
+from orders.lab.race.interruption import Interrupted, interruptible
+from orders.lab.race.messages import Round
+from orders.lab.race.plan import Plan, choose, present
+from orders.lab.race.worker_pool import WorkerPool
+from orders.lab.strategies import STRATEGIES
+from tests.lab.products import make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,8 +56,8 @@ def rounds(sku, *hands, strategy="row_lock", gap=0.0, deadline=10.0):
 
 
 def nothing_is_left():
-    """No product of the lab, no order, no movement."""
-    return not (Product.objects.exists() or Order.objects.exists() or StockMovement.objects.exists())
+    """No product of the lab, no order, no item."""
+    return not (Product.objects.exists() or Order.objects.exists() or OrderItem.objects.exists())
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_every_broken_strategy_is_shown_broken_over_processes():
 
 
 def test_every_variant_leaves_nothing_behind():
-    """After a race there is no lab product, order, movement, or worker."""
+    """After a race there is no product, order, item, or worker."""
     watcher = Silent()
     plan = Plan(buyers=4, stock=1, gap=0.0, processes=2)
     results = race(plan, choose("row_lock,redis_script", STRATEGIES, plan), watcher)
@@ -196,7 +195,7 @@ def test_why_workers_can_not_start_is_told(product, monkeypatch):
 def test_what_goes_wrong_for_a_buyer_is_told(product):
     """An exception in the shop is an error with its type and message, not a refusal."""
     with WorkerPool(1) as pool:
-        (outcome,) = pool.race(rounds("lab-nowhere", (1,)), lambda _: None)
+        (outcome,) = pool.race(rounds("nowhere", (1,)), lambda _: None)
     assert outcome.answer == "error"
     assert outcome.problem.startswith("UnknownProduct: ")
 
@@ -225,7 +224,7 @@ def test_a_race_in_progress_is_not_swept(product):
 
 def test_products_of_others_in_the_lab_are_not_swept():
     """Only what a race has made is a race's to clear."""
-    mine = create_lab_product("lab-by-hand", 3)
+    mine = make(3)
     assert lab_products.sweep() == 0
     mine.refresh_from_db()
 
@@ -250,4 +249,4 @@ def test_an_interruption_between_a_statement_and_its_answer_is_cleared_up():
         connection.connection.pgconn.send_query(b"SELECT 1")
         os.kill(os.getpid(), signal.SIGTERM)
         pytest.fail("the signal came too late")
-    assert not Product.objects.filter(sku__startswith=f"lab-{name}-").exists()
+    assert not Product.objects.filter(sku__startswith=f"{name}-").exists()

@@ -4,9 +4,9 @@ from io import StringIO
 
 import pytest
 
-from orders.race.plan import Plan
-from orders.race.table import make_console, print_results, word
-from tests.orders.made_up import result
+from orders.lab.race.plan import Plan
+from orders.lab.race.table import make_console, print_results, word
+from tests.lab.made_up import result
 
 PLAN = Plan(buyers=200, stock=50, processes=4)
 RESULTS = [

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from inventory.strategies import STRATEGIES
-from orders.race.audit import Sample
-from orders.race.explain import explain, headings, opening
-from orders.race.plan import Plan
-from orders.report import stock_over_time, summary, write_report
-from tests.orders.made_up import result
+from orders.lab.race.audit import Sample
+from orders.lab.race.explain import explain, headings, opening
+from orders.lab.race.plan import Plan
+from orders.lab.race.report import stock_over_time, summary, write_report
+from orders.lab.strategies import STRATEGIES
+from tests.lab.made_up import result
 
 PLAN = Plan(buyers=4, stock=2, processes=2)
 

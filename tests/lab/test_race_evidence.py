@@ -1,7 +1,7 @@
 """What is read out of the traces."""
 
-from orders.race.evidence import explain_fault, explain_order, same_reading, shared_lock
-from orders.race.messages import Mark, Outcome
+from orders.lab.race.evidence import explain_fault, explain_order, same_reading, shared_lock
+from orders.lab.race.messages import Mark, Outcome
 
 
 def seller(number, *marks):
