@@ -280,7 +280,7 @@ def test_redis_lock_is_busy_with_the_holders_remaining_time(monkeypatch):
     monkeypatch.setattr(RedisLock, "_sell_locked", impatient)
     sku = make(10, guarded=True).sku
     with buyers() as start:
-        a = start("A", lambda: get_lock(f"lab:{sku}", ttl=20).acquire())
+        a = start("A", lambda: get_lock(f"lab:sku:{sku}", ttl=20).acquire())
         a.ends()
         with pytest.raises(Busy) as busy:
             sell("redis_lock", {sku: 1})

@@ -138,7 +138,7 @@ def test_a_stopped_session_leaves_nothing_behind(session):
         until(steps, lambda seen: steps.over)
     sku = Product.objects.get().sku
     assert Product.objects.get().on_hand == 1
-    assert not get_lock(f"lab:{sku}").locked()
+    assert not get_lock(f"lab:sku:{sku}").locked()
 
 
 def pressed(keys):

@@ -85,7 +85,7 @@ def clear(race: str) -> None:
     skus = [product.sku for product in products]
     for product in products:
         forget(product)
-    names = [f"lab:{sku}" for sku in skus]
+    names = [f"lab:sku:{sku}" for sku in skus]
     with transaction.atomic():
         # A fence stays for ever, because a late holder may come; these products have none.
         with connection.cursor() as cursor:

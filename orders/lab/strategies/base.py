@@ -226,4 +226,4 @@ def refuse(cart: Cart, short: Product) -> Never:
 
 def lock_names(strategy: Strategy, cart: Cart) -> list[str]:
     """Return the names of the locks of a sale, one per product."""
-    return [f"lab:{sku}" for sku in cart.skus]
+    return [f"lab:sku:{sku}" for sku in cart.skus]

@@ -39,7 +39,7 @@ class UnsortedRedisLocks(Strategy):
         with busy_when_locked_out(), ExitStack() as locks:
             for sku, units in cart.wanted.items():
                 self.checkpoint("waiting")
-                locks.enter_context(get_lock(f"lab:{sku}", wait=self.wait))
+                locks.enter_context(get_lock(f"lab:sku:{sku}", wait=self.wait))
                 self.checkpoint("locked")
                 line = Cart({sku: units})
                 products = {**products, **self.read(line)}
