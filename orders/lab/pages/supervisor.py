@@ -38,10 +38,6 @@ Answer = queue.SimpleQueue[LabRun | Exception]
 def start(kind: LabRun.Kind, parameters: dict[str, Any]) -> LabRun:
     """Start a run and return it; its events appear as it goes on.
 
-    Args:
-        kind: a race or a session of steps.
-        parameters: as the forms of `limits` have cleaned them.
-
     Raises:
         LockNotAcquired: another one is running.
         BackendUnavailable: the lock's server doesn't answer; nothing runs without its lock.

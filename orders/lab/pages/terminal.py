@@ -25,17 +25,7 @@ ANSWERS = {"sold": "✓ bought it", "refused": "✗ sold out", "home": "went hom
 
 
 def walk(strategy: str, console: Console, keys: TextIO) -> bool:
-    """Let a person lead two buyers through `strategy`, each to its next checkpoint, until both are done.
-
-    Args:
-        strategy: the name of a strategy.
-        console: where it is told.
-        keys: `a` and `b` lead the buyers on, `q` or the end of the input sends them home; a terminal is read
-            key by key.
-
-    Returns:
-        Whether the last piece was sold twice.
-    """
+    """Let a person lead two buyers through `strategy`, each to its next checkpoint, until both are done."""
     with ExitStack() as stack:
         race = stack.enter_context(lab_products.race_in_progress())
         products = lab_products.stock_up_cart(race, 1, strategy, 1)

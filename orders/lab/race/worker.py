@@ -51,11 +51,7 @@ class Gate:
 
 
 class Worker:
-    """Runs rounds until it is told to stop.
-
-    Args:
-        channel: the pipe to the parent.
-    """
+    """Runs rounds until it is told to stop."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel = channel

@@ -27,11 +27,7 @@ OnProgress = Callable[[int], None]
 
 
 class WorkerProcess:
-    """One worker process as its parent sees it: the pipe to it, and what came of its round.
-
-    Args:
-        channel: the parent's end of the pipe.
-    """
+    """One worker process as its parent sees it: the pipe to it, and what came of its round."""
 
     def __init__(self, channel: Connection) -> None:
         self.channel = channel
@@ -95,12 +91,7 @@ class WorkerProcess:
 
 
 class WorkerGroup:
-    """Workers that are forked by a process which has loaded the shop once for all of them.
-
-    Args:
-        size: how many workers.
-        shared: the settings that they must share with their parent.
-    """
+    """Workers that are forked by a process which has loaded the shop once for all of them."""
 
     def __init__(self, size: int, shared: Mapping[str, object]) -> None:
         pipes = [Pipe() for _ in range(size)]
@@ -139,9 +130,6 @@ class WorkerGroup:
 class WorkerPool:
     """All worker processes of a race; a context manager that leaves none behind.
 
-    Args:
-        size: how many processes.
-
     Example:
         with WorkerPool(4) as pool:
             outcomes = pool.race(rounds, on_progress=print)
@@ -171,15 +159,9 @@ class WorkerPool:
         return tuple(worker.pid for worker in self._workers)
 
     def race(self, rounds: Sequence[Round], on_progress: OnProgress) -> list[Outcome]:
-        """Run one round on each worker, all starting at the same moment.
+        """Run one round on each worker, all starting at the same moment; return an outcome for every buyer.
 
-        Args:
-            rounds: one for each worker; a round without buyers is allowed.
-            on_progress: called with the number of buyers who have their answer.
-
-        Returns:
-            An outcome for every buyer, in the order of their numbers. The buyers of a worker that died have
-            an `error` with the reason, and the worker is replaced.
+        Those of a worker that died have an `error` with the reason, and the worker is replaced.
         """
         for worker, round_ in zip(self._workers, rounds, strict=True):
             worker.begin(round_)
