@@ -57,7 +57,7 @@ KINDS = (
     Kind("killed processes", "/test_(deaths|async_reserve_crash)[.]py", r"own_order\[row_lock\]"),
     Kind("faults at each step", "/faults/|/test_explorer[.]py", r"at_every_step\[lock, free-threads\]"),
     Kind("mutants", "mutants", r"refused\[(Grants|Anyone)|keeps_its_socket-lock, free-threads"),
-    Kind("races of processes", "/test_(race|lab_runs|oversell_command)[.]py", "test_bad_input_is_refused"),
+    Kind("races of processes", "/test_(race|runs|oversell_command)[.]py", "test_bad_input_is_refused"),
     Kind("Redisson", "/redisson/", r"test_redisson.py::test_they_exclude_each_other\[4.*-single"),
     Kind("Celery's workers", "/worker/", r"test_a_task_runs_under_its_lock\[prefork"),
     Kind("etcd", on("etcd") + "|/test_etcd", CONTRACT + "etcd", "etcd_"),
