@@ -1,11 +1,13 @@
 """Products, orders and runs of the lab, and what single strategies need beside them."""
 
-import django.db.models.deletion
-import django.db.models.functions.datetime
-import orders.lab.models
 import uuid
 from decimal import Decimal
+
+import django.db.models.deletion
+import django.db.models.functions.datetime
 from django.db import migrations, models
+
+import orders.lab.models
 
 
 class Migration(migrations.Migration):

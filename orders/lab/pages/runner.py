@@ -68,7 +68,7 @@ class Guard:
 
 
 def _ended(pipe: int) -> bool:
-    """Whether the other end of our input is gone; nobody ever writes to it."""
+    """Return whether the other end of our input is closed; nothing is ever written to it."""
     return bool(select.select([pipe], [], [], 0)[0])
 
 

@@ -37,13 +37,13 @@ def walk(strategy: str, console: Console, keys: TextIO) -> bool:
 
 
 def _lead(session: Session, console: Console, pressed: Iterator[str]) -> dict[str, Any]:
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     key = ""
     while True:
         over = session.over
         seen = session.snapshot()
         for name, lane in seen["lanes"].items():
-            _tell(console, told, name, lane)
+            _show(console, shown, name, lane)
         if over:
             return seen
         key = _pass_on(session, seen, key or next(pressed))
@@ -64,11 +64,11 @@ def _pass_on(session: Session, seen: dict[str, Any], key: str) -> str:
     return ""
 
 
-def _tell(console: Console, told: dict[str, str], name: str, lane: dict[str, Any]) -> None:
+def _show(console: Console, shown: dict[str, str], name: str, lane: dict[str, Any]) -> None:
     """Say where a buyer is, when it has moved."""
     text = _where(lane)
-    if text and told.get(name) != text + str(len(lane["marks"])):
-        told[name] = text + str(len(lane["marks"]))
+    if text and shown.get(name) != text + str(len(lane["marks"])):
+        shown[name] = text + str(len(lane["marks"]))
         # The two stand in two columns, as on the page.
         console.print(Text(("" if name == "A" else " " * 44) + f"{name}  {text}"))
 

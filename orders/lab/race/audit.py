@@ -57,17 +57,17 @@ def read_totals(sku: str) -> Totals:
 
 
 def disagreements(totals: Totals, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Compare the rows with one another and with what the buyers were told."""
-    told = {outcome.order for outcome in outcomes if outcome.order}
+    """Compare the rows with one another and with the answers to the buyers."""
+    answered = {outcome.order for outcome in outcomes if outcome.order}
     checks = (
         (
             totals.takings == totals.sold * totals.price,
             f"the orders' totals are {totals.takings} for {totals.sold} pieces",
         ),
-        (told <= totals.orders, f"{len(told - totals.orders)} acknowledged orders aren't there"),
+        (answered <= totals.orders, f"{len(answered - totals.orders)} acknowledged orders aren't there"),
         (
-            totals.orders <= told,
-            f"{len(totals.orders - told)} orders are there that no answer named",
+            totals.orders <= answered,
+            f"{len(totals.orders - answered)} orders are there that no answer named",
         ),
     )
     return tuple(sentence for holds, sentence in checks if not holds)

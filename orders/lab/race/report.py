@@ -104,7 +104,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _inlined(names: Sequence[str]) -> SafeString:
-    """The text of our own static files; nothing that anyone typed is among it."""
+    """Return the text of our own static files, which contains no input."""
     return mark_safe("\n".join(_text(name) for name in names))  # noqa: S308
 
 

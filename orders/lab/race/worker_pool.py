@@ -109,7 +109,7 @@ class WorkerGroup:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                # A session of its own: Ctrl-C reaches the parent alone, which sends everybody home in order.
+                # A session of its own: Ctrl-C reaches the parent alone, which stops all workers in order.
                 start_new_session=True,
             )
         finally:
@@ -175,7 +175,7 @@ class WorkerPool:
         return sorted(outcomes, key=lambda outcome: outcome.buyer)
 
     def close(self) -> None:
-        """Send everybody home; who doesn't leave in time is killed."""
+        """Stop all workers; kill those that exceed the timeout."""
         for worker in self._workers:
             worker.send(Stop())
         deadline = time.monotonic() + LEAVE_WITHIN

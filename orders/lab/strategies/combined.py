@@ -33,11 +33,11 @@ class Combined(Strategy):
 
     Interleaving:
         A leads. B and C come while A commits, and wait. B gets the lead and sells for C as well: two units
-        are left, B wants one and C two, so C alone is told that there is one.
+        are left, B wants one and C two, so C alone is sold out.
 
     Verdict:
         Exact: the rows are locked before any cart is decided about, also against other processes. A batch
-        lives or dies as one: when the leader fails before the commit, all of it is told to try again.
+        lives or dies as one: when the leader fails before the commit, all of it is asked to try again.
 
     Cost:
         One commit for up to 64 checkouts, and a buyer's answer waits for that of its neighbours.
