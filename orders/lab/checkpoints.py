@@ -9,7 +9,7 @@ checkpoint costs one look-up. The names, in the order of their use:
     decided    there is enough of it (a refused buyer never comes here)
     written    the new stock was written, not committed yet
     recorded   order, items and movements were written, not committed yet
-    committed  the transaction is over and everyone can see it
+    committed  the transaction is over and visible to all
     unlocked   the lock was released
 
 A sound strategy commits before it unlocks. `early_release` has the last two the other way round.

@@ -38,20 +38,16 @@ def _total(parts: type[models.Model], total: models.Aggregate) -> Coalesce:
 class Product(models.Model):
     """Something that there is a number of. Without the guard its stock may fall below zero."""
 
-    sku = models.CharField(_("SKU"), max_length=64, unique=True)
-    name = models.CharField(_("name"), max_length=200)
-    price = models.DecimalField(_("price"), max_digits=10, decimal_places=2, default=Decimal("1.00"))
-    on_hand = models.IntegerField(_("on hand"), default=0)
-    version = models.PositiveBigIntegerField(_("version"), default=0, editable=False)
-    guarded = models.BooleanField(
-        _("guarded"), default=True, help_text=_("The database refuses a stock below zero.")
-    )
+    sku = models.CharField(max_length=64, unique=True)
+    name = models.CharField(max_length=200)
+    price = models.DecimalField(max_digits=10, decimal_places=2, default=Decimal("1.00"))
+    on_hand = models.IntegerField(default=0)
+    version = models.PositiveBigIntegerField(default=0, editable=False)
+    guarded = models.BooleanField(default=True)
 
     objects = ProductQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("product")
-        verbose_name_plural = _("products")
         constraints = (models.CheckConstraint(name=GUARD, condition=Q(guarded=False) | Q(on_hand__gte=0)),)
 
     def __str__(self) -> str:
@@ -62,13 +58,9 @@ class Order(models.Model):
     """What one buyer bought."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    strategy = models.CharField(_("strategy"), max_length=40)
-    total = models.DecimalField(_("total"), max_digits=12, decimal_places=2)
-    created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False)
-
-    class Meta:
-        verbose_name = _("order")
-        verbose_name_plural = _("orders")
+    strategy = models.CharField(max_length=40)
+    total = models.DecimalField(max_digits=12, decimal_places=2)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
         return str(self.pk)
@@ -77,16 +69,10 @@ class Order(models.Model):
 class OrderItem(models.Model):
     """So many units of one product in an order."""
 
-    order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="items", verbose_name=_("order"))
-    product = models.ForeignKey(
-        Product, on_delete=models.CASCADE, related_name="items", verbose_name=_("product")
-    )
-    quantity = models.PositiveIntegerField(_("quantity"))
-    unit_price = models.DecimalField(_("unit price"), max_digits=10, decimal_places=2)
-
-    class Meta:
-        verbose_name = _("item")
-        verbose_name_plural = _("items")
+    order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="items")
+    product = models.ForeignKey(Product, on_delete=models.CASCADE, related_name="items")
+    quantity = models.PositiveIntegerField()
+    unit_price = models.DecimalField(max_digits=10, decimal_places=2)
 
     def __str__(self) -> str:
         return f"{self.quantity} × {self.product_id}"
@@ -95,11 +81,7 @@ class OrderItem(models.Model):
 class NamedLock(models.Model):
     """A name that a transaction can lock: `lock_table` locks a row that stays, `unique_row` inserts one."""
 
-    name = models.CharField(_("name"), max_length=100, primary_key=True)
-
-    class Meta:
-        verbose_name = _("named lock")
-        verbose_name_plural = _("named locks")
+    name = models.CharField(max_length=100, primary_key=True)
 
     def __str__(self) -> str:
         return self.name
@@ -108,15 +90,11 @@ class NamedLock(models.Model):
 class StockSegment(models.Model):
     """A part of a product's stock in a row of its own. These units are no longer in `Product.on_hand`."""
 
-    product = models.ForeignKey(
-        Product, on_delete=models.CASCADE, related_name="segments", verbose_name=_("product")
-    )
-    number = models.PositiveSmallIntegerField(_("number"))
-    units = models.PositiveIntegerField(_("units"))
+    product = models.ForeignKey(Product, on_delete=models.CASCADE, related_name="segments")
+    number = models.PositiveSmallIntegerField()
+    units = models.PositiveIntegerField()
 
     class Meta:
-        verbose_name = _("stock segment")
-        verbose_name_plural = _("stock segments")
         constraints = (
             models.UniqueConstraint(name="lab_segment_once_per_product", fields=("product", "number")),
         )
@@ -128,13 +106,7 @@ class StockSegment(models.Model):
 class StockUnit(models.Model):
     """One unit of a product in a row of its own. It is no longer in `Product.on_hand`, and for sale."""
 
-    product = models.ForeignKey(
-        Product, on_delete=models.CASCADE, related_name="units", verbose_name=_("product")
-    )
-
-    class Meta:
-        verbose_name = _("stock unit")
-        verbose_name_plural = _("stock units")
+    product = models.ForeignKey(Product, on_delete=models.CASCADE, related_name="units")
 
     def __str__(self) -> str:
         return f"{self.product_id}#{self.pk}"

@@ -23,11 +23,7 @@ FIGURES = (
 
 
 class EventReporter:
-    """Watches a race and writes what happens into its journal.
-
-    Args:
-        journal: of the run.
-    """
+    """Watches a race and writes what happens into its journal."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

@@ -11,11 +11,7 @@ from orders.lab.models import LabEvent, LabRun
 
 
 class Journal:
-    """The events of one run, as its own process sees them.
-
-    Args:
-        run: whose.
-    """
+    """The events of one run, as its own process sees them."""
 
     def __init__(self, run: LabRun) -> None:
         self.run = run
@@ -34,11 +30,6 @@ class Journal:
 
     @transaction.atomic
     def end(self, why: str, problem: str = "") -> None:
-        """Write the last event.
-
-        Args:
-            why: `done`, `stopped`, `late`, `idle`, `left` (its server is gone) or `failed`.
-            problem: what failed, in one line.
-        """
+        """Write the last event."""
         self.tell("ended", why=why, problem=problem)
         LabRun.objects.filter(pk=self.run.pk).update(ended_at=Now())

@@ -21,7 +21,7 @@ STEP_SECONDS = 900.0
 """A session of steps ends after this time, …"""
 
 IDLE_SECONDS = 120.0
-"""… or when nobody has pressed anything for so long."""
+"""… or after so long without a key."""
 
 STEP_SESSIONS = 3
 """Sessions of steps at a time."""

@@ -32,7 +32,7 @@ LOOK_EVERY = 0.04
 
 
 class Idle(Exception):
-    """Nobody has pressed anything for a while."""
+    """No key was pressed for a while."""
 
 
 def run(run_id: str) -> None:
@@ -76,7 +76,7 @@ def _none(plan: Plan) -> Iterator[Plan]:
 
 @contextmanager
 def _short_lease(plan: Plan) -> Iterator[Plan]:
-    """Every lock of the project ends before the work under it is done, and nobody renews it."""
+    """Every lock of the project ends before the work under it is done, and is not renewed."""
     lease = max(0.002, plan.gap * 0.75)
     _change_locks(TTL=lease)
     yield replace(plan, lease=lease, tries=1, deadline=4.0)
@@ -117,15 +117,15 @@ def _steps(journal: Journal, *, strategy: str) -> None:
 
 def _walk(journal: Journal, session: Session) -> None:
     """Pass on what the visitor presses and tell what becomes of it, until both buyers have their answer."""
-    told, pressed = None, time.monotonic()
-    while told is None or not session.over:
+    shown, pressed = None, time.monotonic()
+    while shown is None or not session.over:
         for say in journal.hear():
             pressed = time.monotonic()
             session.advance(say)
         seen = session.snapshot()
-        if seen != told:
+        if seen != shown:
             journal.tell("steps", **seen)
-            told = seen
+            shown = seen
         if time.monotonic() - pressed > limits.IDLE_SECONDS:
             raise Idle
         time.sleep(LOOK_EVERY)

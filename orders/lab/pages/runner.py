@@ -23,12 +23,7 @@ LEAVE_WITHIN = 25.0
 
 
 class Guard:
-    """A thread that ends this process in order when it has no reason to go on.
-
-    Args:
-        seconds: that the run may take.
-        journal: in which a visitor may say `stop`; None where the run listens itself.
-    """
+    """A thread that ends this process in order when it has no reason to go on."""
 
     def __init__(self, seconds: float, journal: Journal | None) -> None:
         self.why = "stopped"
@@ -73,7 +68,7 @@ class Guard:
 
 
 def _ended(pipe: int) -> bool:
-    """Whether the other end of our input is gone; nobody ever writes to it."""
+    """Return whether the other end of our input is closed; nothing is ever written to it."""
     return bool(select.select([pipe], [], [], 0)[0])
 
 

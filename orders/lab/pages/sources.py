@@ -19,12 +19,7 @@ from orders.lab.strategies import STRATEGIES, Strategy
 
 
 def source(name: str) -> dict[str, Any]:
-    """What the page shows of a strategy.
-
-    Returns:
-        `name`, `sound`, the headings of its docstring in lower case, in the reader's language, and `lines`:
-        pairs of the line's number in the file and its HTML, without the docstring.
-    """
+    """What the page shows of a strategy."""
     strategy = STRATEGIES[name]
     lines = _colored_lines(home_of(strategy))
     return {"name": name, "sound": strategy.sound, **explanation(strategy), "lines": lines}

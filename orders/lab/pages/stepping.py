@@ -1,4 +1,4 @@
-"""Two buyers who stop at every checkpoint, each on a connection of its own, until they are told to go on."""
+"""Two buyers who stop at every checkpoint, each on a connection of its own, until they are led on."""
 
 from __future__ import annotations
 
@@ -23,18 +23,11 @@ LEAVE_WITHIN = 12.0
 
 @dataclass
 class Lane:
-    """One buyer: goes from one checkpoint to the next when it is told to.
-
-    Args:
-        name: `A` or `B`.
-        basket: the SKUs that it wants one of each.
-        watched: the SKU whose stock is told.
-        strategy: how they are sold.
-    """
+    """One buyer, who goes from one checkpoint to the next when it is led on."""
 
     name: str
-    basket: tuple[str, ...]
-    watched: str
+    basket: tuple[str, ...]  # SKUs, of which it wants one each
+    watched: str  # the SKU whose stock is shown
     strategy: str
     state: str = "starting"
     answer: str = ""
@@ -130,10 +123,7 @@ class Lane:
 class Session:
     """Buyers A and B before the last piece; a context manager that sends both home.
 
-    Args:
-        skus: the lab's products: B's basket has them in this order, A's the other way round. The first is
-            the one that is counted.
-        strategy: how they are sold.
+    B's basket has the SKUs in this order, A's the other way round; the first one is counted.
 
     Example:
         with Session([product.sku], "lost_update") as session:

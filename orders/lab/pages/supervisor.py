@@ -1,6 +1,6 @@
 """In the web server: a run has a process of its own, under the project's own lock, and leaves no orphan.
 
-A thread holds the lock for as long as the process runs, so one race runs at a time anyone who asks, on
+A thread holds the lock for as long as the process runs, so one race runs at a time, on
 however many machines, and the lock is seen among the held ones. The process reads from a pipe of this one: if
 the server is killed, the pipe ends, and so does the run.
 """
@@ -38,10 +38,6 @@ Answer = queue.SimpleQueue[LabRun | Exception]
 def start(kind: LabRun.Kind, parameters: dict[str, Any]) -> LabRun:
     """Start a run and return it; its events appear as it goes on.
 
-    Args:
-        kind: a race or a session of steps.
-        parameters: as the forms of `limits` have cleaned them.
-
     Raises:
         LockNotAcquired: another one is running.
         BackendUnavailable: the lock's server doesn't answer; nothing runs without its lock.
@@ -65,7 +61,7 @@ def _place(kind: str) -> Lease:
     """Acquire the lock of a run, or be refused because of runs that go on.
 
     One that has said its last word is about to be gone: on a busy machine that takes a while, and the visitor
-    who was told its result is not refused for it.
+    who has seen its result is not refused for it.
     """
     places, until = 1 if kind == LabRun.Kind.RACE else STEP_SESSIONS, time.monotonic() + LEAVE_WITHIN
     while True:

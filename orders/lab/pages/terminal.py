@@ -25,17 +25,7 @@ ANSWERS = {"sold": "✓ bought it", "refused": "✗ sold out", "home": "went hom
 
 
 def walk(strategy: str, console: Console, keys: TextIO) -> bool:
-    """Let a person lead two buyers through `strategy`, each to its next checkpoint, until both are done.
-
-    Args:
-        strategy: the name of a strategy.
-        console: where it is told.
-        keys: `a` and `b` lead the buyers on, `q` or the end of the input sends them home; a terminal is read
-            key by key.
-
-    Returns:
-        Whether the last piece was sold twice.
-    """
+    """Let a person lead two buyers through `strategy`, each to its next checkpoint, until both are done."""
     with ExitStack() as stack:
         race = stack.enter_context(lab_products.race_in_progress())
         products = lab_products.stock_up_cart(race, 1, strategy, 1)
@@ -47,13 +37,13 @@ def walk(strategy: str, console: Console, keys: TextIO) -> bool:
 
 
 def _lead(session: Session, console: Console, pressed: Iterator[str]) -> dict[str, Any]:
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     key = ""
     while True:
         over = session.over
         seen = session.snapshot()
         for name, lane in seen["lanes"].items():
-            _tell(console, told, name, lane)
+            _show(console, shown, name, lane)
         if over:
             return seen
         key = _pass_on(session, seen, key or next(pressed))
@@ -74,11 +64,11 @@ def _pass_on(session: Session, seen: dict[str, Any], key: str) -> str:
     return ""
 
 
-def _tell(console: Console, told: dict[str, str], name: str, lane: dict[str, Any]) -> None:
+def _show(console: Console, shown: dict[str, str], name: str, lane: dict[str, Any]) -> None:
     """Say where a buyer is, when it has moved."""
     text = _where(lane)
-    if text and told.get(name) != text + str(len(lane["marks"])):
-        told[name] = text + str(len(lane["marks"]))
+    if text and shown.get(name) != text + str(len(lane["marks"])):
+        shown[name] = text + str(len(lane["marks"]))
         # The two stand in two columns, as on the page.
         console.print(Text(("" if name == "A" else " " * 44) + f"{name}  {text}"))
 

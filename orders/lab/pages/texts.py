@@ -10,49 +10,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from orders.lab.pages.limits import variants
+from orders.lab.race.explain import explanation
 from orders.lab.race.plan import Plan, choose
 from orders.lab.strategies import STRATEGIES
-
-IDEAS = {
-    "lost_update": _("Read the stock, subtract in Python, save: the second one overwrites the first."),
-    "row_lock": _("SELECT … FOR UPDATE: the row is locked before it is read, until the commit."),
-    "version_cas": _("Write only if the version is still the one that was read; else begin again."),
-    "negative_stock": _("Check in Python, subtract in SQL: the check is old when the subtraction comes."),
-    "conditional_update": _("UPDATE … WHERE on_hand >= n: the database checks and subtracts in one step."),
-    "unsorted_locks": _("Lock row by row as the basket lists them: two baskets wait for each other."),
-    "ordered_locks": _("Lock the rows in one order for everybody: anyone who waits, waits in the queue."),
-    "lock_table": _("A row of a table of locks, locked for the length of the transaction."),
-    "unique_row": _("Insert a row that may be there once only; anyone who can't, waits."),
-    "advisory_lock": _("pg_advisory_xact_lock: PostgreSQL's own lock by number, until the commit."),
-    "local_lock": _("threading.Lock: fine in one process; two processes have two locks."),
-    "early_release": _("A good lock, let go before the commit: the next one can't see the sale yet."),
-    "lock_after_read": _("A good lock, taken after the stock was read: what was read is old by then."),
-    "unsorted_redis_locks": _(
-        "Distributed locks, one by one as the basket lists them: LockDeadlock ends it."
-    ),
-    "database_lock": _("A row of locking_row with a lease: a distributed lock without Redis."),
-    "redlock": _("A lease on the majority of several Redis servers, and a last check by the database."),
-    "redis_lock": _("This project's lock: the commit comes before the release, and a watchdog renews it."),
-    "expired_lease": _("A good lock whose lease ends before the work does: the next one comes in beside it."),
-    "fenced_lock": _(
-        "The lock and a fencing token: the database refuses a holder that a newer one has overtaken."
-    ),
-    "setnx_expire_del": _("SETNX, EXPIRE, DEL: it ends too early, and then the wrong lock is deleted."),
-    "setnx_getset": _("SETNX with a time in it, GETSET to take over: two can take over at once."),
-    "redis_spin_lock": _("SET NX PX with a token, polling; the database checks again when it writes."),
-    "redis_script": _("Stock in Redis, taken by one atomic script; the database has the last word."),
-    "redis_gate": _("Redis refuses, the database sells, a ledger remembers what lies between the two."),
-    "segmented": _("Stock in Redis in several segments, each with its own ledger; a cart may span them."),
-    "segmented_rows": _("Stock in several rows: take from any that nobody has locked, or gather from all."),
-    "segmented_locks": _("Stock in several rows with a distributed lock each: skip those that are taken."),
-    "unit_rows": _("A row per unit: delete any that nobody has locked, and claim it with the order."),
-    "combined": _("Many checkouts in one commit: the first one sells for all who wait behind it."),
-    "async_reserve": _("Reserve without waiting for the disk, then order with waiting for it."),
-    "zookeeper_lock": _("A distributed lock on ZooKeeper: who waits waits in the queue behind one other."),
-    "etcd_lock": _("A distributed lock on etcd, whose revision is the fencing token."),
-}
-"""One sentence each. A strategy that isn't here shows the idea of its docstring."""
-
 
 BROKEN, DATABASE, REDIS, COORDINATION, PROCESS = (
     _("broken on purpose"),
@@ -128,7 +88,4 @@ def puzzles() -> list[Puzzle]:
 
 
 def _idea(name: str) -> str:
-    if name in IDEAS:
-        return str(IDEAS[name])
-    text = " ".join((STRATEGIES[name].__doc__ or "").removeprefix("Idea:").split())
-    return text.partition(". ")[0].rstrip(".") + "."
+    return explanation(STRATEGIES[name])["idea"]

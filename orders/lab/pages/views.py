@@ -36,7 +36,7 @@ MOST_WORDS = 2000
 
 
 def requires(permission: str) -> Callable[[_View], _View]:
-    """Let in who has a permission; under DEBUG everybody. What is started here are processes."""
+    """Require a permission, except under DEBUG. What is started here are processes."""
 
     def decorate(view: _View) -> _View:
         @wraps(view)

@@ -30,14 +30,7 @@ SAMPLE_EVERY = 0.01
 
 @dataclass(frozen=True)
 class Totals:
-    """One product's rows, summed up.
-
-    Args:
-        left: pieces in the product's row, in its segments and its unit rows.
-        sold: pieces in the order items.
-        price, takings: what one piece costs, and the total of the orders.
-        orders: ids of the orders.
-    """
+    """One product's rows, summed up."""
 
     left: int
     price: Decimal
@@ -64,21 +57,17 @@ def read_totals(sku: str) -> Totals:
 
 
 def disagreements(totals: Totals, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Compare the rows with one another and with what the buyers were told.
-
-    Returns:
-        One sentence for each thing that doesn't agree; nothing when all is well.
-    """
-    told = {outcome.order for outcome in outcomes if outcome.order}
+    """Compare the rows with one another and with the answers to the buyers."""
+    answered = {outcome.order for outcome in outcomes if outcome.order}
     checks = (
         (
             totals.takings == totals.sold * totals.price,
             f"the orders' totals are {totals.takings} for {totals.sold} pieces",
         ),
-        (told <= totals.orders, f"{len(told - totals.orders)} acknowledged orders aren't there"),
+        (answered <= totals.orders, f"{len(answered - totals.orders)} acknowledged orders aren't there"),
         (
-            totals.orders <= told,
-            f"{len(totals.orders - told)} orders are there that no answer named",
+            totals.orders <= answered,
+            f"{len(totals.orders - answered)} orders are there that no answer named",
         ),
     )
     return tuple(sentence for holds, sentence in checks if not holds)
@@ -86,12 +75,7 @@ def disagreements(totals: Totals, outcomes: Sequence[Outcome]) -> tuple[str, ...
 
 @contextmanager
 def sampled(sku: str, wanted: bool) -> Iterator[list[Sample]]:
-    """Look at a product every 10 ms from a connection of its own while the block runs, if that is wanted.
-
-    Args:
-        sku: the product.
-        wanted: the looks take a little time from the buyers, so only the report asks for them.
-    """
+    """Look at a product every 10 ms from a connection of its own while the block runs, if that is wanted."""
     samples = [look(sku)] if wanted else []  # before anybody buys, however late the thread begins
     over = threading.Event()
     thread = threading.Thread(target=_sample, args=(sku, samples, over), daemon=True)

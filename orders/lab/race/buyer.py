@@ -29,13 +29,7 @@ class Cancelled(BaseException):
 
 @dataclass
 class Buyer:
-    """A person who wants one piece.
-
-    Args:
-        number: from 1, the same in the trace, the table and the report.
-        round: what to buy and how.
-        stop: set when the race is called off.
-    """
+    """A person who wants one piece."""
 
     number: int
     round_: Round
@@ -48,14 +42,7 @@ class Buyer:
         self._file = strategy_file(self.round_.strategy)
 
     def buy(self, start_at: float) -> Outcome:
-        """Wait for the start, then buy until there is an answer; never raises.
-
-        Args:
-            start_at: when to start, in monotonic seconds.
-
-        Returns:
-            The outcome; whatever went wrong is an `error` with its reason.
-        """
+        """Wait for the start, then buy until there is an answer; never raises."""
         self.stop.wait(max(0.0, start_at - time.monotonic()))
         started = time.monotonic()
         try:

@@ -35,15 +35,6 @@ class Watcher(Protocol):
 def race(plan: Plan, variants: Sequence[Variant], watcher: Watcher, *, sample: bool = False) -> list[Result]:
     """Race the variants one after another; leave no process, product, order or stock key behind.
 
-    Args:
-        plan: the parameters.
-        variants: what to race, from `plan.choose`.
-        watcher: is told how far it is.
-        sample: look at the stock every 10 ms, for the report's plot of stock over time.
-
-    Returns:
-        A result for each variant, in the same order.
-
     Raises:
         LabError: the database has no room for so many buyers.
 

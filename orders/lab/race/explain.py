@@ -17,9 +17,6 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 def headings(strategy: type) -> dict[str, str]:
     """Split the docstring of a strategy into its fixed headings.
 
-    Returns:
-        The paragraphs by `Idea`, `Interleaving`, `Verdict` and `Cost`, each on one line.
-
     Example:
         >>> headings(RowLock)["Verdict"]
         'Exact: reading and writing are one step to everyone else. …'
@@ -45,15 +42,7 @@ def opening(text: str) -> str:
 
 
 def explain(result: Result, strategy: type) -> str:
-    """Say what went wrong or why the fix holds, and what was seen of it.
-
-    Args:
-        result: of the race.
-        strategy: the class that was raced.
-
-    Returns:
-        The docstring's verdict, then this race's evidence, or what is missing if it didn't do as labelled.
-    """
+    """Say what went wrong or why the fix holds, and what was seen of it."""
     verdict = opening(headings(strategy).get("Verdict", ""))
     seen = result.evidence if result.kept else f"This race: {'; '.join(result.faults()) or 'nothing to see'}."
     return " ".join(part for part in (verdict, _capital(seen)) if part)

@@ -18,7 +18,7 @@ BACK_WITHIN = 5.0
 
 
 def once_a_round(round_: Round, fault: Fault) -> None:
-    """Do it for the first buyer, of all processes, who comes here in this round, and for nobody after it."""
+    """Do it once per round: for the first buyer, of all processes, who comes here."""
     try:
         claim(round_.sku).touch(exist_ok=False)
     except FileExistsError:

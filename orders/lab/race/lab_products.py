@@ -54,15 +54,7 @@ def _discard_connection() -> None:
 
 
 def stock_up(race: str, number: str | int, strategy: str, stock: int, price: str = "1.00") -> Product:
-    """Make a product of one round: `stock` pieces, unguarded, so that nothing but the strategy protects it.
-
-    Args:
-        race: the id of the race.
-        number: of the round within the race, for a second product of it followed by a point and its own.
-        strategy: made ready to sell the product.
-        stock: pieces on hand.
-        price: of one piece.
-    """
+    """Make a product of one round, unguarded, so that nothing but the strategy protects it."""
     sku = f"{race}-{number}"
     product = Product.objects.create(sku=sku, name=sku, on_hand=stock, price=Decimal(price), guarded=False)
     get_strategy(strategy).prepare([product])

@@ -33,45 +33,26 @@ class Died:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done on purpose to see a strategy break: once a round, by the first buyer who has decided.
+    """What is done on purpose to see a strategy break: once a round, by the first buyer who has decided."""
 
-    Args:
-        stand_still: seconds for which its whole process is stopped (SIGSTOP, then SIGCONT); 0 for not at all.
-        kill: file with the id of a process that is killed (SIGKILL): the lab's own Redis, which has another
-            id after each death; None for none.
-        rest: seconds that this buyer alone takes its time, after that.
-    """
-
-    stand_still: float = 0.0
-    kill: Path | None = None
-    rest: float = 0.0
+    stand_still: float = 0.0  # seconds for which its whole process is stopped (SIGSTOP, then SIGCONT)
+    kill: Path | None = None  # file with the id of a process that is killed: the lab's own Redis
+    rest: float = 0.0  # seconds that this buyer alone rests, after that
 
 
 @dataclass(frozen=True)
 class Round:
-    """One race as one worker sees it.
-
-    Args:
-        sku: what everybody wants one of.
-        strategy: how the order is placed.
-        gap: seconds a buyer rests after deciding.
-        lease: seconds after which a lock that can't defend itself gives way, or None for the strategy's own.
-        deadline: seconds a buyer keeps trying while the shop is busy.
-        buyers: the numbers of this worker's buyers.
-        others: further products, of which everybody wants one as well; every other buyer names them first.
-        fault: what one of them does on purpose.
-        outage: whether a lock server that doesn't answer is waited for, as a client waits on a 503.
-    """
+    """One race as one worker sees it."""
 
     sku: str
     strategy: str
-    gap: float
-    lease: float | None
-    deadline: float
+    gap: float  # seconds that a buyer rests after deciding
+    lease: float | None  # seconds of a lock that can't defend itself; None for the strategy's own
+    deadline: float  # seconds that a buyer keeps trying while the shop is busy
     buyers: tuple[int, ...]
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # further products in each cart; every other buyer names them first
     fault: Fault | None = None
-    outage: bool = False
+    outage: bool = False  # whether a lock server that doesn't answer is waited for
 
 
 @dataclass(frozen=True)
@@ -95,39 +76,27 @@ class Progress:
 
 @dataclass(frozen=True)
 class Mark:
-    """A checkpoint passed by a buyer: which, when (monotonic seconds), the stock that was seen there, and the
-    line of the strategy's file that it stood on."""
+    """A checkpoint that a buyer passed, with the stock that was seen and the line of the strategy's file."""
 
     name: str
-    at: float
+    at: float  # monotonic seconds
     on_hand: int | None = None
     line: int | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended for one buyer.
-
-    Args:
-        buyer: its number, from 1.
-        answer: `sold`, `refused` (sold out) or `error`.
-        started, ended: monotonic seconds; their difference is what the buyer waited, retries included.
-        retries: how often the shop said that it was busy.
-        queries: SQL statements of the last attempt.
-        order: id of the order, where there is one.
-        problem: what went wrong, in one line, for an error.
-        trace: the checkpoints of all attempts, oldest first.
-    """
+    """How it ended for one buyer."""
 
     buyer: int
     answer: Answer
     started: float = 0.0
     ended: float = 0.0
-    retries: int = 0
-    queries: int = 0
+    retries: int = 0  # how often the shop said that it was busy
+    queries: int = 0  # SQL statements of the last attempt
     order: str | None = None
     problem: str = ""
-    trace: tuple[Mark, ...] = ()
+    trace: tuple[Mark, ...] = ()  # of all attempts, oldest first
 
 
 @dataclass(frozen=True)

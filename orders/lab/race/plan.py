@@ -26,16 +26,6 @@ class PlanError(ValueError):
 class Plan:
     """The parameters of a race.
 
-    Args:
-        buyers: how many people want one piece each.
-        stock: pieces on hand at the start.
-        gap: seconds between deciding to sell and writing it down, the time in which others can act.
-        processes: operating-system processes the buyers are spread over.
-        tries: races that a broken strategy gets to show its fault.
-        deadline: seconds a buyer keeps trying while the shop says that it is busy.
-        lease: seconds of a lock that can't defend itself; None for three quarters of the gap.
-        fault: what is done on purpose by the first buyer who has decided.
-
     Raises:
         PlanError: a number is out of its range.
 
@@ -44,13 +34,13 @@ class Plan:
         10
     """
 
-    buyers: int = 40
+    buyers: int = 40  # who want one piece each
     stock: int = 10
-    gap: float = 0.02
+    gap: float = 0.02  # seconds between deciding and writing, in which others can act
     processes: int = 4
-    tries: int = 5
-    deadline: float = 30.0
-    lease: float | None = None
+    tries: int = 5  # races that a broken strategy gets to show its fault
+    deadline: float = 30.0  # seconds that a buyer keeps trying while the shop is busy
+    lease: float | None = None  # of a lock that can't defend itself; None: three quarters of the gap
     fault: Fault | None = None
 
     def __post_init__(self) -> None:
@@ -87,12 +77,6 @@ class Variant:
 def parse_gap(text: str) -> float:
     """Read a length of time as people type it.
 
-    Args:
-        text: a number with its unit: `20ms`, `0.02s`, `1s`; a bare `0` needs none.
-
-    Returns:
-        Seconds.
-
     Raises:
         PlanError: no number, no unit, or a sign.
 
@@ -112,15 +96,7 @@ def parse_gap(text: str) -> float:
 def choose(selection: str, strategies: Mapping[str, type[Strategy]], plan: Plan) -> tuple[Variant, ...]:
     """Turn `all` or `name,name` into the variants to race, in the order given (broken ones first for `all`).
 
-    Args:
-        selection: `all`, or names of strategies with commas between them. A strategy that is sound only
-            within one process has two names: `local_lock` races in one, `local_lock@processes` across
-            several.
-        strategies: the registry, by name.
-        plan: says how many processes there are.
-
-    Returns:
-        The variants, each once.
+    A strategy that is sound within one process only has two: `local_lock`, and `local_lock@processes`.
 
     Raises:
         PlanError: an unknown name, or no name at all.
@@ -138,14 +114,6 @@ def present(
     selection: str, variants: Iterable[Variant], strategies: Mapping[str, type[Strategy]]
 ) -> tuple[tuple[Variant, ...], dict[str, str]]:
     """Ask each strategy whether it can be raced here; of `all`, those that can't are left out.
-
-    Args:
-        selection: what `choose` was given.
-        variants: what it returned.
-        strategies: the registry, by name.
-
-    Returns:
-        The variants to race, and for each strategy left out the reason, by name.
 
     Raises:
         PlanError: a strategy that was named can't be raced here.

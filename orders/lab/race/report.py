@@ -31,16 +31,6 @@ def summary(
 ) -> dict[str, Any]:
     """Everything that was measured, ready for JSON.
 
-    Args:
-        plan: the parameters.
-        results: one for each variant.
-        started: when the race began.
-        absent: the strategies that could not be raced, with the reasons.
-
-    Returns:
-        `parameters`, `machine`, `started` (ISO 8601), `kept` (whether all did as labelled), `variants`, a
-        list with the figures of each, and `absent`.
-
     Example:
         >>> summary(plan, results, started)["variants"][0]["unaccounted"]  # doctest: +SKIP
         0
@@ -61,13 +51,7 @@ def summary(
 
 
 def write_report(path: Path, document: dict[str, Any], results: Sequence[Result]) -> None:
-    """Write the page: table, plots and explanations in one file that needs no network.
-
-    Args:
-        path: where to.
-        document: what `summary` returned.
-        results: with their samples, for the plots of stock over time.
-    """
+    """Write the page: table, plots and explanations in one file that needs no network."""
     stock = {result.name: stock_over_time(result.initial, result.samples) for result in results}
     context = {
         "document": document,
@@ -82,13 +66,6 @@ def write_report(path: Path, document: dict[str, Any], results: Sequence[Result]
 
 def stock_over_time(initial: int, samples: Sequence[Sample]) -> dict[str, list[float]]:
     """Turn the samples of one race into the lines of its plot.
-
-    Args:
-        initial: pieces at the start.
-        samples: oldest first; the idle time before the first sale and after the last is cut off.
-
-    Returns:
-        `ms` since the first line shown, `page` what the product said, `truth` what was really left.
 
     Example:
         >>> stock_over_time(2, [Sample(5.0, left=2, sold=0), Sample(5.01, left=1, sold=2)])
@@ -127,7 +104,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _inlined(names: Sequence[str]) -> SafeString:
-    """The text of our own static files; nothing that anyone typed is among it."""
+    """Return the text of our own static files, which contains no input."""
     return mark_safe("\n".join(_text(name) for name in names))  # noqa: S308
 
 

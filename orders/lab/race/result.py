@@ -14,43 +14,25 @@ from orders.lab.race.plan import Plan, Variant
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table.
-
-    Args:
-        name: of the variant.
-        sound: what the strategy promises there.
-        initial, sold, left: pieces at the start, in the orders, on the product page at the end.
-        due: pieces a correct shop would have sold: min(initial, demand).
-        refused: buyers told that it is sold out.
-        errors: buyers without an answer, and `problems` why, the commonest first.
-        disagreements: rows that contradict one another or what the buyers were told.
-        retries: how often a buyer was told that the shop is busy and tried again.
-        queries: SQL statements of one sale (median of the buyers who got one).
-        tries: races it took; a broken strategy gets several to show its fault.
-        seconds: from the start to the last sale, or to the last answer when nothing was sold.
-        p50_ms, p95_ms, p99_ms: what buyers waited for their order, retries included; without refusals.
-        evidence: what the traces show, in one sentence.
-        deadlocks: how often the database ended one of two buyers that waited for each other.
-        samples, outcomes: what was seen from outside, and what became of each buyer.
-    """
+    """One line of the table: what was there, what was sold, what buyers waited."""
 
     name: str
     strategy: str
-    sound: bool
+    sound: bool  # what the strategy promises there
     processes: int
     initial: int
-    due: int
+    due: int  # min(initial, demand)
     sold: int
-    left: int
+    left: int  # on the product page at the end
     refused: int
-    errors: int
-    problems: tuple[str, ...]
-    disagreements: tuple[str, ...]
+    errors: int  # buyers without an answer
+    problems: tuple[str, ...]  # why, the commonest first
+    disagreements: tuple[str, ...]  # rows that contradict one another or the answers
     retries: int
-    queries: int
+    queries: int  # SQL statements of one sale, the median
     tries: int
-    seconds: float
-    p50_ms: float
+    seconds: float  # from the start to the last sale, or to the last answer when nothing was sold
+    p50_ms: float  # what buyers waited for their order, retries included; without refusals
     p95_ms: float
     p99_ms: float
     evidence: str = ""

@@ -1,8 +1,8 @@
 """Processes full of buyers: `python -m orders.lab.race.worker FD…`, each FD an end of a pipe to the parent.
 
 The shop is loaded once, in a process that is started afresh and so shares no connection, lock or thread with
-the parent. That one forks the workers and tells of their deaths. A worker stays for all rounds of a race, so
-that its buyers keep their connections. It ends when it is told to, and also when its parent is gone.
+the parent. That one forks the workers and tells of their deaths. A worker stays for all rounds of a race.
+It ends at `Stop`, and also when its parent is gone.
 """
 
 from __future__ import annotations
@@ -26,36 +26,8 @@ LEAVE_WITHIN = 8.0
 REPORT_EVERY = 0.1
 
 
-class Gate:
-    """The barrier at which all buyers of this worker wait for the start."""
-
-    def __init__(self, buyers: int) -> None:
-        self._here = threading.Barrier(buyers + 1)
-        self._open = threading.Event()
-        self._start_at = 0.0
-
-    def arrive(self) -> float:
-        """Say that this buyer is here; returns the moment of the start once it is known."""
-        self._here.wait(READY_WITHIN)
-        self._open.wait()
-        return self._start_at
-
-    def wait_for_all(self) -> None:
-        """Return when every buyer is here."""
-        self._here.wait(READY_WITHIN)
-
-    def open(self, start_at: float) -> None:
-        """Let them go at `start_at`, in monotonic seconds."""
-        self._start_at = start_at
-        self._open.set()
-
-
 class Worker:
-    """Runs rounds until it is told to stop.
-
-    Args:
-        channel: the pipe to the parent.
-    """
+    """Runs rounds until `Stop`."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel = channel
@@ -82,23 +54,36 @@ class Worker:
         os._exit(1)
 
     def _run(self, round_: Round) -> None:
+        """Run a round: a thread and a connection per buyer, all of which wait for one moment."""
         self._resize(len(round_.buyers))
         _set_lease(round_)
-        gate = Gate(len(round_.buyers))
-        futures = [
-            self._pool.submit(_stand_and_buy, round_, number, gate, self._stop) for number in round_.buyers
+        here, start = threading.Barrier(len(round_.buyers) + 1), Future[float]()
+        buyers = [
+            self._pool.submit(_connect_and_buy, round_, number, here, start, self._stop)
+            for number in round_.buyers
         ]
-        gate.wait_for_all()
+        here.wait(READY_WITHIN)
         self._say(Ready())
         go = self._inbox.get()
-        gate.open(go.start_at if isinstance(go, Go) else time.monotonic())
-        self._report(futures)
-        self._say(Finished(tuple(future.result() for future in futures)))
+        start.set_result(go.start_at if isinstance(go, Go) else time.monotonic())
+        self._report(buyers)
+        self._say(Finished(tuple(buyer.result() for buyer in buyers)))
         if not isinstance(go, Go):
             self._inbox.put(go)
 
+    def _resize(self, buyers: int) -> None:
+        """Keep threads and their connections for the next round; a smaller crowd closes its own."""
+        if buyers != self._size:
+            all_here = threading.Barrier(
+                self._size or 1
+            )  # so that every thread gets exactly one of the calls
+            list(self._pool.map(_close, [all_here] * self._size))
+            self._pool.shutdown()
+            self._pool = ThreadPoolExecutor(max(1, buyers), thread_name_prefix="buyer")
+            self._size = buyers
+
     def _say(self, message: object) -> None:
-        # A parent that is gone is noticed by the listener, which sends everybody home.
+        # A parent that is gone is noticed by the listener, which ends the buyers.
         with suppress(OSError):
             self._channel.send(message)
 
@@ -108,22 +93,6 @@ class Worker:
             waiting = wait(waiting, REPORT_EVERY).not_done
             self._say(Progress(len(futures) - len(waiting)))
 
-    def _resize(self, buyers: int) -> None:
-        """Keep a thread, and so a connection, for each buyer; a smaller crowd gives its connections back."""
-        if buyers == self._size:
-            return
-        self._close_connections()
-        self._pool.shutdown()
-        self._pool = ThreadPoolExecutor(max(1, buyers), thread_name_prefix="buyer")
-        self._size = buyers
-
-    def _close_connections(self) -> None:
-        gate = Gate(self._size)
-        for _ in range(self._size):
-            self._pool.submit(_close, gate)
-        gate.wait_for_all()
-        gate.open(time.monotonic())
-
 
 def _set_lease(round_: Round) -> None:
     from orders.lab.strategies import STRATEGIES
@@ -132,7 +101,9 @@ def _set_lease(round_: Round) -> None:
         setattr(STRATEGIES[round_.strategy], "expiry", round_.lease)  # noqa: B010 - only some strategies have it
 
 
-def _stand_and_buy(round_: Round, number: int, gate: Gate, stop: threading.Event) -> Outcome:
+def _connect_and_buy(
+    round_: Round, number: int, here: threading.Barrier, start: Future[float], stop: threading.Event
+) -> Outcome:
     from django.db import connection
 
     from orders.lab.race.buyer import Buyer, describe
@@ -143,15 +114,15 @@ def _stand_and_buy(round_: Round, number: int, gate: Gate, stop: threading.Event
         connection.ensure_connection()
     except Exception as error:
         problem = describe(error)
-    start_at = gate.arrive()
+    here.wait(READY_WITHIN)
+    start_at = start.result()
     return Outcome(number, "error", problem=problem) if problem else Buyer(number, round_, stop).buy(start_at)
 
 
-def _close(gate: Gate) -> None:
+def _close(all_here: threading.Barrier) -> None:
     from django.db import connections
 
-    # Each thread holds on at the gate, so that every thread of the pool gets exactly one of these calls.
-    gate.arrive()
+    all_here.wait(READY_WITHIN)
     connections.close_all()
 
 

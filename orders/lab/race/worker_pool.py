@@ -27,11 +27,7 @@ OnProgress = Callable[[int], None]
 
 
 class WorkerProcess:
-    """One worker process as its parent sees it: the pipe to it, and what came of its round.
-
-    Args:
-        channel: the parent's end of the pipe.
-    """
+    """One worker process as its parent sees it: the pipe to it, and what came of its round."""
 
     def __init__(self, channel: Connection) -> None:
         self.channel = channel
@@ -95,12 +91,7 @@ class WorkerProcess:
 
 
 class WorkerGroup:
-    """Workers that are forked by a process which has loaded the shop once for all of them.
-
-    Args:
-        size: how many workers.
-        shared: the settings that they must share with their parent.
-    """
+    """Workers that are forked by a process which has loaded the shop once for all of them."""
 
     def __init__(self, size: int, shared: Mapping[str, object]) -> None:
         pipes = [Pipe() for _ in range(size)]
@@ -118,7 +109,7 @@ class WorkerGroup:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                # A session of its own: Ctrl-C reaches the parent alone, which sends everybody home in order.
+                # A session of its own: Ctrl-C reaches the parent alone, which stops all workers in order.
                 start_new_session=True,
             )
         finally:
@@ -138,9 +129,6 @@ class WorkerGroup:
 
 class WorkerPool:
     """All worker processes of a race; a context manager that leaves none behind.
-
-    Args:
-        size: how many processes.
 
     Example:
         with WorkerPool(4) as pool:
@@ -171,15 +159,9 @@ class WorkerPool:
         return tuple(worker.pid for worker in self._workers)
 
     def race(self, rounds: Sequence[Round], on_progress: OnProgress) -> list[Outcome]:
-        """Run one round on each worker, all starting at the same moment.
+        """Run one round on each worker, all starting at the same moment; return an outcome for every buyer.
 
-        Args:
-            rounds: one for each worker; a round without buyers is allowed.
-            on_progress: called with the number of buyers who have their answer.
-
-        Returns:
-            An outcome for every buyer, in the order of their numbers. The buyers of a worker that died have
-            an `error` with the reason, and the worker is replaced.
+        Those of a worker that died have an `error` with the reason, and the worker is replaced.
         """
         for worker, round_ in zip(self._workers, rounds, strict=True):
             worker.begin(round_)
@@ -193,7 +175,7 @@ class WorkerPool:
         return sorted(outcomes, key=lambda outcome: outcome.buyer)
 
     def close(self) -> None:
-        """Send everybody home; who doesn't leave in time is killed."""
+        """Stop all workers; kill those that exceed the timeout."""
         for worker in self._workers:
             worker.send(Stop())
         deadline = time.monotonic() + LEAVE_WITHIN

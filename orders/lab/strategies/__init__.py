@@ -37,38 +37,14 @@ from orders.lab.strategies.unsorted_redis_locks import UnsortedRedisLocks
 from orders.lab.strategies.version_cas import VersionCas
 from orders.lab.strategies.zookeeper_lock import ZooKeeperLock
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    "lost_update": LostUpdate,
-    "row_lock": RowLock,
-    "version_cas": VersionCas,
-    "negative_stock": NegativeStock,
-    "conditional_update": ConditionalUpdate,
-    "unsorted_locks": UnsortedLocks,
-    "ordered_locks": OrderedLocks,
-    "lock_table": LockTable,
-    "unique_row": UniqueRow,
-    "advisory_lock": AdvisoryLock,
-    "local_lock": LocalLock,
-    "early_release": EarlyRelease,
-    "lock_after_read": LockAfterRead,
-    "unsorted_redis_locks": UnsortedRedisLocks,
-    "redis_lock": RedisLock,
-    "zookeeper_lock": ZooKeeperLock,
-    "etcd_lock": EtcdLock,
-    "redlock": Redlock,
-    "database_lock": DatabaseLock,
-    "expired_lease": ExpiredLease,
-    "fenced_lock": FencedLock,
-    "setnx_expire_del": SetnxExpireDel,
-    "setnx_getset": SetnxGetset,
-    "redis_spin_lock": RedisSpinLock,
-    "redis_script": RedisScript,
-    "redis_gate": RedisGate,
-    "segmented": Segmented,
-    "segmented_locks": SegmentedLocks,
-    "combined": Combined,
-    "unit_rows": UnitRows,
-}
+_ALL: tuple[type[Strategy], ...] = (
+    LostUpdate, RowLock, VersionCas, NegativeStock, ConditionalUpdate, UnsortedLocks, OrderedLocks,
+    LockTable, UniqueRow, AdvisoryLock, LocalLock, EarlyRelease, LockAfterRead, UnsortedRedisLocks,
+    RedisLock, ZooKeeperLock, EtcdLock, Redlock, DatabaseLock, ExpiredLease, FencedLock, SetnxExpireDel,
+    SetnxGetset, RedisSpinLock, RedisScript, RedisGate, Segmented, SegmentedLocks, Combined, UnitRows,
+)  # fmt: skip
+
+STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in _ALL}
 
 __all__ = ["STRATEGIES", "Strategy", "UnknownStrategy", "get_strategy"]
 

@@ -28,7 +28,7 @@ class AdvisoryLock(Strategy):
     Verdict:
         Exact, as every lock that the transaction itself lets go. The form without `xact` belongs to the
         session: it outlives the commit, and behind a pooler in transaction mode it stays with a connection
-        that is somebody else's by then.
+        that belongs to another client by then.
 
     Cost:
         One statement and a slot of shared memory for each name. Two names may share a number: they wait for

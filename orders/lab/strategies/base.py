@@ -90,7 +90,7 @@ class Strategy(ABC):
         """Return why this strategy can't sell here now, such as a server that is down; None: it can."""
         if cls.lock_setting and not cls.unconfigured():
             try:
-                get_lock("is-anyone-there", backend=cls.lock_alias).locked()
+                get_lock("availability", backend=cls.lock_alias).locked()
             except (LockError, ImportError) as error:
                 return str(error)
         return cls.unconfigured()

@@ -33,11 +33,11 @@ class Combined(Strategy):
 
     Interleaving:
         A leads. B and C come while A commits, and wait. B gets the lead and sells for C as well: two units
-        are left, B wants one and C two, so C alone is told that there is one.
+        are left, B wants one and C two, so C alone is sold out.
 
     Verdict:
         Exact: the rows are locked before any cart is decided about, also against other processes. A batch
-        lives or dies as one: when the leader fails before the commit, all of it is told to try again.
+        lives or dies as one: when the leader fails before the commit, all of it is asked to try again.
 
     Cost:
         One commit for up to 64 checkouts, and a buyer's answer waits for that of its neighbours.
@@ -53,9 +53,10 @@ class Combined(Strategy):
         """Lead, or wait for the leader."""
         if connection.in_atomic_block:
             raise RuntimeError("a sale can't be combined inside an open transaction")
-        ticket = Ticket(cart)
-        self.queue.append(ticket)
-        self._acquire(ticket)
+        self.queue.append(ticket := Ticket(cart))
+        if not self.leader.acquire(blocking=False):
+            self.checkpoint("waiting", lock="combined")
+            self.leader.acquire()
         try:
             while not ticket.done:  # more than one batch may be before this one
                 self._lead([self.queue.popleft() for _ in range(min(len(self.queue), self.most))])
@@ -64,20 +65,6 @@ class Combined(Strategy):
         if ticket.error is not None:
             raise ticket.error
         return cart.id
-
-    def _acquire(self, ticket: Ticket) -> None:
-        """Acquire the lead; a ticket that is in a batch by the end of the wait is seen through."""
-        if self.leader.acquire(blocking=False):
-            return
-        self.checkpoint("waiting", lock="combined")
-        if self.leader.acquire(timeout=self.wait):
-            return
-        try:
-            self.queue.remove(ticket)
-        except ValueError:
-            self.leader.acquire()
-        else:
-            raise Busy(f"the lead was taken for {self.wait:g} s")
 
     def _lead(self, batch: list[Ticket]) -> None:
         try:
@@ -88,17 +75,14 @@ class Combined(Strategy):
                     ticket.error = error if isinstance(error, Exception) else Busy("the leader was stopped")
             raise
         finally:
-            for ticket in batch:
-                ticket.done = True
+            _settle(batch)
 
     def _sell(self, batch: list[Ticket]) -> None:
         skus = {sku for ticket in batch for sku in ticket.cart.wanted}
         with self.transaction():
-            known = Product.objects.filter(sku__in=skus).values_list("sku", flat=True)
-            products = self.lock(sorted(known))
+            products = self.lock(Product.objects.filter(sku__in=skus).values_list("sku", flat=True))
             left = {sku: product.on_hand for sku, product in products.items()}
-            sold = [ticket for ticket in batch if self._serves(ticket, left)]
-            if sold:
+            if sold := [ticket for ticket in batch if self._serves(ticket, left)]:
                 self.checkpoint("decided")
             for product in products.values():
                 product.on_hand, product.version = left[product.sku], product.version + 1

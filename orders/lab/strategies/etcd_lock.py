@@ -12,7 +12,7 @@ class EtcdLock(Coordinated):
 
     Interleaving:
         A's key is revision 70 and reads 1; B's is 71 and watches it. A sells, commits, and gives its lease
-        up: the key goes, B is told, makes sure that its own lease still lives, and reads 0.
+        up: the key goes, B is notified, makes sure that its own lease still lives, and reads 0.
 
     Verdict:
         Exact, with one transaction a product at a time, also while one of three members is down. A lease can

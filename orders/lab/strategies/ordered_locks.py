@@ -1,4 +1,4 @@
-"""Sound: several locks, taken in one order by everybody."""
+"""Sound: several locks, taken in one order by all."""
 
 from __future__ import annotations
 

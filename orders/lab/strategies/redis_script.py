@@ -15,9 +15,9 @@ from orders.lab.strategies.base import Strategy
 
 class RedisScript(Strategy):
     """Idea:
-        Keep the units left in Redis. A Lua script looks at every line and takes all or nothing, in one step
-        for everybody. Who gets nothing is refused without touching the database; who gets units has them
-        written there.
+        Keep the units left in Redis. A Lua script looks at every line and takes all or nothing, in one step.
+        A buyer who gets nothing is refused without touching the database; one who gets units has them written
+        there.
 
     Interleaving:
         A's script takes the last unit, B's finds none: B is refused while A still writes. If A's transaction

@@ -30,8 +30,8 @@ class RedisSpinLock(Strategy):
         the UPDATE says WHERE on_hand >= n. The lock alone could not promise that.
 
     Cost:
-        Three settings to get wrong: too short an expiry lets two in, too long a one holds everybody up after
-        a crash; a short interval burdens Redis, a long one leaves the lock idle. And nobody queues: some
+        Three settings to get wrong: too short an expiry lets two in, too long a one holds all up after a
+        crash; a short interval burdens Redis, a long one leaves the lock idle. And there is no queue: some
         starve.
     """
 

@@ -21,7 +21,7 @@ class SetnxGetset(Strategy):
 
     Interleaving:
         A's work outlasts its stamp, or B's clock is fast: B finds it past, takes over and sells what A is
-        selling. And C, a moment late in its GETSET, is told that it lost, but has put its own stamp over B's.
+        selling. And C, a moment late in its GETSET, learns that it lost, but has put its own stamp over B's.
 
     Verdict:
         Oversells. The clocks of the clients decide who holds the lock, and no value says whose it is.

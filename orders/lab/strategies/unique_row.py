@@ -1,4 +1,4 @@
-"""Sound: anyone who inserts the row has the lock."""
+"""Sound: the buyer who inserts the row has the lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orders.lab.strategies.base import Strategy
 class UniqueRow(Strategy):
     """Idea:
         INSERT a row whose name is a unique key. The second inserter of the same name waits in the index for
-        the first one's end. The row is deleted before the commit, so nobody ever sees it.
+        the first one's end. The row is deleted before the commit, so it is never seen.
 
     Interleaving:
         A inserts `held:mug`, reads 1, saves 0. B's INSERT waits. A deletes its row and commits: B's INSERT

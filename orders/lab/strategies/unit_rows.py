@@ -15,7 +15,7 @@ from orders.lab.strategies.base import Products, Strategy, in_key_order
 class UnitRows(Strategy):
     """Idea:
         A row per unit, up to 1000 of a product (Shopify's design). A buyer deletes as many as it wants that
-        nobody has locked (SKIP LOCKED), in the transaction of its order.
+        are unlocked (SKIP LOCKED), in the transaction of its order.
 
     Interleaving:
         A takes unit 1, B skips it and takes unit 2. C finds none free: it locks the product's row, waits for
@@ -50,7 +50,7 @@ class UnitRows(Strategy):
         return dict(rows.values_list("sku", "left"))
 
     def _take_free(self, cart: Cart, products: Products) -> None:
-        """Delete unit rows that nobody has locked; never wait."""
+        """Delete unit rows that are unlocked; never wait."""
         for product, units in in_key_order(cart, products):
             free = product.units.select_for_update(skip_locked=True).values_list("pk", flat=True)[:units]
             if len(keys := list(free)) < units:
@@ -62,7 +62,7 @@ class UnitRows(Strategy):
         with self.transaction():
             products = self.lock(cart.skus)
             for product, _ in in_key_order(cart, products):
-                # The deletion waits for those who take a unit at this moment, and they wait for nobody.
+                # The deletion waits for those who take a unit at this moment, and they never wait.
                 product.on_hand += product.units.all().delete()[0]
             self.decide(cart, products)
             for product, units in in_key_order(cart, products):

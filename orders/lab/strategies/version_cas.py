@@ -17,7 +17,7 @@ from orders.lab.strategies.base import Strategy, in_key_order
 class VersionCas(Strategy):
     """Idea:
         Lock nothing. Remember the version that was read; write only WHERE version is still that one. No row
-        changed means that somebody was faster: begin again, in a new transaction.
+        changed means that another buyer was faster: begin again, in a new transaction.
 
     Interleaving:
         A and B read 10, version 7. A writes 9, version 8. B's UPDATE finds no version 7, changes nothing, and
