@@ -19,19 +19,20 @@ class _Progress:
 
 
 @contextmanager
-def change(cause: str, wait: float = WAIT) -> Iterator[None]:
+def change(cause: str, wait: float | None = None) -> Iterator[None]:
     """BEGIN, the block, COMMIT; an error of the database says what became of it.
 
     Args:
-        cause: names the change, for the error. wait: seconds to wait for each locked row.
+        cause: names the change, for the error. wait: seconds to wait for a locked row; None: `WAIT`.
 
     Raises:
         Busy: a row stayed locked. DatabaseUnavailable: the failure came before COMMIT, so nothing was changed.
         OutcomeUnknown: COMMIT had no answer; repeat the change, which takes effect once.
     """
     progress = _Progress()
+    limit = f"{max(1, round((wait or WAIT) * 1000))}ms"
     with understood(cause, connection.alias, progress), transaction.atomic(durable=True):
         with connection.cursor() as cursor:
-            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{max(1, round(wait * 1000))}ms"])
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [limit])
         yield
         progress.written = True

@@ -25,13 +25,22 @@ SETTINGS = {"DJANGO_SETTINGS_MODULE": "benchmarks.checkout.settings"}
 COUNTED = 20  # requests whose SQL statements are counted
 
 _TOTALS = """
-SELECT coalesce(sum(p.on_hand), 0)
-       + coalesce((SELECT sum(units) FROM inventory_stocksegment WHERE product_id = ANY(array_agg(p.id))), 0)
-       + (SELECT count(*) FROM inventory_stockunit WHERE product_id = ANY(array_agg(p.id))),
-       coalesce(min(p.on_hand), 0),
-       coalesce((SELECT sum(quantity) FROM orders_orderitem WHERE product_id = ANY(array_agg(p.id))), 0),
-       (SELECT count(DISTINCT order_id) FROM orders_orderitem WHERE product_id = ANY(array_agg(p.id)))
-  FROM inventory_product p WHERE p.sku = ANY(%s)
+SELECT coalesce(sum(level.available), 0), coalesce(min(level.available), 0),
+       coalesce((SELECT sum(quantity) FROM orders_orderitem i JOIN orders_product p ON p.id = i.product_id
+                  WHERE p.sku = ANY(%(skus)s)), 0),
+       (SELECT count(DISTINCT order_id) FROM orders_orderitem i JOIN orders_product p ON p.id = i.product_id
+         WHERE p.sku = ANY(%(skus)s))
+  FROM inventory_level level JOIN inventory_item item ON item.id = level.item_id WHERE sku = ANY(%(skus)s)
+"""
+_BY_HAND = """
+SELECT coalesce(sum(p.on_hand), 0), coalesce(min(p.on_hand), 0),
+       coalesce((SELECT sum(quantity) FROM lab_orderitem WHERE product_id = ANY(array_agg(p.id))), 0),
+       (SELECT count(DISTINCT order_id) FROM lab_orderitem WHERE product_id = ANY(array_agg(p.id)))
+  FROM lab_product p WHERE p.sku = ANY(%(skus)s)
+"""
+_STOCK_UP_BY_HAND = """
+INSERT INTO lab_product (sku, name, price, on_hand, version, guarded)
+SELECT sku, 'by hand', 1, %s, 0, false FROM unnest(%s::text[]) AS sku
 """
 
 
@@ -103,6 +112,7 @@ class Testbed:
         run = next(self._runs)
         skus = [f"{self._name}-{run}-{number}" for number in range(products)]
         deliver(self.database, dict.fromkeys(skus, stock))
+        self.database.execute(_STOCK_UP_BY_HAND, [stock, skus])
         return skus
 
     def _requests(self, subject: Subject, skus: list[str]) -> list[bytes]:
@@ -132,7 +142,7 @@ class Testbed:
     def _faults(self, subject: Subject, burst: Burst, skus: list[str], stocked: int) -> dict[str, Any]:
         if not subject.sells:
             return {"oversold": 0, "unaccounted": 0, "lost": 0, "failed": burst.total[500]}
-        totals = self.totals(skus)
+        totals = self.totals(skus, by_hand=subject.strategy is None)
         return {
             "oversold": max(0, totals.sold - stocked) + max(0, -totals.lowest),
             "unaccounted": abs(stocked - totals.sold - totals.left),
@@ -140,9 +150,10 @@ class Testbed:
             "failed": burst.total[500],
         }
 
-    def totals(self, skus: list[str]) -> Totals:
-        """Return what the database says of these products."""
-        return Totals(*map(int, self.database.execute(_TOTALS, [skus]).fetchone() or ()))
+    def totals(self, skus: list[str], *, by_hand: bool = False) -> Totals:
+        """Return what the database says of these products, in the shop's tables or in those sold by hand."""
+        question = _BY_HAND if by_hand else _TOTALS
+        return Totals(*map(int, self.database.execute(question, {"skus": skus}).fetchone() or ()))
 
     @contextmanager
     def slow_flushes(self, milliseconds: int) -> Iterator[None]:

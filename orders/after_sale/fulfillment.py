@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
+from django.db.models import Q, Sum
+
 from inventory import InvalidLines, Line, stock
 from inventory.hooks import reach
+from inventory.models import Movement
 from orders.after_sale.lifecycle import OrderUnknown, TransitionRefused, items_of
 from orders.events.outbox import publish
 from orders.models import Order, OrderEvent, OrderItem, Shipment
@@ -221,12 +224,12 @@ class _Step:
 
     def _is_repeated(self, cart: Sequence[Line] | None) -> bool:
         """Return whether this was done before; refuse a reference that names other units."""
-        done = OrderEvent.objects.filter(
-            order=self.order_id, kind=self.kind, data__reference=self.reference
-        ).first()
-        if done is None:
+        moves = Movement.objects.filter(entry__of__cause=sale_of(self.order_id)).filter(
+            Q(entry__cause=self.cause) | Q(entry__cause__startswith=f"{self.cause}:")
+        )
+        known = dict(moves.order_by().values_list("level__item__sku").annotate(units=Sum("quantity")))
+        if not known:
             return False
-        known = {line["sku"]: line["quantity"] for line in done.data["lines"]}
         if cart is not None and dict(cart) != known:
             raise ReferenceUsed(self.reference, ", ".join(f"{units} × {sku}" for sku, units in known.items()))
         return True

@@ -9,7 +9,7 @@ the other sees it. Locks are taken in one order: the order's row, levels of stoc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from orders.models import Order, OrderEvent, OrderItem
 from orders.selling.limits import uncount
 from orders.selling.refusals import Refused
 from orders.selling.writing import sale_of
-from orders.transactions import WAIT, change
+from orders.transactions import change
 
 logger = logging.getLogger(__name__)
 
@@ -101,10 +101,10 @@ def pay(order_id: UUID, *, record: Callable[[], object] | None = None) -> Order:
         paid = mark_paid(order_id)
         if paid and record is not None:
             record()
+        order = find_order(order_id)
         reach("written", order=order_id)
-    if not paid:
-        expire(order_id)
-    order = find_order(order_id)
+    if not paid and expire(order_id):
+        order = find_order(order_id)
     if order.state not in SINCE_PAID:
         raise PaymentTooLate(order_id, order.state, State.PAID)
     return order
@@ -128,17 +128,16 @@ def cancel(order_id: UUID, *, record: Callable[[], object] | None = None) -> Ord
         AlreadyShipped: units of it have left the building; `fulfillment.cancel_units` cancels the rest.
         TransitionRefused: it has expired. And as `pay`.
     """
-    _end(order_id, State.CANCELLED, record=record)
-    order = find_order(order_id)
+    order = _end(order_id, State.CANCELLED, record=record) or find_order(order_id)
     if order.state != State.CANCELLED:
         refusal = AlreadyShipped if order.state in SINCE_PAID else TransitionRefused
         raise refusal(order_id, order.state, State.CANCELLED)
     return order
 
 
-def expire(order_id: UUID, *, wait: float = WAIT) -> bool:
+def expire(order_id: UUID, *, wait: float | None = None) -> bool:
     """End an order whose payment window is over, and put its units back; False: nothing was to be done."""
-    return _end(order_id, State.EXPIRED, _OVERDUE, wait=wait)
+    return _end(order_id, State.EXPIRED, _OVERDUE, wait=wait) is not None
 
 
 def expire_overdue(limit: int = 500) -> int:
@@ -186,21 +185,21 @@ def _end(
     to: State,
     *conditions: Q,
     record: Callable[[], object] | None = None,
-    wait: float = WAIT,
-) -> bool:
+    wait: float | None = None,
+) -> Order | None:
+    """End the order and return it; None where it isn't in a state from which it may be."""
     cause = f"{to}:{order_id}"
     with change(cause, wait):
         reach("ending", order=order_id)
         if not _move(order_id, to, *conditions):
-            return False
+            return None
         publish(OrderEvent.Kind(to), order=order_id)
-        items: Iterable[OrderItem] = OrderItem.objects.filter(order=order_id).select_related("order")
-        units = [(item, item.open) for item in items if item.open]
-        if units:  # units of it may have been cancelled before
-            stock.cancel(cause=cause, of=sale_of(order_id))
-            OrderItem.objects.filter(order=order_id).update(cancelled=F("quantity") - F("shipped"))
-            uncount(units[0][0].order.customer, units)
+        order = find_order(order_id)
+        units = [(item, item.open) for item in OrderItem.objects.filter(order=order)]
+        stock.cancel(cause=cause, of=sale_of(order_id))
+        OrderItem.objects.filter(order=order).update(cancelled=F("quantity") - F("shipped"))
+        uncount(order.customer, units)
         if record is not None:
             record()
         reach("written", order=order_id)
-    return True
+    return order

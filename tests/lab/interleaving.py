@@ -19,6 +19,7 @@ from unittest import mock
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from inventory import hooks
 from locking.backends.base import PollingWaiter
 from locking.backends.database.rows import RowWaiter
 from locking.core.handler import locks
@@ -128,7 +129,7 @@ class Buyer:
         try:
             take_connection()
             self.pid = connection.connection.info.backend_pid
-            with installed(self._hook):
+            with installed(self._hook), hooks.installed(self._hook):
                 self.outcome.result = self.work()
         except BaseException as error:
             self.outcome.error = error

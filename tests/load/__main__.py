@@ -67,7 +67,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--locust", type=float, default=3.0, help="seconds of locust's users (default 3)")
     parser.add_argument("--seed", type=int, default=1, help="of baskets and victims (default 1)")
     parser.add_argument(
-        "--no-growth", action="store_true", help="leave out the cost by buyers, products, segments"
+        "--no-growth", action="store_true", help="leave out the cost by buyers and products"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE")
@@ -90,23 +90,19 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def subjects(names: Sequence[str]) -> list[Subject]:
-    """Return the sound strategies of these names.
+    """Return the strategies of these names.
 
     Raises:
-        SystemExit: a name is none, or one of a broken strategy, which would rightly fail.
+        SystemExit: a name is none that is set up.
     """
-    from inventory.strategies import STRATEGIES
+    from orders.selling import strategies
 
-    sound = {name: strategy for name, strategy in STRATEGIES.items() if strategy.sound}
-    wanted = [name for name in sound if not sound[name].unavailable()] if list(names) == ["all"] else names
+    known = strategies.names()
+    wanted = known if list(names) == ["all"] else names
     for name in wanted:
-        if name not in sound:
-            raise SystemExit(
-                f"holdfast: --strategy {name!r} is no sound strategy; choose of {', '.join(sound)}"
-            )
-        if lack := sound[name].unavailable():
-            raise SystemExit(f"holdfast: --strategy {name}: {lack}")
-    return [Subject(name, not sound[name].sound_across_processes, sound[name].keeps_stock) for name in wanted]
+        if name not in known:
+            raise SystemExit(f"holdfast: --strategy {name!r} is not set up; choose of {', '.join(known)}")
+    return [Subject(name) for name in wanted]
 
 
 def _measure(options: argparse.Namespace, servers: Servers, console: Console) -> dict[str, Any]:
@@ -127,7 +123,7 @@ def _measure(options: argparse.Namespace, servers: Servers, console: Console) ->
         "parameters": {"rate": options.rate, "seconds": options.seconds, "seed": options.seed},
         "runs": runs,
         "growth": grown,
-        "audit_stock": audited,
+        "audit_orders": audited,
         "exact": all(run["verdict"]["exact"] for run in runs) and audited.get("exit", 0) == 0,
     }
 
@@ -139,12 +135,8 @@ def _run(subject: Subject, plan: Plan, servers: Servers) -> dict[str, Any]:
 
 
 def _audit(servers: Servers) -> dict[str, Any]:
-    """Ask the shop's own auditor too, where it has one."""
-    from django.core.management import get_commands
-
-    if "audit_stock" not in get_commands():
-        return {}
-    done = manage(servers.environment, "audit_stock", "--json")
+    """Ask the shop's own auditor, too."""
+    done = manage(servers.environment, "audit_orders")
     return {"exit": done.returncode, "said": done.stdout.strip()[-2000:] or done.stderr.strip()[-2000:]}
 
 

@@ -10,26 +10,28 @@ import psycopg
 
 from tests.load.journal import Story
 
+# Kinds of entries: 1 received, 9 adjusted, 10 counted. States: 0 outside, 1 available, 2 reserved.
 _STOCK = """
-SELECT p.sku,
-       p.on_hand + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0)
-                 + (SELECT count(*) FROM inventory_stockunit u WHERE u.product_id = p.id),
-       p.reserved,
-       coalesce((SELECT sum(r.quantity) FROM inventory_stockreservation r
-                  WHERE r.product_id = p.id AND r.state = 'live'), 0),
-       coalesce((SELECT sum(m.quantity) FROM inventory_stockmovement m
-                  WHERE m.product_id = p.id AND m.kind IN ('received', 'adjusted')), 0),
-       coalesce((SELECT sum(m.quantity) FROM inventory_stockmovement m WHERE m.product_id = p.id), 0),
+SELECT item.sku, level.available + level.reserved, level.reserved,
+       coalesce((SELECT sum(m.quantity) FROM inventory_movement m
+                   JOIN inventory_reservation r ON r.entry_id = m.entry_id AND r.state = 'live'
+                  WHERE m.level_id = level.id), 0),
+       coalesce((SELECT sum(m.quantity * (CASE m.source WHEN 0 THEN 1 ELSE -1 END)) FROM inventory_movement m
+                   JOIN inventory_entry e ON e.id = m.entry_id AND e.kind IN (1, 9, 10)
+                  WHERE m.level_id = level.id AND 0 IN (m.source, m.target)), 0),
+       coalesce((SELECT sum(m.quantity * ((m.target IN (1, 2))::int - (m.source IN (1, 2))::int))
+                   FROM inventory_movement m WHERE m.level_id = level.id), 0),
        coalesce((SELECT sum(i.quantity) FROM orders_orderitem i JOIN orders_order o ON o.id = i.order_id
-                  WHERE i.product_id = p.id AND o.state NOT IN ('cancelled', 'expired')), 0)
-  FROM inventory_product p
- WHERE p.sku = ANY(%s)
+                   JOIN orders_product p ON p.id = i.product_id
+                  WHERE p.sku = item.sku AND o.state NOT IN ('cancelled', 'expired')), 0)
+  FROM inventory_item item JOIN inventory_level level ON level.item_id = item.id
+ WHERE item.sku = ANY(%s)
 """
 _ORDERS = """
 SELECT i.order_id::text, p.sku, sum(i.quantity)
-  FROM orders_orderitem i JOIN inventory_product p ON p.id = i.product_id
+  FROM orders_orderitem i JOIN orders_product p ON p.id = i.product_id
  WHERE i.order_id IN (SELECT j.order_id FROM orders_orderitem j
-                        JOIN inventory_product q ON q.id = j.product_id WHERE q.sku = ANY(%s))
+                        JOIN orders_product q ON q.id = j.product_id WHERE q.sku = ANY(%s))
  GROUP BY 1, 2
 """
 
@@ -41,9 +43,9 @@ class Stock:
     """One product's rows.
 
     Attributes:
-        on_hand: as the product, its segments and its unit rows say. reserved: as the product says.
+        on_hand: that aren't sold, and reserved, as the level says.
         promised: in live reservations.
-        received: ever. moved: the sum of its movements. sold: in orders that stand.
+        received: ever. moved: what the ledger says is on hand. sold: in orders that stand.
     """
 
     sku: str

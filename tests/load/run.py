@@ -18,7 +18,7 @@ from tests.load.delivery import deliver
 from tests.load.faults import Fault, strike
 from tests.load.schedule import Schedule
 from tests.load.servers import Servers
-from tests.load.shop import Shop, manage, serving
+from tests.load.shop import Shop, serving
 from tests.load.wire import Wire
 
 PRODUCTS = 5
@@ -26,10 +26,8 @@ CLOSING_SECONDS = 60.0  # a dead holder's lease may have to end first
 LONG_TIME = 20.0
 
 _AVAILABLE = """
-SELECT p.on_hand - p.reserved
-       + coalesce((SELECT sum(s.units) FROM inventory_stocksegment s WHERE s.product_id = p.id), 0)
-       + (SELECT count(*) FROM inventory_stockunit u WHERE u.product_id = p.id)
-  FROM inventory_product p WHERE p.sku = %s
+SELECT level.available FROM inventory_level level JOIN inventory_item item ON item.id = level.item_id
+ WHERE item.sku = %s
 """
 
 
@@ -61,17 +59,13 @@ class Subject:
 
     Attributes:
         name: as in the setting CHECKOUT_STRATEGY.
-        one_process: it is sound in one process only, so it gets one.
-        keeps_stock: its copy of the stock is rebuilt afterwards, as an operator would.
     """
 
     name: str
-    one_process: bool = False
-    keeps_stock: bool = False
 
 
 def try_out(subject: Subject, plan: Plan, servers: Servers, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Serve the shop with this strategy, load it, hurt it, let it recover, and audit it.
+    """Serve the shop with this strategy, load it, hurt it, and audit it.
 
     Args:
         subject: the strategy.
@@ -81,7 +75,7 @@ def try_out(subject: Subject, plan: Plan, servers: Servers, settings: Mapping[st
     """
     schedule = Schedule(plan.rate, plan.seconds, _skus(subject.name), plan.seed)
     environment = servers.environment | dict(settings) | {"CHECKOUT_STRATEGY": subject.name}
-    workers = 1 if subject.one_process else plan.workers
+    workers = plan.workers
     with tempfile.TemporaryDirectory(prefix="holdfast-load-") as directory, servers.connect() as database:
         folder = Path(directory)
         _stock_up(database, schedule)
@@ -90,14 +84,11 @@ def try_out(subject: Subject, plan: Plan, servers: Servers, settings: Mapping[st
             begun = time.monotonic()
             visits, struck = _open_model(schedule, plan, shop, servers, folder, keyed=keyed)
             users = crowd.run(shop, schedule.skus, folder, plan.locust)
-            recovery = _recover(subject, environment)
             closing = _close(servers, shop, schedule.skus, folder, tries=TRIES if keyed else 1)
         with servers.connect() as fresh:  # a crash of PostgreSQL has ended the first one
             rows = audit.read_rows(fresh, schedule.skus)
     story = closing
     verdict = audit.judge(rows, story, closed=True)
-    if recovery:
-        verdict.blame("leaked", 1, recovery)
     return {
         "name": subject.name,
         "seconds": time.monotonic() - begun,
@@ -144,18 +135,6 @@ def _open_model(
     buyers = Crowd(shop.address, schedule, folder, keyed=keyed)
     struck = strike(plan.faults, shop, servers, start=buyers.start, seconds=plan.seconds, seed=plan.seed)
     return buyers.visits(), struck
-
-
-def _recover(subject: Subject, environment: Mapping[str, str]) -> str:
-    """Do what an operator does after a crash, now that nobody buys; return what went wrong, or nothing."""
-    commands = [["reconcile_stock", "--older-than", "0"]]
-    if subject.keeps_stock:
-        commands.append(["reload_stock", subject.name])
-    for command in commands:
-        done = manage(environment, *command)
-        if done.returncode:
-            return f"{command[0]} failed: {done.stderr.strip()[-300:]}"
-    return ""
 
 
 def _close(servers: Servers, shop: Shop, skus: Sequence[str], folder: Path, *, tries: int) -> journal.Story:

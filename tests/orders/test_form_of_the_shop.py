@@ -1,9 +1,8 @@
 """The shop's form without JavaScript, and the examples of the problems."""
 
-
 import pytest
 
-from orders.http.problems import PROBLEM_TYPES
+from orders.http.problems import PROBLEM_TYPES, Problem
 from orders.models import Order
 from tests.factories import ProductFactory
 from tests.orders.shelf import left

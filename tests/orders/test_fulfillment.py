@@ -6,18 +6,18 @@ import copy
 from functools import partial
 
 import pytest
-from inventory.services import change_stock
-from inventory.stocktake import take_stock, with_count
+from django.db.models import ProtectedError
 
+import inventory
 from inventory import InvalidLines, Line
-from inventory.models import StockMovement
-from orders.after_sale.fulfillment import ReferenceUsed, TooMany, ship, take_back
+from orders.after_sale.fulfillment import ReferenceUsed, TooMany, cancel_units, ship, take_back
 from orders.after_sale.lifecycle import AlreadyShipped, TransitionRefused, cancel, pay
 from orders.audit import audit
-from orders.models import CustomerPurchase, Order, Product, Shipment
+from orders.models import CustomerPurchase, Order, OrderEvent, Shipment
 from orders.selling.checkout import checkout
 from tests.factories import ProductFactory
-from tests.inventory.interleaving import buyers
+from tests.lab.interleaving import buyers
+from tests.orders.shelf import lose, receive
 
 pytestmark = pytest.mark.django_db(transaction=True)
 State = Order.State
@@ -34,8 +34,8 @@ def order():
 
 def stock(sku: str = "mug") -> tuple[int, int]:
     """Return the units for sale and those in the building."""
-    product = with_count(Product.objects.filter(sku=sku)).get()
-    return product.on_hand, product.in_building
+    (level,) = inventory.stock.levels(sku)
+    return level.available, level.on_hand
 
 
 def test_sold_units_stay_in_the_building_until_they_are_shipped(order):
@@ -69,7 +69,7 @@ def test_a_reference_stands_for_one_parcel(order):
     """Another product in the same parcel, sent later: refused, or the ledger would never have it shipped."""
     ship(order.pk, [Line("mug", 1)], "parcel-1")
     for lines in ([Line("pen", 2)], [Line("mug", 2)], [Line("mug", 1), Line("pen", 2)]):
-        with pytest.raises(ReferenceUsed, match="'parcel-1': stands for 1 × mug already") as refused:
+        with pytest.raises(ReferenceUsed, match="'parcel-1': names 1 × mug already") as refused:
             ship(order.pk, lines, "parcel-1")
     assert str(copy.copy(refused.value)) == str(refused.value)
     ship(order.pk, None, "parcel-2")
@@ -158,13 +158,13 @@ def test_a_cancelled_order_keeps_its_units_in_the_building(order):
     """Nothing has left: the units are for sale again, and the count doesn't change."""
     cancel(order.pk)
     item = order.items.get(product__sku="mug")
-    assert (item.returned, item.released, item.shipped, item.allocated) == (3, 3, 0, 0)
+    assert (item.returned, item.cancelled, item.shipped, item.open) == (0, 3, 0, 0)
     assert stock() == (10, 10)
     assert audit() == []
 
 
 @pytest.mark.parametrize("reference", ["", "a b", "a:b", "x" * 61])
-@pytest.mark.parametrize("act", [ship, take_back])
+@pytest.mark.parametrize("act", [ship, take_back, cancel_units])
 def test_a_reference_that_cannot_be(order, act, reference):
     """It is part of the ledger's cause: nothing that would read as another one's."""
     with pytest.raises(ValueError, match="reference"):
@@ -206,41 +206,72 @@ def test_a_shipment_that_dies_in_the_middle(order):
     assert audit() == []
 
 
-def test_a_shipment_does_not_wait_for_a_sale(order):
-    """The product's row is locked by a buyer: the parcel leaves all the same."""
-    with buyers() as start:
-        a = start("A", partial(checkout, [Line("mug", 1)], "conditional_update"), "recorded").reaches("recorded")
-        b = start("B", partial(ship, order.pk, None, "a"))
-        assert b.ends_or_waits() == "ended"
-        a.ends()
-    assert stock() == (6, 7)
-
-
 # Mutants ---------------------------------------------------------------------------------------------------
 
 
 def test_a_shipment_that_the_ledger_misses_is_found(order, monkeypatch):
     """Mutant: the items say shipped and the ledger doesn't: the audit names the products."""
-    monkeypatch.setattr("orders.fulfillment.record_shipment", lambda *_: None)
+    monkeypatch.setattr("orders.after_sale.fulfillment.stock.ship", lambda *_, **__: None)
     ship(order.pk, None, "a")
-    assert {each.invariant for each in audit()} == {"shipped_movements_are_shipped_items"}
+    assert {each.invariant for each in audit()} == {"shipped_units_are_in_the_ledger"}
 
 
-def test_a_return_that_is_booked_as_released_is_found(order, monkeypatch):
+def test_a_return_that_is_booked_as_cancelled_is_found(order, monkeypatch):
     """Mutant: units that came back from outside are booked as if they had never left."""
-    restock = __import__("orders.after_sale.lifecycle", fromlist=["restock"]).restock
+    monkeypatch.setattr("orders.after_sale.fulfillment.stock.restock", lambda *_, **__: None)
     ship(order.pk, None, "a")
-    monkeypatch.setattr("orders.fulfillment.restock", lambda *given, shipped: restock(*given, shipped=False))
-    with pytest.raises(Exception, match="item_shipped_was_bought"):
-        take_back(order.pk, [Line("mug", 1)], "b")
+    take_back(order.pk, [Line("mug", 1)], "b")
+    assert {each.invariant for each in audit()} == {"returned_units_are_in_the_ledger"}
+
+
+# Units that never leave ------------------------------------------------------------------------------------
+
+
+def test_units_lost_after_the_payment_have_a_way_out(order):
+    """One mug left, two are broken: the rest is written off, the shelf can be counted, the order is returned."""
+    ship(order.pk, [Line("mug", 1), Line("pen", 2)], "a")
+    assert cancel_units(order.pk, None, "broken", lost=True).state == State.SHIPPED
+    assert (stock(), stock("pen")) == ((7, 7), (8, 8))
+    inventory.stock.count("mug", 6, cause="count:1")
+    back = take_back(order.pk, [Line("mug", 1), Line("pen", 2)], "back", damaged=True)
+    assert (back.state, stock()) == (State.RETURNED, (6, 7))
+    assert CustomerPurchase.objects.get(product__sku="mug").units == 0
+    assert audit() == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_line_is_cancelled_once(order, lost):
+    """A form that is sent twice cancels once; other units need a reference of their own."""
+    for _ in range(2):
+        assert cancel_units(order.pk, [Line("mug", 1), Line("pen", 1)], "c1", lost=lost).state == State.PAID
+    assert stock() == ((7, 9) if lost else (8, 10))
+    with pytest.raises(ReferenceUsed):
+        cancel_units(order.pk, [Line("mug", 2)], "c1", lost=lost)
+    with pytest.raises(TooMany, match="only 2"):
+        cancel_units(order.pk, [Line("mug", 3)], "c2", lost=lost)
+    assert cancel_units(order.pk, None, "c2", lost=lost).state == State.CANCELLED
+    assert audit() == []
+
+
+def test_a_repetition_is_known_when_its_event_is_forgotten(order):
+    """The ledger has the reference, however long ago it was."""
+    ship(order.pk, [Line("mug", 1)], "a")
+    OrderEvent.objects.all().delete()
+    assert ship(order.pk, [Line("mug", 1)], "a").state == State.PARTLY_SHIPPED
+    assert order.items.get(product__sku="mug").shipped == 1
+
+
+def test_an_order_cannot_be_deleted(order):
+    """Its units would stay committed for ever: it is cancelled instead."""
+    with pytest.raises(ProtectedError):
+        order.delete()
 
 
 def test_a_delivery_and_a_breakage_change_both(order):
     """What comes in is for sale and in the building; what breaks is neither."""
-    product = Product.objects.get(sku="mug")
-    change_stock(product, StockMovement.Kind.RECEIVED, 5, "note:1")
-    change_stock(product, StockMovement.Kind.ADJUSTED, -1, "breakage:1")
+    receive(5)
+    lose(1)
     assert stock() == (11, 14)
-    take_stock(product, 13, reason="yearly", reference="2026")
+    inventory.stock.count("mug", 13, cause="yearly")
     assert stock() == (10, 13)
     assert audit() == []

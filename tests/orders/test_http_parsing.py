@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inventory import Line
-from orders import selectors
 from orders.http.problems import Problem
 from orders.http.reading import MAX_FAULTS, read_cart
 from orders.selling.cart import MAX_LINES, MAX_QUANTITY
+from orders.selling.strategies import StrategyChoice
 
 GOOD = {"sku": "mug", "quantity": 1}
 
@@ -24,8 +24,8 @@ JSON = st.recursive(
 @pytest.fixture(autouse=True)
 def row_lock(monkeypatch):
     """A shop whose clients may choose this strategy."""
-    choice = selectors.StrategyChoice("conditional_update", True, "")
-    monkeypatch.setattr(selectors, "strategy_choices", lambda: [choice])
+    choice = StrategyChoice("conditional_update", "")
+    monkeypatch.setattr("orders.http.bodies.choices", lambda: [choice])
 
 
 def faults_of(body: Any) -> dict[str, str]:
@@ -112,9 +112,9 @@ def test_a_body_that_is_no_object_is_refused(body, reason):
         ({"lines": [{**GOOD, "quantity": 1.0}]}, "/lines/0/quantity", "1.0: must be a whole number"),
         ({"lines": [{**GOOD, "quantity": "1"}]}, "/lines/0/quantity", '"1": must be a whole number'),
         ({"lines": [{**GOOD, "quantity": None}]}, "/lines/0/quantity", "null: must be a whole number"),
-        ({"lines": [GOOD], "strategy": "magic"}, "/strategy", '"magic": must be one of row_lock'),
-        ({"lines": [GOOD], "strategy": 3}, "/strategy", "3: must be one of row_lock"),
-        ({"lines": [GOOD], "strategy": None}, "/strategy", "null: must be one of row_lock"),
+        ({"lines": [GOOD], "strategy": "magic"}, "/strategy", '"magic": must be one of conditional_update'),
+        ({"lines": [GOOD], "strategy": 3}, "/strategy", "3: must be one of conditional_update"),
+        ({"lines": [GOOD], "strategy": None}, "/strategy", "null: must be one of conditional_update"),
     ],
 )
 def test_a_wrong_field_is_named_with_the_reason(body, pointer, reason):
@@ -126,7 +126,7 @@ def test_a_wrong_field_is_named_with_the_reason(body, pointer, reason):
 
 def test_a_strategy_is_refused_where_none_may_be_chosen(monkeypatch):
     """Without a choice of strategies, naming even an existing one is refused."""
-    monkeypatch.setattr(selectors, "strategy_choices", list)
+    monkeypatch.setattr("orders.http.bodies.choices", list)
     assert "only with DEBUG on" in faults_of({"lines": [GOOD], "strategy": "conditional_update"})["/strategy"]
 
 

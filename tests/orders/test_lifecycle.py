@@ -10,13 +10,12 @@ from functools import partial
 from unittest import mock
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.utils import timezone
-from inventory.services import change_stock
 
-from inventory import Busy, Line, rows
-from inventory.models import StockMovement
-from inventory.strategies import Strategy
+from inventory import Busy, Line
+from inventory.models import Entry, Level
+from orders import transactions
 from orders.after_sale import payments
 from orders.after_sale.fulfillment import ship, take_back
 from orders.after_sale.lifecycle import (
@@ -30,10 +29,12 @@ from orders.after_sale.lifecycle import (
     expire_overdue,
     pay,
 )
-from orders.models import CustomerPurchase, Order, PaymentEvent, Product
+from orders.models import CustomerPurchase, Order, PaymentEvent
 from orders.selling.checkout import checkout
 from tests.factories import ProductFactory
-from tests.inventory.interleaving import buyers
+from tests.lab.interleaving import buyers
+from tests.orders.shelf import left
+from tests.orders.shelf import receive as deliver
 
 pytestmark = pytest.mark.django_db(transaction=True)
 State = Order.State
@@ -42,14 +43,8 @@ State = Order.State
 @pytest.fixture
 def order():
     """An order of three of ten units, by Ann, of a product with a limit."""
-    product = ProductFactory.create(sku="mug")
-    Product.objects.filter(pk=product.pk).update(customer_limit=5)
+    ProductFactory.create(sku="mug", customer_limit=5)
     return checkout([Line("mug", 3)], "conditional_update", customer="ann")
-
-
-def on_hand() -> int:
-    """Return the mugs on hand."""
-    return Product.objects.get(sku="mug").on_hand
 
 
 def overdue(order: Order) -> Order:
@@ -62,7 +57,7 @@ def test_a_payment_counts_once(order):
     """Paying twice is paying: nothing changes the second time, and no unit moves."""
     assert pay(order.pk).state == State.PAID
     assert pay(order.pk).state == State.PAID
-    assert on_hand() == 7
+    assert left() == 7
 
 
 def receive(order: uuid.UUID) -> object:
@@ -86,30 +81,30 @@ def come_back(order: uuid.UUID) -> object:
         ([], pay, Order),
         ([], receive, Order),
         ([], cancel, Order),
-        ([], cancel, Product),
+        ([], cancel, Level),
         ([pay], parcel, Order),
-        ([pay], parcel, Product),
+        ([pay], parcel, Level),
         ([pay, parcel], come_back, Order),
-        ([pay, parcel], come_back, Product),
+        ([pay, parcel], come_back, Level),
     ],
 )
 def test_a_step_waits_for_a_locked_row_for_so_long(order, monkeypatch, before, step, table):
-    """Somebody keeps the order's row, or the product's: who comes is told *busy*, and nothing has changed."""
+    """The order's row is locked, or the level's: the step is *busy*, and nothing has changed."""
     for one in before:
         one(order.pk)
-    monkeypatch.setattr(Strategy, "wait", 0.05)
-    state, stock = Order.objects.get().state, on_hand()
+    monkeypatch.setattr(transactions, "WAIT", 0.05)
+    state, stock = Order.objects.get().state, left()
     with buyers() as start, transaction.atomic():
         list(table.objects.select_for_update())
         assert isinstance(start("A", partial(step, order.pk)).ends().error, Busy)
-    assert (Order.objects.get().state, on_hand()) == (state, stock)
+    assert (Order.objects.get().state, left()) == (state, stock)
     step(order.pk)
     assert Order.objects.get().state != state
 
 
 def test_an_overdue_order_that_others_keep_locked_holds_up_no_other(order, monkeypatch):
     """The sweep leaves it and ends the next one; a later sweep ends the first one, too."""
-    monkeypatch.setattr(Strategy, "wait", 0.05)
+    monkeypatch.setattr(transactions, "WAIT", 0.05)
     second = checkout([Line("mug", 1)], "conditional_update", customer="bob")
     for one in (order, second):
         overdue(one)
@@ -122,20 +117,20 @@ def test_an_overdue_order_that_others_keep_locked_holds_up_no_other(order, monke
 
 def test_a_sweep_waits_little_for_each_order(order, monkeypatch):
     """Sixty orders of one locked product would else keep it from all others for ten minutes."""
-    limit = mock.Mock(wraps=rows.limit_row_waits)
-    monkeypatch.setattr(rows, "limit_row_waits", limit)
+    began = mock.Mock(wraps=transactions.change)
+    monkeypatch.setattr("orders.after_sale.lifecycle.change", began)
     overdue(order)
     assert expire_overdue() == 1
-    limit.assert_called_once_with(SWEEP_WAIT)
-    assert Strategy.wait > SWEEP_WAIT
+    began.assert_called_once_with(f"expired:{order.pk}", SWEEP_WAIT)
+    assert transactions.WAIT > SWEEP_WAIT
 
 
 def test_a_payment_that_is_too_late_is_answered_although_the_stock_is_locked(order, monkeypatch):
     """It was judged and recorded: that the units can't go back yet is the sweep's business."""
-    monkeypatch.setattr(Strategy, "wait", 0.05)
+    monkeypatch.setattr(transactions, "WAIT", 0.05)
     overdue(order)
     with buyers() as start, transaction.atomic():
-        list(Product.objects.select_for_update())
+        list(Level.objects.select_for_update())
         answered = start("A", partial(receive, order.pk)).ends()
     assert answered.error is None
     assert PaymentEvent.objects.get().outcome == "too_late"
@@ -149,10 +144,10 @@ def test_cancelling_puts_the_units_back_once(order, before):
         step(order.pk)
     assert cancel(order.pk).state == State.CANCELLED
     assert cancel(order.pk).state == State.CANCELLED
-    assert on_hand() == 10
+    assert left() == 10
     assert CustomerPurchase.objects.get(customer="ann").units == 0
-    movement = StockMovement.objects.get(kind="restocked")
-    assert (movement.quantity, movement.cause) == (3, f"restock:{order.pk}:mug")
+    entry = Entry.objects.get(kind=Entry.Kind.CANCEL)
+    assert (entry.cause, entry.of.cause) == (f"cancelled:{order.pk}", f"order:{order.pk}")
 
 
 def test_a_cancelled_customer_may_buy_again(order):
@@ -162,13 +157,13 @@ def test_a_cancelled_customer_may_buy_again(order):
 
 
 def test_the_cause_stands_against_a_double_restock(order):
-    """Even if the state were set back by hand, the ledger refuses the same restock, and stock stays."""
+    """Even if the order were set back by hand, the ledger has the cancellation, and stock stays."""
     cancel(order.pk)
     Order.objects.filter(pk=order.pk).update(state=State.PLACED)
-    order.items.update(returned=0, released=0)
-    with pytest.raises(IntegrityError, match="cause"):
-        cancel(order.pk)
-    assert on_hand() == 10
+    order.items.update(cancelled=0)
+    CustomerPurchase.objects.update(units=3)
+    cancel(order.pk)
+    assert left() == 10
 
 
 def test_an_overdue_order_expires_and_its_units_come_back(order):
@@ -177,12 +172,12 @@ def test_an_overdue_order_expires_and_its_units_come_back(order):
     overdue(order)
     assert expire_overdue() == 1
     assert expire_overdue() == 0
-    assert on_hand() == 9
+    assert left() == 9
     with pytest.raises(PaymentTooLate) as late:
         pay(order.pk)
     assert late.value.state == State.EXPIRED
     assert Order.objects.get(pk=in_time.pk).state == State.PLACED
-    assert on_hand() == 9
+    assert left() == 9
 
 
 def test_a_late_payment_is_refused_before_anybody_has_swept(order):
@@ -190,7 +185,7 @@ def test_a_late_payment_is_refused_before_anybody_has_swept(order):
     with pytest.raises(PaymentTooLate):
         pay(overdue(order).pk)
     assert Order.objects.get().state == State.EXPIRED
-    assert on_hand() == 10
+    assert left() == 10
 
 
 def test_an_order_without_a_window_never_expires(settings):
@@ -211,7 +206,7 @@ def test_an_order_that_cannot_be_ended_holds_up_no_other(order, caplog):
     assert expire_overdue() == 1
     assert Order.objects.get(pk=other.pk).state == State.EXPIRED
     assert Order.objects.get(pk=order.pk).state == State.PLACED
-    assert f"order {order.pk} can't be ended; manage.py audit_stock says what is wrong" in caplog.text
+    assert f"order {order.pk} can't be ended; manage.py audit_orders says what is wrong" in caplog.text
 
 
 TO: dict[State, Callable[[uuid.UUID], object]] = {
@@ -231,7 +226,7 @@ def test_only_the_listed_transitions_happen(order, start, to):
         TO[to](order.pk)
     allowed = start in TRANSITIONS[to]
     assert Order.objects.get().state == (to if allowed else start)
-    assert on_hand() == (10 if allowed and to != State.PAID else 7)
+    assert left() == (10 if allowed and to != State.PAID else 7)
 
 
 @pytest.mark.parametrize(
@@ -254,9 +249,9 @@ def test_the_payment_wins(order):
         sweep = start("sweep", partial(expire_early, order.pk))
         assert sweep.ends_or_waits() == "waits"
         customer.ends()
-        assert sweep.ends().result is False
+        assert sweep.ends().result is None
     assert Order.objects.get().state == State.PAID
-    assert on_hand() == 7
+    assert left() == 7
 
 
 def expire_early(order_id):
@@ -275,7 +270,7 @@ def test_the_expiry_wins(order):
         sweep.ends()
         assert isinstance(customer.ends().error, PaymentTooLate)
     assert Order.objects.get().state == State.EXPIRED
-    assert on_hand() == 10
+    assert left() == 10
 
 
 def test_the_expiry_dies_in_the_middle(order):
@@ -283,9 +278,9 @@ def test_the_expiry_dies_in_the_middle(order):
     overdue(order)
     with buyers() as start:
         start("sweep", partial(expire, order.pk), "written").reaches("written").dies()
-    assert (Order.objects.get().state, on_hand()) == (State.PLACED, 7)
+    assert (Order.objects.get().state, left()) == (State.PLACED, 7)
     assert expire_overdue() == 1
-    assert on_hand() == 10
+    assert left() == 10
 
 
 def test_cancel_and_expiry_together_restock_once(order):
@@ -297,7 +292,7 @@ def test_cancel_and_expiry_together_restock_once(order):
         assert b.ends_or_waits() == "waits"
         a.ends()
         assert b.ends().result is False
-    assert on_hand() == 10
+    assert left() == 10
 
 
 def test_orders_of_the_same_products_end_side_by_side(order):
@@ -311,15 +306,15 @@ def test_orders_of_the_same_products_end_side_by_side(order):
         assert b.ends_or_waits() == "waits"
         assert a.ends().error is None
         assert b.ends().error is None
-    assert on_hand() == 7
+    assert left() == 7
 
 
 def test_a_delivery_beside_a_cancel_is_not_lost(order):
     """Both add to the row: ten and five."""
     with buyers() as start:
         a = start("A", partial(cancel, order.pk), "written").reaches("written")
-        b = start("B", partial(change_stock, Product.objects.get(), StockMovement.Kind.RECEIVED, 5, "note:1"))
+        b = start("B", partial(deliver, 5))
         assert b.ends_or_waits() == "waits"
         a.ends()
         b.ends()
-    assert on_hand() == 15
+    assert left() == 15

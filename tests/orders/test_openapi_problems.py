@@ -22,7 +22,7 @@ from orders.http.callers import Caller
 from orders.http.openapi import describe
 from orders.models import Order, Product
 from orders.selling import reservations
-from orders.selling.checkout import checkout
+from orders.selling.checkout import checkout, checkout_reserved
 from tests.factories import ProductFactory
 from tests.orders.conftest import slugs
 from tests.orders.test_payment_webhook import NEW, notice, now, signed
@@ -184,14 +184,22 @@ def mixed(call: Call) -> Any:
     return replace(call, body={"lines": [{"sku": sku, "quantity": 1} for sku in ("mug", "poster")]}).send()
 
 
+def price_changed(call: Call) -> Any:
+    """A total that isn't what the order costs."""
+    return replace(call, body={**call.body, "expected_total": "1.00"}).send()
+
+
 def gone(call: Call) -> Any:
-    """A reservation that was released."""
+    """A reservation that was released, or sold."""
     if call.name == "checkout":
         basket = reservations.reserve([Line("mug", 1)], timedelta(minutes=1)).id
         call = replace(call, body={"reservation": str(basket)})
     else:
         basket = UUID(call.address.split("/")[2])
-    reservations.release(basket)
+    if call.name == "release":
+        checkout_reserved(basket)
+    else:
+        reservations.release(basket)
     return call.send()
 
 
@@ -273,6 +281,7 @@ HOW: dict[str, Callable[[Call], Any]] = {
     "customer-limit": limit,
     "not-for-sale": not_for_sale,
     "mixed-currencies": mixed,
+    "price-changed": price_changed,
     "reservation-gone": gone,
     "payment-too-late": ended,
     "order-state": ended,
