@@ -1,4 +1,4 @@
-"""How long a group commit takes by its size: the statement of `combined`, on one connection.
+"""How long a group commit takes by its size: the transaction of `combined`, on one connection.
 
 All orders of a hot product go through such commits, one after the other. So an order's share of a commit
 bounds what one row can sell, whichever machines ask for it.
@@ -7,20 +7,23 @@ bounds what one row can sell, whichever machines ask for it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 from benchmarks.checkout.testbed import Testbed
-from inventory.domain import Line
-from inventory.rows import read_those_there_are
-from orders.order_writer import Receipt, sell_many
+from inventory import Line, stock
+from inventory.group_commit import Ticket
+from inventory.ledger import Kind, Wanted
+from inventory.strategies.base import Sale
+from inventory.strategies.combined import sell_batch
+from orders.selling.checkout import _write
+from orders.selling.writing import Receipt
 from tests.load.delivery import deliver
 
 STOCK = 1_000_000
 WARM_UP = 10  # commits, after which the connection knows the statement
-WAIT = 10.0
 
 
 def measure(testbed: Testbed, size: int, seconds: float) -> dict[str, Any]:
@@ -55,8 +58,14 @@ def _until(ends: float, sku: str, size: int) -> Iterator[float]:
 
 
 def _commit(sku: str, size: int) -> float:
-    products = read_those_there_are([sku])
-    receipts: Sequence[Receipt] = [Receipt((Line(sku, 1),), "combined") for _ in range(size)]
+    tickets = [ticket(sku) for _ in range(size)]
     begun = perf_counter()
-    sell_many(receipts, products, WAIT)
+    sell_batch(tickets)
     return perf_counter() - begun
+
+
+def ticket(sku: str) -> Ticket:
+    """Return one buyer's place in a batch."""
+    receipt = Receipt((Line(sku, 1),), "combined", pay_within=900.0)
+    wanted = Wanted(receipt.cause, Kind.SELL, receipt.cart)
+    return Ticket(Sale(stock, wanted, write_many=_write, data=receipt))

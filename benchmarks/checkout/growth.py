@@ -1,4 +1,4 @@
-"""How a checkout grows: with buyers, products, segments of a stock, web processes, and orders per commit."""
+"""How a checkout grows: with buyers, products, web processes, and orders per commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from benchmarks.checkout.subjects import FOR_UPDATE, SEGMENTS, VIEWS, Subject, segmented, strategies
+from benchmarks.checkout.subjects import FOR_UPDATE, VIEWS, Subject, strategies
 from benchmarks.checkout.targets import FAULTS
 from benchmarks.checkout.testbed import Testbed, open_testbed
 from tests.load.servers import Servers
@@ -21,32 +21,26 @@ WORKERS = (1, 2, 3, 4)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CROWD = 32
 SHAPE = (2, 16)  # web processes and threads where they aren't what grows
-FLUSH_MS = 50
-SLOW_DISK = f"segments, {FLUSH_MS} ms per flush"
 PER_COMMIT = "orders per commit"
 SIZES: dict[str, Sequence[int]] = {
     "buyers": BUYERS,
     "products": PRODUCTS,
-    "segments": SEGMENTS,
-    SLOW_DISK: SEGMENTS,
     "workers": WORKERS,
     PER_COMMIT: BATCHES,
 }
 AXES = tuple(SIZES)
-OF_EACH_STRATEGY = {"buyers": (1, 4, 16, 64, 256), "products": PRODUCTS, "segments": SEGMENTS}
+OF_EACH_STRATEGY = {"buyers": (1, 4, 16, 64, 256), "products": PRODUCTS}
 """What `make loadtest` measures of every strategy."""
 BASE = next(view for view in VIEWS if view.name == FOR_UPDATE)
-PLAIN = ("row_lock", "conditional_update", "redis_lock")
-"""What segments are compared with: one row, with a queue at the row, or in Redis."""
-DRAWN = ("combined", *PLAIN, "segmented_rows")
-"""The strategies that a plot has room for: the best, the queues, and the divided queue."""
+DRAWN = ("combined", "conditional_update", "write_first", "redis_lock")
+"""The strategies that a plot has room for: the best, and the queues at the row and in Redis."""
 
 
 class Step(NamedTuple):
     """One run: what is measured, under which name, and with how many buyers of how many products.
 
     Attributes:
-        sizes: for which the figures count; a stock without segments is the same for each number of them.
+        sizes: for which the figures count.
     """
 
     subject: Subject
@@ -100,8 +94,7 @@ class Growth:
         elif axis == "workers":
             yield from self._workers(testbed)
         else:
-            with testbed.slow_flushes(FLUSH_MS) if axis == SLOW_DISK else nullcontext():
-                yield from self._runs(testbed, axis, list(_steps(axis, self.only, self.sizes[axis])))
+            yield from self._runs(testbed, axis, list(_steps(axis, self.only, self.sizes[axis])))
 
     def _workers(self, testbed: Testbed) -> Iterator[dict[str, Any]]:
         for workers in self._in_time(self.sizes["workers"]):
@@ -178,21 +171,8 @@ def _errors(figures: dict[str, Any]) -> int:
 
 
 def _steps(axis: str, only: Sequence[str] | None, sizes: Sequence[int]) -> Iterator[Step]:
-    named = {subject.name: subject for subject in strategies() if only is None or subject.name in only}
-    if not axis.startswith("segments"):
-        for subject in (BASE, *named.values()):
-            for size in sizes:
-                yield Step(
-                    subject,
-                    subject.name,
-                    [size],
-                    size if axis == "buyers" else CROWD,
-                    size if axis == "products" else 1,
-                )
-        return
-    for name in PLAIN:
-        if name in named:
-            yield Step(named[name], name, sizes)
-    for name, variants in segmented().items():
-        if name in named:
-            yield from (Step(variants[segments], name, [segments]) for segments in sizes)
+    named = [subject for subject in strategies() if only is None or subject.name in only]
+    for subject in (BASE, *named):
+        for size in sizes:
+            buyers = size if axis == "buyers" else CROWD
+            yield Step(subject, subject.name, [size], buyers, size if axis == "products" else 1)

@@ -50,11 +50,10 @@ STEPS: Final = {
     "orders.http.operations.client_key": "idempotency key",
     "orders.http.operations.place": "cart, receipt, sale",
     "inventory.group_commit.GroupCommit.submit": "place in the batch",
-    "inventory.batch_sale.read_those_there_are": "batch: stock read, but for the statement",
-    "inventory.batch_sale._decide": "batch: each cart decided",
-    "orders.services.sell_many": "batch: orders priced and dated, cursor",
-    "orders.order_writer._rows": "batch: rows as JSON",
-    "psycopg.Cursor.execute": "batch: two statements",
+    "inventory.strategies.combined.sell_batch": "batch: transaction",
+    "inventory.strategies.combined.take": "batch: units taken, but for the statement",
+    "orders.selling.checkout.write_orders": "batch: orders written, but for the statement",
+    "psycopg.Cursor.execute": "batch: statements",
     "orders.http.operations._created": "answer",
     "django.http.response.HttpResponseBase.close": "signals behind the request",
 }
@@ -135,14 +134,10 @@ def order(application: Callable[..., Any]) -> None:
 
 def sell_batch(size: int) -> float:
     """Sell to so many buyers in one batch; return the microseconds of this thread."""
-    from inventory.batch_sale import sell_batch as sell
-    from inventory.domain import Line
-    from inventory.group_commit import Ticket
-    from orders.order_writer import Receipt
-    from orders.services import _sale
+    from benchmarks.checkout.batches import ticket
+    from inventory.strategies.combined import sell_batch as sell
 
-    cart = (Line(SKU, 1),)
-    batch = [Ticket(_sale(Receipt(cart, "combined", pay_within=900.0), cart)) for _ in range(size)]
+    batch = [ticket(SKU) for _ in range(size)]
     begun = time.thread_time_ns()
     sell(batch)
     return (time.thread_time_ns() - begun) / 1000
@@ -168,7 +163,7 @@ def statements(told: Sequence[str]) -> dict[str, list[float]]:
     """Return milliseconds by what the server did for a statement, as in `execute WITH`.
 
     Example:
-        >>> statements(["duration: 0.250 ms  execute _pg3_0: SELECT id FROM inventory_product"])
+        >>> statements(["duration: 0.250 ms  execute _pg3_0: SELECT id FROM inventory_item"])
         {'execute SELECT': [0.25]}
     """
     found: dict[str, list[float]] = defaultdict(list)
@@ -179,21 +174,18 @@ def statements(told: Sequence[str]) -> dict[str, list[float]]:
 
 
 def plan(size: int) -> list[str]:
-    """Return PostgreSQL's plan of the statement that sells a batch, executed and rolled back."""
+    """Return PostgreSQL's plan of the statement that writes a batch, executed and rolled back."""
     from django.db import connection
 
-    from inventory.domain import Line
-    from inventory.rows import read_those_there_are
-    from orders.order_writer import _SALE, Receipt, _rows
+    from inventory import Line
+    from orders.selling.writing import _WRITE, Receipt, _lines, _orders
 
-    products = read_those_there_are([SKU])
     receipts = [Receipt((Line(SKU, 1),), "combined", pay_within=900.0) for _ in range(size)]
-    for receipt in receipts:
-        receipt.price(products)
+    values = [json.dumps(_orders(receipts), default=str), json.dumps(_lines(receipts))]
     connection.ensure_connection()
     raw: Any = connection.connection
     with raw.transaction(force_rollback=True), psycopg.ClientCursor(raw) as cursor:
-        cursor.execute(f"EXPLAIN (ANALYZE, COSTS OFF) {_SALE}", [*_rows(receipts, products), "10s"])
+        cursor.execute(f"EXPLAIN (ANALYZE, COSTS OFF) {_WRITE}", values)
         return [row[0] for row in cursor.fetchall()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 EMPTY, SELECT = "empty view", "SELECT 1"
 UNLOCKED, FOR_UPDATE, DECORATED = "unlocked view", "select_for_update view", "@distributed_lock view"
 

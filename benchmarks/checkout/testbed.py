@@ -93,7 +93,7 @@ class Testbed:
         return _figures(burst, begun, ended) | self._faults(subject, burst, skus, products * stock)
 
     def _open(self, requests: list[bytes]) -> int:
-        """Let one buyer come before the rush, who spreads a stock over its segments, or loads a copy."""
+        """Let one buyer come before the rush, who opens what is opened once."""
         with Wire(self.shop.address, timeout=20) as wire:
             return sum(wire.ask(request).status == 201 for request in requests)
 
@@ -154,12 +154,6 @@ class Testbed:
         """Return what the database says of these products, in the shop's tables or in those sold by hand."""
         question = _BY_HAND if by_hand else _TOTALS
         return Totals(*map(int, self.database.execute(question, {"skus": skus}).fetchone() or ()))
-
-    @contextmanager
-    def slow_flushes(self, milliseconds: int) -> Iterator[None]:
-        """Let each flush of a commit take so much longer, as on a slower disk; commits still share one."""
-        with self._set(commit_delay=milliseconds * 1000, commit_siblings=0):
-            yield
 
     @contextmanager
     def _set(self, **settings: int) -> Iterator[None]:
