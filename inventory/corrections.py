@@ -6,7 +6,7 @@ Each locks the levels, decides, and posts one entry.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
@@ -93,12 +93,13 @@ def _from_sale(stock: Stock, sale: int, lines: tuple[Line, ...] | None, target: 
     """Lock the levels of a sale and return the moves of its committed units, or of `lines` of them."""
     which = Movement.objects.using(stock.using).filter(entry=sale).values_list("level_id", flat=True)
     skus = dict(Level.objects.using(stock.using).filter(pk__in=set(which)).values_list("pk", "item__sku"))
-    lock_levels(stock.using, pk__in=skus)
+    levels = lock_levels(stock.using, pk__in=skus)
     left = {level: units for level, units in sorted(not_shipped(sale, stock.using).items()) if units}
     if lines is None:
         if not left:
             raise NotThere(", ".join(sorted(set(skus.values()))), 1, 0, "are left of that sale")
-        return [Move(level, State.COMMITTED, target, units) for level, units in left.items()]
+        moves = [Move(level, State.COMMITTED, target, units) for level, units in left.items()]
+        return _present(moves, levels, skus)
     totals: dict[str, int] = defaultdict(int)
     for level, units in left.items():
         totals[skus[level]] += units
@@ -109,6 +110,15 @@ def _from_sale(stock: Stock, sale: int, lines: tuple[Line, ...] | None, target: 
         moves += [
             Move(level, State.COMMITTED, target, units) for level, units in _spread(line.quantity, mine)
         ]
+    return _present(moves, levels, skus)
+
+
+def _present(moves: list[Move], levels: Iterable[Level], skus: Mapping[int, str]) -> list[Move]:
+    """Refuse to take out of a level what isn't there: units may be sold before they come in."""
+    on_hand = {level.pk: level.on_hand for level in levels}
+    for level, _, target, units in moves:
+        if target == State.OUTSIDE and units > on_hand[level]:
+            raise NotThere(skus[level], units, max(0, on_hand[level]), "are there; receive the others first")
     return moves
 
 

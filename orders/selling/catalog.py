@@ -20,8 +20,8 @@ class Bill:
     currency: str
 
 
-def priced(cart: Sequence[Line]) -> Bill:
-    """Return what a cart costs now.
+def priced(cart: Sequence[Line], *, promised: bool = False) -> Bill:
+    """Return what a cart costs now; what was `promised` is sold though it isn't for sale any more.
 
     Raises:
         UnknownSku, NotForSale: naming every such product of the cart. MixedCurrencies.
@@ -29,7 +29,7 @@ def priced(cart: Sequence[Line]) -> Bill:
     products = {each.sku: each for each in Product.objects.filter(sku__in=[line.sku for line in cart])}
     if unknown := [line.sku for line in cart if line.sku not in products]:
         raise UnknownSku(unknown)
-    if resting := [line.sku for line in cart if not products[line.sku].active]:
+    if resting := [line.sku for line in cart if not (promised or products[line.sku].active)]:
         raise NotForSale(resting)
     currencies = {line.sku: products[line.sku].currency for line in cart}
     if len(set(currencies.values())) > 1:

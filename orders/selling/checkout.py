@@ -114,6 +114,7 @@ def checkout_reserved(
         key,
         scope,
         _agreed(expected_total) or (made.total, made.currency),
+        promised=True,
     )
     stock.held(reservation).sell(cause=receipt.cause, write=lambda lines: write_orders([receipt]))
     return receipt

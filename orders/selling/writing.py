@@ -33,10 +33,10 @@ _WRITE = f"""
 WITH wanted AS (
     SELECT *, created_at + pay_within * interval '1 second' AS pay_by
       FROM json_to_recordset(%s::json) AS t(id uuid, strategy text, customer text, scope text,
-               pay_within double precision, expected numeric, expected_currency text,
+               pay_within double precision, expected numeric, expected_currency text, promised boolean,
                key_scope text, key text, fingerprint text), statement_timestamp() AS created_at),
 line AS (
-    SELECT wish.id, customer, wish.sku, quantity, product.id AS product_id, name, price, currency, active,
+    SELECT wish.id, customer, promised, wish.sku, quantity, product.id AS product_id, name, price, currency, active,
            customer_limit
       FROM json_to_recordset(%s::json) AS wish(id uuid, sku text, quantity int) JOIN wanted USING (id)
       LEFT JOIN orders_product AS product USING (sku)),
@@ -45,7 +45,7 @@ priced AS (
            json_agg(json_build_object('sku', sku, 'name', name, 'quantity', quantity,
                                       'unit_price', price::text, 'shipped', 0) ORDER BY sku COLLATE "C") AS lines
       FROM line GROUP BY id
-    HAVING coalesce(bool_and(active AND (customer_limit IS NULL OR customer <> '')), false)
+    HAVING coalesce(bool_and((active OR promised) AND (customer_limit IS NULL OR customer <> '')), false)
        AND count(product_id) = count(*) AND min(currency) = max(currency)),
 good AS (
     SELECT wanted.*, total, currency, json_build_object(
@@ -101,6 +101,7 @@ class Receipt:
         pay_within: seconds after which it expires unpaid; None: never.
         scope: the authenticated caller whose order it is; empty: whoever knows its id.
         expected: what it must cost; an empty currency is any. None: whatever it costs now.
+        promised: its units were reserved, so they are sold though the product isn't for sale any more.
         body: the answer to the client, once the order is written.
     """
 
@@ -111,6 +112,7 @@ class Receipt:
     key: ClientKey | None = None
     scope: str = ""
     expected: tuple[Decimal, str] | None = None
+    promised: bool = False
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     body: dict[str, Any] = field(default_factory=dict)
 
@@ -173,6 +175,7 @@ def _orders(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
             "customer": each.customer,
             "scope": each.scope,
             "pay_within": each.pay_within,
+            "promised": each.promised,
         }
         if each.expected:
             row |= {"expected": each.expected[0], "expected_currency": each.expected[1] or None}
@@ -193,7 +196,7 @@ def _lines(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
 def _why_not(receipt: Receipt) -> Exception:
     """Return why an order was not written; the catalog is asked again, in the same transaction."""
     try:
-        bill = priced(receipt.cart)
+        bill = priced(receipt.cart, promised=receipt.promised)
     except Exception as refused:
         return refused
     if refusal := anonymous_over_limit(receipt.customer, bill):
