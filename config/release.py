@@ -104,7 +104,14 @@ def write_sbom(wheel: Path, modules: str, out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run("-m", "venv", folder)
         python = Path(folder, "bin", "python")
-        run("-m", "pip", "install", "--quiet", f"{wheel}[{SBOM_EXTRAS}]" if "inventory" not in wheel.name else str(wheel), python=python)
+        run(
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            f"{wheel}[{SBOM_EXTRAS}]" if "inventory" not in wheel.name else str(wheel),
+            python=python,
+        )
         run("-c", f"import {modules}", python=python)
         sbom = out / f"{wheel.name.removesuffix('.whl')}.cdx.json"
         options = ("--pyproject", "pyproject.toml", "--output-reproducible", "--output-file", str(sbom))

@@ -1,8 +1,8 @@
 """Invariants of orders, asked by SQL of its own: no code of the shop is trusted to count.
 
-`manage.py stock audit` compares balances with the ledger; this compares orders with the ledger, by the cause of
-each sale. It goes through the orders in portions, each in a snapshot of its own, so that it may run while the
-shop sells. What the ledger has archived isn't asked for.
+The audit of `inventory` compares balances with the ledger; this compares orders with the ledger, by the cause
+of each sale. It goes through the orders in portions, each in a snapshot of its own, so that it may run while
+the shop sells. What the ledger has archived isn't asked for.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ INVARIANTS: Final[dict[str, str]] = {
                            WHEN sum(shipped) = sum(returned) THEN 'returned' ELSE 'shipped' END AS state
                  FROM orders_orderitem WHERE order_id = ANY(%(orders)s) GROUP BY order_id) AS i
             ON i.order_id = o.id
-         WHERE i.state <> CASE o.state WHEN 'placed' THEN 'paid' WHEN 'expired' THEN 'cancelled' ELSE o.state END""",
+         WHERE i.state <> CASE o.state WHEN 'placed' THEN 'paid' WHEN 'expired' THEN 'cancelled'
+                                       ELSE o.state END""",
     "keys_lead_to_their_orders": """
         SELECT k.scope || ':' || k.key, k.body ->> 'id', k.order_id::text FROM orders_idempotencykey k
          WHERE k.order_id = ANY(%(orders)s) AND (k.status <> 201 OR k.body ->> 'id' <> k.order_id::text)""",
@@ -92,8 +93,8 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT o.id::text, o.state, string_agg(e.kind, ', ' ORDER BY e.id)
           FROM orders_order o JOIN orders_orderevent e ON e.order_id = o.id WHERE o.id = ANY(%(orders)s)
          GROUP BY o.id HAVING bool_or(e.kind = 'placed') AND NOT bool_or(e.kind = ANY(CASE o.state
-             WHEN 'partly_shipped' THEN ARRAY['shipped'] WHEN 'cancelled' THEN ARRAY['cancelled', 'units_cancelled']
-             WHEN 'shipped' THEN ARRAY['shipped'] ELSE ARRAY[o.state] END))""",
+             WHEN 'cancelled' THEN ARRAY['cancelled', 'units_cancelled']
+             WHEN 'partly_shipped' THEN ARRAY['shipped'] ELSE ARRAY[o.state] END))""",
 }
 """By name: a query of the rows that break the invariant, as (what, expected, found)."""
 

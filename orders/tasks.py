@@ -1,4 +1,4 @@
-"""Celery tasks of the shop; `CELERY_BEAT_SCHEDULE` says when. Each may be run twice, and by several workers."""
+"""Celery tasks; `CELERY_BEAT_SCHEDULE` says when. Each may be run twice, and by several workers."""
 
 from __future__ import annotations
 

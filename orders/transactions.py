@@ -26,7 +26,7 @@ def change(cause: str, wait: float | None = None) -> Iterator[None]:
         cause: names the change, for the error. wait: seconds to wait for a locked row; None: `WAIT`.
 
     Raises:
-        Busy: a row stayed locked. DatabaseUnavailable: the failure came before COMMIT, so nothing was changed.
+        Busy: a row stayed locked. DatabaseUnavailable: the failure came before COMMIT: nothing was changed.
         OutcomeUnknown: COMMIT had no answer; repeat the change, which takes effect once.
     """
     progress = _Progress()

@@ -1,7 +1,7 @@
 """What a checkout is compared with: views as anybody would write them by hand, with the ORM.
 
-They take the same request, and those that sell write an order and its item in the lesson's tables, whose product has
-a number and no ledger. None of them is a part of the shop; `unlocked` oversells.
+They take the same request, and those that sell write an order and its item in the lesson's tables,
+whose product has a number and no ledger. None of them is a part of the shop; `unlocked` oversells.
 """
 
 from __future__ import annotations

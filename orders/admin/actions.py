@@ -85,7 +85,7 @@ TAKE_BACK = Step(
         damaged=asked.chosen == "damaged",
         staff=asked.user,
         record=asked.record,
-    ),  # fmt: skip
+    ),
     units=lambda item: item.returnable,
     head=_("came back"),
     choice=Choice(
@@ -103,7 +103,7 @@ CANCEL_UNITS = Step(
         lost=asked.chosen == "lost",
         staff=asked.user,
         record=asked.record,
-    ),  # fmt: skip
+    ),
     units=lambda item: item.open,
     head=_("never shipped"),
     choice=Choice(

@@ -1,4 +1,4 @@
-"""The catalog in the admin, each product with its stock; locations and counts are in inventory's own pages."""
+"""The catalog in the admin, each product with its stock; counts and locations are inventory's pages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What leaves the building, what comes back, and what never leaves: the units of a paid order.
 
-Its state follows from its items. Locks are taken in one order: the order's row, levels, the customer's counts.
+Its state follows from its items. Locks are taken in one order: the order's row, levels of stock, the
+customer's counts.
 """
 
 from __future__ import annotations
@@ -173,7 +174,8 @@ class _Step:
     """One step of an order under a reference: locked, found repeated or not, done, and published once."""
 
     def __init__(
-        self, name: str, verb: str, order_id: UUID, reference: str, kind: Kind, states: Sequence[State], to: State
+        self, name: str, verb: str, order_id: UUID, reference: str, kind: Kind, states: Sequence[State],
+        to: State,
     ) -> None:  # fmt: skip
         if not _REFERENCE.match(reference):
             raise ValueError(

@@ -12,8 +12,13 @@ from orders.models import Product
 
 @transaction.atomic
 def create_product(
-    sku: str, *, name: str = "", price: Decimal = Decimal("1.00"), currency: str | None = None, on_hand: int = 0
-) -> Product:  # fmt: skip
+    sku: str,
+    *,
+    name: str = "",
+    price: Decimal = Decimal("1.00"),
+    currency: str | None = None,
+    on_hand: int = 0,
+) -> Product:
     """Return a new product with `on_hand` units for sale.
 
     Args:

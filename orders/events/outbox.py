@@ -1,6 +1,6 @@
-"""Publishing events of orders and products: a row in the outbox, in the transaction that makes the event happen.
+"""Publishing events: a row in the outbox, in the transaction that makes the event happen.
 
-`placed` is written by the statement that writes the order (`orders.selling.writing`), so it costs no round trip.
+`placed` is written by the statement that writes the order, so it costs no round trip.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def publish(
     """
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError(
-            f"event {kind!r} of {order or product} was published outside a transaction; publish it inside the "
-            "one that makes it happen"
+            f"event {kind!r} of {order or product} was published outside a transaction; publish it inside "
+            "the one that makes it happen"
         )
     return OrderEvent.objects.create(order_id=order, product_id=product, kind=kind, data=data)
 

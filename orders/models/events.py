@@ -13,8 +13,8 @@ from django.utils.translation import pgettext_lazy
 class OrderEvent(models.Model):
     """The outbox: one event of an order or a product, written in the transaction that made it happen.
 
-    `orders.events.relay` delivers it at least once. Within one order ids rise in the order of the commits, because
-    every event is written while the order's row is locked.
+    `orders.events.relay` delivers it at least once. Within one order ids rise in the order of the commits,
+    because every event is written while the order's row is locked.
     """
 
     class Kind(models.TextChoices):

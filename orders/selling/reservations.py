@@ -1,4 +1,4 @@
-"""Reservations of the shop: `inventory` promises the units, a basket keeps whose they are and at what price."""
+"""Reservations: `inventory` promises the units, a basket keeps whose they are and at what price."""
 
 from __future__ import annotations
 

@@ -33,17 +33,18 @@ _WRITE = f"""
 WITH wanted AS (
     SELECT *, created_at + pay_within * interval '1 second' AS pay_by
       FROM json_to_recordset(%s::json) AS t(id uuid, strategy text, customer text, scope text,
-               pay_within double precision, expected numeric, expected_currency text, promised boolean,
+               pay_within double precision, promised boolean, expected numeric, expected_currency text,
                key_scope text, key text, fingerprint text), statement_timestamp() AS created_at),
 line AS (
-    SELECT wish.id, customer, promised, wish.sku, quantity, product.id AS product_id, name, price, currency, active,
-           customer_limit
+    SELECT wish.id, customer, promised, wish.sku, quantity, product.id AS product_id, name, price, currency,
+           active, customer_limit
       FROM json_to_recordset(%s::json) AS wish(id uuid, sku text, quantity int) JOIN wanted USING (id)
       LEFT JOIN orders_product AS product USING (sku)),
 priced AS (
     SELECT id, sum(price * quantity) AS total, min(currency) AS currency,
-           json_agg(json_build_object('sku', sku, 'name', name, 'quantity', quantity,
-                                      'unit_price', price::text, 'shipped', 0) ORDER BY sku COLLATE "C") AS lines
+           json_agg(json_build_object(
+               'sku', sku, 'name', name, 'quantity', quantity, 'unit_price', price::text, 'shipped', 0)
+               ORDER BY sku COLLATE "C") AS lines
       FROM line GROUP BY id
     HAVING coalesce(bool_and((active OR promised) AND (customer_limit IS NULL OR customer <> '')), false)
        AND count(product_id) = count(*) AND min(currency) = max(currency)),

@@ -66,9 +66,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--locust", type=float, default=3.0, help="seconds of locust's users (default 3)")
     parser.add_argument("--seed", type=int, default=1, help="of baskets and victims (default 1)")
-    parser.add_argument(
-        "--no-growth", action="store_true", help="leave out the cost by buyers and products"
-    )
+    parser.add_argument("--no-growth", action="store_true", help="leave out the cost by buyers and products")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE")
     parser.add_argument("--ui", action="store_true", help="serve the shop and open locust's web page instead")

@@ -27,9 +27,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 MOVED = """
 WITH entry AS (
     INSERT INTO inventory_entry (cause, kind, fingerprint, actor, of_id)
-    SELECT 'missing', {kind}, 0, '', id FROM inventory_entry WHERE kind = 2 ORDER BY id LIMIT 1 RETURNING id, of_id)
+    SELECT 'missing', {kind}, 0, '', id FROM inventory_entry WHERE kind = 2 ORDER BY id LIMIT 1
+    RETURNING id, of_id)
 INSERT INTO inventory_movement (entry_id, level_id, source, target, quantity)
-SELECT entry.id, level_id, {states}, 1 FROM entry JOIN inventory_movement m ON m.entry_id = entry.of_id LIMIT 1
+SELECT entry.id, level_id, {states}, 1
+  FROM entry JOIN inventory_movement m ON m.entry_id = entry.of_id LIMIT 1
 """
 BREAKS = {
     "sold_units_are_in_the_ledger": (
@@ -39,7 +41,9 @@ BREAKS = {
     "returned_units_are_in_the_ledger": MOVED.format(kind=8, states="0, 1"),
     "cancelled_units_are_in_the_ledger": MOVED.format(kind=7, states="3, 1"),
     "shipments_are_shipped_items": "UPDATE orders_shipment SET quantity = 9",
-    "states_are_those_of_the_items": "UPDATE orders_order SET state = 'shipped' WHERE state = 'partly_shipped'",
+    "states_are_those_of_the_items": (
+        "UPDATE orders_order SET state = 'shipped' WHERE state = 'partly_shipped'"
+    ),
     "purchases_are_order_items": "UPDATE orders_customerpurchase SET units = 9 WHERE customer = 'ann'",
     "totals_are_the_sum_of_items": "UPDATE orders_order SET total = total + 1 WHERE customer = 'ann'",
     "keys_lead_to_their_orders": "UPDATE orders_idempotencykey SET status = 409 WHERE order_id IS NOT NULL",
@@ -119,7 +123,9 @@ def test_what_the_ledger_has_archived_is_not_missed(shop):
 def test_an_audit_beside_a_sale_sees_one_moment(shop):
     """A buyer stands before its commit: nothing of it is seen, and then all."""
     with buyers() as start:
-        buyer = start("A", partial(checkout, [("mug", 1)], "conditional_update"), "recorded").reaches("recorded")
+        buyer = start("A", partial(checkout, [("mug", 1)], "conditional_update"), "recorded").reaches(
+            "recorded"
+        )
         assert audit() == []
         buyer.ends()
     assert audit() == []

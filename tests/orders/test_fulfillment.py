@@ -228,7 +228,7 @@ def test_a_return_that_is_booked_as_cancelled_is_found(order, monkeypatch):
 
 
 def test_units_lost_after_the_payment_have_a_way_out(order):
-    """One mug left, two are broken: the rest is written off, the shelf can be counted, the order is returned."""
+    """One mug left, two are broken: they are written off, the shelf is counted, the order is returned."""
     ship(order.pk, [Line("mug", 1), Line("pen", 2)], "a")
     assert cancel_units(order.pk, None, "broken", lost=True).state == State.SHIPPED
     assert (stock(), stock("pen")) == ((7, 7), (8, 8))

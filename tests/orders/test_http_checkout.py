@@ -137,9 +137,7 @@ def test_a_lock_server_that_is_down_is_an_outage(client, mug):
     assert not Order.objects.exists()
 
 
-@pytest.mark.parametrize(
-    ("step", "told"), [("decided", "unavailable"), ("recorded", "outcome-unknown")]
-)
+@pytest.mark.parametrize(("step", "told"), [("decided", "unavailable"), ("recorded", "outcome-unknown")])
 def test_a_database_connection_that_dies(client, mug, step, told):
     """A connection that ends before the order is written sold nothing; after that the outcome is unknown."""
     with installed(ending_at(step)):

@@ -30,7 +30,9 @@ def test_an_order_has_its_items_prices_and_movements(strategy):
     assert (stored.total, stored.strategy, stored.state) == (Decimal("52.50"), strategy, "placed")
     items = OrderItem.objects.filter(order=order).values_list("product__sku", "quantity", "unit_price")
     assert set(items) == {(pen.sku, 1, Decimal("24.00")), (mug.sku, 3, Decimal("9.50"))}
-    sold = Movement.objects.filter(entry__cause=f"order:{order.pk}").values_list("level__item__sku", "quantity")
+    sold = Movement.objects.filter(entry__cause=f"order:{order.pk}").values_list(
+        "level__item__sku", "quantity"
+    )
     assert set(sold) == {(pen.sku, 1), (mug.sku, 3)}
     assert (left(pen.sku), left(mug.sku)) == (9, 7)
     assert audit() == []

@@ -83,7 +83,7 @@ class Shop(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        run = f"{next(self.numbers)}-{secrets.token_hex(4)}"  # each example has products and a customer of its own
+        run = f"{next(self.numbers)}-{secrets.token_hex(4)}"  # products and a customer of its own
         self.ann = f"{ANN}-{run}"
         self.skus = [f"machine-{run}-{number}" for number in range(len(PRICES))]
         for sku, price in zip(self.skus, PRICES, strict=True):
@@ -218,7 +218,9 @@ class Shop(RuleBasedStateMachine):
         wanted = Counter(dict(merge_lines(self.lines(cart))))
         act = partial(reservations.reserve, self.lines(cart), TEN_MINUTES, self.ann)
         self.sweep()
-        refusal = self.refusal(wanted, limits=False) or (self.shortages(wanted) and SoldOut) or self.refusal(wanted)
+        refusal = (
+            self.refusal(wanted, limits=False) or (self.shortages(wanted) and SoldOut) or self.refusal(wanted)
+        )
         if refusal:
             with pytest.raises(refusal):
                 act()
@@ -288,7 +290,9 @@ class Shop(RuleBasedStateMachine):
     def shortages(self, wanted):
         """Return what the shopkeeper would say is short."""
         return {
-            Shortage(sku, units, self.available[sku]) for sku, units in wanted.items() if self.available[sku] < units
+            Shortage(sku, units, self.available[sku])
+            for sku, units in wanted.items()
+            if self.available[sku] < units
         }
 
     def refusal(self, wanted, *, limits=True):
@@ -368,7 +372,9 @@ class Shop(RuleBasedStateMachine):
     @rule(order=orders, share=shares, parcel=parcels)
     def ship(self, order, share, parcel):
         """Units leave once; no more than were bought."""
-        self.step("shipped", fulfillment.ship, order, self.open(order), share, parcel, ("paid", "partly_shipped"))
+        self.step(
+            "shipped", fulfillment.ship, order, self.open(order), share, parcel, ("paid", "partly_shipped")
+        )
 
     @rule(order=orders, share=shares, parcel=parcels, damaged=st.booleans())
     def take_back(self, order, share, parcel, damaged):

@@ -6,16 +6,15 @@ from time import sleep
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connection
-from inventory.progress import CONNECTION_ERRORS
+from django.db import InterfaceError, InternalError, OperationalError, connection
 
-from orders.relay import relay_all
+from orders.events.relay import relay_all
 
 
 class Command(BaseCommand):
     """Delivers what is due, once or for as long as it runs."""
 
-    help = "Deliver the events of orders that are due to the receivers of orders.signals."
+    help = "Deliver the events of orders that are due to the receivers of orders.events.signals."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take --every."""
@@ -40,7 +39,7 @@ class Command(BaseCommand):
         """
         try:
             relayed = relay_all()
-        except CONNECTION_ERRORS as error:
+        except (OperationalError, InterfaceError, InternalError) as error:
             connection.close()
             self.stderr.write(f"nothing relayed, tried again at the next look: {error}")
             return

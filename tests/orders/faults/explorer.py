@@ -1,4 +1,4 @@
-"""Explores an operation of the shop: each fault at each exchange with a server, and whether its answer is true.
+"""Explores an operation: each fault at each exchange with a server, and whether its answer is true.
 
 What an operation does is taken from a run in which nothing fails: the shop as it was before, and as it is
 after. So an answer can be judged without the code under test, and so can what a repetition comes to.
@@ -163,7 +163,9 @@ def seen(sku: str) -> dict[str, Any]:
     columns = ("available", "reserved", "committed", "unavailable")
     levels = Level.objects.filter(item__sku=sku).aggregate(**{name: Sum(name) for name in columns})
     items = OrderItem.objects.filter(product__sku=sku)
-    lasting = Reservation.objects.filter(entry__movements__level__item__sku=sku).values_list("state", "expires_at")
+    lasting = Reservation.objects.filter(entry__movements__level__item__sku=sku).values_list(
+        "state", "expires_at"
+    )
     return levels | {
         "orders": sorted(Order.objects.filter(items__product__sku=sku).values_list("state", flat=True)),
         "items": sorted(items.values_list("quantity", "shipped", "returned", "cancelled")),

@@ -53,7 +53,7 @@ def test_a_buyer_hears_the_truth_whatever_fails(strategy, settings):
 
 @pytest.mark.parametrize("begin", AFTER_SALE, ids=lambda begin: begin.__name__)
 def test_what_follows_is_answered_truly_whatever_fails(begin, settings):
-    """Reserving, releasing, paying, shipping and the rest: nothing is done twice, and nothing is said wrongly."""
+    """Reserving, releasing, paying, shipping: nothing is done twice, and nothing is said wrongly."""
     settings.CHECKOUT_STRATEGY = "conditional_update"
     assert violations(begin) == []
 
