@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 
 import pytest
+from django.core.management import call_command
 from django.db.models.functions import Now
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -83,6 +84,7 @@ class Shop(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        call_command("flush", verbosity=0, interactive=False)  # the audit looks at everything
         run = f"{next(self.numbers)}-{secrets.token_hex(4)}"  # products and a customer of its own
         self.ann = f"{ANN}-{run}"
         self.skus = [f"machine-{run}-{number}" for number in range(len(PRICES))]
