@@ -1,0 +1,196 @@
+"""Shipping and counting in the admin, as a clerk does it with mouse and keyboard."""
+
+import os
+from pathlib import Path
+from urllib.parse import urljoin
+
+import pytest
+from inventory.locations import move_stock
+from playwright.sync_api import expect
+
+from inventory import Line
+from inventory.models import StockLevel, StockLocation
+from orders.after_sale.lifecycle import pay
+from orders.models import Order, Product, Shipment
+from orders.selling.checkout import checkout
+from tests.browser.looks import CONTRAST
+from tests.factories import ProductFactory
+from tests.support.processes import until
+
+SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")
+ORDERS, PRODUCTS = "/admin/orders/order/", "/admin/inventory/product/"
+
+
+@pytest.fixture
+def order():
+    """A paid order of three of ten mugs and a pen."""
+    for sku in ("mug", "pen"):
+        ProductFactory.create(sku=sku)
+    return pay(checkout([Line("mug", 3), Line("pen", 1)], "row_lock", customer="ann").pk)
+
+
+@pytest.fixture
+def open_admin(open_page, django_user_model, client):
+    """Open a page of the admin as a user who is signed in and may do everything."""
+    client.force_login(django_user_model.objects.create_superuser("ada", password="secret"))
+    cookie = {"name": "sessionid", "value": client.cookies["sessionid"].value}
+
+    def open_admin(address, **options):
+        page = open_page("/static/locking/held.js", **options)
+        page.context.add_cookies([{**cookie, "url": urljoin(page.url, "/")}])
+        page.goto(address)
+        return page
+
+    return open_admin
+
+
+def act(page, action):
+    """Choose every row and an action."""
+    page.locator("#action-toggle").check()
+    page.select_option("select[name=action]", action)
+    page.get_by_role("button", name="Go").click()
+
+
+def shoot(page, name):
+    """Take a screenshot where one is wanted."""
+    if SHOTS:
+        page.screenshot(path=str(Path(SHOTS) / f"{name}.png"), full_page=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_clerk_ships_a_part(open_admin, order, scheme):
+    """The page says what is left; two mugs leave; the list says partly shipped, and a refusal says why."""
+    page = open_admin(ORDERS, color_scheme=scheme)
+    act(page, "ship_orders")
+    expect(page.get_by_role("heading", name="Ship")).to_be_visible()
+    mugs = page.get_by_role("spinbutton", name="mug")
+    expect(mugs).to_have_value("3")
+    shoot(page, f"ship-{scheme}")
+    mugs.fill("2")
+    page.get_by_role("spinbutton", name="pen").fill("0")
+    page.get_by_label("Reason").fill("first parcel")
+    page.get_by_role("button", name="Ship").click()
+    expect(page.locator(".messagelist .success")).to_contain_text("is partly shipped")
+    shoot(page, f"orders-{scheme}")
+    assert [row.quantity for row in Shipment.objects.all()] == [2]
+    page.locator("#action-toggle").check()
+    page.select_option("select[name=action]", "cancel_orders")
+    page.locator(".actions input[name=reason]").fill("changed mind")
+    page.get_by_role("button", name="Go").click()
+    expect(page.locator(".messagelist")).to_contain_text("returned, not cancelled")
+    assert Order.objects.get().state == "partly_shipped"
+
+
+@pytest.mark.parametrize("width", [360, 768])
+@pytest.mark.parametrize(("address", "action"), [(ORDERS, "ship_orders"), (PRODUCTS, "count_products")])
+def test_the_page_that_asks_fits_a_phone(open_admin, order, address, action, width):
+    """Its table scrolls, the page does not, and the right edge fades out while there is more."""
+    page = open_admin(address, viewport={"width": width, "height": 800})
+    act(page, action)
+    expect(page.locator("form.confirm")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = page.locator("form.confirm .results").evaluate("one => one.scrollWidth > one.clientWidth + 1")
+    fade = "getComputedStyle(document.querySelector('.results')).getPropertyValue('--fade')"
+    until(lambda: (page.evaluate(f"parseFloat({fade})") > 20) == cut, "the edge fades if it is cut off")
+
+
+@pytest.mark.parametrize("address", [ORDERS, PRODUCTS])
+def test_all_columns_are_seen_at_1280(open_admin, order, address):
+    """The filters stand below the list, so that no column is cut off."""
+    page = open_admin(address, viewport={"width": 1280, "height": 800})
+    assert page.locator(".results").evaluate("one => one.scrollWidth <= one.clientWidth + 1")
+
+
+def test_the_count_is_entered_on_a_phone(open_admin, order):
+    """The field for the number is on the screen without scrolling sideways."""
+    page = open_admin(PRODUCTS, viewport={"width": 360, "height": 800})
+    act(page, "count_products")
+    box = page.get_by_role("spinbutton", name="mug").bounding_box()
+    assert box["x"] + box["width"] <= 360
+
+
+SMALL = """() => [...document.querySelectorAll(
+    "#user-tools a, #user-tools button, #changelist-filter a, #changelist-filter summary, .action-select")]
+  .filter((one) => one.checkVisibility())
+  .filter((one) => Math.min(one.offsetWidth, one.offsetHeight) < 24)
+  .map((one) => one.outerHTML.slice(0, 80))"""
+
+
+def test_nothing_that_is_pressed_is_smaller_than_24_px(open_admin, order):
+    """Links of the head, filters and boxes to tick, on a phone and on a screen."""
+    page = open_admin(ORDERS, viewport={"width": 1280, "height": 800})
+    assert page.evaluate(SMALL) == []
+    page.set_viewport_size({"width": 360, "height": 800})
+    assert page.evaluate(SMALL) == []
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_the_choice_of_an_action_is_read_on_a_phone(open_admin, order, language):
+    """Neither it nor the reason is squeezed to a few pixels by the other."""
+    page = open_admin(ORDERS, viewport={"width": 360, "height": 800}, locale=language)
+    for field in ("select[name=action]", "input[name=reason]"):
+        assert page.locator(f".actions {field}").bounding_box()["width"] >= 150
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("address", [f"{PRODUCTS}add/", ORDERS, "/admin/login/"])
+def test_a_field_of_the_admin_stands_out(open_admin, address, scheme):
+    """The border of every field has 3:1 against the page and the panels."""
+    page = open_admin(address, color_scheme=scheme)
+    for behind in ("body-bg", "darkened-bg"):
+        assert page.evaluate(CONTRAST, ["border-color", behind]) >= 3, behind
+
+
+def test_an_order_is_an_order_in_chinese(open_admin, order):
+    """Words with two meanings have the right one: 订单, not 排序; and a payment was received, not stored."""
+    page = open_admin(ORDERS)
+    page.context.add_cookies([{"name": "django_language", "value": "zh-hans", "url": page.url}])
+    page.reload()
+    expect(page.locator("#content h1")).to_contain_text("订单")
+    page.goto("/admin/orders/paymentevent/")
+    expect(page.locator("#content")).not_to_contain_text("入库")
+
+
+def test_the_page_that_asks_can_be_left(open_admin, order):
+    """Back to the list, and nothing was done."""
+    page = open_admin(ORDERS)
+    act(page, "ship_orders")
+    page.get_by_role("link", name="No, take me back").click()
+    expect(page.locator("#result_list")).to_be_visible()
+    assert not Shipment.objects.exists()
+
+
+def test_a_clerk_enters_a_stocktake(open_admin, order):
+    """Nine mugs were found where ten must be; the pens are left alone."""
+    page = open_admin(PRODUCTS)
+    act(page, "count_products")
+    page.get_by_role("spinbutton", name="mug").fill("9")
+    page.get_by_label("Reason").fill("yearly count")
+    shoot(page, "stocktake")
+    page.get_by_role("button", name="Stocktake").click()
+    expect(page.locator(".messagelist .success")).to_contain_text("9 counted, 10 expected")
+    shoot(page, "products")
+    assert dict(Product.objects.values_list("sku", "on_hand")) == {"mug": 6, "pen": 9}
+
+
+@pytest.mark.parametrize(("language", "scheme"), [("en", "light"), ("zh-hans", "dark")])
+def test_a_clerk_moves_units_to_another_location(open_admin, order, language, scheme):
+    """Two of seven mugs leave the north for the south; the page has the words of either language."""
+    mug = Product.objects.get(sku="mug")
+    for priority, code in enumerate(("north", "south")):
+        StockLocation.objects.create(code=code, priority=priority)
+    move_stock(mug, 7, None, StockLocation.objects.get(code="north"), "first")
+    page = open_admin(PRODUCTS, color_scheme=scheme, locale=language)
+    page.locator("#action-toggle").check()
+    page.select_option("select[name=action]", "move_units")
+    page.locator(".actions button").click()
+    page.get_by_role("spinbutton", name="north").fill("2")
+    page.select_option("select[name=target]", "south")
+    page.locator("input[name=reason]").fill("shelf is full")
+    shoot(page, f"move-{language}")
+    page.locator(".submit-row button").click()
+    said = {"en": "Mug: 2 moved from north to south.", "zh-hans": "Mug：已将 2 件从 north 移至 south。"}
+    expect(page.locator(".messagelist .success")).to_contain_text(said[language])
+    shoot(page, f"moved-{language}")
+    levels = StockLevel.objects.values_list("location__code", "units")
+    assert dict(levels) == {"north": 5, "south": 2}

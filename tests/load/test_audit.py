@@ -1,0 +1,134 @@
+"""The auditor must catch every kind of wrong: each is forged here."""
+
+import uuid
+
+import pytest
+
+from inventory import Line
+from inventory.models import StockMovement
+from orders.catalog.products import create_product
+from orders.models import Order, OrderItem, Product
+from orders.selling.checkout import checkout
+from tests.load import audit
+from tests.load.database import connect
+from tests.load.journal import Story
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def story():
+    """One buyer who asked for two mugs, got them, and heard of it."""
+    create_product("mug", on_hand=10)
+    order = checkout([Line("mug", 2)], strategy="row_lock")
+    return Story(baskets={"a": {"mug": 2}}, orders={"a": {str(order.pk)}})
+
+
+def verdict(story, *, closed=False):
+    """Audit the tests' database."""
+    with connect() as database:
+        return audit.judge(audit.read_rows(database, ["mug"]), story, closed=closed)
+
+
+def faults(story, **options):
+    """Return the kinds of wrong that the auditor finds, with their amounts."""
+    found = verdict(story, **options)
+    kinds = ("oversold", "undersold", "lost", "duplicated", "leaked")
+    assert found.exact is not bool(found.details)
+    return {kind: getattr(found, kind) for kind in kinds if getattr(found, kind)}
+
+
+def sell_behind_the_books(units):
+    """Forge an order as a broken strategy writes it: order, item and movement, and the stock left alone."""
+    product = Product.objects.get()
+    order = Order.objects.create(id=uuid.uuid4(), total=units, strategy="forged")
+    OrderItem.objects.create(order=order, product=product, quantity=units, unit_price=1)
+    StockMovement.objects.create(product=product, kind="sold", quantity=-units, cause=f"order:{order.pk}")
+    return order
+
+
+def test_honest_books_are_exact(story):
+    """An order that was asked for, answered and written is no fault."""
+    assert faults(story) == {}
+
+
+def test_an_oversell_is_caught(story):
+    """More in the order items than was ever received."""
+    order = sell_behind_the_books(9)
+    story.baskets["b"], story.orders["b"] = {"mug": 9}, {str(order.pk)}
+    found = faults(story)
+    assert found["oversold"] == 1
+    assert "lost" not in found
+
+
+def test_a_unit_sold_and_still_on_hand_is_caught(story):
+    """A lost update leaves the stock too high: those units would be sold twice."""
+    order = sell_behind_the_books(1)
+    story.baskets["b"], story.orders["b"] = {"mug": 1}, {str(order.pk)}
+    assert faults(story)["oversold"] == 1
+
+
+def test_a_leak_is_caught(story):
+    """A unit that is neither sold nor on hand is gone, and the ledger still has it."""
+    Product.objects.update(on_hand=7)
+    assert faults(story) == {"leaked": 2}  # once in the stock, once against the ledger
+
+
+def test_units_reserved_for_nobody_are_caught(story):
+    """Units that are set aside without a live reservation can never be sold."""
+    Product.objects.update(reserved=3)
+    assert faults(story) == {"leaked": 3}
+
+
+def test_an_undersell_is_caught(story):
+    """After the closing buyers nothing may be left; before them it may."""
+    assert faults(story, closed=False) == {}
+    assert faults(story, closed=True) == {"undersold": 8}
+
+
+def test_a_lost_order_is_caught(story):
+    """An acknowledged id that isn't in the database."""
+    story.baskets["b"], story.orders["b"] = {"mug": 1}, {str(uuid.uuid4())}
+    assert faults(story) == {"lost": 1}
+
+
+def test_an_order_of_something_else_is_caught(story):
+    """An acknowledged order with other lines than were asked for."""
+    story.baskets["a"] = {"mug": 3}
+    assert faults(story) == {"lost": 1}
+
+
+def test_an_order_that_nobody_asked_for_is_caught(story):
+    """One more order in the database than the journals know: a retry that ordered twice."""
+    checkout([Line("mug", 2)], strategy="row_lock")
+    assert faults(story) == {"duplicated": 1}
+
+
+def test_an_order_after_a_refusal_is_caught(story):
+    """A buyer who was told "sold out" must have no order."""
+    checkout([Line("mug", 1)], strategy="row_lock")
+    story.baskets["b"], story.refused["b"] = {"mug": 1}, ["mug"]
+    assert faults(story) == {"duplicated": 1}
+
+
+def test_an_order_whose_buyer_never_heard_of_it_is_no_fault(story):
+    """A time-out is unknown: the order may be there, once and with these lines."""
+    checkout([Line("mug", 3)], strategy="row_lock")
+    story.baskets["b"] = {"mug": 3}
+    story.unknown.add("b")
+    assert faults(story) == {}
+    checkout([Line("mug", 3)], strategy="row_lock")
+    assert faults(story) == {"duplicated": 1}
+
+
+def test_one_key_with_two_orders_is_caught(story):
+    """An Idempotency-Key that was answered with two different orders."""
+    order = checkout([Line("mug", 2)], strategy="row_lock")
+    story.orders["a"].add(str(order.pk))
+    assert faults(story) == {"duplicated": 1}
+
+
+def test_one_order_told_to_two_buyers_is_caught(story):
+    """Two keys that were answered with the same order."""
+    story.baskets["b"], story.orders["b"] = {"mug": 2}, set(story.orders["a"])
+    assert faults(story)["duplicated"] == 2

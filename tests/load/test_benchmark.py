@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.checkout import growth, quick, steps, subjects, web_servers
+from benchmarks.checkout import growth, quick, steps, web_servers
 from benchmarks.checkout.__main__ import _faults
 from benchmarks.checkout.clients import Burst, Crowd
 from benchmarks.checkout.rounds import CASES, HOT, MANY, SOLD_OUT
@@ -20,7 +20,6 @@ from benchmarks.checkout.targets import judge
 from benchmarks.checkout.testbed import Meter, _figures
 from benchmarks.peers import BATON, FLOOR, JUDGED
 from benchmarks.server import Work
-from inventory.strategies import STRATEGIES
 from tests.load.wire import Address, pack
 
 FIGURES = dict.fromkeys(
@@ -122,27 +121,16 @@ def test_books_that_are_not_exact_are_told(fault):
     assert [target.verdict for target in judge({"rounds": {"records": wrong}})][-1] == "missed"
 
 
-def test_a_strategy_with_so_many_segments_can_be_made():
-    """What the growth with segments measures is the strategy itself with another number of them."""
-    for name, variants in subjects.segmented().items():
-        for segments in variants:
-            variant = subjects._variant(STRATEGIES[name], segments)
-            assert vars(variant)["segments"] == segments
-            assert "gate" not in vars(variant) or len(vars(variant)["gate"].shards) == segments
-
-
 @pytest.mark.parametrize("axis", [axis for axis in growth.AXES if axis != growth.PER_COMMIT])
 def test_whatever_grows_is_measured_at_every_size(axis):
-    """Each strategy has a figure at each size, one without segments the same for all numbers of them."""
-    wanted = ["row_lock", "segmented_rows", "combined"]
+    """Each strategy has a figure at each size, and so has the view that is written by hand."""
+    wanted = ["redis_lock", "combined"]
     steps = list(growth._steps(axis, wanted, growth.SIZES[axis]))
     sizes = {
         peer: sorted(n for s in steps if s.peer == peer for n in s.sizes) for peer in {s.peer for s in steps}
     }
-    segmented = axis.startswith("segments")
-    assert set(sizes) == ({"row_lock", "segmented_rows"} if segmented else {growth.BASE.name, *wanted})
+    assert set(sizes) == {growth.BASE.name, *wanted}
     assert all(tuple(found) == growth.SIZES[axis] for found in sizes.values())
-    assert sum(step.peer == "row_lock" for step in steps) == (1 if segmented else len(growth.SIZES[axis]))
 
 
 def test_everything_measured_is_printed():
@@ -282,7 +270,7 @@ def test_every_step_is_a_function_of_the_project_or_of_its_libraries():
 def test_what_postgresql_tells_is_grouped_by_statement():
     """Other messages, and statements that are not of a batch, are left out."""
     told = [
-        "duration: 0.250 ms  execute _pg3_0: SELECT id FROM inventory_product",
+        "duration: 0.250 ms  execute _pg3_0: SELECT id FROM inventory_item",
         "duration: 2.000 ms  execute _pg3_1: \nWITH \nwanted AS (",
         "duration: 4.000 ms  execute _pg3_1: \nWITH \nwanted AS (",
         "duration: 1.000 ms  execute <unnamed>: COMMIT",

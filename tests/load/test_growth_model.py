@@ -95,7 +95,7 @@ def test_the_least_bound_is_predicted(site, one_product, expected):
     assert (pytest.approx(rate), resource) == expected
 
 
-def measured(peers=("combined", "row_lock"), rounds=3):
+def measured(peers=("combined", "redis_lock"), rounds=3):
     """Return records of rounds in which every strategy grows by a law, and costs the same."""
     return [
         {"round": number, "axis": axis, "peer": peer, "size": size, "run": size, "case": f"{size} {axis}"}
@@ -114,9 +114,9 @@ def test_a_run_is_summarized_whole():
     """Every axis, strategy and size has its median and its faults; laws, residuals and predictions follow."""
     data = summarize(measured(), FACTS)
     assert list(data["points"]) == list(growth.SIZES)
-    assert [point["size"] for point in data["points"]["buyers"]["row_lock"]] == list(BUYERS)
-    assert data["points"]["buyers"]["row_lock"][0]["median"] == 101
-    assert data["points"]["buyers"]["row_lock"][0]["errors"] == 3
+    assert [point["size"] for point in data["points"]["buyers"]["redis_lock"]] == list(BUYERS)
+    assert data["points"]["buyers"]["redis_lock"][0]["median"] == 101
+    assert data["points"]["buyers"]["redis_lock"][0]["errors"] == 3
     assert len(data["laws"]["combined"]["residuals"]) == len(BUYERS)
     places = {(row["peer"], row["products"], row["site"]) for row in data["predictions"]}
     assert len(places) == 3 * len(SITES) == len(data["predictions"])
@@ -128,24 +128,24 @@ def test_only_those_who_ask_redis_are_bound_by_it():
     """Redis' own chores beside orders that never ask it aren't counted as these orders' need."""
     data = summarize(measured(), FACTS)
     bound = {row["peer"] for row in data["predictions"] if row["bottleneck"] == "Redis' thread"}
-    assert bound == {"row_lock"}
+    assert bound == {"redis_lock"}
 
 
 def test_points_without_an_order_fit_no_law():
     """A strategy that sold nothing in its windows has its points, and no law; the rest is kept."""
     records = measured()
     for record in records:
-        if record["peer"] == "row_lock" and record["axis"] == "buyers":
+        if record["peer"] == "redis_lock" and record["axis"] == "buyers":
             record["answers_per_second"] = 0.0
     data = summarize(records, FACTS)
     assert set(data["laws"]) == {"combined"}
-    assert data["points"]["buyers"]["row_lock"][0]["median"] == 0
+    assert data["points"]["buyers"]["redis_lock"][0]["median"] == 0
 
 
 def test_a_run_that_counts_for_several_sizes_has_its_errors_once():
-    """A stock without segments has a record per number of segments, and one run behind them."""
-    record = measured(peers=["row_lock"], rounds=1)[0] | {"axis": "segments", "errors": 2, "run": 1}
-    records = [record | {"size": size, "case": f"{size} segments"} for size in growth.SIZES["segments"]]
+    """It has a record per size, and one run behind them."""
+    record = measured(peers=["redis_lock"], rounds=1)[0] | {"axis": "buyers", "errors": 2, "run": 1}
+    records = [record | {"size": size, "case": f"{size} buyers"} for size in growth.SIZES["buyers"]]
     assert summarize(records, FACTS)["faults"]["errors"] == 2
 
 
@@ -194,10 +194,6 @@ class FakeTestbed:
         speed = {"answers_per_second": 9.0, "p99_ms": 1.0, "statuses": statuses, "unanswered": 1}
         return speed | costs | faults | {"workers": self.workers}
 
-    def slow_flushes(self, milliseconds):
-        return nullcontext()
-
-
 def test_a_round_measures_every_size_of_every_axis(monkeypatch):
     """Each run is told at once with what went wrong in it; as many web processes serve as its size says."""
     monkeypatch.setattr(
@@ -207,7 +203,7 @@ def test_a_round_measures_every_size_of_every_axis(monkeypatch):
         "benchmarks.checkout.batches.measure", lambda testbed, size, seconds: testbed.run(None)
     )
     said: list[str] = []
-    measuring = growth.Growth(None, 0.1, ["combined", "row_lock"], said.append)  # type: ignore[arg-type]
+    measuring = growth.Growth(None, 0.1, ["combined", "redis_lock"], said.append)  # type: ignore[arg-type]
     records = measuring.measure(rounds=2)
     assert growth.missing(records, growth.SIZES) == []
     assert {record["round"] for record in records} == {0, 1}

@@ -31,6 +31,7 @@ from hypothesis.stateful import (
 import inventory
 from inventory import NotThere, ReservationGone, Shortage, SoldOut, hooks
 from inventory.models import Reservation
+from inventory.reservations import expire
 from orders.after_sale import fulfillment, lifecycle
 from orders.audit import audit
 from orders.catalog.products import create_product
@@ -241,9 +242,7 @@ class Shop(RuleBasedStateMachine):
     @rule()
     def sweep(self):
         """The task frees what has run out."""
-        from orders import tasks
-
-        tasks.sweep_reservations()
+        expire("default")
         for basket in self.late:
             self.available.update(self.promises[basket])
             self.promises[basket] = Counter()
