@@ -8,7 +8,7 @@ from uuid import UUID
 
 from inventory.hooks import reach
 from orders.after_sale import lifecycle
-from orders.catalog.currencies import smallest_units
+from orders.currencies import smallest_units
 from orders.events.outbox import publish
 from orders.models import Order, OrderEvent, PaymentEvent
 from orders.transactions import change

@@ -16,7 +16,8 @@ from pydantic_core import PydanticCustomError
 import inventory
 from orders import models
 from orders.http.problems import shown
-from orders.selling.cart import MAX_LINES, MAX_QUANTITY, SKU_PATTERN
+from orders.models import SKU_PATTERN
+from orders.selling.cart import MAX_LINES, MAX_QUANTITY
 from orders.selling.reservations import MAX_TTL
 from orders.selling.strategies import choices
 

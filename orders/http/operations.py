@@ -45,9 +45,8 @@ from orders.http.problems import (
 from orders.http.rate_limit import limit_customer
 from orders.http.reading import read_cart
 from orders.http.responses import address_of, json_answer
-from orders.models import Order
+from orders.models import SKU_PATTERN, Order
 from orders.selling import reservations
-from orders.selling.cart import SKU_PATTERN
 from orders.selling.checkout import checkout_reserved, place
 from orders.selling.reservations import Reserved
 from orders.selling.writing import ClientKey, Receipt

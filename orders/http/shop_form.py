@@ -15,7 +15,7 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from orders.catalog.currencies import written
+from orders.currencies import written
 from orders.http.bodies import Cart
 from orders.http.errors import problem_of
 from orders.http.idempotency import once

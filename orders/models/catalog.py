@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Final
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -13,8 +14,11 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from inventory.fields import StockField
-from orders.catalog.currencies import is_whole, written
-from orders.selling.cart import SKU_PATTERN
+from orders.currencies import is_whole, written
+
+
+SKU_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
+"""Nothing that would need quoting in an address."""
 
 
 def shop_currency() -> str:

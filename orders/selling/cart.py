@@ -8,9 +8,6 @@ from typing import Final
 
 from inventory import InvalidLines, Line
 
-SKU_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
-"""Nothing that would need quoting in an address."""
-
 MAX_QUANTITY: Final = 10_000
 """Units of one product in one order."""
 

@@ -3,9 +3,9 @@
 import uuid
 
 import pytest
+from django.db import connection
 
 from inventory import Line
-from inventory.models import StockMovement
 from orders.catalog.products import create_product
 from orders.models import Order, OrderItem, Product
 from orders.selling.checkout import checkout
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def story():
     """One buyer who asked for two mugs, got them, and heard of it."""
     create_product("mug", on_hand=10)
-    order = checkout([Line("mug", 2)], strategy="row_lock")
+    order = checkout([Line("mug", 2)], strategy="conditional_update")
     return Story(baskets={"a": {"mug": 2}}, orders={"a": {str(order.pk)}})
 
 
@@ -39,12 +39,18 @@ def faults(story, **options):
 
 
 def sell_behind_the_books(units):
-    """Forge an order as a broken strategy writes it: order, item and movement, and the stock left alone."""
-    product = Product.objects.get()
+    """Forge an order as a broken shop writes it: order and item, and the stock left alone."""
     order = Order.objects.create(id=uuid.uuid4(), total=units, strategy="forged")
-    OrderItem.objects.create(order=order, product=product, quantity=units, unit_price=1)
-    StockMovement.objects.create(product=product, kind="sold", quantity=-units, cause=f"order:{order.pk}")
+    OrderItem.objects.create(order=order, product=Product.objects.get(), quantity=units, unit_price=1)
     return order
+
+
+def forge(sql):
+    """Change balances behind the ledger's back, as no code can: its trigger is off for the moment."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE inventory_level DISABLE TRIGGER USER")
+        cursor.execute(sql)
+        cursor.execute("ALTER TABLE inventory_level ENABLE TRIGGER USER")
 
 
 def test_honest_books_are_exact(story):
@@ -70,13 +76,13 @@ def test_a_unit_sold_and_still_on_hand_is_caught(story):
 
 def test_a_leak_is_caught(story):
     """A unit that is neither sold nor on hand is gone, and the ledger still has it."""
-    Product.objects.update(on_hand=7)
+    forge("UPDATE inventory_level SET available = 7")
     assert faults(story) == {"leaked": 2}  # once in the stock, once against the ledger
 
 
 def test_units_reserved_for_nobody_are_caught(story):
     """Units that are set aside without a live reservation can never be sold."""
-    Product.objects.update(reserved=3)
+    forge("UPDATE inventory_level SET available = 5, reserved = 3")
     assert faults(story) == {"leaked": 3}
 
 
@@ -100,30 +106,30 @@ def test_an_order_of_something_else_is_caught(story):
 
 def test_an_order_that_nobody_asked_for_is_caught(story):
     """One more order in the database than the journals know: a retry that ordered twice."""
-    checkout([Line("mug", 2)], strategy="row_lock")
+    checkout([Line("mug", 2)], strategy="conditional_update")
     assert faults(story) == {"duplicated": 1}
 
 
 def test_an_order_after_a_refusal_is_caught(story):
     """A buyer who was told "sold out" must have no order."""
-    checkout([Line("mug", 1)], strategy="row_lock")
+    checkout([Line("mug", 1)], strategy="conditional_update")
     story.baskets["b"], story.refused["b"] = {"mug": 1}, ["mug"]
     assert faults(story) == {"duplicated": 1}
 
 
 def test_an_order_whose_buyer_never_heard_of_it_is_no_fault(story):
     """A time-out is unknown: the order may be there, once and with these lines."""
-    checkout([Line("mug", 3)], strategy="row_lock")
+    checkout([Line("mug", 3)], strategy="conditional_update")
     story.baskets["b"] = {"mug": 3}
     story.unknown.add("b")
     assert faults(story) == {}
-    checkout([Line("mug", 3)], strategy="row_lock")
+    checkout([Line("mug", 3)], strategy="conditional_update")
     assert faults(story) == {"duplicated": 1}
 
 
 def test_one_key_with_two_orders_is_caught(story):
     """An Idempotency-Key that was answered with two different orders."""
-    order = checkout([Line("mug", 2)], strategy="row_lock")
+    order = checkout([Line("mug", 2)], strategy="conditional_update")
     story.orders["a"].add(str(order.pk))
     assert faults(story) == {"duplicated": 1}
 
