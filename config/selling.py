@@ -28,8 +28,7 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
 def selling_strategies(chosen: str, locking: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return `INVENTORY`: an alias for each strategy whose lock is there, and the chosen one as the default.
 
-    Raises:
-        ValueError: the chosen one isn't there.
+    A system check (`orders.E005`) refuses a chosen one that isn't among them.
 
     Example:
         >>> sorted(selling_strategies("combined", {"default": {}}))[:3]
@@ -40,7 +39,4 @@ def selling_strategies(chosen: str, locking: Mapping[str, Any]) -> dict[str, dic
         for name, entry in STRATEGIES.items()
         if entry.get("OPTIONS", {}).get("LOCK", "default") in locking
     }
-    if chosen not in found:
-        known = ", ".join(sorted(found))
-        raise ValueError(f"CHECKOUT_STRATEGY is {chosen!r}: not set up; choose of {known}")
-    return {"default": found[chosen], **found}
+    return {"default": found.get(chosen, STRATEGIES["conditional_update"]), **found}

@@ -16,8 +16,10 @@ from django.utils.module_loading import import_string
 
 from orders.http.callers import RIGHTS
 from orders.http.rate_limit import trusted_proxies
+from orders.selling.strategies import names
 
 SHORTEST_SECRET = 16
+LONGEST_MEMORY = 60
 HTTPS_SETTINGS = {"SECURE_HSTS_SECONDS": W004, "SECURE_SSL_REDIRECT": W008, "CSRF_COOKIE_SECURE": W016}
 
 
@@ -93,3 +95,18 @@ def check_webhook_secrets(app_configs: Any, **kwargs: Any) -> list[CheckMessage]
         )
         for number in short
     ]
+
+
+@register
+def check_selling(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Refuse a CHECKOUT_STRATEGY that isn't set up, and a SOLD_OUT_MEMORY that would refuse for long."""
+    found: list[CheckMessage] = []
+    if settings.CHECKOUT_STRATEGY not in names():
+        hint = f"Choose of {', '.join(names())}; others need a lock server that the environment names."
+        what = f"CHECKOUT_STRATEGY is {settings.CHECKOUT_STRATEGY!r}, which INVENTORY doesn't have."
+        found.append(Error(what, hint=hint, id="orders.E005"))
+    if not 0 <= settings.SOLD_OUT_MEMORY <= LONGEST_MEMORY:
+        hint = "Use 0.25, or 0 to have every buyer ask the database."
+        what = f"SOLD_OUT_MEMORY is {settings.SOLD_OUT_MEMORY}: seconds from 0 to {LONGEST_MEMORY}."
+        found.append(Error(what, hint=hint, id="orders.E006"))
+    return found

@@ -16,7 +16,6 @@ from django.utils.translation import pgettext_lazy
 from inventory.fields import StockField
 from orders.currencies import is_whole, written
 
-
 SKU_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 """Nothing that would need quoting in an address."""
 

@@ -17,7 +17,7 @@ import json
 from config import settings
 print(json.dumps([
     {alias: [entry["HOST"], entry["CONN_HEALTH_CHECKS"]] for alias, entry in settings.DATABASES.items()},
-    settings.LISTEN_DATABASE, settings.PRODUCTS_DATABASE, settings.LOCKING["default"].get("LOCATION"),
+    settings.PRODUCTS_DATABASE, settings.LOCKING["default"].get("LOCATION"),
 ]))
 """
 
@@ -35,21 +35,17 @@ def shown(**variables: str) -> list[object]:
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, [{"default": ["pooler", True]}, "default", "default", None]),
-        (
-            {"DATABASE_DIRECT_URL": "postgres://shop@primary/shop"},
-            [{"default": ["pooler", True], "direct": ["primary", True]}, "direct", "default", None],
-        ),
+        ({}, [{"default": ["pooler", True]}, "default", None]),
         (
             {"DATABASE_REPLICA_URL": "postgres://shop@replica/shop"},
-            [{"default": ["pooler", True], "replica": ["replica", True]}, "default", "replica", None],
+            [{"default": ["pooler", True], "replica": ["replica", True]}, "replica", None],
         ),
         (
             {"REDIS_CLUSTER": "true"},
-            [{"default": ["pooler", True]}, "default", "default", ["redis://redis:6379"]],
+            [{"default": ["pooler", True]}, "default", ["redis://redis:6379"]],
         ),
     ],
-    ids=["one database", "past a pooler", "a replica", "a cluster"],
+    ids=["one database", "a replica", "a cluster"],
 )
 def test_the_environment_names_the_servers(variables, expected):
     """Each further server is an alias of its own with one use; without it the first one serves that use."""

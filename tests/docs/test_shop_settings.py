@@ -33,7 +33,6 @@ ELSEWHERE: dict[str, Callable[[Settings], Any]] = {
     "SECURE_PROXY_SSL_HEADER": lambda loaded: loaded.get("SECURE_PROXY_SSL_HEADER", [""])[0],
     "SECURE_COOKIES": lambda loaded: loaded["SESSION_COOKIE_SECURE"],
     "DATABASE_URL": lambda loaded: loaded["DATABASES"]["default"]["HOST"],
-    "DATABASE_DIRECT_URL": lambda loaded: loaded["DATABASES"].get("direct", {}).get("HOST"),
     "DATABASE_REPLICA_URL": lambda loaded: loaded["DATABASES"].get("replica", {}).get("HOST"),
     "ZOOKEEPER_HOSTS": lambda loaded: loaded["LOCKING"]["zookeeper"]["LOCATION"],
     "ETCD_ENDPOINTS": lambda loaded: loaded["LOCKING"]["etcd"]["LOCATION"],
@@ -45,7 +44,7 @@ IN_WORDS = {
     "SECRET_KEY",
     "LOCKING_RUNTIME_DIR",
     *SERVERS,
-    *settings.OTHER_WAYS.values(),
+    "DATABASE_REPLICA_URL",
     "ZOOKEEPER_HOSTS",
     "ETCD_ENDPOINTS",
     "REDLOCK_URLS",
@@ -56,7 +55,6 @@ PROBES: dict[str, tuple[str, Any]] = {
     "API_KEYS": (f"till:{'0' * 64}", {"0" * 64: ("till", ())}),
     "SECURE_PROXY_SSL_HEADER": ("X-Forwarded-Proto", "HTTP_X_FORWARDED_PROTO"),
     "DATABASE_URL": ("postgres://ada@other.example/shop", "other.example"),
-    "DATABASE_DIRECT_URL": ("postgres://ada@direct.example/shop", "direct.example"),
     "DATABASE_REPLICA_URL": ("postgres://ada@replica.example/shop", "replica.example"),
 }
 """Values for variables that are more than their type: what is set, and what arrives."""
@@ -94,7 +92,7 @@ TYPES = {name: kind for name, kind, _ in read()} | {
     coordination.ZOOKEEPER: "str",
     coordination.ETCD: "list",
     coordination.REDLOCK: "list",
-    **dict.fromkeys(["DATABASE_URL", *settings.OTHER_WAYS.values()], "URL"),
+    **dict.fromkeys(["DATABASE_URL", "DATABASE_REPLICA_URL"], "URL"),
 }
 
 

@@ -10,6 +10,7 @@ from orders.checks import (
     check_demo_login,
     check_https,
     check_open_demo,
+    check_selling,
     check_trusted_proxies,
     check_webhook_secrets,
 )
@@ -90,3 +91,14 @@ def test_proxies_that_cannot_be_read(settings):
     (found,) = check_trusted_proxies(None)
     assert found.id == "orders.E004"
     assert "proxy.example" in found.msg
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "check"),
+    [("CHECKOUT_STRATEGY", "redis_lok", "orders.E005"), ("SOLD_OUT_MEMORY", 61, "orders.E006")],
+)
+def test_how_to_sell_is_checked_at_the_start(settings, setting, value, check):
+    """The value, and what can be chosen."""
+    setattr(settings, setting, value)
+    (found,) = check_selling(None)
+    assert (found.id, str(value) in found.msg) == (check, True)

@@ -9,8 +9,8 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
 
-from orders.currencies import is_whole
 from orders.catalog.products import create_product
+from orders.currencies import is_whole
 from orders.models import Product, shop_currency
 
 PRODUCTS = (
