@@ -418,7 +418,7 @@ def post(wanted: Wanted, moves: Sequence[Move], using: str) -> Posted:
     outcome = insert(wanted, moves, using)
     if isinstance(outcome, InventoryError):
         raise outcome
-    _announce([outcome], using, wanted.kind)
+    _announce([outcome], using, wanted.kind, moves)
     return outcome
 
 
@@ -451,14 +451,18 @@ def store_answers(answers: Mapping[int, Any], using: str) -> None:
         )
 
 
-def _announce(outcomes: Iterable[Outcome], using: str, kind: Kind) -> None:
+def _announce(outcomes: Iterable[Outcome], using: str, kind: Kind, moves: Iterable[Move] = ()) -> None:
     """After the commit, open what strategies keep closed, and send the signal where anything listens."""
     new = [each for each in outcomes if isinstance(each, Posted) and not each.repeated]
     if not new:
         return
     skus = {line.sku for each in new for line in each.lines}
-    if kind in _MAY_ADD:
-        for strategy in strategies_in_use(using):
+    listening = strategies_in_use(using) if kind in _MAY_ADD else []
+    if not skus and (listening or posted.has_listeners()):  # all that was left of a sale
+        levels = Level.objects.using(using).filter(pk__in={move.level_id for move in moves})
+        skus = set(levels.values_list("item__sku", flat=True))
+    if listening:
+        for strategy in listening:
             transaction.on_commit(partial(strategy.stock_changed, skus), using=using, robust=True)
     if posted.has_listeners():
         send = partial(posted.send_robust, Entry, entries=[each.id for each in new], skus=skus, using=using)

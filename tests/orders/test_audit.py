@@ -9,7 +9,7 @@ from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
 
 from orders import audit as module
 from orders.after_sale.fulfillment import cancel_units, ship, take_back
@@ -111,13 +111,11 @@ def test_only_the_days_that_are_asked_for_are_looked_at(shop):
 
 def test_what_the_ledger_has_archived_is_not_missed(shop):
     """An order of before the ledger's first entry has nothing there to compare with."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('inventory.archiving', txid_current()::text, false)")
-        cursor.execute(
-            "BEGIN; SELECT set_config('inventory.archiving', txid_current()::text, true);"
-            "UPDATE inventory_entry SET kind = 13; COMMIT"
-        )
-    assert not [each for each in audit() if each.invariant.startswith("sold")]
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('inventory.archiving', txid_current()::text, true)")
+        for table in ("inventory_reservation", "inventory_movement", "inventory_entry"):
+            cursor.execute(f"DELETE FROM {table}")  # noqa: S608
+    assert audit() == []
 
 
 def test_an_audit_beside_a_sale_sees_one_moment(shop):

@@ -205,6 +205,8 @@ def test_a_process_that_dies_after_the_commit_loses_no_event(heard):
 RELAY = """
 import django, os, signal, sys
 django.setup()
+from inventory.hooks import installed
+from orders.events.relay import relay
 from orders.events.signals import order_placed
 
 def hear(sender, event, order, **kwargs):
