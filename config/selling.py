@@ -25,8 +25,14 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
 """By name. Those that lock need an alias of LOCKING: a server that the environment names."""
 
 
-def selling_strategies(chosen: str, locking: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def selling_strategies(
+    chosen: str, locking: Mapping[str, Any], *, others: bool = True
+) -> dict[str, dict[str, Any]]:
     """Return `INVENTORY`: an alias for each strategy whose lock is there, and the chosen one as the default.
+
+    Args:
+        chosen: the setting CHECKOUT_STRATEGY. locking: the setting LOCKING.
+        others: whether a client may choose another one. A strategy that is set up hears of each delivery.
 
     A system check (`orders.E005`) refuses a chosen one that isn't among them.
 
@@ -37,6 +43,6 @@ def selling_strategies(chosen: str, locking: Mapping[str, Any]) -> dict[str, dic
     found = {
         name: entry
         for name, entry in STRATEGIES.items()
-        if entry.get("OPTIONS", {}).get("LOCK", "default") in locking
+        if entry.get("OPTIONS", {}).get("LOCK", "default") in locking and (others or name == chosen)
     }
     return {"default": found.get(chosen, STRATEGIES["conditional_update"]), **found}

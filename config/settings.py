@@ -168,7 +168,7 @@ if "LOCKING_RUNTIME_DIR" in env:
     LOCKING_RUNTIME_DIR = env.str("LOCKING_RUNTIME_DIR") or None
 
 CHECKOUT_STRATEGY = env.str("CHECKOUT_STRATEGY", default="redis_lock")
-INVENTORY = selling_strategies(CHECKOUT_STRATEGY, LOCKING)
+INVENTORY = selling_strategies(CHECKOUT_STRATEGY, LOCKING, others=DEBUG)
 
 CURRENCY = env.str("CURRENCY", default="EUR")  # of new products, by ISO 4217
 PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
