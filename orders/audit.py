@@ -141,7 +141,7 @@ def _portions(within: timedelta | None) -> Iterator[list[tuple[UUID, str]]]:
 
 
 def _differences(portion: list[tuple[UUID, str]]) -> Iterator[Difference]:
-    values = {
+    values: dict[str, Any] = {
         "orders": [pk for pk, _ in portion],
         "customers": sorted({customer for _, customer in portion if customer}),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from unittest import mock
 
 EMPTY, SELECT = "empty view", "SELECT 1"
 UNLOCKED, FOR_UPDATE, DECORATED = "unlocked view", "select_for_update view", "@distributed_lock view"
@@ -45,8 +46,7 @@ def strategies() -> list[Subject]:
 
 def offer() -> None:
     """Let a request name any strategy, also outside DEBUG, which would cost time by itself."""
-    from orders.http import bodies
     from orders.selling.strategies import StrategyChoice, names
 
     choices = [StrategyChoice(name, "") for name in names()]
-    bodies.choices = lambda: choices
+    mock.patch("orders.http.bodies.choices", return_value=choices).start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from django.core.checks import CheckMessage
 from django.db import (
@@ -228,8 +228,14 @@ class Strategy(ABC):
         """Take notice that there may be more of these items; called after the commit."""
 
 
+class Progress(Protocol):
+    """How far work is: once something is `written`, a failure may come from its COMMIT."""
+
+    written: bool
+
+
 @contextmanager
-def understood(cause: str, using: str, sale: Sale | None = None) -> Iterator[None]:
+def understood(cause: str, using: str, sale: Progress | None = None) -> Iterator[None]:
     """Say what an error of the database means for the caller: busy, nothing done, or unknown.
 
     In a caller's transaction it is left as it is where the connection is lost: the caller's COMMIT decides.

@@ -144,7 +144,7 @@ def _heads(step: Step) -> tuple[Any, ...]:
     return (*known, step.head)
 
 
-def _table(orders: Sequence[Order], step: Step, request: HttpRequest) -> Iterable[Row]:
+def _table(orders: Iterable[Order], step: Step, request: HttpRequest) -> Iterable[Row]:
     places = _places(orders) if step.units else {}
     for order in orders:
         state = order.get_state_display()

@@ -46,7 +46,7 @@ class ShortPaginator(Paginator):  # type: ignore[type-arg]  # not subscriptable
 class BigTable:
     """A list whose page costs the same however many rows there are."""
 
-    paginator = ShortPaginator
+    paginator: Any = ShortPaginator
     show_full_result_count = False
     list_per_page = 50
 
@@ -109,7 +109,7 @@ class Choice:
     name: str
     label: Any
     value: str
-    options: Sequence[tuple[str, str]]
+    options: Sequence[tuple[str, Any]]
 
 
 def ask(

@@ -99,9 +99,9 @@ class ProductAdmin(BigTable, admin.ModelAdmin):  # type: ignore[type-arg]  # not
         """Return the products with their balances, summed up for the rows of the page alone."""
         products: QuerySet[Any] = super().get_queryset(request).select_related("stock")
         states = ("available", "reserved", "committed", "unavailable")
-        return products.annotate(
-            _on_hand=_total(*states), **{f"_{name}": _total(name) for name in states[1:]}
-        )
+        balances = {f"_{name}": _total(name) for name in states[1:]}
+        annotated: QuerySet[Any] = products.annotate(_on_hand=_total(*states), **balances)
+        return annotated
 
     @admin.display(description=_("for sale"))
     def availability(self, product: Any) -> str:
