@@ -137,40 +137,10 @@ def order() -> str:
     return svg(800, 250, told, shapes)
 
 
-def stock() -> str:
-    """Where units are, and what says why."""
-    shapes = [
-        box(250, 20, 190, "Product", "on_hand, reserved", "work"),
-        box(20, 20, 170, "StockMovement", "the ledger: + and − units"),
-        box(500, 20, 180, "StockReservation", "promised, until it ends"),
-        box(20, 130, 170, "OrderItem", "sold; and returned"),
-        box(250, 130, 190, "StockSegment", "units set apart"),
-        box(500, 130, 180, "StockClaim", "units of an open sale"),
-        arrow((190, 39), (250, 39)),
-        arrow((500, 39), (440, 39)),
-        arrow((345, 130), (345, 58)),
-        arrow((590, 130), (430, 58)),
-        arrow((105, 130), (105, 58)),
-        words(200, 30, "sums up", "quiet"),
-        words(446, 30, "reserved", "quiet"),
-        words(112, 98, "one for each", "quiet"),
-        words(
-            16,
-            204,
-            "on_hand + segments + claims = the sum of the movements; every sale and every return has one.",
-            "quiet",
-        ),
-    ]
-    return svg(
-        700, 220, "A product's units on hand, in segments and in claims are the sum of its movements.", shapes
-    )
-
-
 DIAGRAMS = {
     "release.svg": release,
     "fence.svg": fence,
     "engines.svg": engines,
     "lease.svg": lease,
     "order.svg": order,
-    "stock.svg": stock,
 }

@@ -8,7 +8,6 @@ import re
 import sys
 from contextlib import suppress
 from io import StringIO
-from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -20,9 +19,9 @@ from django.test import Client
 from locking import LockDeadlock, checks, get_lock
 from locking.exceptions import BlockedWaiter
 from locking.management.locks import doctor
+from orders.catalog.products import create_product
 from orders.lab.race import table
 from orders.lab.strategies import STRATEGIES
-from orders.catalog.products import create_product
 from tests.docs.pages import Block, all_blocks
 from tests.docs.walkthrough import Step, steps_of
 
@@ -37,8 +36,7 @@ COMPARED = {
     ("docs/library/how-to/metrics.md", '{"status": "failing", "checks": {'),
     ("docs/library/reference/overview.md", "LockError"),
     ("docs/library/reference/responses.md", "{"),
-    ("docs/shop/how-to/audit.md", "$ cat deliveries.csv"),
-    ("docs/shop/how-to/audit.md", "$ python manage.py audit_stock"),
+    ("docs/shop/how-to/audit.md", "$ python manage.py audit_orders"),
     ("docs/shop/reference/http.md", "$ curl -i http://127.0.0.1:8000/checkout/ -H 'Cont"),
     ("docs/shop/tutorial/lab.md", "$ printf aabbaaaabbbb | python manage.py oversell "),
 }
@@ -95,20 +93,10 @@ def test_a_release_shows_the_hold_and_asks(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_audit_lists_the_laws() -> None:
-    """`audit_stock` prints a line for each invariant."""
+    """`audit_orders` prints a line for each invariant."""
     create_product("mug", on_hand=3)
-    (step,) = steps(AUDIT, "$ python manage.py audit_stock")
-    assert step.shown(printed_by("audit_stock"))
-
-
-def test_deliveries_are_imported(tmp_path: Path) -> None:
-    """The file of the page is imported, and counted as the page says."""
-    create_product("mug")
-    shown, dry, imported = steps(AUDIT, "$ cat deliveries.csv")
-    path = tmp_path / "deliveries.csv"
-    path.write_text(shown.expected)
-    assert dry.shown(printed_by("import_stock", str(path), "--dry-run"))
-    assert imported.shown(printed_by("import_stock", str(path)))
+    (step,) = steps(AUDIT, "$ python manage.py audit_orders")
+    assert step.shown(printed_by("audit_orders"))
 
 
 def test_the_lab_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

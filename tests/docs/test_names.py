@@ -458,7 +458,7 @@ def names_of_tests() -> set[str]:
 
 
 def test_the_invariants_of_the_audit() -> None:
-    """The page on the audit has each invariant that `audit_stock` prints, in its order, and no other."""
+    """The page on the audit has each invariant that `audit_orders` prints, in its order, and no other."""
     table = rows(section(SHOP / "how-to" / "audit.md", "Audit"))
     assert [row[0] for row in table] == [name.replace("_", " ") for name in INVARIANTS]
 

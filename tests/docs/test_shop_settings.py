@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import global_settings, settings
+from django.conf import global_settings
 
 from config import coordination, serve
 from tests import ROOT

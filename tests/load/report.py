@@ -49,8 +49,8 @@ def show(console: Console, results: dict[str, Any]) -> None:
     for run in results["runs"]:
         for detail in run["verdict"]["details"]:
             console.print(f"{run['name']}: {detail}", style="red", markup=False)
-    if results["audit_stock"].get("exit"):
-        console.print(f"audit_stock: {results['audit_stock']['said']}", style="red", markup=False)
+    if results["audit_orders"].get("exit"):
+        console.print(f"audit_orders: {results['audit_orders']['said']}", style="red", markup=False)
     console.print(f"{_conclusion(results)} {results['minutes']} minutes.")
 
 
