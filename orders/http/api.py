@@ -132,7 +132,9 @@ def operation(
     writes = method == "POST"
     listed = {*slugs.split(), "unavailable", *(["unauthorized"] if caller else [])}
     if writes:
-        listed |= {"invalid-request", "too-large", "media-type", "outcome-unknown"}
+        listed |= {"invalid-request", "too-large", "media-type"}
+    if method != "GET":
+        listed.add("outcome-unknown")
     status = 201 if made else 200 if answer else 204
 
     def guard(run: Answer) -> Answer:
