@@ -205,7 +205,7 @@ def test_the_summary_counts_each_visit_once():
 def test_the_report_is_one_file_that_needs_no_network(tmp_path):
     """No address to fetch from, and nothing in the data can end its element."""
     run = {
-        "name": "row_lock",
+        "name": "redis_lock",
         "keyed": True,
         "faults": [{"at": 0.5, "until": 1.7, "name": "kill", "text": "</script>"}],
         "locust": None,

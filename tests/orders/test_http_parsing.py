@@ -22,7 +22,7 @@ JSON = st.recursive(
 
 
 @pytest.fixture(autouse=True)
-def row_lock(monkeypatch):
+def choosable(monkeypatch):
     """A shop whose clients may choose this strategy."""
     choice = StrategyChoice("conditional_update", "")
     monkeypatch.setattr("orders.http.bodies.choices", lambda: [choice])
