@@ -41,6 +41,7 @@ DECLARE
     filled boolean;
 BEGIN
     PERFORM set_config('inventory.archiving', txid_current()::text, true);  -- opens the ledger
+    PERFORM set_config('holdfast.prune', 'on', true);  -- and the events of locks
     FOREACH name IN ARRAY ARRAY[{tables}]::text[] LOOP
         CONTINUE WHEN pg_relation_size(name::regclass) = 0;
         EXECUTE 'SELECT EXISTS (SELECT FROM ' || name || ')' INTO filled;

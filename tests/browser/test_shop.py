@@ -2,13 +2,15 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from orders.problems import problem_of, respond
 from playwright.sync_api import expect
 
 from inventory import Busy
 from orders.after_sale.lifecycle import cancel
-from orders.models import Order, Product
+from orders.http.errors import problem_of
+from orders.http.responses import respond
+from orders.models import Order
 from tests.factories import ProductFactory
+from tests.orders.shelf import receive
 
 PHONE = {"width": 360, "height": 740}
 
@@ -170,9 +172,9 @@ def test_busy_is_not_sold_out(shelf, open_page, complaints):
 def test_refresh_shows_what_others_bought(shelf, open_page):
     """The button Refresh fetches the stock anew."""
     page = open_page("/shop/")
-    Product.objects.filter(sku="mug").update(on_hand=3)
+    receive(2)
     page.get_by_role("button", name="Refresh").click()
-    expect(row(page, "mug")).to_contain_text("3 in stock")
+    expect(row(page, "mug")).to_contain_text("42 in stock")
 
 
 def test_the_stock_that_was_asked_for_last_is_shown(shelf, open_page):
@@ -196,12 +198,12 @@ def test_the_stock_that_was_asked_for_last_is_shown(shelf, open_page):
 def test_a_strategy_is_chosen_and_explained(shelf, open_page):
     """The chosen strategy's idea is shown, and the order is placed with it."""
     page = open_page("/shop/")
-    page.get_by_label("Strategy").select_option("row_lock")
-    expect(page.locator("#idea")).to_contain_text("FOR NO KEY UPDATE")
+    page.get_by_label("Strategy").select_option("combined")
+    expect(page.locator("#idea")).to_contain_text("commit once")
     row(page, "mug").get_by_role("button", name="One more").click()
     page.get_by_role("button", name="Place the order").click()
-    expect(page.locator(".answer.ordered")).to_contain_text("row_lock")
-    assert Order.objects.get().strategy == "row_lock"
+    expect(page.locator(".answer.ordered")).to_contain_text("combined")
+    assert Order.objects.get().strategy == "combined"
 
 
 def test_buying_by_keyboard(shelf, open_page):
