@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext
 
-from inventory.models import LAB_PREFIX, Product
+from inventory.models import Product
 from inventory.reservations import Reserved
 from inventory.segments import in_all
 from inventory.strategies import STRATEGIES
@@ -25,7 +25,7 @@ PAGE = 100
 
 
 def products_for_sale(after: str = "") -> QuerySet[Any]:
-    """Return a page of products in the order of their SKUs, without those of the oversell lab.
+    """Return a page of products in the order of their SKUs.
 
     Each has `on_hand_in_all` and `available_in_all`, which count the units in segments. They are for showing:
     with a replica they may be some moments old, and only the checkout decides.
@@ -35,7 +35,6 @@ def products_for_sale(after: str = "") -> QuerySet[Any]:
     """
     # Filtered by SKU rather than cut by offset: a page stays the same while products come and go before it.
     products = Product.objects.using(settings.PRODUCTS_DATABASE).filter(sku__gt=after, active=True)
-    products = products.exclude(sku__startswith=LAB_PREFIX)
     return in_all(products).order_by("sku")[:PAGE]
 
 

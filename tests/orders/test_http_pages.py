@@ -14,7 +14,7 @@ import orders
 from inventory.management.commands.seed_demo import PRODUCTS
 from orders.problems import PROBLEM_TYPES
 from orders.selectors import strategy_choices
-from tests.factories import LabProductFactory, ProductFactory
+from tests.factories import ProductFactory
 
 APP = Path(orders.__file__).parent
 CATALOGUES = APP / "locale" / "zh_Hans" / "LC_MESSAGES"
@@ -74,11 +74,14 @@ def test_strategies_are_offered_in_debug_only(client, debug, offered):
 
 
 def test_an_empty_shop_says_how_to_fill_it(client):
-    """Without products the shop names the command, and the lab's products are none of its own."""
-    LabProductFactory()
-    page = client.get("/shop/").content.decode()
-    assert "seed_demo" in page
-    assert "lab-" not in page
+    """Without products the shop names the command."""
+    assert "seed_demo" in client.get("/shop/").content.decode()
+
+
+def test_no_sku_is_hidden(client):
+    """A lab-coat is for sale as any product is."""
+    ProductFactory(sku="lab-coat")
+    assert client.get("/products/").json()["products"][0]["sku"] == "lab-coat"
 
 
 def test_every_problem_is_explained_at_its_address(client):

@@ -99,11 +99,8 @@ def lesson(race: dict[str, Any], colors: Colors, words: Words) -> str:
     """
     sales = sorted(buyer["to"] for buyer in race["buyers"] if buyer["answer"] == "sold")
     at = [moment / sales[-1] * PLAYED / SECONDS * 100 for moment in sales]  # percent of the ten seconds
-    numbers = {
-        "beyond": len(sales) - race["initial"],
-        "initial": race["initial"],
-        "buyers": len(race["buyers"]),
-    }
+    initial, buyers = race["initial"], len(race["buyers"])
+    numbers = {"beyond": len(sales) - initial, "initial": initial, "buyers": buyers}
     context = {
         "colors": colors,
         "words": words,
