@@ -1,8 +1,7 @@
 """Invariants of the stock, asked by SQL of its own: no code of the shop is trusted to count.
 
 Every invariant is a query that returns the rows that break it, as (what, expected, found). All of them look
-at one snapshot, so an audit may run while the shop sells. The oversell lab's products are left out: they are
-there to break.
+at one snapshot, so an audit may run while the shop sells.
 """
 
 from __future__ import annotations

@@ -123,14 +123,14 @@ class RedisStock:
                 return
             if verdict == "short":
                 raise SoldOut(shortages(cart.wanted, dict(zip(cart.skus, left, strict=True))))
-            self.load(Product.objects.filter(sku__in=cart.skus), cart)
+            found = {product.sku: product for product in Product.objects.filter(sku__in=cart.skus)}
+            self.load(required(cart.skus, found).values())
 
-    def load(self, products: Iterable[Product], cart: Cart | None = None) -> None:
-        """Set the units of products that aren't there yet, as committed in the database now."""
-        found = {product.sku: product for product in products}
-        for sku, product in required(cart.skus if cart else found, found).items():
-            with answering() as server:
-                server.set(self.key(sku), product.on_hand, nx=True)
+    def load(self, products: Iterable[Product]) -> None:
+        """Set the units of products that aren't there yet, as read from the database."""
+        with answering() as server:
+            for product in products:
+                server.set(self.key(product.sku), product.on_hand, nx=True)
 
     def settle(self, cart: UUID) -> None:
         """Strike the ledger's entry of a sale that is committed."""
