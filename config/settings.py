@@ -50,6 +50,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "import_export",
+    "ninja",
     "locking",
     "inventory",
     "orders",
@@ -181,6 +182,8 @@ CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests a minute by one 
 CHECKOUT_RATE_PER_ADDRESS = env.int(
     "CHECKOUT_RATE_PER_ADDRESS", default=10 * CHECKOUT_RATE
 )  # by all customers
+# Networks of the proxies whose X-Forwarded-For is believed; empty: the connection's address is the client's.
+TRUSTED_PROXIES = env.list("TRUSTED_PROXIES", default=[])
 CHECKOUT_RATE_STORAGE = env.str("CHECKOUT_RATE_STORAGE", default=as_rate_storage(REDIS_URL, REDIS_CLUSTER))
 SOLD_OUT_MEMORY = env.float(
     "SOLD_OUT_MEMORY", default=0.0
@@ -192,9 +195,9 @@ IDEMPOTENCY_REFUSALS_KEPT = env.int("IDEMPOTENCY_REFUSALS_KEPT", default=600)
 
 EVENTS_KEPT = env.int("EVENTS_KEPT", default=7 * 24 * 3600)  # seconds for which a delivered event is kept
 
-# Who sends a request, and what is allowed to whom: see `orders.callers`.
+# Who sends a request, and what is allowed to whom: see `orders.http.callers`.
 API_KEYS = keys_of_callers(env.list("API_KEYS", default=[]))
-CALLER = env.str("CALLER", default="orders.callers.by_api_key" if API_KEYS else "orders.callers.anonymous")
+CALLER = env.str("CALLER", default="orders.http.callers.by_api_key" if API_KEYS else "orders.http.callers.anonymous")
 OPEN_DEMO = env.bool("OPEN_DEMO", default=DEBUG)  # anonymous callers may pay, and see every order
 PAYMENT_WEBHOOK_SECRETS = env.list("PAYMENT_WEBHOOK_SECRETS", default=[])  # any of them may have signed
 

@@ -14,7 +14,8 @@ from django.core.checks.security.csrf import W016
 from django.db import DatabaseError
 from django.utils.module_loading import import_string
 
-from orders.callers import RIGHTS
+from orders.http.callers import RIGHTS
+from orders.http.rate_limit import trusted_proxies
 
 SHORTEST_SECRET = 16
 HTTPS_SETTINGS = {"SECURE_HSTS_SECONDS": W004, "SECURE_SSL_REDIRECT": W008, "CSRF_COOKIE_SECURE": W016}
@@ -26,7 +27,7 @@ def check_caller(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     try:
         import_string(settings.CALLER)
     except ImportError as error:
-        hint = "Name a function of the request that returns an orders.callers.Caller."
+        hint = "Name a function of the request that returns an orders.http.callers.Caller."
         return [Error(f"CALLER is {settings.CALLER!r}: {error}", hint=hint, id="orders.E001")]
     unknown = {right for _, rights in settings.API_KEYS.values() for right in rights} - RIGHTS
     if unknown:
@@ -35,10 +36,21 @@ def check_caller(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     return []
 
 
+@register
+def check_trusted_proxies(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Refuse networks that can't be read."""
+    try:
+        trusted_proxies(tuple(settings.TRUSTED_PROXIES))
+    except ValueError as error:
+        hint = "Write each as an address or as a network, e.g. 10.0.0.0/8."
+        return [Error(f"TRUSTED_PROXIES: {error}", hint=hint, id="orders.E004")]
+    return []
+
+
 @register(deploy=True)
 def check_open_demo(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     """Warn of a deployment in which everybody may mark orders as paid."""
-    if not settings.OPEN_DEMO or settings.CALLER != "orders.callers.anonymous":
+    if not settings.OPEN_DEMO or settings.CALLER != "orders.http.callers.anonymous":
         return []
     what = (
         "OPEN_DEMO is on: anyone who knows an order's id may mark it as paid, and anyone may list all orders."

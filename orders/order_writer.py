@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, ClassVar, Final, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast, overload
 
 from django.db import Error
 
@@ -25,7 +25,9 @@ from inventory.progress import SaleProgress, refused_by_server
 from inventory.rows import in_key_order, mixed_currencies, refuse
 from inventory.statements import prepared_cursor
 from orders.models import Order
-from orders.schemas import ItemData, OrderData
+
+if TYPE_CHECKING:
+    from orders.http.bodies import Item, Order as OrderData
 
 CREATED: Final = 201
 
@@ -183,7 +185,7 @@ class Receipt:
         self.watched = tuple(p.pk for p in bought if p.low_stock_threshold is not None)
         self.currency = bought[0].currency
         self.total = sum((products[line.sku].price * line.quantity for line in self.cart), Decimal(0))
-        lines: list[ItemData] = [
+        lines: list[Item] = [
             {
                 "sku": line.sku,
                 "name": products[line.sku].name,
@@ -236,7 +238,7 @@ def moment(date: datetime | None) -> str | None:
     return None if date is None else date.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def order_body(order: Order | Receipt, lines: list[ItemData]) -> OrderData:
+def order_body(order: Order | Receipt, lines: list[Item]) -> OrderData:
     """Return the answer to an order's client; a receipt has no dates before it is written."""
     return {
         "id": str(order.id),

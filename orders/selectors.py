@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, cast
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.conf import settings
@@ -19,13 +18,15 @@ from inventory.strategies import STRATEGIES
 from orders.models import Order, OrderItem
 from orders.order_writer import moment, order_body
 from orders.race.explain import explanation
-from orders.schemas import ItemData, OrderData, ProductData, ReservationData
+
+if TYPE_CHECKING:
+    from orders.http import bodies
 
 PAGE = 100
 
 
-def products_for_sale(after: str = "") -> QuerySet[Any]:
-    """Return a page of products in the order of their SKUs, without those of the oversell lab.
+def products_for_sale(after: str = "", limit: int = PAGE) -> QuerySet[Any]:
+    """Return up to `limit` products in the order of their SKUs, without those of the oversell lab.
 
     Each has `on_hand_in_all` and `available_in_all`, which count the units in segments. They are for showing:
     with a replica they may be some moments old, and only the checkout decides.
@@ -36,50 +37,26 @@ def products_for_sale(after: str = "") -> QuerySet[Any]:
     # Filtered by SKU rather than cut by offset: a page stays the same while products come and go before it.
     products = Product.objects.using(settings.PRODUCTS_DATABASE).filter(sku__gt=after, active=True)
     products = products.exclude(sku__startswith=LAB_PREFIX)
-    return in_all(products).order_by("sku")[:PAGE]
+    return in_all(products).order_by("sku")[:limit]
 
 
-@dataclass(frozen=True)
-class Cursor:
-    """Where a page of orders begins: after the order of this date and id, newest first."""
-
-    created_at: datetime
-    order_id: UUID
-
-    def __str__(self) -> str:
-        text = f"{self.created_at.isoformat()}|{self.order_id}"
-        return urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-    @classmethod
-    def parse(cls, text: str) -> Cursor:
-        """Return the cursor that `text` stands for.
-
-        Raises:
-            ValueError: it stands for none.
-        """
-        date, _, order_id = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)).decode().partition("|")
-        created_at = datetime.fromisoformat(date)
-        if created_at.utcoffset() != timedelta(0):
-            raise ValueError(f"{date}: is not in UTC")
-        return cls(created_at, UUID(order_id))
-
-
-def page_of_orders(scope: str | None, after: Cursor | None) -> list[Order]:
-    """Return a page of orders, the newest first.
+def page_of_orders(scope: str | None, after: tuple[datetime, UUID] | None, limit: int) -> list[Order]:
+    """Return up to `limit` orders, the newest first.
 
     Args:
         scope: of this caller only; None: of all.
-        after: what the page before ended with; None for the first page. Orders placed meanwhile change no
-            later page.
+        after: date and id of the last order on the page before; None for the first page. Orders placed
+            meanwhile change no later page.
     """
     orders = Order.objects.all() if scope is None else Order.objects.filter(scope=scope)
     if after is not None:
-        same = Q(created_at__lt=after.created_at) | Q(pk__lt=after.order_id)
-        orders = orders.filter(same, created_at__lte=after.created_at)
-    return list(orders.order_by("-created_at", "-pk")[:PAGE])
+        created_at, order_id = after
+        same = Q(created_at__lt=created_at) | Q(pk__lt=order_id)
+        orders = orders.filter(same, created_at__lte=created_at)
+    return list(orders.order_by("-created_at", "-pk")[:limit])
 
 
-def product_data(product: Any) -> ProductData:
+def product_data(product: Any) -> bodies.Product:
     """Return a product for sale as JSON data; money is a string: a JSON number would be read as a float."""
     return {
         "sku": product.sku,
@@ -91,7 +68,7 @@ def product_data(product: Any) -> ProductData:
     }
 
 
-def reservation_data(made: Reserved) -> ReservationData:
+def reservation_data(made: Reserved) -> bodies.Reservation:
     """Return a reservation as JSON data."""
     return {
         "reservation": str(made.basket),
@@ -101,14 +78,14 @@ def reservation_data(made: Reserved) -> ReservationData:
     }
 
 
-def order_data(order: Order) -> OrderData:
+def order_data(order: Order) -> bodies.Order:
     """Return an order and its lines as JSON data."""
     return orders_data([order])[0]
 
 
-def orders_data(orders: Sequence[Order]) -> list[OrderData]:
+def orders_data(orders: Sequence[Order]) -> list[bodies.Order]:
     """Return orders and their lines as JSON data, in one query for all lines."""
-    lines: dict[UUID, list[ItemData]] = {order.pk: [] for order in orders}
+    lines: dict[UUID, list[bodies.Item]] = {order.pk: [] for order in orders}
     items = OrderItem.objects.filter(order__in=lines).order_by("product__sku").select_related("product")
     for item in items:
         lines[item.order_id].append(

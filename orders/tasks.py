@@ -10,7 +10,7 @@ from locking import distributed_lock
 from orders import lifecycle, relay
 from orders.audit import audit, counts
 from orders.events import forget_delivered_events
-from orders.idempotency import forget_old_keys
+from orders.http.idempotency import forget_old_keys
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from inventory.domain import Busy
 from inventory.models import Product
 from orders.lifecycle import cancel
 from orders.models import Order
-from orders.problems import problem_of, respond
+from orders.http.errors import problem_of
+from orders.http.responses import respond
 from tests.factories import ProductFactory
 
 PHONE = {"width": 360, "height": 740}

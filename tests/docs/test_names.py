@@ -35,9 +35,9 @@ from locking.core.lease import State
 from locking.inspection.held import KINDS, STATES
 from locking.testing import pytest_plugin
 from locking.transactions.decorator import Options
-from orders import openapi
 from orders.audit import INVARIANTS
-from orders.problems import PROBLEM_TYPES
+from orders.http.openapi import describe
+from orders.http.problems import PROBLEM_TYPES
 from tests import ROOT
 from tests.docs.pages import LIBRARY, PAGES, SHOP, SPOKEN, coded, name_of, prose_of, rows, section
 from tests.docs.test_blocks import options_of, parser_of, verbs_of
@@ -310,7 +310,7 @@ def test_the_requests_of_the_shop() -> None:
     shown = {name for row in rows(TEXT[page].partition("\n## ")[0]) for name in coded(row[0])[:1]}
     described = {
         f"{method.upper()} {re.sub('{.*?}', '<id>', path)}"
-        for path, operations in openapi.description()["paths"].items()
+        for path, operations in describe()["paths"].items()
         for method in operations
     }
     assert shown == described | {"GET /openapi.json"}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.http import HttpRequest
 
-from orders import problems
-from orders.openapi import description
-from orders.problems import Problem
+from orders.http import api
+from orders.http.openapi import describe
+from orders.http.problems import Problem
 
 
 def slugs(operation: dict[str, Any]) -> Iterator[str]:
@@ -24,7 +24,7 @@ def slugs(operation: dict[str, Any]) -> Iterator[str]:
 
 def listed_for(path: str, method: str) -> frozenset[str] | None:
     """Return the problems that the document lists for an operation; None for an address that isn't in it."""
-    paths = {re.sub(r"{\w+}", "{}", name): operations for name, operations in description()["paths"].items()}
+    paths = {re.sub(r"{\w+}", "{}", name): operations for name, operations in describe()["paths"].items()}
     if path not in paths:
         return None
     operation = paths[path].get("get" if method == "HEAD" else method.lower())
@@ -34,15 +34,15 @@ def listed_for(path: str, method: str) -> frozenset[str] | None:
 @pytest.fixture(autouse=True)
 def _problems_are_listed(monkeypatch):
     """Fail a test that is answered a problem which the document doesn't list for the operation."""
-    as_seen_by = problems._as_seen_by
+    as_seen_by = api.as_seen_by
 
     def check(request: HttpRequest, problem: Problem) -> Problem:
         seen = as_seen_by(request, problem)
         if request.resolver_match is not None:
-            path = "/" + re.sub(r"<\w+:\w+>", "{}", request.resolver_match.route).rstrip("/") + "/"
+            path = "/" + re.sub(r"<[\w:]+>", "{}", request.resolver_match.route).rstrip("/") + "/"
             known = listed_for(path, str(request.method))
             said = f"{seen.kind.slug} is not listed for {request.method} {path}"
             assert known is None or seen.kind.slug in known, said
         return seen
 
-    monkeypatch.setattr(problems, "_as_seen_by", check)
+    monkeypatch.setattr(api, "as_seen_by", check)

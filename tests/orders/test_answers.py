@@ -6,7 +6,7 @@ import pytest
 from django.test import override_settings
 from django.urls import reverse, set_script_prefix
 
-from orders.json_responses import address_of, json_answer
+from orders.http.responses import address_of, json_answer
 
 NUMBER = UUID(int=7)
 

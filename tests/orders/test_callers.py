@@ -13,9 +13,10 @@ from django.test import Client
 from config.api_keys import keys_of_callers
 from inventory import reservations
 from inventory.domain import Line
-from orders.callers import Caller, by_api_key, caller_of
+from inventory.models import Product
+from orders.http.callers import Caller, by_api_key, caller_of
 from orders.models import IdempotencyKey, Order
-from orders.problems import Problem
+from orders.http.problems import Problem
 from orders.selectors import PAGE
 from orders.services import checkout, place
 from tests.factories import ProductFactory
@@ -35,7 +36,7 @@ def mug(settings):
 @pytest.fixture
 def keyed(settings):
     """A shop whose callers have API keys."""
-    settings.CALLER = "orders.callers.by_api_key"
+    settings.CALLER = "orders.http.callers.by_api_key"
     settings.API_KEYS = {hashlib.sha256(key.encode()).hexdigest(): caller for key, caller in KEYS.items()}
 
 
@@ -183,6 +184,26 @@ def test_a_view_that_does_not_ask_whose_it_is_is_found(keyed, monkeypatch):
     assert statuses(on_reservation(reserve("shop-key"), "other-key")) == [200, 200, 201, 409]
 
 
+def by_header(request) -> Caller:
+    """Authenticate a user by a header, as a shop's own hook does."""
+    return Caller(f"user:{request.headers['X-User']}", customer=request.headers["X-User"])
+
+
+def test_a_caller_that_is_a_customer_buys_for_itself_alone(settings):
+    """A limit per customer counts it under one name, whatever names its requests have."""
+    settings.CALLER = f"{__name__}.by_header"
+    Product.objects.update(customer_limit=1)
+    wish = {"lines": [{"sku": "mug", "quantity": 1}]}
+    first = ask("post", "/checkout/", "", wish, **{"X-User": "ann"})
+    assert (first.status_code, first.json()["customer"]) == (201, "ann")
+    assert kind(ask("post", "/checkout/", "", wish, **{"X-User": "ann"})) == (409, "customer-limit")
+    for customer, answer in (("a2", (403, "forbidden")), ("ann", (409, "customer-limit"))):
+        for address in ("/checkout/", "/reservations/"):
+            named = ask("post", address, "", wish | {"customer": customer}, **{"X-User": "ann"})
+            assert kind(named) == answer
+    assert ask("post", "/checkout/", "", wish, **{"X-User": "bob"}).status_code == 201
+
+
 # The list of orders -----------------------------------------------------------------------------------------
 
 
@@ -257,11 +278,6 @@ def test_a_page_costs_two_queries(keyed, django_assert_num_queries):
 # The hook ---------------------------------------------------------------------------------------------------
 
 
-def by_header(request) -> Caller:
-    """A shop's own hook."""
-    return Caller(f"user:{request.headers['X-User']}")
-
-
 def test_a_shop_says_itself_who_calls(settings):
     """The setting names a function; its scope is kept with the order."""
     settings.CALLER = "tests.orders.test_callers.by_header"
@@ -281,7 +297,7 @@ def test_a_reserved_checkout_and_a_service_call_keep_the_scope(rf, settings):
     """An order that is placed without a caller has no scope; any caller that knows its id finds it."""
     order = checkout([Line("mug", 1)], "row_lock")
     assert order.scope == ""
-    settings.CALLER = "orders.callers.anonymous"
+    settings.CALLER = "orders.http.callers.anonymous"
     assert caller_of(rf.get("/")).scope == ""
 
 

@@ -24,7 +24,7 @@ def test_the_demo_as_shipped_has_nothing_to_report():
     assert [found for found in run_checks() if (found.id or "").startswith("orders.")] == []
 
 
-@pytest.mark.parametrize("path", ["", "orders", "orders.callers.nobody", "missing.module.hook"])
+@pytest.mark.parametrize("path", ["", "orders", "orders.http.callers.nobody", "missing.module.hook"])
 def test_a_caller_that_cannot_be_imported_is_refused(settings, path):
     """The value is named, and what it must be."""
     settings.CALLER = path
@@ -44,7 +44,7 @@ def test_an_open_demo_is_warned_of_at_deployment(settings):
     """Everybody may pay: only where nobody says who calls."""
     settings.OPEN_DEMO = True
     assert ids(check_open_demo(None)) == ["orders.W001"]
-    settings.CALLER = "orders.callers.by_api_key"
+    settings.CALLER = "orders.http.callers.by_api_key"
     assert ids(check_open_demo(None)) == []
 
 

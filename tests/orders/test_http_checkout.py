@@ -16,8 +16,7 @@ from inventory.strategies.base import lock_names
 from inventory.strategies.redis_lock import RedisLock
 from locking import distributed_lock, get_lock
 from orders.models import Order
-from orders.parsing import MAX_BODY_BYTES
-from orders.selectors import PAGE
+from orders.http.reading import MAX_BODY_BYTES
 from tests.factories import LabProductFactory
 from tests.inventory.totals import totals_of
 
@@ -78,10 +77,10 @@ def test_a_short_cart_is_refused_whole(client, mug, pen):
 
 
 def test_an_unknown_product_is_pointed_at(client, mug):
-    """400 points at the line of the unknown product, and nothing is sold."""
-    refused = post(client, cart(("mug", 1), ("nix", 1)))
-    assert refused.status_code == 400
-    assert [error["pointer"] for error in refused.json()["errors"]] == ["/lines/1/sku"]
+    """422 points at each line of an unknown product, and nothing is sold."""
+    refused = post(client, cart(("nix", 2), ("mug", 1), ("nix", 1)))
+    assert (refused.status_code, refused.json()["type"]) == (422, "/problems/#unknown-product")
+    assert [error["pointer"] for error in refused.json()["errors"]] == ["/lines/0/sku", "/lines/2/sku"]
     assert not Order.objects.exists()
 
 
@@ -154,12 +153,20 @@ def test_a_database_connection_that_dies(client, mug, monkeypatch, step, told):
     assert not Order.objects.exists()
 
 
-def test_an_unknown_outcome_says_to_repeat_with_the_same_key(client, mug, monkeypatch):
-    """The client reads what to do in the answer itself."""
+@pytest.mark.parametrize(
+    ("headers", "advice"),
+    [
+        ({"Idempotency-Key": "k"}, "Repeat the request with the same Idempotency-Key."),
+        ({}, "Without an Idempotency-Key a repetition may be a second order"),
+    ],
+    ids=["with a key", "without"],
+)
+def test_an_unknown_outcome_says_what_to_do(client, mug, monkeypatch, headers, advice):
+    """The client reads in the answer what its own request can do about it."""
     monkeypatch.setattr("orders.services.checkpoint", lambda *_, **__: end_own_connection())
-    lost = post(client, cart(("mug", 1)))
+    lost = post(client, cart(("mug", 1)), **headers)
     connection.close()
-    assert "Repeat the request with the same Idempotency-Key" in lost.json()["detail"]
+    assert advice in lost.json()["detail"]
 
 
 @pytest.mark.parametrize("strategy", ["conditional_update", "redis_lock", "fenced_lock"])
@@ -256,20 +263,26 @@ def test_products_are_listed_without_the_labs(client, mug, pen):
     }
 
 
-def test_products_come_in_pages(client):
-    """Following `next` shows every product once."""
-    Product.objects.bulk_create(Product(sku=f"p{n:03}", name="p", price=1) for n in range(PAGE + 5))
-    address, seen = "/products/", []
+@pytest.mark.parametrize(("limit", "sizes"), [("", [100, 5]), ("?limit=35", [35, 35, 35])])
+def test_products_come_in_pages(client, limit, sizes):
+    """Following `next`, which is the header Link as well, shows every product once; no page is empty."""
+    Product.objects.bulk_create(Product(sku=f"p{n:03}", name="p", price=1) for n in range(105))
+    address, pages = f"/products/{limit}", []
     while address:
-        page = client.get(address).json()
-        seen += [product["sku"] for product in page["products"]]
-        address = page["next"]
-    assert seen == [f"p{n:03}" for n in range(PAGE + 5)]
+        answer = client.get(address)
+        address = answer.json()["next"]
+        assert answer.headers.get("Link") == (f'<{address}>; rel="next"' if address else None)
+        pages.append([product["sku"] for product in answer.json()["products"]])
+    assert [len(page) for page in pages] == sizes
+    assert sum(pages, []) == [f"p{n:03}" for n in range(105)]
 
 
-def test_a_page_of_nonsense_is_refused(client):
-    """400 for a NUL in the address, which the database could not compare."""
-    assert client.get("/products/", {"after": "\x00"}).status_code == 400
+@pytest.mark.parametrize("query", ["cursor=%00", "cursor=x", "cursor=AAAA", "cursor=IA", "limit=0", "limit=101", "limit=x"])
+def test_a_page_of_nonsense_is_refused(client, query):
+    """400 with what is wrong in the address, before the database is asked."""
+    refused = client.get(f"/products/?{query}")
+    assert (refused.status_code, refused.json()["type"]) == (400, "/problems/#invalid-request")
+    assert f"has {query.partition('=')[0]}=" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize(("address", "queries"), [("/products/", 1), ("/orders/{}/", 2)])

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 
 from config.wsgi import application
 from inventory.models import Product
-from orders.problems import PROBLEM_TYPES
+from orders.http.problems import PROBLEM_TYPES
 from tests.factories import OrderFactory, ProductFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)

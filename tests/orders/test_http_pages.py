@@ -13,7 +13,7 @@ import inventory
 import orders
 from inventory.management.commands.seed_demo import PRODUCTS
 from inventory.strategies import STRATEGIES
-from orders.problems import PROBLEM_TYPES
+from orders.http.problems import PROBLEM_TYPES
 from orders.race.explain import headings
 from tests.factories import LabProductFactory, ProductFactory
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inventory.domain import MAX_LINES, MAX_QUANTITY, Line
-from orders.parsing import (
+from orders.http.reading import (
     MAX_FAULTS,
     CheckoutRequest,
     Fault,

@@ -9,8 +9,8 @@ from django.test import RequestFactory
 
 from inventory.domain import Busy, InvalidCart, Shortage, SoldOut
 from locking import BackendError, BackendUnavailable, LockLost, LockNotAcquired, StaleFencingToken
-from orders.parsing import Fault, InvalidRequest
-from orders.problems import PROBLEM_TYPES, json_api
+from orders.http.reading import Fault, InvalidRequest
+from orders.http.problems import PROBLEM_TYPES, json_api
 
 DEADLOCK = psycopg.errors.DeadlockDetected("deadlock detected")
 ADMIN_SHUTDOWN = psycopg.errors.AdminShutdown("terminating connection")

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from orders.models import IdempotencyKey, Order
-from orders.rate_limit import PREFIX, limiter
+from orders.http.rate_limit import PREFIX, limiter
 from tests.factories import ProductFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)

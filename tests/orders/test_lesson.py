@@ -11,8 +11,7 @@ from orders.lab.texts import grouped, puzzles, strategies
 from orders.management.commands.draw_lesson import PICTURES, SCHEMES, WORDS, file_name, lesson
 from orders.management.commands.record_races import IN_FULL, RECORDING
 from orders.models import Order
-from orders.problem_examples import example
-from orders.problems import PROBLEM_TYPES
+from orders.http.problems import PROBLEM_TYPES, Problem
 from tests.factories import ProductFactory
 
 RECORDED = json.loads(RECORDING.read_text())
@@ -82,7 +81,7 @@ def test_the_qr_code_has_no_markup_of_the_address():
 @pytest.mark.parametrize("kind", PROBLEM_TYPES, ids=lambda kind: kind.slug)
 def test_every_problem_has_an_example(kind):
     """The example is the JSON of that very type."""
-    body = json.loads(example(kind))
+    body = Problem(kind, **kind.members).document()
     assert (body["type"], body["status"]) == (f"/problems/#{kind.slug}", kind.status)
 
 

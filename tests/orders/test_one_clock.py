@@ -23,12 +23,13 @@ from inventory.strategies import STRATEGIES
 from inventory.strategies.base import Sale
 from locking.inspection.held import HeldLock
 from locking.models import LockEvent
-from orders import idempotency, lifecycle
-from orders.idempotency import forget_old_keys
+from orders import lifecycle
+from orders.http import idempotency
+from orders.http.idempotency import forget_old_keys
 from orders.lab.models import LabRun
 from orders.models import IdempotencyKey, Order
-from orders.problems import Problem
-from orders.rate_limit import limit_customer
+from orders.http.problems import Problem
+from orders.http.rate_limit import limit_customer
 from orders.services import checkout_reserved, place
 from tests.clocks import wall_clock_off
 from tests.factories import ProductFactory

@@ -18,10 +18,11 @@ from django.test import Client
 from inventory import reservations
 from inventory.domain import Line
 from inventory.models import Product
-from orders import idempotency
+from orders.http import idempotency
+from orders.http.callers import Caller
 from orders.lifecycle import cancel
 from orders.models import Order
-from orders.openapi import description
+from orders.http.openapi import describe
 from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.orders.conftest import slugs
@@ -34,7 +35,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 
 LISTED = sorted(
     (operation["operationId"], slug)
-    for operations in description()["paths"].values()
+    for operations in describe()["paths"].values()
     for operation in operations.values()
     for slug in slugs(operation)
 )
@@ -106,8 +107,7 @@ def database_fails(error: psycopg.Error, where: str = "") -> Iterator[None]:
 def invalid(call: Call) -> Any:
     """A body or an address that can't be."""
     if call.method == "get":
-        wrong = "cursor=x" if call.name == "orders" else "after=%00"
-        return replace(call, address=f"{call.address}?{wrong}").send()
+        return replace(call, address=f"{call.address}?cursor=x").send()
     return replace(call, body={"unheard": "of"}).send()
 
 
@@ -128,14 +128,27 @@ def signature(call: Call) -> Any:
 
 def unauthorized(call: Call) -> Any:
     """A shop with API keys, and none is sent."""
-    call.settings.CALLER = "orders.callers.by_api_key"
+    call.settings.CALLER = "orders.http.callers.by_api_key"
     return call.send()
+
+
+def ann(request: Any) -> Caller:
+    """Authenticate every request as Ann's."""
+    return Caller("user:ann", customer="ann")
 
 
 def forbidden(call: Call) -> Any:
-    """A caller without rights."""
+    """A caller without rights, and one that buys in another name."""
+    if call.name in ("checkout", "reserve"):
+        call.settings.CALLER = f"{__name__}.ann"
+        return replace(call, body={**call.body, "customer": "bob"}).send()
     call.settings.OPEN_DEMO = False
     return call.send()
+
+
+def unknown_product(call: Call) -> Any:
+    """A SKU of no product."""
+    return replace(call, body={"lines": [{"sku": "mugg", "quantity": 1}]}).send()
 
 
 def not_found(call: Call) -> Any:
@@ -264,6 +277,7 @@ HOW: dict[str, Callable[[Call], Any]] = {
     "reservation-gone": gone,
     "payment-too-late": ended,
     "order-state": ended,
+    "unknown-product": unknown_product,
     "key-missing": key_missing,
     "key-in-progress": key_in_progress,
     "key-reused": key_reused,

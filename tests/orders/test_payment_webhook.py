@@ -18,7 +18,8 @@ from django.test import Client
 
 from inventory.domain import Line
 from inventory.models import Product
-from orders import lifecycle, payment_webhook
+from orders import lifecycle
+from orders.http import webhook
 from orders.models import Order, OrderEvent, PaymentEvent
 from orders.services import checkout
 from tests.factories import ProductFactory
@@ -44,7 +45,7 @@ def order() -> Order:
 
 def now() -> int:
     """Return the database's time."""
-    return int(payment_webhook._now())
+    return int(webhook._now())
 
 
 def signed(body: bytes, at: int, secret: str = NEW) -> str:
@@ -155,7 +156,7 @@ def test_the_time_is_part_of_what_is_signed(order):
 
 def test_mutant_without_the_window(order, monkeypatch):
     """Without the window a request that was recorded a day ago counts."""
-    monkeypatch.setattr(payment_webhook, "TOLERANCE", float("inf"))
+    monkeypatch.setattr(webhook, "TOLERANCE", float("inf"))
     assert send(notice(order.pk), at=now() - 86_400).status_code == 200
 
 

@@ -25,7 +25,7 @@ from inventory.strategies.async_reserve import AsyncReserve
 from inventory.strategies.redis_script import RedisScript
 from inventory.strategies.redis_spin_lock import RedisSpinLock
 from locking import BackendUnavailable
-from orders import idempotency
+from orders.http import idempotency
 from orders.audit import audit
 from tests.inventory.interleaving import buyers
 from tests.inventory.mortal import LEASE

@@ -24,19 +24,18 @@ from django.db import IntegrityError
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
-from django.http.request import HttpHeaders
 
 from inventory.domain import Busy, LimitReached, SoldOut
 from inventory.progress import CONNECTION_ERRORS, DatabaseUnavailable, OutcomeUnknown
 from inventory.reservations import ReservationGone, Reserved
 from inventory.segments import is_short
-from orders.json_responses import address_of, json_answer
+from orders.http.errors import KEY, problem_of
+from orders.http.problems import INVALID, KEY_IN_PROGRESS, KEY_MISSING, KEY_REUSED, Problem
+from orders.http.responses import JSON, PROBLEM_JSON, address_of, json_answer
 from orders.models import IdempotencyKey
 from orders.order_writer import CREATED, ClientKey, RepeatedKey
-from orders.problems import INVALID, KEY_IN_PROGRESS, KEY_MISSING, KEY_REUSED, Problem, document, problem_of
 
 HEADER = "Idempotency-Key"
-_IN_META = HttpHeaders.to_wsgi_name(HEADER)  # there without the mapping of all headers, made for each request
 _FINAL = (SoldOut, LimitReached, ReservationGone)
 """Refusals that are kept: the same key never gets another answer. *Busy* and an outage are asked again."""
 
@@ -58,10 +57,10 @@ def client_key(request: HttpRequest, scope: str) -> ClientKey | None:
     Raises:
         Problem: it is missing where `settings.IDEMPOTENCY_KEY_REQUIRED`, or can't be one.
     """
-    given = request.META.get(_IN_META)
+    given = request.META.get(KEY)
     if given is None:
         if settings.IDEMPOTENCY_KEY_REQUIRED:
-            raise Problem(KEY_MISSING, f"Send the header {HEADER} with a value of your own, such as a UUID.")
+            raise Problem(KEY_MISSING)
         return None
     key = given[1:-1] if len(given) > 1 and given[0] == given[-1] == '"' else given
     if not _KEY.match(key):
@@ -107,9 +106,7 @@ def _alone(key: ClientKey) -> Iterator[None]:
     name = (key.scope, key.key)
     with _lock:
         if name in _in_flight:
-            raise Problem(
-                KEY_IN_PROGRESS, "The first request is still at work.", headers={"Retry-After": "1"}
-            )
+            raise Problem(KEY_IN_PROGRESS, retry_after=1)
         _in_flight.add(name)
     try:
         yield
@@ -128,8 +125,8 @@ def _answered(key: ClientKey) -> HttpResponse | None:
     if row is None:
         return None
     if row.fingerprint != key.fingerprint:
-        raise Problem(KEY_REUSED, "This key was used for another request; choose a new one.")
-    media = "application/json" if row.status == CREATED else "application/problem+json"
+        raise Problem(KEY_REUSED)
+    media = JSON if row.status == CREATED else PROBLEM_JSON
     headers = {"Idempotency-Replayed": "true"}
     if row.order_id:
         headers["Location"] = address_of("order", row.order_id)
@@ -159,14 +156,14 @@ def _settled(key: ClientKey, error: Exception) -> HttpResponse:
 
 
 def _kept(key: ClientKey, error: Exception) -> HttpResponse:
-    """Raise `error`, a final refusal stored first. If somebody was faster, return their answer."""
+    """Raise `error`, a final refusal stored first. If another request was faster, return its answer."""
     if not isinstance(error, _FINAL):
         raise error
     if isinstance(error, SoldOut) and not is_short(error.shortages):
         raise Busy("the missing units are held by sales that are not finished") from error
     problem = problem_of(error)
     try:
-        IdempotencyKey.objects.create(**asdict(key), status=problem.kind.status, body=document(problem))
+        IdempotencyKey.objects.create(**asdict(key), status=problem.kind.status, body=problem.document())
     except IntegrityError:
         if faster := _answered(key):
             return faster

@@ -16,9 +16,10 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
-from inventory.reservations import Reserved
+from inventory.reservations import ReservationGone, Reserved
+from orders.http.problems import FORBIDDEN, UNAUTHORIZED, Problem
+from orders.lifecycle import OrderUnknown
 from orders.models import Order
-from orders.problems import FORBIDDEN, NO_ORDER, NO_RESERVATION, NOT_FOUND, UNAUTHORIZED, Problem
 
 PAY: Final = "pay"
 """The right to note that an order is paid."""
@@ -34,8 +35,9 @@ class Caller:
     """The authenticated sender of a request.
 
     Args:
-        scope: names it, at most 100 characters, such as `user:42`; empty: nobody in particular.
+        scope: names it, at most 100 characters, such as `user:42`; empty: an anonymous caller.
         rights: of `RIGHTS`.
+        customer: who buys, where the shop knows that; then a body can't name another one.
 
     Raises:
         ValueError: the scope is too long, or a right is unknown.
@@ -43,6 +45,7 @@ class Caller:
 
     scope: str = ""
     rights: frozenset[str] = field(default_factory=frozenset)
+    customer: str = ""
 
     def __post_init__(self) -> None:
         if len(self.scope) > MAX_SCOPE:
@@ -62,23 +65,33 @@ class Caller:
         if right not in self.rights:
             raise Problem(FORBIDDEN, detail)
 
+    def customer_of(self, named: str) -> str:
+        """Return who buys: the caller's own customer, or the one that the body has `named`.
+
+        Raises:
+            Problem: 403: the body names another customer.
+        """
+        if self.customer and named not in ("", self.customer):
+            raise Problem(FORBIDDEN, "This caller buys for itself alone; leave customer out.")
+        return self.customer or named
+
     def require_order(self, order: Order) -> None:
         """Refuse an order of another scope as if it did not exist; one without a scope is found by its id.
 
         Raises:
-            Problem: 404.
+            OrderUnknown: it is of another scope.
         """
         if not self._may_use(order.scope):
-            raise Problem(NOT_FOUND, NO_ORDER)
+            raise OrderUnknown(order.pk)
 
     def require_reservation(self, made: Reserved) -> None:
         """Refuse a reservation of another scope as if there were none; without a scope it is found by its id.
 
         Raises:
-            Problem: 404.
+            ReservationGone: it is of another scope.
         """
         if not self._may_use(made.scope):
-            raise Problem(NOT_FOUND, NO_RESERVATION)
+            raise ReservationGone(made.basket)
 
     def _may_use(self, scope: str) -> bool:
         return scope in ("", self.scope) or ORDERS in self.rights
@@ -98,7 +111,7 @@ def caller_of(request: HttpRequest) -> Caller:
 
 
 def anonymous(request: HttpRequest) -> Caller:
-    """Everybody is nobody in particular; with `settings.OPEN_DEMO` everybody also has every right."""
+    """Return a caller without a scope; with `settings.OPEN_DEMO` it has every right."""
     return _TRUSTED if settings.OPEN_DEMO else _ANONYMOUS
 
 
@@ -110,7 +123,7 @@ def by_api_key(request: HttpRequest) -> Caller:
     """
     kind, _, key = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     if kind.lower() != "bearer" or not key:
-        raise _unauthorized("There is no API key; send the header Authorization: Bearer KEY.")
+        raise _unauthorized()
     # Only the digest is looked up: how long that takes tells nothing about any key.
     found = settings.API_KEYS.get(hashlib.sha256(key.strip().encode()).hexdigest())
     if found is None:
@@ -119,7 +132,7 @@ def by_api_key(request: HttpRequest) -> Caller:
     return Caller(scope, frozenset(rights))
 
 
-def _unauthorized(detail: str) -> Problem:
+def _unauthorized(detail: str = "") -> Problem:
     return Problem(UNAUTHORIZED, detail, headers={"WWW-Authenticate": "Bearer"})
 
 

@@ -16,15 +16,16 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import connection
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from orders import payments
-from orders.json_responses import json_answer
+from orders.http import bodies
+from orders.http.api import Request, header, operation, read_by
+from orders.http.problems import BUSY, NOT_FOUND, SIGNATURE, Problem, invalid
+from orders.http.reading import checked, load
+from orders.http.responses import json_answer
 from orders.models import PaymentEvent
-from orders.parsing import Fault, InvalidRequest, validated
-from orders.problems import NOT_FOUND, SIGNATURE, Problem, json_api
-from orders.requests import require_small_json
 
 HEADER: Final = "Stripe-Signature"
 TOLERANCE: Final = 300
@@ -84,14 +85,32 @@ _AMOUNTS: Final[dict[str, Literal["amount_received", "amount_total"]]] = {
 """Types of events that mean money, and the member that says how much."""
 
 
-@json_api("POST")
-def payment_webhook(request: HttpRequest) -> HttpResponse:
-    """Receive an event of the payment provider: 200 says that it needs not be sent again."""
-    require_small_json(request)
+def _read(request: Request) -> AnyNotice:
+    """Return the event, once it is known who sent it."""
     if not settings.PAYMENT_WEBHOOK_SECRETS:
         raise Problem(NOT_FOUND, "This shop takes no payment events; set PAYMENT_WEBHOOK_SECRETS.")
     verify(request.headers.get(HEADER, ""), request.body, settings.PAYMENT_WEBHOOK_SECRETS)
-    event, repeated = _received(request.body)
+    data = load(request.body)
+    named = checked(AnyNotice, data)
+    # Other events have objects of their own: a balance, for one, has no id.
+    return checked(PaymentNotice, data) if named.type in _AMOUNTS else named
+
+
+@operation(
+    "POST",
+    "/payments/webhook/",
+    "Receive an event of the payment provider, signed as Stripe signs; once, however often it comes.",
+    SIGNATURE,
+    NOT_FOUND,
+    BUSY,
+    answer=bodies.Payment,
+    caller=False,
+    parameters=[header(HEADER)],
+)
+@read_by(_read)
+def payment(request: Request, notice: PaymentNotice) -> HttpResponse:
+    """Receive an event: 200 says that it needs not be sent again."""
+    event, repeated = _received(notice)
     return json_answer({"event": event.event_id, "outcome": event.outcome, "repeated": repeated})
 
 
@@ -145,14 +164,11 @@ def _now() -> float:
         return float(cursor.fetchone()[0])
 
 
-def _received(body: bytes) -> tuple[PaymentEvent, bool]:
-    named = validated(AnyNotice, body)
-    if named.type not in _AMOUNTS:
-        return _ignored(named)  # whatever it is about: a balance, for one, has no id
-    notice = validated(PaymentNotice, body)
-    paid = notice.data.object
-    if notice.type == "checkout.session.completed" and paid.payment_status != "paid":
-        return _ignored(notice)
+def _received(notice: AnyNotice) -> tuple[PaymentEvent, bool]:
+    paid = notice.data.object if isinstance(notice, PaymentNotice) else None
+    if paid is None or (notice.type == "checkout.session.completed" and paid.payment_status != "paid"):
+        event, created = payments.ignore(notice.id, notice.type)
+        return event, not created
     return payments.receive(
         payments.Payment(
             event_id=notice.id,
@@ -165,26 +181,17 @@ def _received(body: bytes) -> tuple[PaymentEvent, bool]:
     )
 
 
-def _ignored(notice: AnyNotice) -> tuple[PaymentEvent, bool]:
-    event, created = payments.ignore(notice.id, notice.type)
-    return event, not created
-
-
 def _order_id(paid: PaymentObject) -> UUID:
     given = paid.metadata.get("order_id", paid.client_reference_id)
     try:
         return UUID(given)
     except (ValueError, TypeError, AttributeError):
-        raise InvalidRequest(
-            Fault(
-                "/data/object/metadata/order_id",
-                "is not the id of an order; set it, or client_reference_id, when you create the payment",
-            )
-        ) from None
+        reason = "is not the id of an order; set it, or client_reference_id, when you create the payment"
+        raise invalid(("/data/object/metadata/order_id", reason)) from None
 
 
 def _given(paid: PaymentObject, member: str) -> Any:
     value = getattr(paid, member)
     if value is None:
-        raise InvalidRequest(Fault(f"/data/object/{member}", "is missing"))
+        raise invalid((f"/data/object/{member}", "is missing"))
     return value

@@ -16,6 +16,11 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.http import HttpResponse
 from django.urls import get_script_prefix, get_urlconf, reverse
 
+from orders.http.problems import Problem
+
+JSON: Final = "application/json"
+PROBLEM_JSON: Final = "application/problem+json"
+
 _WRITER: Final = DjangoJSONEncoder()
 _ID: Final = "~id~"  # is in no address, and stays as it is when an address is quoted
 
@@ -24,7 +29,7 @@ def json_answer(
     body: Mapping[str, Any],
     *,
     status: int = 200,
-    media: str = "application/json",
+    media: str = JSON,
     headers: Mapping[str, str] | None = None,
 ) -> HttpResponse:
     """Return `body` as JSON in UTF-8, of the given HTTP status, media type and further headers.
@@ -35,6 +40,18 @@ def json_answer(
     """
     content = _WRITER.encode(body).encode()
     return HttpResponse(content, status=status, content_type=media, headers=dict(headers or {}))
+
+
+def created(what: str, identifier: UUID, body: Mapping[str, Any]) -> HttpResponse:
+    """Return 201 with the address of what was made; `what` is the name of the address."""
+    return json_answer(body, status=201, headers={"Location": address_of(what, identifier)})
+
+
+def respond(problem: Problem) -> HttpResponse:
+    """Return the problem as `application/problem+json`."""
+    return json_answer(
+        problem.document(), status=problem.kind.status, media=PROBLEM_JSON, headers=problem.headers
+    )
 
 
 def address_of(what: str, identifier: UUID) -> str:

@@ -6,21 +6,22 @@ explains the field to the reader of the document.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, with_config
+from pydantic import BaseModel, ConfigDict, Field, field_validator, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN, Line
+from inventory import domain
+from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN
 from inventory.reservations import MAX_TTL
-from orders.models import Order, PaymentEvent
-from orders.wording import shown
+from orders import models, selectors
 
 DEFAULT_TTL: Final = 600
 """Seconds of a reservation."""
+PAGE: Final = 100
+"""Entries on a page unless the client asks for fewer."""
 
 _MAX_TTL: Final = int(MAX_TTL.total_seconds())
 
@@ -38,8 +39,12 @@ Sku = Annotated[
         description="1 to 64 letters, digits, '.', '_' or '-', e.g. 'mug-01'",
     ),
 ]
-Quantity = Annotated[int, Field(ge=1, le=MAX_QUANTITY, description="a whole number, e.g. 1")]
-Ttl = Annotated[int, Field(ge=1, le=_MAX_TTL, description=f"a whole number of seconds, 1 to {_MAX_TTL}")]
+Quantity = Annotated[
+    int, Field(ge=1, le=MAX_QUANTITY, description=f"a whole number between 1 and {MAX_QUANTITY}")
+]
+Ttl = Annotated[
+    int, Field(ge=1, le=_MAX_TTL, description=f"a whole number of seconds between 1 and {_MAX_TTL}")
+]
 Customer = Annotated[
     str,
     Field(
@@ -57,32 +62,29 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    UNWANTED: ClassVar[dict[str, str]] = {}
-    """What to say of members that belong to another body."""
 
-
-class LineBody(RequestBody):
+class Line(RequestBody):
     """So many units of one product."""
 
     sku: Sku
     quantity: Quantity
 
 
-Lines = Annotated[list[LineBody], Field(min_length=1, max_length=MAX_LINES, description="an array of lines")]
-
-
 class _WithLines(RequestBody):
-    lines: Lines
+    lines: Annotated[
+        list[Line],
+        Field(min_length=1, max_length=MAX_LINES, description=f"an array of 1 to {MAX_LINES} lines"),
+    ]
+    customer: Customer = ""
 
-    def cart(self) -> tuple[Line, ...]:
+    def cart(self) -> tuple[domain.Line, ...]:
         """Return the lines as the checkout takes them."""
-        return tuple(Line(line.sku, line.quantity) for line in self.lines)
+        return tuple(domain.Line(line.sku, line.quantity) for line in self.lines)
 
 
 class Cart(_WithLines):
     """What to buy."""
 
-    customer: Customer = ""
     strategy: Annotated[
         str,
         Field(description="only with DEBUG on: how the stock is taken", json_schema_extra=_without_default),
@@ -90,48 +92,52 @@ class Cart(_WithLines):
 
     @field_validator("strategy", mode="before")
     @classmethod
-    def _can_be_chosen(cls, given: Any, info: ValidationInfo) -> Any:
-        allowed = list((info.context or _NO_CHOICE)["strategies"]())
+    def _can_be_chosen(cls, given: Any) -> Any:
+        allowed = sorted(choice.name for choice in selectors.strategy_choices())
         if not allowed:
-            _refuse("can be chosen only with DEBUG on; leave it out")
-        if not isinstance(given, str):
-            _refuse(f"must be a string, not {shown(given)}")
+            raise PydanticCustomError("reason", "can be chosen only with DEBUG on; leave it out")
         if given not in allowed:
-            _refuse(f"{shown(given)} is not one of {', '.join(sorted(allowed))}")
+            raise PydanticCustomError("choice", "must be one of {allowed}", {"allowed": ", ".join(allowed)})
         return given
 
 
 class ReservedCart(RequestBody):
     """A reservation to buy."""
 
-    UNWANTED = dict.fromkeys(("lines", "strategy"), "is not wanted beside a reservation, which has its own")
-
     reservation: Annotated[UUID, Field(strict=False, description="the id of a reservation, a UUID")]
     customer: Customer = ""
 
 
-class ReservationBody(_WithLines):
+class Reserve(_WithLines):
     """What to reserve, and for how many seconds."""
 
     ttl: Ttl = DEFAULT_TTL
-    customer: Customer = ""
 
 
-class ExtensionBody(RequestBody):
+class Extension(RequestBody):
     """For how many seconds from now a reservation is to last at least."""
 
     ttl: Ttl = DEFAULT_TTL
 
 
-class EmptyBody(RequestBody):
+class Empty(RequestBody):
     """Nothing: the address says everything."""
 
 
-_NO_CHOICE: Final[dict[str, Callable[[], Iterable[str]]]] = {"strategies": list}
+class Paging(BaseModel):
+    """Which page of a list is asked for."""
 
-
-def _refuse(reason: str) -> None:
-    raise PydanticCustomError("reason", "{reason}", {"reason": reason})
+    limit: Annotated[
+        int, Field(ge=1, le=PAGE, description=f"a whole number between 1 and {PAGE}: entries on the page")
+    ] = PAGE
+    cursor: Annotated[
+        str,
+        Field(
+            pattern="^[A-Za-z0-9_-]{0,200}$",
+            description="the cursor of a page that was answered; follow `next`",
+            json_schema_extra=_without_default,
+        ),
+    ] = ""
 
 
 # Answers ----------------------------------------------------------------------------------------------------
@@ -142,12 +148,13 @@ Money = Annotated[str, Field(pattern=r"^\d+\.\d{2}$", description="a string: a f
 Currency = Annotated[str, Field(pattern="^[A-Z]{3}$", description="ISO 4217, of the prices beside it")]
 Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-OrderState = Annotated[str, Field(json_schema_extra={"enum": list(Order.State.values)})]
-PaymentOutcome = Annotated[str, Field(json_schema_extra={"enum": list(PaymentEvent.Outcome.values)})]
+OrderState = Annotated[str, Field(json_schema_extra={"enum": list(models.Order.State.values)})]
+PaymentOutcome = Annotated[str, Field(json_schema_extra={"enum": list(models.PaymentEvent.Outcome.values)})]
+Next = Annotated[str | None, Field(description="the address of the following page, as in the header Link")]
 
 
 @with_config(_CLOSED)
-class LineData(TypedDict):
+class ReservedLine(TypedDict):
     """A line of a reservation."""
 
     sku: str
@@ -155,7 +162,7 @@ class LineData(TypedDict):
 
 
 @with_config(_CLOSED)
-class ItemData(TypedDict):
+class Item(TypedDict):
     """A line of an order, with the product's name and price of that moment."""
 
     sku: str
@@ -166,7 +173,7 @@ class ItemData(TypedDict):
 
 
 @with_config(_CLOSED)
-class OrderData(TypedDict):
+class Order(TypedDict):
     """An order."""
 
     id: Id
@@ -177,29 +184,29 @@ class OrderData(TypedDict):
     customer: str
     created_at: Moment
     pay_by: Moment | None
-    lines: list[ItemData]
+    lines: list[Item]
 
 
 @with_config(_CLOSED)
-class OrdersData(TypedDict):
-    """A page of orders, the newest first; `next` is the address of the following page."""
+class Orders(TypedDict):
+    """A page of orders, the newest first."""
 
-    orders: list[OrderData]
-    next: str | None
+    orders: list[Order]
+    next: Next
 
 
 @with_config(_CLOSED)
-class ReservationData(TypedDict):
+class Reservation(TypedDict):
     """A reservation."""
 
     reservation: Id
     state: Literal["live", "used", "released", "expired"]
     expires_at: Moment
-    lines: list[LineData]
+    lines: list[ReservedLine]
 
 
 @with_config(_CLOSED)
-class ProductData(TypedDict):
+class Product(TypedDict):
     """A product for sale."""
 
     sku: Sku
@@ -211,15 +218,15 @@ class ProductData(TypedDict):
 
 
 @with_config(_CLOSED)
-class ProductsData(TypedDict):
-    """A page of products; `next` is the address of the following page."""
+class Products(TypedDict):
+    """A page of products, in the order of their SKUs."""
 
-    products: list[ProductData]
-    next: str | None
+    products: list[Product]
+    next: Next
 
 
 @with_config(_CLOSED)
-class PaymentResult(TypedDict):
+class Payment(TypedDict):
     """What an event of the payment provider did."""
 
     event: str

@@ -16,13 +16,14 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
 from inventory.currencies import written
-from orders import selectors
-from orders.idempotency import once
-from orders.json_responses import json_answer
+from orders.http.bodies import Cart
+from orders.http.errors import problem_of
+from orders.http.idempotency import once
+from orders.http.problems import Problem
+from orders.http.rate_limit import limit_address
+from orders.http.reading import checked
+from orders.http.responses import json_answer
 from orders.order_writer import CREATED, ClientKey
-from orders.parsing import CheckoutRequest, parse_checkout
-from orders.problems import Problem, problem_of
-from orders.rate_limit import limit_address
 from orders.services import place
 
 SCOPE = "shop"
@@ -51,8 +52,8 @@ def shop_order(request: HttpRequest) -> HttpResponse:
     return redirect("orders:shop")
 
 
-def _placed(wanted: CheckoutRequest, key: ClientKey | None) -> HttpResponse:
-    return json_answer(place(wanted.lines, strategy=wanted.strategy, key=key).body, status=CREATED)
+def _placed(wanted: Cart, key: ClientKey | None) -> HttpResponse:
+    return json_answer(place(wanted.cart(), strategy=wanted.strategy or None, key=key).body, status=CREATED)
 
 
 def _tell(request: HttpRequest, answer: dict[str, Any]) -> None:
@@ -73,20 +74,16 @@ def _key(form: QueryDict) -> ClientKey | None:
     return ClientKey(SCOPE, key, hashlib.sha256(json.dumps(fields).encode()).hexdigest())
 
 
-def _wanted(form: QueryDict) -> CheckoutRequest:
-    """Read the form as the body of a checkout, so that one parser judges both."""
+def _wanted(form: QueryDict) -> Cart:
+    """Read the form as the body of a checkout, so that one model validates both."""
     fields = ((name.removeprefix(QUANTITY), str(form[name])) for name in form if name.startswith(QUANTITY))
     lines = [{"sku": sku, "quantity": _number(text)} for sku, text in fields if text not in ("", "0")]
     body = {"lines": lines} | ({"strategy": form["strategy"]} if form.get("strategy") else {})
-    return parse_checkout(json.dumps(body).encode(), strategies=_names)
+    return checked(Cart, body)
 
 
 def _number(text: str) -> int | str:
     return int(text) if text.isdecimal() and len(text) < 9 else text
-
-
-def _names() -> list[str]:
-    return [choice.name for choice in selectors.strategy_choices()]
 
 
 def _in_words(problem: Problem) -> str:

@@ -1,0 +1,174 @@
+"""The one place where what went wrong becomes a problem: the table `PROBLEMS`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from traceback import walk_tb
+from typing import Any, Final
+
+import psycopg
+from django.core.exceptions import SuspiciousOperation
+from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError
+from django.http import HttpRequest
+from ninja.errors import HttpError
+
+from inventory import domain, progress
+from inventory.reservations import ReservationGone
+from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
+from orders import lifecycle
+from orders.http import problems
+from orders.http.reading import shown
+from orders.http.problems import BUSY, ORDER_STATE, OUTCOME_UNKNOWN, UNAVAILABLE, Problem, invalid
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_OUTAGE: Final = 5
+"""Seconds: long enough for a server to be restarted, short enough for a person to wait."""
+
+KEY: Final = "HTTP_IDEMPOTENCY_KEY"
+"""The header Idempotency-Key in `request.META`, without the mapping of all headers."""
+
+_CONNECT: Final = psycopg.Connection.connect.__code__
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return what to answer to `error`.
+
+    Raises:
+        Exception: `error`, which isn't in the table: a bug.
+    """
+    if isinstance(error, Problem):
+        return error
+    for kind in type(error).__mro__:
+        if kind in PROBLEMS:
+            return PROBLEMS[kind](error)
+    raise error
+
+
+def as_seen_by(request: HttpRequest, problem: Problem) -> Problem:
+    """Say what an unknown outcome means for this request, and what to do about it."""
+    if problem.kind is not OUTCOME_UNKNOWN:
+        return problem
+    if request.method != "POST":
+        return Problem(UNAVAILABLE, problem.detail, headers=problem.headers)
+    match = request.resolver_match
+    if match is None or match.url_name not in ("checkout", "reservations"):
+        advice = "Repeat the request: it takes effect once."
+    elif KEY in request.META:
+        advice = "Repeat the request with the same Idempotency-Key."
+    else:
+        advice = "Without an Idempotency-Key a repetition may be a second order; send one with each request."
+    return Problem(OUTCOME_UNKNOWN, f"{problem.detail} {advice}", headers=problem.headers)
+
+
+def unknown_products(skus: Iterable[tuple[str, str]]) -> Problem:
+    """Return the problem of SKUs that no product has, each after the JSON pointer to it."""
+    errors = [{"pointer": where, "detail": f"{shown(sku)}: no product has this SKU"} for where, sku in skus]
+    detail = f"{errors[0]['pointer']} {errors[0]['detail']}; nothing was ordered."
+    return Problem(problems.UNKNOWN_PRODUCT, detail, errors=errors)
+
+
+def _sold_out(error: domain.SoldOut) -> Problem:
+    skus = ", ".join(shortage.sku for shortage in error.shortages)
+    shortages = [
+        {"sku": short.sku, "requested": short.requested, "available": short.available}
+        for short in error.shortages
+    ]
+    return Problem(problems.SOLD_OUT, f"Not enough of {skus}; nothing was ordered.", shortages=shortages)
+
+
+def _limit(error: domain.LimitReached) -> Problem:
+    members = {name: getattr(error, name) for name in ("sku", "limit", "bought", "requested")}
+    detail = f"One customer may have {error.limit} of {error.sku}; nothing was ordered."
+    return Problem(problems.LIMIT, detail, **members)
+
+
+def _not_for_sale(error: domain.NotForSale) -> Problem:
+    detail = f"{', '.join(error.skus)} can't be ordered; nothing was ordered."
+    return Problem(problems.NOT_FOR_SALE, detail, skus=list(error.skus))
+
+
+def _mixed(error: domain.MixedCurrencies) -> Problem:
+    named = ", ".join(sorted(set(error.currencies.values())))
+    detail = f"Prices are in {named}; nothing was ordered."
+    return Problem(problems.MIXED_CURRENCIES, detail, currencies=error.currencies)
+
+
+def _gone(error: ReservationGone) -> Problem:
+    if error.state is None:
+        return Problem(problems.NOT_FOUND, "There is no reservation of this id.")
+    return Problem(problems.RESERVATION_GONE, f"The reservation is {error.state}.", state=str(error.state))
+
+
+def _shipped(error: lifecycle.AlreadyShipped) -> Problem:
+    detail = "Units of this order have left the building, so it can't be cancelled; send them back instead."
+    return Problem(ORDER_STATE, detail, state=str(error.state))
+
+
+def _late(error: lifecycle.PaymentTooLate) -> Problem:
+    return Problem(problems.TOO_LATE, f"The order is {error.state}; nothing was sold.", state=str(error.state))
+
+
+def _outage(detail: str, kind: problems.ProblemType = UNAVAILABLE) -> Callable[[Exception], Problem]:
+    """Return what logs the error and answers `detail`: hosts and statements are for the log alone."""
+
+    def answer(error: Exception) -> Problem:
+        logger.error("%s %s (%s)", detail, error, error.__cause__)
+        return Problem(kind, detail, retry_after=RETRY_AFTER_OUTAGE)
+
+    return answer
+
+
+def _database(error: DatabaseError) -> Problem:
+    chain = list(progress.failures(error))
+    if all(map(_unreachable, chain)):
+        return _outage("The database can't be reached.")(error)
+    if all(_unreachable(failure) or progress.refused_by_server(failure) for failure in chain):
+        return _outage("The database refused the work; nothing was changed.")(error)
+    return _outage("The connection to the database was lost.", OUTCOME_UNKNOWN)(error)
+
+
+def _unreachable(error: Error) -> bool:
+    """Return whether no connection could be opened: then nothing was asked of the database."""
+    cause = error.__cause__
+    # Where it was raised decides: an error of an unknown name, or of a time-out, has no other mark.
+    frames = walk_tb(cause.__traceback__) if cause else ()
+    return any(frame.f_code is _CONNECT for frame, _ in frames)
+
+
+PROBLEMS: Final[dict[type, Callable[[Any], Problem]]] = {
+    domain.InvalidCart: lambda error: invalid(("/lines", str(error))),
+    domain.UnknownProduct: lambda error: unknown_products(("/lines", sku) for sku in error.skus),
+    domain.SoldOut: _sold_out,
+    domain.LimitReached: _limit,
+    domain.NotForSale: _not_for_sale,
+    domain.MixedCurrencies: _mixed,
+    domain.Busy: lambda error: Problem(BUSY, retry_after=error.retry_after),
+    ReservationGone: _gone,
+    lifecycle.OrderUnknown: lambda error: Problem(problems.NOT_FOUND, "There is no order of this id."),
+    lifecycle.TransitionRefused: lambda error: Problem(
+        ORDER_STATE, f"The order is {error.state}.", state=str(error.state)
+    ),
+    lifecycle.AlreadyShipped: _shipped,
+    lifecycle.PaymentTooLate: _late,
+    # The holder and the key stay in the log: another customer's purchase is confidential.
+    LockNotAcquired: lambda error: Problem(BUSY, retry_after=error.retry_after or 1),
+    StaleFencingToken: lambda error: Problem(
+        BUSY, "A newer order overtook this one; nothing was changed.", retry_after=1
+    ),
+    BackendError: _outage("The server of the locks or of the stock doesn't answer."),
+    LockLost: _outage("The lock was lost while the order was being placed.", OUTCOME_UNKNOWN),
+    progress.DatabaseUnavailable: _outage("The database failed; nothing was ordered."),
+    progress.OutcomeUnknown: _outage(
+        "The connection to the database was lost while the order was being placed.", OUTCOME_UNKNOWN
+    ),
+    OperationalError: _database,
+    InterfaceError: _database,
+    InternalError: _database,
+    # Django doesn't read it: too many parameters in its address.
+    SuspiciousOperation: lambda error: invalid(("", f"can't be read: {error}")),
+    # django-ninja hides why a body can't be read behind an error of its own.
+    HttpError: lambda error: problem_of(error.__cause__) if error.__cause__ else invalid(("", str(error))),
+}
+"""By the class of an error, or of its nearest base: what it answers."""
