@@ -197,7 +197,9 @@ EVENTS_KEPT = env.int("EVENTS_KEPT", default=7 * 24 * 3600)  # seconds for which
 
 # Who sends a request, and what is allowed to whom: see `orders.http.callers`.
 API_KEYS = keys_of_callers(env.list("API_KEYS", default=[]))
-CALLER = env.str("CALLER", default="orders.http.callers.by_api_key" if API_KEYS else "orders.http.callers.anonymous")
+CALLER = env.str(
+    "CALLER", default="orders.http.callers.by_api_key" if API_KEYS else "orders.http.callers.anonymous"
+)
 OPEN_DEMO = env.bool("OPEN_DEMO", default=DEBUG)  # anonymous callers may pay, and see every order
 PAYMENT_WEBHOOK_SECRETS = env.list("PAYMENT_WEBHOOK_SECRETS", default=[])  # any of them may have signed
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast, overload
+from typing import Any, ClassVar, Final, overload
 
 from django.db import Error
 
@@ -25,9 +25,6 @@ from inventory.progress import SaleProgress, refused_by_server
 from inventory.rows import in_key_order, mixed_currencies, refuse
 from inventory.statements import prepared_cursor
 from orders.models import Order
-
-if TYPE_CHECKING:
-    from orders.http.bodies import Item, Order as OrderData
 
 CREATED: Final = 201
 
@@ -185,7 +182,7 @@ class Receipt:
         self.watched = tuple(p.pk for p in bought if p.low_stock_threshold is not None)
         self.currency = bought[0].currency
         self.total = sum((products[line.sku].price * line.quantity for line in self.cart), Decimal(0))
-        lines: list[Item] = [
+        lines: list[dict[str, Any]] = [
             {
                 "sku": line.sku,
                 "name": products[line.sku].name,
@@ -195,7 +192,7 @@ class Receipt:
             }
             for line in self.cart
         ]
-        self.body = cast("dict[str, Any]", order_body(self, lines))
+        self.body = order_body(self, lines)
 
     def date(self, created_at: datetime) -> None:
         """Note when the database wrote the order."""
@@ -238,7 +235,7 @@ def moment(date: datetime | None) -> str | None:
     return None if date is None else date.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def order_body(order: Order | Receipt, lines: list[Item]) -> OrderData:
+def order_body(order: Order | Receipt, lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the answer to an order's client; a receipt has no dates before it is written."""
     return {
         "id": str(order.id),
@@ -247,7 +244,7 @@ def order_body(order: Order | Receipt, lines: list[Item]) -> OrderData:
         "currency": order.currency,
         "strategy": order.strategy,
         "customer": order.customer,
-        "created_at": cast("str", moment(order.created_at)),
+        "created_at": moment(order.created_at),
         "pay_by": moment(order.pay_by),
         "lines": lines,
     }

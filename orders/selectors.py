@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -18,9 +18,6 @@ from inventory.strategies import STRATEGIES
 from orders.models import Order, OrderItem
 from orders.order_writer import moment, order_body
 from orders.race.explain import explanation
-
-if TYPE_CHECKING:
-    from orders.http import bodies
 
 PAGE = 100
 
@@ -56,7 +53,7 @@ def page_of_orders(scope: str | None, after: tuple[datetime, UUID] | None, limit
     return list(orders.order_by("-created_at", "-pk")[:limit])
 
 
-def product_data(product: Any) -> bodies.Product:
+def product_data(product: Any) -> dict[str, Any]:
     """Return a product for sale as JSON data; money is a string: a JSON number would be read as a float."""
     return {
         "sku": product.sku,
@@ -68,24 +65,24 @@ def product_data(product: Any) -> bodies.Product:
     }
 
 
-def reservation_data(made: Reserved) -> bodies.Reservation:
+def reservation_data(made: Reserved) -> dict[str, Any]:
     """Return a reservation as JSON data."""
     return {
         "reservation": str(made.basket),
-        "state": cast("Any", made.state),
+        "state": made.state,
         "expires_at": moment(made.expires_at),
         "lines": [{"sku": line.sku, "quantity": line.quantity} for line in made.lines],
     }
 
 
-def order_data(order: Order) -> bodies.Order:
+def order_data(order: Order) -> dict[str, Any]:
     """Return an order and its lines as JSON data."""
     return orders_data([order])[0]
 
 
-def orders_data(orders: Sequence[Order]) -> list[bodies.Order]:
+def orders_data(orders: Sequence[Order]) -> list[dict[str, Any]]:
     """Return orders and their lines as JSON data, in one query for all lines."""
-    lines: dict[UUID, list[bodies.Item]] = {order.pk: [] for order in orders}
+    lines: dict[UUID, list[dict[str, Any]]] = {order.pk: [] for order in orders}
     items = OrderItem.objects.filter(order__in=lines).order_by("product__sku").select_related("product")
     for item in items:
         lines[item.order_id].append(

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from ninja import NinjaAPI, Status
+from orders.requests import require_small_json
+from orders.schemas import Customer, Lines, OrderData, RequestBody
 
+from inventory.domain import Line
 from orders.http.callers import caller_of
 from orders.http.idempotency import client_key, once
-from orders.http.responses import address_of, json_answer
 from orders.http.problems import problem_of, respond
 from orders.http.rate_limit import limit_address, limit_customer
-from orders.requests import require_small_json
-from orders.schemas import OrderData, LineBody, Lines, Customer, RequestBody
+from orders.http.responses import address_of, json_answer
 from orders.services import place
-from inventory.domain import Line
+
 
 class Cart(RequestBody):
     lines: Lines
@@ -24,6 +23,7 @@ class Cart(RequestBody):
 
     def cart(self):
         return tuple(Line(line.sku, line.quantity) for line in self.lines)
+
 
 api = NinjaAPI(docs_url=None, openapi_url=None)
 

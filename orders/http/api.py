@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from itertools import groupby
+from typing import Any, Final, TypeVar
 
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
@@ -44,12 +45,11 @@ class ShopAPI(NinjaAPI):
         """Raise the problem of a request whose path, address or body is wrong."""
         for context in contexts:
             error, model = context.pydantic_validation_error, context.model
-            (name, field), *_ = model.model_fields.items()
             if model.__ninja_param_source__ == "path":
-                raise Problem(NOT_FOUND, f"There is no {name} of this id.")
+                raise Problem(NOT_FOUND, f"There is no {next(iter(model.model_fields))} of this id.")
             if model.__ninja_param_source__ == "query":
-                raise faulty_query(error.errors(include_url=False), field.annotation or model)
-            raise faulty(field.annotation or model, error, skip=1)
+                raise faulty_query(error)
+            raise faulty(error, skip=1)
         return super().validation_error_from_error_contexts(contexts)
 
 
@@ -99,7 +99,9 @@ def _served(view: Answer) -> Answer:
             if response.status_code == METHOD.status:
                 allowed = ", ".join(sorted(response.headers["Allow"].split(", ")))
                 detail = f"{request.method} is not allowed here; use {allowed}."
-                raise Problem(METHOD, detail, headers={"Allow": allowed})
+                refused = Problem(METHOD, detail)
+                refused.headers["Allow"] = allowed
+                raise refused
         except Exception as error:
             response = respond(as_seen_by(request, problem_of(error)))
         response.headers["Cache-Control"] = "no-store"
@@ -115,34 +117,29 @@ def _served(view: Answer) -> Answer:
 def operation(
     method: str,
     path: str,
-    summary: str,
     *kinds: ProblemType,
     answer: Any,
-    status: int = 200,
+    made: tuple[str, ...] = (),
     caller: bool = True,
     limited: bool = False,
     address: str = "",
-    good: Schema | None = None,
-    **described: Any,
+    headers: Sequence[Schema] = (),
 ) -> Callable[[View], View]:
-    """Declare a view as an operation; its name is the operation's id.
+    """Declare a view as an operation; its name is the operation's id, its docstring the summary.
 
     Args:
-        method, path, summary: as they are published.
         kinds: the problems that it answers, besides those of its method, and an outage.
-        answer, status: type and status of the good answer; None: no body.
+        answer: type of the good answer; None: no body.
+        made: the answer's member that names what was made, and the operations that take it.
         caller: whether `settings.CALLER` says who sends the request; `request.auth` has it.
         limited: whether requests are counted by address.
         address: its name for `reverse`; empty: the view's.
-        good: further members of the good answer in the document.
-        described: further members of the operation in the document.
+        headers: of the request, as `header` describes them.
     """
     writes = method == "POST"
-    listed = [*kinds, problems.UNAVAILABLE]
-    if writes:
-        listed += [problems.INVALID, problems.TOO_LARGE, problems.MEDIA_TYPE, problems.OUTCOME_UNKNOWN]
-    if caller:
-        listed.append(problems.UNAUTHORIZED)
+    listed = {*kinds, problems.UNAVAILABLE} | (_WRITING if writes else set())
+    listed |= {problems.UNAUTHORIZED} if caller else set()
+    status = 201 if made else 200 if answer else 204
 
     def guard(run: Answer) -> Answer:
         def guarded(request: Request, **path: Any) -> HttpResponse:
@@ -163,13 +160,20 @@ def operation(
             response={status: answer},
             operation_id=view.__name__,
             url_name=address or view.__name__,
-            summary=summary,
-            openapi_extra={"responses": {**_answers(listed), status: good or {}}, **described},
+            summary=view.__doc__,
+            description=" ",
+            openapi_extra={
+                "responses": _problems(listed) | {status: _made(made)},
+                "parameters": list(headers),
+            },
         )
         registered: View = decorate_view(guard)(register(view))
         return registered
 
     return declare
+
+
+_WRITING: Final = {problems.INVALID, problems.TOO_LARGE, problems.MEDIA_TYPE, problems.OUTCOME_UNKNOWN}
 
 
 def read_by(read: Callable[[Request], Any]) -> Callable[[View], View]:
@@ -191,22 +195,35 @@ def read_by(read: Callable[[Request], Any]) -> Callable[[View], View]:
 # Describing it ----------------------------------------------------------------------------------------------
 
 
-def _answers(kinds: Iterable[ProblemType]) -> Schema:
+def _made(made: tuple[str, ...]) -> Schema:
+    """Describe where the answer says what was made, and what can be done with that."""
+    if not made:
+        return {}
+    member, what, *operations = made
+    parameters = {what: f"$response.body#/{member}"}
+    links = {name: {"operationId": name, "parameters": parameters} for name in operations}
+    return {"links": links, "headers": {"Location": {"schema": {"type": "string"}}}}
+
+
+def _problems(kinds: set[ProblemType]) -> Schema:
     """Return the answers of an operation: for each status those of `kinds` that have it."""
-    by_status: dict[int, list[ProblemType]] = {}
-    for kind in PROBLEM_TYPES:
-        if kind in kinds:
-            by_status.setdefault(kind.status.value, []).append(kind)
-    return {status: _problem(some) for status, some in by_status.items()}
+    answers: Schema = {}
+    for status, group in groupby(sorted(kinds, key=PROBLEM_TYPES.index), lambda kind: kind.status):
+        some = list(group)
+        schema = {"allOf": [_PROBLEM, {"properties": {"type": one_of(some)}}]}
+        answers[status.value] = {
+            "description": " ".join(f"{kind.slug}: {kind.title}." for kind in some),
+            "content": {PROBLEM_JSON: {"schema": schema}},
+        }
+    return answers
 
 
-def _problem(kinds: list[ProblemType]) -> Schema:
-    types = {"type": {"enum": [kind.address for kind in kinds]}}
-    schema = {"allOf": [{"$ref": "#/components/schemas/Problem"}, {"properties": types}]}
-    return {
-        "description": " ".join(f"{kind.slug}: {kind.title}." for kind in kinds),
-        "content": {PROBLEM_JSON: {"schema": schema}},
-    }
+_PROBLEM: Final[Schema] = {"$ref": "#/components/schemas/Problem"}
+
+
+def one_of(kinds: Iterable[ProblemType]) -> Schema:
+    """Return the schema of a problem's `type`."""
+    return {"enum": [kind.address for kind in kinds]}
 
 
 def header(name: str, **schema: str) -> Schema:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, with_config
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
-from typing_extensions import TypedDict
 
 from inventory import domain
 from inventory.domain import MAX_LINES, MAX_QUANTITY, SKU_PATTERN
 from inventory.reservations import MAX_TTL
 from orders import models, selectors
+from orders.http.problems import shown
 
 DEFAULT_TTL: Final = 600
 """Seconds of a reservation."""
@@ -97,7 +97,8 @@ class Cart(_WithLines):
         if not allowed:
             raise PydanticCustomError("reason", "can be chosen only with DEBUG on; leave it out")
         if given not in allowed:
-            raise PydanticCustomError("choice", "must be one of {allowed}", {"allowed": ", ".join(allowed)})
+            said = {"given": shown(given), "allowed": ", ".join(allowed)}
+            raise PydanticCustomError("reason", "{given}: must be one of {allowed}", said)
         return given
 
 
@@ -142,7 +143,12 @@ class Paging(BaseModel):
 
 # Answers ----------------------------------------------------------------------------------------------------
 
-_CLOSED: Final = ConfigDict(extra="forbid")
+
+class Answer(BaseModel):
+    """An object whose members are all described."""
+
+    model_config = ConfigDict(extra="forbid")
+
 
 Money = Annotated[str, Field(pattern=r"^\d+\.\d{2}$", description="a string: a float cannot be trusted")]
 Currency = Annotated[str, Field(pattern="^[A-Z]{3}$", description="ISO 4217, of the prices beside it")]
@@ -153,16 +159,14 @@ PaymentOutcome = Annotated[str, Field(json_schema_extra={"enum": list(models.Pay
 Next = Annotated[str | None, Field(description="the address of the following page, as in the header Link")]
 
 
-@with_config(_CLOSED)
-class ReservedLine(TypedDict):
+class ReservedLine(Answer):
     """A line of a reservation."""
 
     sku: str
     quantity: int
 
 
-@with_config(_CLOSED)
-class Item(TypedDict):
+class Item(Answer):
     """A line of an order, with the product's name and price of that moment."""
 
     sku: str
@@ -172,8 +176,7 @@ class Item(TypedDict):
     shipped: int
 
 
-@with_config(_CLOSED)
-class Order(TypedDict):
+class Order(Answer):
     """An order."""
 
     id: Id
@@ -187,16 +190,14 @@ class Order(TypedDict):
     lines: list[Item]
 
 
-@with_config(_CLOSED)
-class Orders(TypedDict):
+class Orders(Answer):
     """A page of orders, the newest first."""
 
     orders: list[Order]
     next: Next
 
 
-@with_config(_CLOSED)
-class Reservation(TypedDict):
+class Reservation(Answer):
     """A reservation."""
 
     reservation: Id
@@ -205,8 +206,7 @@ class Reservation(TypedDict):
     lines: list[ReservedLine]
 
 
-@with_config(_CLOSED)
-class Product(TypedDict):
+class Product(Answer):
     """A product for sale."""
 
     sku: Sku
@@ -217,16 +217,14 @@ class Product(TypedDict):
     available: int
 
 
-@with_config(_CLOSED)
-class Products(TypedDict):
+class Products(Answer):
     """A page of products, in the order of their SKUs."""
 
     products: list[Product]
     next: Next
 
 
-@with_config(_CLOSED)
-class Payment(TypedDict):
+class Payment(Answer):
     """What an event of the payment provider did."""
 
     event: str

@@ -56,8 +56,8 @@ class Caller:
         if unknown := self.rights - RIGHTS:
             raise ValueError(f"rights {sorted(unknown)}: are unknown; known are {sorted(RIGHTS)}")
 
-    def require(self, right: str, detail: str) -> None:
-        """Refuse a caller without `right`, with `detail`.
+    def require(self, right: str, detail: str = "") -> None:
+        """Refuse a caller without `right`, with `detail` or else that of a payment.
 
         Raises:
             Problem: 403.
@@ -133,7 +133,9 @@ def by_api_key(request: HttpRequest) -> Caller:
 
 
 def _unauthorized(detail: str = "") -> Problem:
-    return Problem(UNAUTHORIZED, detail, headers={"WWW-Authenticate": "Bearer"})
+    refused = Problem(UNAUTHORIZED, detail)
+    refused.headers["WWW-Authenticate"] = "Bearer"
+    return refused
 
 
 @lru_cache(maxsize=8)

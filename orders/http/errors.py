@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from traceback import walk_tb
 from typing import Any, Final
 
@@ -18,8 +18,7 @@ from inventory.reservations import ReservationGone
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
 from orders import lifecycle
 from orders.http import problems
-from orders.http.reading import shown
-from orders.http.problems import BUSY, ORDER_STATE, OUTCOME_UNKNOWN, UNAVAILABLE, Problem, invalid
+from orders.http.problems import BUSY, ORDER_STATE, OUTCOME_UNKNOWN, UNAVAILABLE, Problem, invalid, shown
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ def as_seen_by(request: HttpRequest, problem: Problem) -> Problem:
     if problem.kind is not OUTCOME_UNKNOWN:
         return problem
     if request.method != "POST":
-        return Problem(UNAVAILABLE, problem.detail, headers=problem.headers)
+        return Problem(UNAVAILABLE, problem.detail, retry_after=RETRY_AFTER_OUTAGE)
     match = request.resolver_match
     if match is None or match.url_name not in ("checkout", "reservations"):
         advice = "Repeat the request: it takes effect once."
@@ -59,14 +58,7 @@ def as_seen_by(request: HttpRequest, problem: Problem) -> Problem:
         advice = "Repeat the request with the same Idempotency-Key."
     else:
         advice = "Without an Idempotency-Key a repetition may be a second order; send one with each request."
-    return Problem(OUTCOME_UNKNOWN, f"{problem.detail} {advice}", headers=problem.headers)
-
-
-def unknown_products(skus: Iterable[tuple[str, str]]) -> Problem:
-    """Return the problem of SKUs that no product has, each after the JSON pointer to it."""
-    errors = [{"pointer": where, "detail": f"{shown(sku)}: no product has this SKU"} for where, sku in skus]
-    detail = f"{errors[0]['pointer']} {errors[0]['detail']}; nothing was ordered."
-    return Problem(problems.UNKNOWN_PRODUCT, detail, errors=errors)
+    return Problem(OUTCOME_UNKNOWN, f"{problem.detail} {advice}", retry_after=RETRY_AFTER_OUTAGE)
 
 
 def _sold_out(error: domain.SoldOut) -> Problem:
@@ -101,13 +93,9 @@ def _gone(error: ReservationGone) -> Problem:
     return Problem(problems.RESERVATION_GONE, f"The reservation is {error.state}.", state=str(error.state))
 
 
-def _shipped(error: lifecycle.AlreadyShipped) -> Problem:
-    detail = "Units of this order have left the building, so it can't be cancelled; send them back instead."
-    return Problem(ORDER_STATE, detail, state=str(error.state))
-
-
-def _late(error: lifecycle.PaymentTooLate) -> Problem:
-    return Problem(problems.TOO_LATE, f"The order is {error.state}; nothing was sold.", state=str(error.state))
+def _state(kind: problems.ProblemType, detail: str) -> Callable[[lifecycle.TransitionRefused], Problem]:
+    """Return what answers `detail`, with the order's state in its braces and as a member."""
+    return lambda error: Problem(kind, detail.format(error.state), state=str(error.state))
 
 
 def _outage(detail: str, kind: problems.ProblemType = UNAVAILABLE) -> Callable[[Exception], Problem]:
@@ -139,7 +127,10 @@ def _unreachable(error: Error) -> bool:
 
 PROBLEMS: Final[dict[type, Callable[[Any], Problem]]] = {
     domain.InvalidCart: lambda error: invalid(("/lines", str(error))),
-    domain.UnknownProduct: lambda error: unknown_products(("/lines", sku) for sku in error.skus),
+    domain.UnknownProduct: lambda error: invalid(
+        *(("/lines", f"{shown(sku)}: no product has this SKU") for sku in error.skus),
+        kind=problems.UNKNOWN_PRODUCT,
+    ),
     domain.SoldOut: _sold_out,
     domain.LimitReached: _limit,
     domain.NotForSale: _not_for_sale,
@@ -147,11 +138,11 @@ PROBLEMS: Final[dict[type, Callable[[Any], Problem]]] = {
     domain.Busy: lambda error: Problem(BUSY, retry_after=error.retry_after),
     ReservationGone: _gone,
     lifecycle.OrderUnknown: lambda error: Problem(problems.NOT_FOUND, "There is no order of this id."),
-    lifecycle.TransitionRefused: lambda error: Problem(
-        ORDER_STATE, f"The order is {error.state}.", state=str(error.state)
+    lifecycle.TransitionRefused: _state(ORDER_STATE, "The order is {}."),
+    lifecycle.AlreadyShipped: _state(
+        ORDER_STATE, "Units of this order were shipped, so it can't be cancelled; send them back instead."
     ),
-    lifecycle.AlreadyShipped: _shipped,
-    lifecycle.PaymentTooLate: _late,
+    lifecycle.PaymentTooLate: _state(problems.TOO_LATE, "The order is {}; nothing was sold."),
     # The holder and the key stay in the log: another customer's purchase is confidential.
     LockNotAcquired: lambda error: Problem(BUSY, retry_after=error.retry_after or 1),
     StaleFencingToken: lambda error: Problem(

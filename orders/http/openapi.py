@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
 
 from orders.http import operations, webhook
-from orders.http.api import Schema, api
+from orders.http.api import Schema, api, one_of
 from orders.http.problems import PROBLEM_TYPES
 
 __all__ = ["describe", "operations", "webhook"]
-
-_PROBLEM: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "type": {"type": "string", "enum": [kind.address for kind in PROBLEM_TYPES]},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-    },
-    "required": ["type", "title", "status", "detail"],
-}
-_API_KEY: Final[Schema] = {
-    "type": "http",
-    "scheme": "bearer",
-    "description": "Where the shop asks for an API key.",
-}
 
 
 @cache
 def describe() -> Schema:
     """Return the OpenAPI document."""
     document: Schema = dict(api.get_openapi_schema(path_prefix=""))
-    for operations in document["paths"].values():
-        operations.pop("head", None)
-    document["components"]["schemas"]["Problem"] = _PROBLEM
-    document["components"]["securitySchemes"] = {"apiKey": _API_KEY}
+    for each in document["paths"].values():
+        each.pop("head", None)
+    members = {name: {"type": "string"} for name in ("title", "detail")}
+    members |= {"type": {"type": "string", **one_of(PROBLEM_TYPES)}, "status": {"type": "integer"}}
+    problem = {"type": "object", "properties": members, "required": sorted(members)}
+    document["components"]["schemas"]["Problem"] = problem
+    key = {"type": "http", "scheme": "bearer", "description": "Where the shop asks for an API key."}
+    document["components"]["securitySchemes"] = {"apiKey": key}
     return document | {"security": [{}, {"apiKey": []}]}

@@ -1,4 +1,4 @@
-"""The operations of the JSON interface: each calls a service and answers; errors become problems elsewhere."""
+"""The operations of the JSON interface: each calls a service and answers; `errors` has the problems."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ from inventory import reservations
 from inventory.domain import Line, UnknownProduct
 from inventory.reservations import Reserved
 from orders import lifecycle, selectors
-from orders.http import bodies, problems
+from orders.http import bodies
 from orders.http.api import Request, header, operation, read_by
 from orders.http.bodies import Cart, Empty, Extension, Paging, Reserve, ReservedCart
 from orders.http.callers import ORDERS, PAY
-from orders.http.errors import unknown_products
 from orders.http.idempotency import HEADER, KEY_PATTERN, KEY_RULE, client_key, once, write_reservation_key
 from orders.http.paging import following, place_of
+from orders.http.problems import (
+    BUSY,
+    FORBIDDEN,
+    INVALID,
+    KEY_IN_PROGRESS,
+    KEY_MISSING,
+    KEY_REUSED,
+    LIMIT,
+    MIXED_CURRENCIES,
+    NOT_FOR_SALE,
+    NOT_FOUND,
+    ORDER_STATE,
+    RESERVATION_GONE,
+    SOLD_OUT,
+    TOO_LATE,
+    TOO_MANY,
+    UNKNOWN_PRODUCT,
+    invalid,
+    shown,
+)
 from orders.http.rate_limit import limit_customer
 from orders.http.reading import read_cart
-from orders.http.responses import created
+from orders.http.responses import address_of, json_answer
 from orders.models import Order
 from orders.order_writer import ClientKey, Receipt
 from orders.services import checkout_reserved, place
 
-CART: Final = (
-    problems.UNKNOWN_PRODUCT,
-    problems.SOLD_OUT,
-    problems.LIMIT,
-    problems.NOT_FOR_SALE,
-    problems.MIXED_CURRENCIES,
-    problems.KEY_MISSING,
-    problems.KEY_IN_PROGRESS,
-    problems.KEY_REUSED,
-    problems.TOO_MANY,
-    problems.BUSY,
-    problems.FORBIDDEN,
-)
-"""How a cart may be refused."""
+CART: Final = (UNKNOWN_PRODUCT, SOLD_OUT, LIMIT, NOT_FOR_SALE, MIXED_CURRENCIES, FORBIDDEN, BUSY, TOO_MANY)
+KEYED: Final = (KEY_MISSING, KEY_IN_PROGRESS, KEY_REUSED)
+ENDED: Final = (NOT_FOUND, RESERVATION_GONE, BUSY)
 
 _KEY: Final = header(HEADER, pattern=KEY_PATTERN, description=KEY_RULE)
 
 
-def _made(what: str, member: str, *operations: str) -> dict[str, Any]:
-    """Describe that the answer's `member` is the parameter `what` of these operations."""
-    parameters = {what: f"$response.body#/{member}"}
-    links = {name: {"operationId": name, "parameters": parameters} for name in operations}
-    return {"links": links, "headers": {"Location": {"schema": {"type": "string"}}}}
-
-
-_LISTED: Final = {"headers": {"Link": {"schema": {"type": "string"}}}}
+def _created(what: str, identifier: UUID, body: dict[str, Any]) -> HttpResponse:
+    return json_answer(body, status=201, headers={"Location": address_of(what, identifier)})
 
 
 # Selling ----------------------------------------------------------------------------------------------------
@@ -63,26 +65,22 @@ _LISTED: Final = {"headers": {"Link": {"schema": {"type": "string"}}}}
 @operation(
     "POST",
     "/checkout/",
-    "Place an order. A repeated Idempotency-Key gets the first answer again.",
-    *CART,
-    problems.NOT_FOUND,
-    problems.RESERVATION_GONE,
+    *(*CART, *KEYED, *ENDED),
     answer=bodies.Order,
-    status=201,
+    made=("id", "order", "order", "pay", "cancel"),
     limited=True,
-    good=_made("order", "id", "order", "pay", "cancel"),
-    parameters=[_KEY],
+    headers=[_KEY],
 )
 @read_by(lambda request: read_cart(request.body))
 def checkout(request: Request, wanted: Cart | ReservedCart) -> HttpResponse:
-    """Sell the lines of a cart, or what was reserved."""
+    """Place an order. A repeated Idempotency-Key gets the first answer again."""
     customer = request.auth.customer_of(wanted.customer)
     limit_customer(request, request.auth.scope, customer)
     key = client_key(request, request.auth.scope)
 
     def sell() -> HttpResponse:
         receipt = _sell(request, wanted, customer, key)
-        return created("order", receipt.id, receipt.body)
+        return _created("order", receipt.id, receipt.body)
 
     return once(key, sell)
 
@@ -104,24 +102,23 @@ def _pointing_at_unknown(lines: Sequence[Line]) -> Iterator[None]:
     try:
         yield
     except UnknownProduct as error:
-        unknown = [(f"/lines/{n}/sku", line.sku) for n, line in enumerate(lines) if line.sku in error.skus]
-        raise unknown_products(unknown) from error
+        missing = ((n, line.sku) for n, line in enumerate(lines) if line.sku in error.skus)
+        faults = ((f"/lines/{n}/sku", f"{shown(sku)}: no product has this SKU") for n, sku in missing)
+        raise invalid(*faults, kind=UNKNOWN_PRODUCT) from error
 
 
 @operation(
     "POST",
     "/reservations/",
-    "Reserve units for a while; checkout takes the reservation's id. A repeated key reserves once.",
-    *CART,
+    *(*CART, *KEYED),
     answer=bodies.Reservation,
-    status=201,
+    made=("reservation", "reservation", "reservation", "extend", "release"),
     limited=True,
     address="reservations",
-    good=_made("reservation", "reservation", "reservation", "extend", "release"),
-    parameters=[_KEY],
+    headers=[_KEY],
 )
 def reserve(request: Request, wanted: Reserve) -> HttpResponse:
-    """Reserve the lines of a cart."""
+    """Reserve units for a while; checkout takes the reservation's id. A repeated key reserves once."""
     scope, customer = request.auth.scope, request.auth.customer_of(wanted.customer)
     limit_customer(request, scope, customer)
     key = client_key(request, scope)
@@ -133,8 +130,9 @@ def reserve(request: Request, wanted: Reserve) -> HttpResponse:
     def promise() -> HttpResponse:
         lines = wanted.cart()
         with _pointing_at_unknown(lines):
-            made = reservations.reserve(lines, timedelta(seconds=wanted.ttl), customer, scope=scope, record=keep)
-        return created("reservation", made.basket, selectors.reservation_data(made))
+            ttl = timedelta(seconds=wanted.ttl)
+            made = reservations.reserve(lines, ttl, customer, scope=scope, record=keep)
+        return _created("reservation", made.basket, selectors.reservation_data(made))
 
     return once(key, promise)
 
@@ -148,45 +146,21 @@ def _reserved(request: Request, basket: UUID) -> Reserved:
     return made
 
 
-@operation(
-    "GET",
-    "/reservations/{reservation}/",
-    "Show a reservation and its state.",
-    problems.NOT_FOUND,
-    answer=bodies.Reservation,
-)
+@operation("GET", "/reservations/{reservation}/", NOT_FOUND, answer=bodies.Reservation)
 def reservation(request: Request, reservation: UUID) -> Any:
-    """Show a reservation."""
+    """Show a reservation and its state."""
     return selectors.reservation_data(_reserved(request, reservation))
 
 
-@operation(
-    "DELETE",
-    "/reservations/{reservation}/",
-    "Give a reservation's units back before its time.",
-    problems.NOT_FOUND,
-    problems.RESERVATION_GONE,
-    problems.BUSY,
-    answer=None,
-    status=204,
-    address="reservation",
-)
+@operation("DELETE", "/reservations/{reservation}/", *ENDED, answer=None, address="reservation")
 def release(request: Request, reservation: UUID) -> None:
-    """Release a reservation."""
+    """Give a reservation's units back before its time."""
     reservations.release(_reserved(request, reservation).basket)
 
 
-@operation(
-    "POST",
-    "/reservations/{reservation}/extend/",
-    "Let a reservation last for `ttl` seconds from now at least, for a week in all at most.",
-    problems.NOT_FOUND,
-    problems.RESERVATION_GONE,
-    problems.BUSY,
-    answer=bodies.Reservation,
-)
+@operation("POST", "/reservations/{reservation}/extend/", *ENDED, answer=bodies.Reservation)
 def extend(request: Request, reservation: UUID, wanted: Extension) -> Any:
-    """Extend a reservation; the same request again does no harm."""
+    """Let a reservation last for `ttl` seconds from now at least, for a week in all at most."""
     made = _reserved(request, reservation)
     return selectors.reservation_data(reservations.extend(made.basket, timedelta(seconds=wanted.ttl)))
 
@@ -200,62 +174,37 @@ def _order(request: Request, order: UUID) -> Order:
     return found
 
 
-@operation("GET", "/orders/{order}/", "Show an order.", problems.NOT_FOUND, answer=bodies.Order)
+@operation("GET", "/orders/{order}/", NOT_FOUND, answer=bodies.Order)
 def order(request: Request, order: UUID) -> Any:
     """Show an order."""
     return selectors.order_data(_order(request, order))
 
 
-@operation(
-    "POST",
-    "/orders/{order}/pay/",
-    "Note that an order is paid.",
-    problems.FORBIDDEN,
-    problems.NOT_FOUND,
-    problems.TOO_LATE,
-    problems.BUSY,
-    answer=bodies.Order,
-)
+@operation("POST", "/orders/{order}/pay/", FORBIDDEN, NOT_FOUND, TOO_LATE, BUSY, answer=bodies.Order)
 def pay(request: Request, order: UUID, nothing: Empty) -> Any:
-    """Note a payment; the same request again does no harm."""
-    request.auth.require(PAY, "To note a payment the caller needs the right 'pay'; a provider sends its webhook.")
+    """Note that an order is paid."""
+    request.auth.require(PAY)
     return selectors.order_data(lifecycle.pay(_order(request, order).pk))
 
 
-@operation(
-    "POST",
-    "/orders/{order}/cancel/",
-    "Cancel an order.",
-    problems.NOT_FOUND,
-    problems.ORDER_STATE,
-    problems.BUSY,
-    answer=bodies.Order,
-)
+@operation("POST", "/orders/{order}/cancel/", NOT_FOUND, ORDER_STATE, BUSY, answer=bodies.Order)
 def cancel(request: Request, order: UUID, nothing: Empty) -> Any:
     """Cancel an order; its units go back."""
     return selectors.order_data(lifecycle.cancel(_order(request, order).pk))
 
 
-@operation(
-    "GET",
-    "/orders/",
-    "List a page of the caller's orders, the newest first; `next` leads to the following one.",
-    problems.INVALID,
-    problems.FORBIDDEN,
-    answer=bodies.Orders,
-    good=_LISTED,
-)
+@operation("GET", "/orders/", INVALID, FORBIDDEN, answer=bodies.Orders)
 def orders(request: Request, paging: Query[Paging], response: HttpResponse) -> Any:
-    """List orders."""
+    """List a page of the caller's orders, the newest first; `next` leads to the following one."""
     caller = request.auth
     if not caller.scope:
         caller.require(ORDERS, "To list orders the caller needs a scope of its own, or the right 'orders'.")
     scope = None if ORDERS in caller.rights else caller.scope
     found = selectors.page_of_orders(scope, place_of(paging, _order_place), paging.limit + 1)
-    page, following_page = following(
-        request, response, paging, found, lambda last: f"{last.created_at.isoformat()}|{last.pk}"
-    )
-    return {"orders": selectors.orders_data(page), "next": following_page}
+    page = found[: paging.limit]
+    place = f"{page[-1].created_at.isoformat()}|{page[-1].pk}" if page else ""
+    next_page = following(request, response, paging, found, place)
+    return {"orders": selectors.orders_data(page), "next": next_page}
 
 
 def _order_place(text: str) -> tuple[datetime, UUID]:
@@ -269,21 +218,14 @@ def _order_place(text: str) -> tuple[datetime, UUID]:
 # Products ---------------------------------------------------------------------------------------------------
 
 
-@operation(
-    "GET",
-    "/products/",
-    "List a page of products; `next` leads to the following one.",
-    problems.INVALID,
-    answer=bodies.Products,
-    good=_LISTED,
-    caller=False,
-)
+@operation("GET", "/products/", INVALID, answer=bodies.Products, caller=False)
 def products(request: Request, paging: Query[Paging], response: HttpResponse) -> Any:
-    """List products."""
+    """List a page of products; `next` leads to the following one."""
     after = place_of(paging, _product_place) or ""
     found = list(selectors.products_for_sale(after, paging.limit + 1))
-    page, following_page = following(request, response, paging, found, lambda last: str(last.sku))
-    return {"products": [selectors.product_data(product) for product in page], "next": following_page}
+    page = found[: paging.limit]
+    next_page = following(request, response, paging, found, page[-1].sku if page else "")
+    return {"products": [selectors.product_data(product) for product in page], "next": next_page}
 
 
 def _product_place(text: str) -> str:

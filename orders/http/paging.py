@@ -10,10 +10,8 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 
 from orders.http.bodies import PAGE, Paging
-from orders.http.problems import invalid
-from orders.http.reading import shown
+from orders.http.problems import invalid, shown
 
-Row = TypeVar("Row")
 Place = TypeVar("Place")
 
 
@@ -35,19 +33,18 @@ def place_of(paging: Paging, read: Callable[[str], Place]) -> Place | None:
 
 
 def following(
-    request: HttpRequest, response: HttpResponse, paging: Paging, rows: Sequence[Row], text_of: Callable[[Row], str]
-) -> tuple[Sequence[Row], str | None]:
-    """Return the page's rows and the address of the following page, which `response` links to.
+    request: HttpRequest, response: HttpResponse, paging: Paging, rows: Sequence[Any], text: str
+) -> str | None:
+    """Return the address of the following page, to which `response` links; None after the last page.
 
     Args:
-        rows: one more than the page has, if there are more.
-        text_of: of the last row on the page: what `read` reads.
+        rows: of this page, and one more if there are more.
+        text: of the place after which the following page begins.
     """
-    page = rows[: paging.limit]
-    if len(rows) == len(page):
-        return page, None
-    cursor = urlsafe_b64encode(text_of(page[-1]).encode()).decode().rstrip("=")
+    if len(rows) <= paging.limit:
+        return None
+    cursor = urlsafe_b64encode(text.encode()).decode().rstrip("=")
     query: dict[str, Any] = {"limit": paging.limit} if paging.limit != PAGE else {}
     address = f"{request.path}?{urlencode({**query, 'cursor': cursor})}"
     response.headers["Link"] = f'<{address}>; rel="next"'
-    return page, address
+    return address

@@ -7,17 +7,17 @@ to the field and what to do about it: a client that learns of its faults one by 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any, Final, NoReturn, TypeVar, get_args
+from typing import Any, Final, NoReturn, TypeVar
 
 from django.http import HttpRequest
 from ninja.parser import Parser
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from inventory.domain import MAX_LINES, MAX_QUANTITY
+from inventory.domain import MAX_QUANTITY
+from orders.http import bodies
 from orders.http.bodies import Cart, ReservedCart
-from orders.http.problems import MEDIA_TYPE, TOO_LARGE, Problem, invalid
+from orders.http.problems import MEDIA_TYPE, TOO_LARGE, Problem, invalid, shown
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -67,25 +67,55 @@ def checked(model: type[Body], data: dict[str, Any]) -> Body:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise faulty(model, error) from None
+        raise faulty(error) from None
 
 
-def faulty(model: type[BaseModel], error: ValidationError, skip: int = 0) -> Problem:
-    """Return the problem of a body that isn't a `model`; the first `skip` steps of each place aren't its own."""
-    details = [{**each, "loc": each["loc"][skip:]} for each in error.errors(include_url=False)]
+def faulty(error: ValidationError, skip: int = 0) -> Problem:
+    """Return the problem of a wrong body; the first `skip` steps of each place are not the body's."""
+    faults = [(each, each["loc"][skip:]) for each in error.errors(include_url=False)]
     # Members that the body doesn't have come first: most often a name is misspelled.
-    details.sort(key=lambda each: each["type"] != "extra_forbidden" or len(each["loc"]) > 1)
-    return invalid(*(_fault(model, each) for each in details[:MAX_FAULTS]))  # type: ignore[arg-type]
+    faults.sort(key=lambda fault: fault[0]["type"] != "extra_forbidden" or len(fault[1]) > 1)
+    return invalid(*((_pointer(loc), _reason(each, loc)) for each, loc in faults[:MAX_FAULTS]))
 
 
-def faulty_query(errors: Iterable[ErrorDetails], model: type[BaseModel]) -> Problem:
-    """Return the problem of an address whose parameters aren't a `model`."""
-    return invalid(
-        *(
-            ("", f"has {each['loc'][-1]}={shown(each['input'])} in its address: {_must_be(model, each)}")
-            for each in errors
-        )
-    )
+def faulty_query(error: ValidationError) -> Problem:
+    """Return the problem of an address with wrong parameters."""
+    errors = error.errors(include_url=False)
+    said = [(each["loc"][-1], shown(each["input"]), _must_be(each, each["loc"])) for each in errors]
+    return invalid(*(("", f"has {name}={value} in its address: {reason}") for name, value, reason in said))
+
+
+def _reason(error: ErrorDetails, place: tuple[int | str, ...]) -> str:
+    """Say what is wrong with the value, and what it must be."""
+    match error["type"]:
+        case "reason":
+            return error["msg"]
+        case "missing":
+            return "is missing" if place else _EMPTY
+        case "extra_forbidden":
+            return "is not a known field; leave it out"
+        case "model_type":
+            return f"{shown(error['input'])}: must be an object"
+    return f"{shown(error['input'])}: {_must_be(error, place)}"
+
+
+def _must_be(error: ErrorDetails, place: tuple[int | str, ...]) -> str:
+    """Complete *must be* by the field's description, or return pydantic's own words."""
+    described = _DESCRIBED.get(str(place[-1])) if place else None
+    return f"must be {described}" if described else error["msg"].replace("Input should be", "must be")
+
+
+_DESCRIBED: Final = {
+    name: field.description
+    for model in (bodies.Line, Cart, ReservedCart, bodies.Reserve, bodies.Paging)
+    for name, field in model.model_fields.items()
+}
+
+
+def _pointer(place: tuple[int | str, ...]) -> str:
+    """Return the JSON pointer, each step escaped, printable and short."""
+    steps = (step if isinstance(step, int) else shown(step)[1:-1] for step in place)
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
 
 
 # Reading the JSON ------------------------------------------------------------------------------------------
@@ -142,71 +172,3 @@ _READER: Final = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant
 
 def _refuse(detail: str) -> NoReturn:
     raise invalid(("", detail))
-
-
-# From an error of pydantic to a fault ----------------------------------------------------------------------
-
-
-def _fault(model: type[BaseModel], error: ErrorDetails) -> tuple[str, str]:
-    pointer = "".join(f"/{_step(step)}" for step in error["loc"])
-    return pointer, _reason(model, error)
-
-
-def _reason(model: type[BaseModel], error: ErrorDetails) -> str:
-    """Say what is wrong with the value, and what it must be."""
-    value, place = error["input"], error["loc"]
-    match error["type"]:
-        case "reason":
-            return error["msg"]
-        case "missing":
-            return "is missing" if place else _EMPTY
-        case "extra_forbidden":
-            return f"is not a known field; known here: {', '.join(_owner(model, place).model_fields) or 'none'}"
-        case "string_unicode" if not place or isinstance(place[-1], int):
-            return f"has the member {shown(value)}, whose name is not Unicode; leave it out"
-        case "model_type":
-            return f'must be an object such as {{"sku": "mug", "quantity": 1}}, not {shown(value)}'
-        case "too_short" | "too_long":
-            return f"has {len(value)} lines; an order has 1 to {MAX_LINES}"
-    return f"{shown(value)}: {_must_be(model, error)}"
-
-
-def _must_be(model: type[BaseModel], error: ErrorDetails) -> str:
-    """Complete *must be* by the field's description, or return pydantic's own words."""
-    field = next((step for step in reversed(error["loc"]) if isinstance(step, str)), "")
-    known = _owner(model, error["loc"]).model_fields.get(field)
-    described = known.description if known and error["type"] != "choice" else None
-    return f"must be {described}" if described else error["msg"].replace("Input should be", "must be")
-
-
-def _owner(model: type[BaseModel], place: tuple[str | int, ...]) -> type[BaseModel]:
-    """Return the model whose member the last name in `place` is."""
-    names = [step for step in place if isinstance(step, str)]
-    for name in names[:-1]:
-        field = model.model_fields.get(name)
-        inner = [field.annotation, *get_args(field.annotation)] if field else []
-        model = next((each for each in inner if isinstance(each, type) and issubclass(each, BaseModel)), model)
-    return model
-
-
-# How values are shown ---------------------------------------------------------------------------------------
-
-_KINDS: Final[dict[type, str]] = {dict: "an object", list: "an array"}
-
-
-def shown(value: Any) -> str:
-    """Show a value as JSON, ASCII only and cut short, and containers by their kind alone.
-
-    Example:
-        >>> shown("mug"), shown([1, 2])
-        ('"mug"', 'an array')
-    """
-    if type(value) in _KINDS:
-        return _KINDS[type(value)]
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _step(name: str | int) -> str:
-    """Return one step of a JSON pointer, escaped, printable and short."""
-    return str(name) if isinstance(name, int) else shown(name)[1:-1].replace("~", "~0").replace("/", "~1")

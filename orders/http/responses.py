@@ -42,11 +42,6 @@ def json_answer(
     return HttpResponse(content, status=status, content_type=media, headers=dict(headers or {}))
 
 
-def created(what: str, identifier: UUID, body: Mapping[str, Any]) -> HttpResponse:
-    """Return 201 with the address of what was made; `what` is the name of the address."""
-    return json_answer(body, status=201, headers={"Location": address_of(what, identifier)})
-
-
 def respond(problem: Problem) -> HttpResponse:
     """Return the problem as `application/problem+json`."""
     return json_answer(

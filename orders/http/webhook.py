@@ -99,17 +99,14 @@ def _read(request: Request) -> AnyNotice:
 @operation(
     "POST",
     "/payments/webhook/",
-    "Receive an event of the payment provider, signed as Stripe signs; once, however often it comes.",
-    SIGNATURE,
-    NOT_FOUND,
-    BUSY,
+    *(SIGNATURE, NOT_FOUND, BUSY),
     answer=bodies.Payment,
     caller=False,
-    parameters=[header(HEADER)],
+    headers=[header(HEADER)],
 )
 @read_by(_read)
 def payment(request: Request, notice: PaymentNotice) -> HttpResponse:
-    """Receive an event: 200 says that it needs not be sent again."""
+    """Receive an event of the payment provider, signed as Stripe signs; once, however often it comes."""
     event, repeated = _received(notice)
     return json_answer({"event": event.event_id, "outcome": event.outcome, "repeated": repeated})
 

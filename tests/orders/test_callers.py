@@ -15,8 +15,8 @@ from inventory import reservations
 from inventory.domain import Line
 from inventory.models import Product
 from orders.http.callers import Caller, by_api_key, caller_of
-from orders.models import IdempotencyKey, Order
 from orders.http.problems import Problem
+from orders.models import IdempotencyKey, Order
 from orders.selectors import PAGE
 from orders.services import checkout, place
 from tests.factories import ProductFactory

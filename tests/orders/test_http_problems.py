@@ -9,8 +9,8 @@ from django.test import RequestFactory
 
 from inventory.domain import Busy, InvalidCart, Shortage, SoldOut
 from locking import BackendError, BackendUnavailable, LockLost, LockNotAcquired, StaleFencingToken
-from orders.http.reading import Fault, InvalidRequest
-from orders.http.problems import PROBLEM_TYPES, json_api
+from orders.http.api import _served
+from orders.http.problems import PROBLEM_TYPES, invalid
 
 DEADLOCK = psycopg.errors.DeadlockDetected("deadlock detected")
 ADMIN_SHUTDOWN = psycopg.errors.AdminShutdown("terminating connection")
@@ -46,7 +46,7 @@ def unresolved() -> OperationalError:
 def answer(error: Exception, method: str = "POST") -> HttpResponse:
     """Return what a view that raises `error` answers."""
 
-    @json_api("GET", "POST")
+    @_served
     def view(request: HttpRequest) -> HttpResponse:
         raise error
 
@@ -56,7 +56,7 @@ def answer(error: Exception, method: str = "POST") -> HttpResponse:
 @pytest.mark.parametrize(
     ("error", "status", "slug", "retry_after"),
     [
-        (InvalidRequest(Fault("/lines", "is missing")), 400, "invalid-request", None),
+        (invalid(("/lines", "is missing")), 400, "invalid-request", None),
         (InvalidCart("quantity", 20_000, "must be between 1 and 10000"), 400, "invalid-request", None),
         (SoldOut([Shortage("mug", 3, 1)]), 409, "sold-out", None),
         (Busy("stayed locked", retry_after=2.2), 503, "busy", "3"),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from orders.models import IdempotencyKey, Order
 from orders.http.rate_limit import PREFIX, limiter
+from orders.models import IdempotencyKey, Order
 from tests.factories import ProductFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -6,12 +6,12 @@ import re
 import pytest
 
 from inventory.models import Product
+from orders.http.problems import PROBLEM_TYPES, Problem
 from orders.lab.qr import qr_code
 from orders.lab.texts import grouped, puzzles, strategies
 from orders.management.commands.draw_lesson import PICTURES, SCHEMES, WORDS, file_name, lesson
 from orders.management.commands.record_races import IN_FULL, RECORDING
 from orders.models import Order
-from orders.http.problems import PROBLEM_TYPES, Problem
 from tests.factories import ProductFactory
 
 RECORDED = json.loads(RECORDING.read_text())

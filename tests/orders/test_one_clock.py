@@ -26,10 +26,10 @@ from locking.models import LockEvent
 from orders import lifecycle
 from orders.http import idempotency
 from orders.http.idempotency import forget_old_keys
-from orders.lab.models import LabRun
-from orders.models import IdempotencyKey, Order
 from orders.http.problems import Problem
 from orders.http.rate_limit import limit_customer
+from orders.lab.models import LabRun
+from orders.models import IdempotencyKey, Order
 from orders.services import checkout_reserved, place
 from tests.clocks import wall_clock_off
 from tests.factories import ProductFactory

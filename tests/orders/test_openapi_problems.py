@@ -20,9 +20,9 @@ from inventory.domain import Line
 from inventory.models import Product
 from orders.http import idempotency
 from orders.http.callers import Caller
+from orders.http.openapi import describe
 from orders.lifecycle import cancel
 from orders.models import Order
-from orders.http.openapi import describe
 from orders.services import checkout
 from tests.factories import ProductFactory
 from tests.orders.conftest import slugs

@@ -25,8 +25,8 @@ from inventory.strategies.async_reserve import AsyncReserve
 from inventory.strategies.redis_script import RedisScript
 from inventory.strategies.redis_spin_lock import RedisSpinLock
 from locking import BackendUnavailable
-from orders.http import idempotency
 from orders.audit import audit
+from orders.http import idempotency
 from tests.inventory.interleaving import buyers
 from tests.inventory.mortal import LEASE
 from tests.inventory.steps import STEPS
