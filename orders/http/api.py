@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Never, TypeVar
 
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
@@ -13,7 +13,7 @@ from django.urls import URLPattern
 from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from ninja.decorators import decorate_view
-from ninja.errors import HttpError, ValidationError, ValidationErrorContext
+from ninja.errors import HttpError, ValidationErrorContext
 
 from orders.http import problems
 from orders.http.callers import Caller, caller_of
@@ -41,16 +41,12 @@ class ShopAPI(NinjaAPI):
         """Return JSON's media type, which has no charset."""
         return JSON
 
-    def validation_error_from_error_contexts(self, contexts: list[ValidationErrorContext]) -> ValidationError:
+    def validation_error_from_error_contexts(self, contexts: list[ValidationErrorContext[Any]]) -> Never:
         """Raise the problem of a request whose path, address or body is wrong."""
-        for context in contexts:
-            error, model = context.pydantic_validation_error, context.model
-            if model.__ninja_param_source__ == "path":
-                raise Problem(NOT_FOUND, f"There is no {next(iter(model.model_fields))} of this id.")
-            if model.__ninja_param_source__ == "query":
-                raise faulty_query(error)
-            raise faulty(error, skip=1)
-        return super().validation_error_from_error_contexts(contexts)
+        error, source = contexts[0].pydantic_validation_error, contexts[0].model.__ninja_param_source__
+        if source == "path":
+            raise Problem(NOT_FOUND, f"There is no {error.errors()[0]['loc'][0]} of this id.")
+        raise faulty_query(error) if source == "query" else faulty(error, skip=1)
 
 
 api = ShopAPI(

@@ -55,7 +55,7 @@ def read_cart(body: bytes) -> Cart | ReservedCart:
         (Line(sku='mug', quantity=2),)
     """
     data = load(body)
-    return checked(ReservedCart if "reservation" in data else Cart, data)
+    return checked(ReservedCart, data) if "reservation" in data else checked(Cart, data)
 
 
 def checked(model: type[Body], data: dict[str, Any]) -> Body:

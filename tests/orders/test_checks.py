@@ -10,6 +10,7 @@ from orders.checks import (
     check_demo_login,
     check_https,
     check_open_demo,
+    check_trusted_proxies,
     check_webhook_secrets,
 )
 
@@ -81,3 +82,11 @@ def test_a_deployment_is_told_what_https_lacks(settings, setting, on, found):
     assert ids(run_checks(include_deployment_checks=True)).count(found) == 1
     setattr(settings, setting, on)
     assert found not in ids(check_https(None))
+
+
+def test_proxies_that_cannot_be_read(settings):
+    """The value is named, with the way to write one."""
+    settings.TRUSTED_PROXIES = ["10.0.0.0/8", "proxy.example"]
+    (found,) = check_trusted_proxies(None)
+    assert found.id == "orders.E004"
+    assert "proxy.example" in found.msg

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
 import pytest
 from django.test import Client
 
-from orders.http.rate_limit import PREFIX, limiter
+from orders.http.callers import Caller
+from orders.http.rate_limit import PREFIX, client_address, limiter
 from orders.models import IdempotencyKey, Order
 from tests.factories import ProductFactory
 
@@ -132,3 +134,66 @@ def test_a_count_ends_by_itself(redis_database):
     post(customer="ann")
     assert all(redis_database.ttl(name) > 0 for name in redis_database.scan_iter(f"{PREFIX}*"))
     assert list(redis_database.scan_iter(f"{PREFIX}*"))
+
+
+def test_what_is_left_is_said(settings):
+    """RateLimit and RateLimit-Policy name each limit; the refusal has both, too."""
+    settings.CHECKOUT_RATE_PER_ADDRESS = 5
+    first, _, refused = [post(customer="ann") for _ in range(3)]
+    assert first.headers["RateLimit-Policy"] == '"address";q=5;w=60, "customer";q=2;w=60'
+    assert re.fullmatch(r'"address";r=4;t=\d+, "customer";r=1;t=\d+', first.headers["RateLimit"])
+    assert re.fullmatch(r'"address";r=2;t=\d+, "customer";r=0;t=\d+', refused.headers["RateLimit"])
+    settings.CHECKOUT_RATE = settings.CHECKOUT_RATE_PER_ADDRESS = 0
+    assert "RateLimit" not in post(customer="ann").headers
+
+
+def test_a_caller_is_counted_by_its_scope(settings):
+    """Wherever its requests come from; a customer of the same name at another caller has a count of its own."""
+    settings.CALLER = f"{__name__}.by_header"
+    ann = [post(customer="ann", HTTP_X_CALLER="a", REMOTE_ADDR=f"192.0.2.{n}") for n in range(3)]
+    assert statuses(*ann, post(customer="ann", HTTP_X_CALLER="b")) == [201, 201, 429, 201]
+
+
+def by_header(request) -> Caller:
+    """Return a caller of the scope that a header names."""
+    return Caller(request.headers["X-Caller"])
+
+
+PROXIES = ["10.0.0.0/8", "fd00::/8"]
+
+
+@pytest.mark.parametrize(
+    ("connection", "forwarded", "client"),
+    [
+        ("192.0.2.7", "198.51.100.1", "192.0.2.7"),  # no proxy of ours: the header may be forged
+        ("10.0.0.1", "198.51.100.1", "198.51.100.1"),
+        ("10.0.0.1", "6.6.6.6, 198.51.100.1", "198.51.100.1"),  # the client forged the first
+        ("10.0.0.1", "6.6.6.6, 198.51.100.1, 10.0.0.2", "198.51.100.1"),
+        ("10.0.0.1", "198.51.100.1:4711", "198.51.100.1"),
+        ("fd00::1", "[2001:db8::1]:4711", "2001:db8::1"),
+        ("fd00::1", "2001:0db8::0001", "2001:db8::1"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "unknown", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.3", "10.0.0.3"),
+        ("", "198.51.100.1", ""),  # a Unix socket
+    ],
+)
+def test_the_client_behind_trusted_proxies(rf, settings, connection, forwarded, client):
+    """It is the last address that no trusted proxy has."""
+    settings.TRUSTED_PROXIES = PROXIES
+    headers = {"X-Forwarded-For": forwarded} if forwarded else {}
+    assert client_address(rf.post("/", REMOTE_ADDR=connection, headers=headers)) == client
+
+
+def test_without_trusted_proxies_the_header_counts_for_nothing(rf):
+    """Any client may send it."""
+    request = rf.post("/", REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": "198.51.100.1"})
+    assert client_address(request) == "10.0.0.1"
+
+
+def test_buyers_behind_a_proxy_are_counted_apart(settings):
+    """Each has the limit of its own address."""
+    settings.TRUSTED_PROXIES = PROXIES
+    buyers = [f"198.51.100.{n}" for n in (1, 1, 1, 2)]
+    answers = [post(REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": buyer}) for buyer in buyers]
+    assert statuses(*answers) == [201, 201, 429, 201]

@@ -1,0 +1,20 @@
+"""The rendered description of the JSON interface."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.factories import ProductFactory
+
+
+def test_the_interface_is_shown_and_tried(transactional_db, open_page, complaints):
+    """Every operation is listed; one is executed from the page, under its own Content-Security-Policy."""
+    ProductFactory(sku="mug", name="Mug")
+    page = open_page("/docs/")
+    expect(page.locator(".opblock")).to_have_count(11)
+    products = page.locator("#operations-default-products")
+    products.locator(".opblock-summary-control").click()
+    products.get_by_role("button", name="Try it out").click()
+    products.get_by_role("button", name="Execute").click()
+    expect(products.locator(".live-responses-table")).to_contain_text('"sku": "mug"')
+    assert complaints == []
