@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from rich.table import Table
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     options = parser.parse_args(arguments)
     console = open_console()
-    runs: dict[str, list[dict[str, float]]] = {subject.name: [] for subject in SUBJECTS}
+    runs: dict[str, list[dict[str, Any]]] = {subject.name: [] for subject in SUBJECTS}
     with open_servers() as servers, open_testbed(servers, 2, 16, CHECKOUT_STRATEGY="combined") as testbed:
         for subject in SUBJECTS:
             testbed.run(subject, buyers=BUYERS, seconds=1)
@@ -47,11 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     f"  web {figures['web_cpu_us']:.0f} µs  load {os.getloadavg()[0]:.1f}"
                 )
     table = Table("POST /checkout/, combined", "orders/s", "× by hand", "web µs per order", "× by hand")
-    for name, figures in runs.items():
+    for name, own in runs.items():
         cells = []
         for figure in ("sold_per_second", "web_cpu_us"):
-            ratios = [run[figure] / base[figure] for run, base in zip(figures, runs[HAND], strict=True)]
-            cells += [f"{median(run[figure] for run in figures):.0f}", f"{median(ratios):.2f}"]
+            ratios = [run[figure] / base[figure] for run, base in zip(own, runs[HAND], strict=True)]
+            cells += [f"{median(run[figure] for run in own):.0f}", f"{median(ratios):.2f}"]
         table.add_row(name, *cells)
     console.print(table)
 

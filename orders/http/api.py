@@ -95,9 +95,7 @@ def _served(view: Answer) -> Answer:
             if response.status_code == METHOD.status:
                 allowed = ", ".join(sorted(response.headers["Allow"].split(", ")))
                 detail = f"{request.method} is not allowed here; use {allowed}."
-                refused = Problem(METHOD, detail)
-                refused.headers["Allow"] = allowed
-                raise refused
+                raise Problem(METHOD, detail, headers={"Allow": allowed})
         except Exception as error:
             response = respond(as_seen_by(request, problem_of(error)))
         response.headers["Cache-Control"] = "no-store"
@@ -157,14 +155,12 @@ def operation(
             operation_id=view.__name__,
             url_name=address or view.__name__,
             summary=view.__doc__,
-            description=" ",
             openapi_extra={
                 "responses": _problems(listed) | {status: _made(made)},
                 "parameters": list(headers),
             },
         )
-        registered: View = decorate_view(guard)(register(view))
-        return registered
+        return decorate_view(guard)(register(view))
 
     return declare
 
@@ -182,8 +178,7 @@ def read_by(read: Callable[[Request], Any]) -> Callable[[View], View]:
         def by_hand(run: Answer) -> Answer:
             return lambda request: view(request, read(request))
 
-        decorated: View = decorate_view(by_hand)(view)
-        return decorated
+        return decorate_view(by_hand)(view)
 
     return decorate
 

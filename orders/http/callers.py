@@ -27,7 +27,7 @@ ORDERS: Final = "orders"
 """The right to see, list, change and buy every order and reservation, whatever its scope."""
 RIGHTS: Final = frozenset({PAY, ORDERS})
 
-MAX_SCOPE: Final = 100
+MAX_NAME: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Caller:
     """The authenticated sender of a request.
 
     Args:
-        scope: names it, at most 100 characters, such as `user:42`; empty: an anonymous caller.
+        scope: names it, such as `user:42`; empty: an anonymous caller.
         rights: of `RIGHTS`.
         customer: who buys, where the shop knows that; then a body can't name another one.
 
     Raises:
-        ValueError: the scope is too long, or a right is unknown.
+        ValueError: scope or customer has more than 100 characters, or a right is unknown.
     """
 
     scope: str = ""
@@ -48,11 +48,10 @@ class Caller:
     customer: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.scope) > MAX_SCOPE:
-            raise ValueError(
-                f"scope {self.scope[:20]!r}…: has {len(self.scope)} characters, at most {MAX_SCOPE} are "
-                "kept; use a shorter name"
-            )
+        for kind, name in (("scope", self.scope), ("customer", self.customer)):
+            if len(name) > MAX_NAME:
+                what = f"{kind} {name[:20]!r}…: has {len(name)} characters"
+                raise ValueError(f"{what}, at most {MAX_NAME} are kept; use a shorter name")
         if unknown := self.rights - RIGHTS:
             raise ValueError(f"rights {sorted(unknown)}: are unknown; known are {sorted(RIGHTS)}")
 
@@ -133,9 +132,7 @@ def by_api_key(request: HttpRequest) -> Caller:
 
 
 def _unauthorized(detail: str = "") -> Problem:
-    refused = Problem(UNAUTHORIZED, detail)
-    refused.headers["WWW-Authenticate"] = "Bearer"
-    return refused
+    return Problem(UNAUTHORIZED, detail, headers={"WWW-Authenticate": "Bearer"})
 
 
 @lru_cache(maxsize=8)

@@ -92,7 +92,12 @@ def once(key: ClientKey | None, work: Callable[[], HttpResponse]) -> HttpRespons
         Problem: the key is in progress, or was used for another request. And whatever `work` raises.
     """
     if key is None:
-        return work()
+        try:
+            return work()
+        except SoldOut as error:
+            if error.promised:  # it isn't known yet whether the database itself is short
+                _require_short(error)
+            raise
     with _alone(key):
         try:
             return work()
@@ -159,8 +164,8 @@ def _kept(key: ClientKey, error: Exception) -> HttpResponse:
     """Raise `error`, a final refusal stored first. If another request was faster, return its answer."""
     if not isinstance(error, _FINAL):
         raise error
-    if isinstance(error, SoldOut) and not is_short(error.shortages):
-        raise Busy("the missing units are held by sales that are not finished") from error
+    if isinstance(error, SoldOut):
+        _require_short(error)
     problem = problem_of(error)
     try:
         IdempotencyKey.objects.create(**asdict(key), status=problem.kind.status, body=problem.document())
@@ -168,6 +173,16 @@ def _kept(key: ClientKey, error: Exception) -> HttpResponse:
         if faster := _answered(key):
             return faster
     raise error
+
+
+def _require_short(error: SoldOut) -> None:
+    """Refuse with *busy* what only unfinished sales hold: their units may come back.
+
+    Raises:
+        Busy: the database itself has enough.
+    """
+    if not is_short(error.shortages):
+        raise Busy("the missing units are held by sales that are not finished") from error
 
 
 def forget_old_keys() -> int:

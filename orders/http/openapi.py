@@ -15,8 +15,10 @@ __all__ = ["describe", "operations", "webhook"]
 def describe() -> Schema:
     """Return the OpenAPI document."""
     document: Schema = dict(api.get_openapi_schema(path_prefix=""))
-    for each in document["paths"].values():
-        each.pop("head", None)
+    for operations_ in document["paths"].values():
+        operations_.pop("head", None)
+        for each in operations_.values():
+            del each["description"]  # the docstring, which is the summary
     members = {name: {"type": "string"} for name in ("title", "detail")}
     members |= {"type": {"type": "string", **one_of(PROBLEM_TYPES)}, "status": {"type": "integer"}}
     problem = {"type": "object", "properties": members, "required": sorted(members)}

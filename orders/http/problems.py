@@ -38,10 +38,16 @@ class Problem(Exception):
     """A problem that happened: its type, what is particular to this time, extra members and headers."""
 
     def __init__(
-        self, kind: ProblemType, detail: str = "", *, retry_after: float | None = None, **members: Any
+        self,
+        kind: ProblemType,
+        detail: str = "",
+        *,
+        headers: dict[str, str] | None = None,
+        retry_after: float | None = None,
+        **members: Any,
     ) -> None:
         self.kind, self.detail, self.members = kind, detail or kind.detail, members
-        self.headers: dict[str, str] = {}
+        self.headers = dict(headers or {})
         if retry_after is not None:
             # In whole seconds; rounded up, or the second try would come while the lock is still held.
             self.headers["Retry-After"] = str(max(1, math.ceil(retry_after)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.http import HttpRequest
 
-from orders.http import api
+from orders.http import api, errors
 from orders.http.openapi import describe
 from orders.http.problems import Problem
 
@@ -34,7 +34,7 @@ def listed_for(path: str, method: str) -> frozenset[str] | None:
 @pytest.fixture(autouse=True)
 def _problems_are_listed(monkeypatch):
     """Fail a test that is answered a problem which the document doesn't list for the operation."""
-    as_seen_by = api.as_seen_by
+    as_seen_by = errors.as_seen_by
 
     def check(request: HttpRequest, problem: Problem) -> Problem:
         seen = as_seen_by(request, problem)

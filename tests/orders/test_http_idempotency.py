@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from django.test import Client
 
 from inventory.checkpoints import checkpoint
-from inventory.domain import Busy
+from inventory.domain import Busy, Shortage, SoldOut
 from inventory.models import Product, StockMovement, StockReservation
 from inventory.reservations import reserve
 from inventory.segments import is_short
@@ -223,6 +223,19 @@ def test_of_two_refusals_of_one_key_the_stored_one_is_the_answer(monkeypatch, mu
     assert kind(first) == answer
     if quantity == 3:
         assert first.json() == stored.json() == buy(3, key="k").json()
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_units_of_an_unfinished_sale_are_not_sold_out(monkeypatch, key):
+    """A strategy's copy has none, the database has some: they may come back, whether a key is sent or not."""
+
+    def refuse(self: ConditionalUpdate, sale: Any) -> None:
+        raise SoldOut([Shortage("mug", 1, 0)])
+
+    monkeypatch.setattr(ConditionalUpdate, "sell", refuse)
+    assert kind(buy(key=key)) == (503, "busy")
+    Product.objects.update(on_hand=0)
+    assert kind(buy(key=key)) == (409, "sold-out")
 
 
 def test_a_customer_limit_has_its_own_type(mug):

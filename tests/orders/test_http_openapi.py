@@ -53,6 +53,26 @@ def test_the_document_names_every_problem(client):
             assert getattr(client, operation)(address).status_code != 405
 
 
+def test_what_was_made_is_linked_to_what_takes_it(client):
+    """Each link of the document is an operation with that parameter, and the answer's member names it."""
+    document = client.get("/openapi.json").json()
+    taken = {
+        operation["operationId"]: {parameter["name"] for parameter in operation["parameters"]}
+        for operations in document["paths"].values()
+        for operation in operations.values()
+    }
+    ProductFactory.create(sku="mug")
+    body = json.dumps({"lines": [{"sku": "mug", "quantity": 1}]})
+    for address, count in (("/checkout/", 3), ("/reservations/", 3)):
+        made = client.post(address, body, content_type="application/json").json()
+        links = document["paths"][address]["post"]["responses"]["201"]["links"]
+        assert len(links) == count
+        for link in links.values():
+            ((name, value),) = link["parameters"].items()
+            assert name in taken[link["operationId"]]
+            assert made[value.removeprefix("$response.body#/")]
+
+
 def test_real_answers_fit_the_document(client: Client):
     """An order placed, shown, paid; a reservation made; products listed: each as its schema says."""
     import jsonschema_rs

@@ -148,7 +148,7 @@ def test_what_is_left_is_said(settings):
 
 
 def test_a_caller_is_counted_by_its_scope(settings):
-    """Wherever its requests come from; a customer of the same name at another caller has a count of its own."""
+    """Wherever its requests come from; another caller's customer of the same name has its own count."""
     settings.CALLER = f"{__name__}.by_header"
     ann = [post(customer="ann", HTTP_X_CALLER="a", REMOTE_ADDR=f"192.0.2.{n}") for n in range(3)]
     assert statuses(*ann, post(customer="ann", HTTP_X_CALLER="b")) == [201, 201, 429, 201]
