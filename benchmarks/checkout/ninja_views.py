@@ -14,13 +14,13 @@ from orders.http.responses import address_of
 MADE = ("id", "order")
 
 
-@operation("POST", "/checkout/read/", answer=bodies.Order, made=MADE, limited=True)
+@operation("POST", "/checkout/read/", "sold-out", answer=bodies.Order, made=MADE, limited=True)
 def read(request: Request, wanted: Cart) -> HttpResponse:
     """Place an order; django-ninja reads the request."""
     return operations.checkout(request, wanted)
 
 
-@operation("POST", "/checkout/typed/", answer=bodies.Order, made=MADE, limited=True)
+@operation("POST", "/checkout/typed/", "sold-out", answer=bodies.Order, made=MADE, limited=True)
 def typed(request: Request, wanted: Cart, response: HttpResponse) -> Any:
     """Place an order; django-ninja reads the request and writes the answer."""
     receipt = operations._sell(request, wanted, wanted.customer, None)

@@ -15,7 +15,6 @@ from ninja import NinjaAPI
 from ninja.decorators import decorate_view
 from ninja.errors import HttpError, ValidationErrorContext
 
-from orders.http import problems
 from orders.http.callers import Caller, caller_of
 from orders.http.errors import as_seen_by, problem_of
 from orders.http.problems import METHOD, NOT_FOUND, PROBLEM_TYPES, Problem, ProblemType
@@ -111,7 +110,7 @@ def _served(view: Answer) -> Answer:
 def operation(
     method: str,
     path: str,
-    *kinds: ProblemType,
+    slugs: str,
     answer: Any,
     made: tuple[str, ...] = (),
     caller: bool = True,
@@ -122,7 +121,7 @@ def operation(
     """Declare a view as an operation; its name is the operation's id, its docstring the summary.
 
     Args:
-        kinds: the problems that it answers, besides those of its method, and an outage.
+        slugs: the problems that it answers, besides those of its method, and an outage.
         answer: type of the good answer; None: no body.
         made: the answer's member that names what was made, and the operations that take it.
         caller: whether `settings.CALLER` says who sends the request; `request.auth` has it.
@@ -131,8 +130,9 @@ def operation(
         headers: of the request, as `header` describes them.
     """
     writes = method == "POST"
-    listed = {*kinds, problems.UNAVAILABLE} | (_WRITING if writes else set())
-    listed |= {problems.UNAUTHORIZED} if caller else set()
+    listed = {*slugs.split(), "unavailable", *(["unauthorized"] if caller else [])}
+    if writes:
+        listed |= {"invalid-request", "too-large", "media-type", "outcome-unknown"}
     status = 201 if made else 200 if answer else 204
 
     def guard(run: Answer) -> Answer:
@@ -165,9 +165,6 @@ def operation(
     return declare
 
 
-_WRITING: Final = {problems.INVALID, problems.TOO_LARGE, problems.MEDIA_TYPE, problems.OUTCOME_UNKNOWN}
-
-
 def read_by(read: Callable[[Request], Any]) -> Callable[[View], View]:
     """Have `read` make the view's argument of a request, in place of django-ninja.
 
@@ -196,10 +193,13 @@ def _made(made: tuple[str, ...]) -> Schema:
     return {"links": links, "headers": {"Location": {"schema": {"type": "string"}}}}
 
 
-def _problems(kinds: set[ProblemType]) -> Schema:
-    """Return the answers of an operation: for each status those of `kinds` that have it."""
+def _problems(slugs: set[str]) -> Schema:
+    """Return the answers of an operation: for each status the problems that have it."""
+    if unknown := slugs - {kind.slug for kind in PROBLEM_TYPES}:
+        raise ValueError(f"problems {sorted(unknown)}: are unknown; orders.http.problems lists them")
     answers: Schema = {}
-    for status, group in groupby(sorted(kinds, key=PROBLEM_TYPES.index), lambda kind: kind.status):
+    kinds = (kind for kind in PROBLEM_TYPES if kind.slug in slugs)
+    for status, group in groupby(kinds, lambda kind: kind.status):
         some = list(group)
         schema = {"allOf": [_PROBLEM, {"properties": {"type": one_of(some)}}]}
         answers[status.value] = {

@@ -159,13 +159,6 @@ PaymentOutcome = Annotated[str, Field(json_schema_extra={"enum": list(models.Pay
 Next = Annotated[str | None, Field(description="the address of the following page, as in the header Link")]
 
 
-class ReservedLine(Answer):
-    """A line of a reservation."""
-
-    sku: str
-    quantity: int
-
-
 class Item(Answer):
     """A line of an order, with the product's name and price of that moment."""
 
@@ -203,7 +196,7 @@ class Reservation(Answer):
     reservation: Id
     state: Literal["live", "used", "released", "expired"]
     expires_at: Moment
-    lines: list[ReservedLine]
+    lines: list[Line]
 
 
 class Product(Answer):

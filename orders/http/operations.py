@@ -21,26 +21,7 @@ from orders.http.bodies import Cart, Empty, Extension, Paging, Reserve, Reserved
 from orders.http.callers import ORDERS, PAY
 from orders.http.idempotency import HEADER, KEY_PATTERN, KEY_RULE, client_key, once, write_reservation_key
 from orders.http.paging import following, place_of
-from orders.http.problems import (
-    BUSY,
-    FORBIDDEN,
-    INVALID,
-    KEY_IN_PROGRESS,
-    KEY_MISSING,
-    KEY_REUSED,
-    LIMIT,
-    MIXED_CURRENCIES,
-    NOT_FOR_SALE,
-    NOT_FOUND,
-    ORDER_STATE,
-    RESERVATION_GONE,
-    SOLD_OUT,
-    TOO_LATE,
-    TOO_MANY,
-    UNKNOWN_PRODUCT,
-    invalid,
-    shown,
-)
+from orders.http.problems import UNKNOWN_PRODUCT, invalid, shown
 from orders.http.rate_limit import limit_customer
 from orders.http.reading import read_cart
 from orders.http.responses import address_of, json_answer
@@ -48,9 +29,9 @@ from orders.models import Order
 from orders.order_writer import ClientKey, Receipt
 from orders.services import checkout_reserved, place
 
-CART: Final = (UNKNOWN_PRODUCT, SOLD_OUT, LIMIT, NOT_FOR_SALE, MIXED_CURRENCIES, FORBIDDEN, BUSY, TOO_MANY)
-KEYED: Final = (KEY_MISSING, KEY_IN_PROGRESS, KEY_REUSED)
-ENDED: Final = (NOT_FOUND, RESERVATION_GONE, BUSY)
+CART: Final = "unknown-product sold-out customer-limit not-for-sale mixed-currencies forbidden busy"
+KEYED: Final = "key-missing key-in-progress key-reused too-many-requests"
+ENDED: Final = "not-found reservation-gone busy"
 
 _KEY: Final = header(HEADER, pattern=KEY_PATTERN, description=KEY_RULE)
 
@@ -65,7 +46,7 @@ def _created(what: str, identifier: UUID, body: dict[str, Any]) -> HttpResponse:
 @operation(
     "POST",
     "/checkout/",
-    *(*CART, *KEYED, *ENDED),
+    f"{CART} {KEYED} {ENDED}",
     answer=bodies.Order,
     made=("id", "order", "order", "pay", "cancel"),
     limited=True,
@@ -110,7 +91,7 @@ def _pointing_at_unknown(lines: Sequence[Line]) -> Iterator[None]:
 @operation(
     "POST",
     "/reservations/",
-    *(*CART, *KEYED),
+    f"{CART} {KEYED}",
     answer=bodies.Reservation,
     made=("reservation", "reservation", "reservation", "extend", "release"),
     limited=True,
@@ -146,19 +127,19 @@ def _reserved(request: Request, basket: UUID) -> Reserved:
     return made
 
 
-@operation("GET", "/reservations/{reservation}/", NOT_FOUND, answer=bodies.Reservation)
+@operation("GET", "/reservations/{reservation}/", "not-found", answer=bodies.Reservation)
 def reservation(request: Request, reservation: UUID) -> Any:
     """Show a reservation and its state."""
     return selectors.reservation_data(_reserved(request, reservation))
 
 
-@operation("DELETE", "/reservations/{reservation}/", *ENDED, answer=None, address="reservation")
+@operation("DELETE", "/reservations/{reservation}/", ENDED, answer=None, address="reservation")
 def release(request: Request, reservation: UUID) -> None:
     """Give a reservation's units back before its time."""
     reservations.release(_reserved(request, reservation).basket)
 
 
-@operation("POST", "/reservations/{reservation}/extend/", *ENDED, answer=bodies.Reservation)
+@operation("POST", "/reservations/{reservation}/extend/", ENDED, answer=bodies.Reservation)
 def extend(request: Request, reservation: UUID, wanted: Extension) -> Any:
     """Let a reservation last for `ttl` seconds from now at least, for a week in all at most."""
     made = _reserved(request, reservation)
@@ -174,26 +155,26 @@ def _order(request: Request, order: UUID) -> Order:
     return found
 
 
-@operation("GET", "/orders/{order}/", NOT_FOUND, answer=bodies.Order)
+@operation("GET", "/orders/{order}/", "not-found", answer=bodies.Order)
 def order(request: Request, order: UUID) -> Any:
     """Show an order."""
     return selectors.order_data(_order(request, order))
 
 
-@operation("POST", "/orders/{order}/pay/", FORBIDDEN, NOT_FOUND, TOO_LATE, BUSY, answer=bodies.Order)
+@operation("POST", "/orders/{order}/pay/", "forbidden not-found payment-too-late busy", answer=bodies.Order)
 def pay(request: Request, order: UUID, nothing: Empty) -> Any:
     """Note that an order is paid."""
     request.auth.require(PAY)
     return selectors.order_data(lifecycle.pay(_order(request, order).pk))
 
 
-@operation("POST", "/orders/{order}/cancel/", NOT_FOUND, ORDER_STATE, BUSY, answer=bodies.Order)
+@operation("POST", "/orders/{order}/cancel/", "not-found order-state busy", answer=bodies.Order)
 def cancel(request: Request, order: UUID, nothing: Empty) -> Any:
     """Cancel an order; its units go back."""
     return selectors.order_data(lifecycle.cancel(_order(request, order).pk))
 
 
-@operation("GET", "/orders/", INVALID, FORBIDDEN, answer=bodies.Orders)
+@operation("GET", "/orders/", "invalid-request forbidden", answer=bodies.Orders)
 def orders(request: Request, paging: Query[Paging], response: HttpResponse) -> Any:
     """List a page of the caller's orders, the newest first; `next` leads to the following one."""
     caller = request.auth
@@ -218,7 +199,7 @@ def _order_place(text: str) -> tuple[datetime, UUID]:
 # Products ---------------------------------------------------------------------------------------------------
 
 
-@operation("GET", "/products/", INVALID, answer=bodies.Products, caller=False)
+@operation("GET", "/products/", "invalid-request", answer=bodies.Products, caller=False)
 def products(request: Request, paging: Query[Paging], response: HttpResponse) -> Any:
     """List a page of products; `next` leads to the following one."""
     after = place_of(paging, _product_place) or ""

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orders import payments
 from orders.http import bodies
 from orders.http.api import Request, header, operation, read_by
-from orders.http.problems import BUSY, NOT_FOUND, SIGNATURE, Problem, invalid
+from orders.http.problems import NOT_FOUND, SIGNATURE, Problem, invalid
 from orders.http.reading import checked, load
 from orders.http.responses import json_answer
 from orders.models import PaymentEvent
@@ -99,7 +99,7 @@ def _read(request: Request) -> AnyNotice:
 @operation(
     "POST",
     "/payments/webhook/",
-    *(SIGNATURE, NOT_FOUND, BUSY),
+    "signature-refused not-found busy",
     answer=bodies.Payment,
     caller=False,
     headers=[header(HEADER)],

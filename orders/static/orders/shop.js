@@ -207,6 +207,7 @@ function refused(answer, problem, order) {
     case "unavailable":
       return ["busy", gettext("The shop's servers are down; nothing was ordered"), again];
     case "invalid-request":
+    case "unknown-product":
       return ["invalid", gettext("The order can't be understood"), problem.errors.map((fault) => inWords(fault, order))];
   }
   // Without a known type only the status tells: below 500 the server refused, from 500 on anything may have happened.
