@@ -111,12 +111,12 @@ def _import(path: str) -> Any:
         return import_string(path)
 
 
-def order(application: Callable[..., Any]) -> None:
+def order(application: Callable[..., Any], path: str = "/checkout/") -> None:
     """Place one order as the web server has it placed."""
     body = json.dumps({"lines": [{"sku": SKU, "quantity": 1}]}).encode()
     environ = {
         "REQUEST_METHOD": "POST",
-        "PATH_INFO": "/checkout/",
+        "PATH_INFO": path,
         "CONTENT_TYPE": "application/json",
         "CONTENT_LENGTH": str(len(body)),
         "HTTP_HOST": "127.0.0.1",

@@ -205,9 +205,9 @@ def test_a_rate_is_one_for_all_workers(settings, off):
     request = RequestFactory().post("/checkout/")
     for hours in (0, off):
         with wall_clock_off(hours):
-            limit_customer(request, "ann")
+            limit_customer(request, "", "ann")
     with pytest.raises(Problem) as refused, wall_clock_off(off):
-        limit_customer(request, "ann")
+        limit_customer(request, "", "ann")
     assert 1 <= int(refused.value.headers["Retry-After"]) <= 60
     cache.clear()
 
