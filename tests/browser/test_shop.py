@@ -6,10 +6,10 @@ from playwright.sync_api import expect
 
 from inventory.domain import Busy
 from inventory.models import Product
-from orders.lifecycle import cancel
-from orders.models import Order
 from orders.http.errors import problem_of
 from orders.http.responses import respond
+from orders.lifecycle import cancel
+from orders.models import Order
 from tests.factories import ProductFactory
 
 PHONE = {"width": 360, "height": 740}

@@ -11,7 +11,7 @@ from kombu.transport.redis import Channel
 from redis.connection import parse_url
 
 from config.redis_urls import as_broker, as_rate_storage, with_database
-from orders import rate_limit
+from orders.http import rate_limit
 
 
 @pytest.mark.parametrize(
