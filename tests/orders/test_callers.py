@@ -287,9 +287,9 @@ def test_a_shop_says_itself_who_calls(settings):
 
 def test_a_caller_that_cannot_be():
     """A scope that wouldn't be kept whole, and a right that nothing asks for, are refused with the reason."""
-    with pytest.raises(ValueError, match="scope 'x+'…: has 101 characters, at most 100"):
+    with pytest.raises(ValueError, match=r"scope 'x+'…: has 101 characters, at most 100"):
         Caller("x" * 101)
-    with pytest.raises(ValueError, match="customer 'x+'…: has 101 characters, at most 100"):
+    with pytest.raises(ValueError, match=r"customer 'x+'…: has 101 characters, at most 100"):
         Caller(customer="x" * 101)
     with pytest.raises(ValueError, match=r"known are \['orders', 'pay'\]"):
         Caller("x", frozenset({"pai"}))

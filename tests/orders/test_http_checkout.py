@@ -1,5 +1,6 @@
 import inspect
 import json
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
@@ -215,6 +216,31 @@ def test_only_plain_json_is_read(client, mug, content_type, encoding):
     refused = post(client, json.dumps(cart(("mug", 1))), content_type, **headers)
     assert refused.status_code == 415
     assert not Order.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "address", ["/checkout/", "/reservations/", f"/reservations/{uuid.UUID(int=0)}/extend/"]
+)
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("", "is empty"),
+        (" ", "is empty"),
+        ("[]", "must be an object"),
+        ("{", "is not JSON"),
+        ("[" * 60_000, "nested too deeply"),
+        ('{"ttl": 1, "ttl": 2}', 'has the key "ttl" twice'),
+        ('{"ttl": NaN}', "NaN is not a JSON number"),
+        ('{"ttl": ' + "9" * 5000 + "}", "too many digits"),
+        ('{"x": 1}', "/x is not a known field"),
+        ('{"\\ud800": 1}', "must be a valid string"),
+    ],
+)
+def test_every_operation_reads_as_strictly(client, address, body, reason):
+    """Whether django-ninja reads the body or the checkout does: one reader, the same words, never a 500."""
+    refused = client.generic("POST", address, body, CONTENT_TYPE="application/json")
+    assert (refused.status_code, refused.json()["type"]) == (400, "/problems/#invalid-request")
+    assert reason in refused.json()["detail"]
 
 
 @pytest.mark.parametrize("content_type", ["application/json; charset=UTF-8", "APPLICATION/JSON"])
