@@ -78,7 +78,15 @@ def filled(stock: Stock) -> Stock:
 
 @pytest.mark.parametrize(
     "write",
-    [stale_copy_with_all_fields, bulk_update, queryset_update, raw_update, another_item, bulk_upsert, replace],
+    [
+        stale_copy_with_all_fields,
+        bulk_update,
+        queryset_update,
+        raw_update,
+        another_item,
+        bulk_upsert,
+        replace,
+    ],
 )
 def test_balances_that_anything_else_writes_are_refused(filled: Stock, using: str, write: Write) -> None:
     with pytest.raises(DatabaseError), transaction.atomic(using=using):
@@ -150,7 +158,9 @@ def test_flush_empties_the_ledger_and_closes_the_door(committing: str) -> None:
     stock = Stock(database=committing)
     for round_ in range(2):
         stock.receive("mug", 10, cause=f"po-{round_}")
-        call_command("flush", interactive=False, database=committing, verbosity=0, reset_sequences=bool(round_))
+        call_command(
+            "flush", interactive=False, database=committing, verbosity=0, reset_sequences=bool(round_)
+        )
         assert not Entry.objects.using(committing).exists()
     stock.receive("mug", 10, cause="po-1")
     with pytest.raises(DatabaseError), transaction.atomic(using=committing):
