@@ -1,6 +1,7 @@
 """Buyers of a race in a process of their own: `python -m tests.stock.buyers '<what, as JSON>'`.
 
-Prints each buyer's answer. With `kill_at`, the process is killed at a step of its third sale, with whatever it
+Prints each buyer's answer. With `kill_at`, the process is killed at a step of its third sale, with
+whatever it
 has locked.
 """
 
