@@ -13,7 +13,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test check docs screenshots bench loadtest matrix release stop clean lock
+.PHONY: help venv migrate demo serve test check docs screenshots bench loadtest matrix wheels release stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -59,6 +59,10 @@ screenshots: $(READY) ## take the screenshots of the documentation from the runn
 matrix: $(READY) ## try the wheel on every version of Django, Redis' client, Celery that is supported
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements-release.txt
 	@$(RUN) -m nox
+
+wheels: $(READY) ## build both distributions into dist/: django-holdfast and django-holdfast-inventory
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements-release.txt
+	@$(RUN) -m config.release --wheels
 
 release: $(READY) ## build, check and describe what would be published, in dist/ (uploads nothing)
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements-release.txt

@@ -1,8 +1,9 @@
 """Everything of a release but the upload: `make release`, or `python -m config.release [--out dist]`.
 
-Builds the source distribution and, from it, the wheel; builds both again and compares the bytes; has twine
-check them; installs the wheel in an empty environment and imports it there; writes an SBOM (CycloneDX) of
-what that environment holds, and SHA256SUMS. SOURCE_DATE_EPOCH is the last commit's time unless it is set.
+For both distributions: builds the source distribution and, from it, the wheel; builds both again and compares
+the bytes; has twine check them; installs the wheels in an empty environment and imports them there; writes an
+SBOM (CycloneDX) of what that environment holds, and SHA256SUMS. SOURCE_DATE_EPOCH is the last commit's time
+unless it is set. `make wheels`, or `--wheels`, builds the wheels and nothing else.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+DISTRIBUTIONS: Final = {".": "locking, locking.testing", "inventory": "inventory, inventory.lines"}
+"""By folder: what an environment that has the wheel can import without settings."""
 SBOM_EXTRAS: Final = "redis,celery"
 """The extras whose packages the SBOM lists besides the wheel's own."""
 
@@ -26,9 +29,10 @@ def main(arguments: list[str]) -> int:
     """Make a release; the exit status is 1 when something about it is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
-    out = parser.parse_args(arguments).out.resolve()
+    parser.add_argument("--wheels", action="store_true", help="build the wheels, over those that are there")
+    options = parser.parse_args(arguments)
     try:
-        release(out)
+        build(options.out.resolve(), "--wheel") if options.wheels else release(options.out.resolve())
     except (ReleaseError, subprocess.CalledProcessError) as error:
         print(f"release: {error}", file=sys.stderr)
         return 1
@@ -49,18 +53,29 @@ def release(out: Path) -> None:
     compare_with_second_build(out)
     files = sorted(out.iterdir())
     run("-m", "twine", "check", "--strict", *map(str, files))
-    write_sbom(next(path for path in files if path.suffix == ".whl"), out)
+    for folder, modules in DISTRIBUTIONS.items():
+        name = project(folder)["name"].replace("-", "_")
+        write_sbom(next(out.glob(f"{name}-[0-9]*.whl")), modules, out)
     write_sums(out)
     print(f"{out} is ready; publish with: python -m twine upload {out}/*.whl {out}/*.tar.gz")
 
 
 def refuse_unnamed_version() -> None:
-    """Refuse a version that the change log doesn't know."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    if f"## {version}" not in (ROOT / "CHANGELOG.md").read_text():
-        raise ReleaseError(
-            f"CHANGELOG.md has no section for version {version}; add one, or correct the version"
-        )
+    """Refuse a version that the change logs don't know, or two that differ."""
+    versions = {folder: project(folder)["version"] for folder in DISTRIBUTIONS}
+    if len(set(versions.values())) > 1:
+        raise ReleaseError(f"the distributions are released together, and their versions differ: {versions}")
+    for folder, version in versions.items():
+        if f"## {version}" not in (ROOT / folder / "CHANGELOG.md").read_text():
+            raise ReleaseError(
+                f"{folder}/CHANGELOG.md has no section for version {version}; add one, or correct the version"
+            )
+
+
+def project(folder: str) -> dict[str, Any]:
+    """Return the [project] table of a distribution."""
+    table: dict[str, Any] = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    return table
 
 
 def commit_time() -> str:
@@ -69,9 +84,10 @@ def commit_time() -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def build(out: Path) -> None:
-    """Build the source distribution, and the wheel from it as an installer would."""
-    run("-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT))
+def build(out: Path, *options: str) -> None:
+    """Build each source distribution, and the wheel from it as an installer would."""
+    for folder in DISTRIBUTIONS:
+        run("-m", "build", "--no-isolation", *options, "--outdir", str(out), str(ROOT / folder))
 
 
 def compare_with_second_build(out: Path) -> None:
@@ -83,13 +99,13 @@ def compare_with_second_build(out: Path) -> None:
                 raise ReleaseError(f"{path.name} differs from a second build of the same source")
 
 
-def write_sbom(wheel: Path, out: Path) -> None:
-    """Install the wheel alone, use it, and list what came along."""
+def write_sbom(wheel: Path, modules: str, out: Path) -> None:
+    """Install the wheel alone, import from it, and list what came along."""
     with tempfile.TemporaryDirectory() as folder:
         run("-m", "venv", folder)
         python = Path(folder, "bin", "python")
-        run("-m", "pip", "install", "--quiet", f"{wheel}[{SBOM_EXTRAS}]", python=python)
-        run("-c", "import locking, locking.testing", python=python)
+        run("-m", "pip", "install", "--quiet", f"{wheel}[{SBOM_EXTRAS}]" if "inventory" not in wheel.name else str(wheel), python=python)
+        run("-c", f"import {modules}", python=python)
         sbom = out / f"{wheel.name.removesuffix('.whl')}.cdx.json"
         options = ("--pyproject", "pyproject.toml", "--output-reproducible", "--output-file", str(sbom))
         run("-m", "cyclonedx_py", "environment", *options, str(python))

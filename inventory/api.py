@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID, uuid4
+
+from asgiref.sync import sync_to_async
 
 from inventory.conf import AliasSettings, make_strategy, on_setting_change, read_alias
 from inventory.exceptions import InvalidLines, UnknownLocation, UnknownSku
@@ -31,6 +33,14 @@ DEFAULT_LOCATION = "default"
 
 Write = Callable[..., Any]
 WriteMany = Callable[..., Sequence[Any]]
+
+
+def _for_coroutines(verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def call(self: Stock, *args: Any, **kwargs: Any) -> Any:
+        return await sync_to_async(getattr(self, verb))(*args, **kwargs)
+
+    call.__name__, call.__doc__ = f"a{verb}", f"Do what `{verb}` does, in a coroutine."
+    return call
 
 
 class Stock:
@@ -66,7 +76,7 @@ class Stock:
         """The alias's settings, read at first use."""
         from dataclasses import replace
 
-        return replace(read_alias(self.alias), **self._overrides)
+        return replace(read_alias(self.alias), **self._overrides)  # type: ignore[arg-type]  # texts only
 
     @property
     def using(self) -> str:
@@ -81,7 +91,7 @@ class Stock:
     # What there is.
 
     @overload
-    def available(self, sku: str, *, location: str | None = None) -> int: ...
+    def available(self, sku: str, *, location: str | None = None) -> int: ...  # type: ignore[overload-overlap]
     @overload
     def available(self, sku: Iterable[str], *, location: str | None = None) -> dict[str, int]: ...
     def available(self, sku: str | Iterable[str], *, location: str | None = None) -> int | dict[str, int]:
@@ -235,8 +245,9 @@ class Stock:
         """Promise units for a while, all lines or none; they are free again when the time is over.
 
         Args:
-            lines: `{"mug": 2}`. seconds: how long, at most a week. reference: the caller's own, to find it by.
-            cause: makes the call repeatable; None: each call reserves anew.
+            lines: `{"mug": 2}`. seconds: how long, at most a week.
+            reference: the caller's own, to find it by.
+            cause: makes the call repeatable; None: each call makes a reservation.
 
         Raises:
             SoldOut, UnknownSku, InvalidLines, CauseUsed.
@@ -317,7 +328,7 @@ class Stock:
     def hold_back(
         self, lines: Lines, *, cause: str, location: str | None = None, undo: bool = False, actor: str = ""
     ) -> Posted:
-        """Take units off sale that stay where they are, damaged or in quality control; `undo` puts them back.
+        """Take units off sale that stay where they are; `undo` puts them back.
 
         Raises:
             NotThere: fewer are in that state. UnknownSku, UnknownLocation, CauseUsed.
@@ -383,6 +394,19 @@ class Stock:
         Level.objects.using(self.using).bulk_create(
             (Level(item=item, location=place) for item in known), ignore_conflicts=True
         )
+
+    # The same verbs for coroutines, as Django has them: each runs in the thread of synchronous code.
+
+    areceive = _for_coroutines("receive")
+    asell = _for_coroutines("sell")
+    areserve = _for_coroutines("reserve")
+    aheld = _for_coroutines("held")
+    arestock = _for_coroutines("restock")
+    acount = _for_coroutines("count")
+    aadjust = _for_coroutines("adjust")
+    aship = _for_coroutines("ship")
+    acancel = _for_coroutines("cancel")
+    aavailable = _for_coroutines("available")
 
 
 stock = Stock()

@@ -19,7 +19,7 @@ def installed_label() -> str:
 
 
 class InventoryConfig(AppConfig):
-    """Holdfast's stock. Subclass it with another `label` where an app of yours is labelled `inventory`."""
+    """Holdfast's stock. Subclass it with another `label` where an app of yours has that one."""
 
     name = "inventory"
     verbose_name = _("Inventory")
@@ -30,9 +30,9 @@ class InventoryConfig(AppConfig):
         others = [entry for entry in settings.INSTALLED_APPS if entry.endswith(".inventory")]
         if self.label == "inventory" and others:
             raise ImproperlyConfigured(
-                f"{others[0]!r} and Holdfast's 'inventory' have the same app label. Keep yours: put a subclass "
-                f"of inventory.apps.InventoryConfig with label = 'stock' into a module of your project, and "
-                f"name that class in INSTALLED_APPS instead of 'inventory'."
+                f"{others[0]!r} and Holdfast's 'inventory' have the same app label. Keep yours: put a "
+                f"subclass of inventory.apps.InventoryConfig with label = 'stock' into a module of "
+                f"your project, and name that class in INSTALLED_APPS instead of 'inventory'."
             )
 
     def ready(self) -> None:

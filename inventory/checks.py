@@ -33,7 +33,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         if strategy.name == "locked" and "locking" not in settings.INSTALLED_APPS:
             found.append(
                 Error(
-                    f"INVENTORY[{alias!r}] locks by Holdfast's locks, and 'locking' isn't in INSTALLED_APPS.",
+                    f"INVENTORY[{alias!r}] needs Holdfast's locks, and 'locking' isn't in INSTALLED_APPS.",
                     hint="Add it: INSTALLED_APPS += ['locking'].",
                     id="inventory.E003",
                 )
@@ -46,19 +46,17 @@ def _check_database(alias: str, strategy: str) -> list[CheckMessage]:
     if connection.vendor not in VENDORS:
         return [
             Error(
-                f"The database {alias!r} is {connection.vendor}, and inventory needs PostgreSQL, MySQL 8, MariaDB "
-                f"or SQLite: its triggers make the ledger the only writer of stock.",
+                f"The database {alias!r} is {connection.vendor}; inventory needs PostgreSQL, MySQL 8, "
+                "MariaDB or SQLite, where its triggers make the ledger the only writer of stock.",
                 id="inventory.E002",
             )
         ]
-    if (
-        connection.vendor == "sqlite"
-        and connection.settings_dict.get("OPTIONS", {}).get("transaction_mode") != "IMMEDIATE"
-    ):
+    mode = connection.settings_dict.get("OPTIONS", {}).get("transaction_mode")
+    if connection.vendor == "sqlite" and mode != "IMMEDIATE":
         return [
             Warning(
-                f"The database {alias!r} is SQLite with deferred transactions: a sale whose transaction has read "
-                f"before another one wrote is refused as busy.",
+                f"The database {alias!r} is SQLite with deferred transactions: a sale is refused as busy "
+                "where its transaction has read before another one wrote.",
                 hint="DATABASES['…']['OPTIONS'] = {'transaction_mode': 'IMMEDIATE'}",
                 id="inventory.W001",
             )
@@ -68,7 +66,7 @@ def _check_database(alias: str, strategy: str) -> list[CheckMessage]:
 
 @register(Tags.database)
 def check_triggers(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """Report a database whose triggers are missing: without them balances could be written past the ledger."""
+    """Report a database without the triggers that keep balances and ledger together."""
     found: list[CheckMessage] = []
     wanted = {read_alias(alias).database for alias in aliases()}
     for alias in wanted & set(databases or ()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
@@ -103,6 +104,23 @@ def make_strategy(found: AliasSettings) -> Strategy:
         raise ImproperlyConfigured(f"{where}['OPTIONS'] doesn't fit {found.strategy!r}: {error}") from None
 
 
+@cache
+def _in_use() -> dict[str, list[Strategy]]:
+    from inventory.strategies.base import Strategy
+
+    found: dict[str, list[Strategy]] = {}
+    for alias in aliases():
+        strategy = make_strategy(read_alias(alias))
+        if type(strategy).stock_changed is not Strategy.stock_changed:
+            found.setdefault(strategy.settings.database, []).append(strategy)
+    return found
+
+
+def strategies_in_use(using: str) -> list[Strategy]:
+    """Return the configured strategies of a database that want to know when stock has changed."""
+    return _in_use().get(using, [])
+
+
 def _setting() -> Mapping[str, Any]:
     setting = getattr(settings, "INVENTORY", {})
     if not isinstance(setting, Mapping):
@@ -118,3 +136,6 @@ def on_setting_change(forget: Any) -> None:
             forget()
 
     setting_changed.connect(changed, weak=False)
+
+
+on_setting_change(_in_use.cache_clear)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
@@ -125,7 +125,7 @@ def count(stock: Stock, line: Line, cause: str, location: str | None, actor: str
             promised = level.on_hand - max(0, level.available)
             raise NotThere(
                 line.sku, level.on_hand - line.quantity, max(0, level.available),
-                f"aren't promised: {line.quantity} were counted and {promised} are sold, reserved or held back; "
+                f"aren't promised: {line.quantity} were counted, {promised} are sold, reserved or held back; "
                 f"cancel or adjust(of=…) what can't be shipped, then count again",
             )  # fmt: skip
         return _signed(level.pk, difference, State.AVAILABLE)
@@ -254,7 +254,7 @@ def _levels(stock: Stock, lines: Iterable[Line], location: str | None) -> dict[s
     items = dict(Item.objects.using(stock.using).filter(sku__in=skus).values_list("sku", "pk"))
     if missing := [sku for sku in skus if sku not in items]:
         raise UnknownSku(missing)
-    where = {} if location is None else {"location__code": location}
+    where: dict[str, Any] = {} if location is None else {"location__code": location}
     locked = lock_levels(stock.using, item__in=items.values(), **where)
     found = {
         sku: sorted(
@@ -264,9 +264,8 @@ def _levels(stock: Stock, lines: Iterable[Line], location: str | None) -> dict[s
         for sku, pk in items.items()
     }
     if empty := [sku for sku, levels in found.items() if not levels]:
-        raise UnknownLocation(
-            f"{empty[0]!r} has no stock level{f' at {location!r}' if location else ''}; stock.receive() makes it"
-        )
+        where_ = f" at {location!r}" if location else ""
+        raise UnknownLocation(f"{empty[0]!r} has no level{where_}; stock.receive() makes it")
     return found
 
 

@@ -35,7 +35,7 @@ class UnknownSku(InventoryError, LookupError):
     def __init__(self, skus: Iterable[str]) -> None:
         self.skus = tuple(skus)
         super().__init__(
-            f"unknown SKU: {', '.join(map(repr, self.skus))}; stock.receive() makes an item, or check the spelling"
+            f"unknown SKU: {', '.join(map(repr, self.skus))}; check the spelling, or receive() it first"
         )
 
 
@@ -133,5 +133,6 @@ class OutcomeUnknown(InventoryError):
     def __init__(self, cause: str) -> None:
         self.cause = cause
         super().__init__(
-            f"the database failed while {cause!r} was committed; repeat it with the same cause: it counts once"
+            f"the database failed while {cause!r} was committed; repeat it with the same cause: "
+            f"it counts once"
         )

@@ -33,7 +33,7 @@ class _SumOfLevels(Col):
         return SUM_FOR_SALE.format(item=f"{quote(self.alias)}.{quote('id')}").strip(), ()
 
 
-class AvailableField(models.BigIntegerField):
+class AvailableField(models.BigIntegerField):  # type: ignore[type-arg]  # not generic at run time
     """Units for sale, computed by the database whenever an item is read; it has no column of its own.
 
     So that `select_related("stock")` brings it along, and `filter(stock__available__gt=0)` works.
@@ -108,9 +108,11 @@ class StockField(models.OneToOneField[Any, Any]):
             )
         return errors
 
-    def contribute_to_class(self, cls: type[models.Model], name: str, **kwargs: Any) -> None:
+    def contribute_to_class(
+        self, cls: type[models.Model], name: str, private_only: bool = False, **kwargs: Any
+    ) -> None:
         """Make the item where a row is saved, and look after it when the row is deleted."""
-        super().contribute_to_class(cls, name, **kwargs)
+        super().contribute_to_class(cls, name, private_only=private_only, **kwargs)
         if not cls._meta.abstract:
             pre_save.connect(self._note_database, sender=cls, weak=False)
             pre_delete.connect(self._refuse_with_history, sender=cls, weak=False)

@@ -1,8 +1,8 @@
 """Group commit: the first caller does the work of all that wait behind it.
 
-No thread is kept for it and nothing polls. The first caller leads: it takes those who wait, does their work in
-one go, wakes each with its own answer, and hands the lead to the first of those who came meanwhile. A leader
-leads once, so none works for others without end.
+No thread is kept for it and nothing polls. The first caller leads: it takes those who wait, does their work
+in one go, wakes each with its own answer, and hands the lead to the first of those who came meanwhile. A
+leader leads once, so none works for others without end.
 
 A batch sizes itself. Callers that were here a moment ago are likely to be back, and each that is left out
 costs a commit more: so a leader waits until as many are here again, but no longer than a commit takes. A

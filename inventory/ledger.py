@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from django.db import IntegrityError, connections, transaction
 from django.db.models import QuerySet
 
+from inventory.conf import strategies_in_use
 from inventory.exceptions import Busy, CauseUsed, InventoryError, Shortage, SoldOut, UnknownSku
 from inventory.hooks import reach
 from inventory.lines import Line, fingerprint
@@ -101,15 +102,17 @@ def take(
     outcomes: dict[int, Outcome] = {}
     left = list(enumerate(wanted))
     while left:
+        once = {each.cause: (no, each) for no, each in reversed(left)}  # of those with one cause the first
+        now = sorted(once.values(), key=lambda pair: pair[0])
         if vendor == "postgresql":
-            found, expirable = _take_by_statement(left, using, wait, skip_locked)
+            found, expirable = _take_by_statement(now, using, wait, skip_locked)
         else:
-            found, expirable = _take_by_rows(left, using, wait)
+            found, expirable = _take_by_rows(now, using, wait)
         if expirable and _expire(expirable, using):
             found = {no: outcome for no, outcome in found.items() if not isinstance(outcome, SoldOut)}
         outcomes |= found
         left = [(no, each) for no, each in left if no not in outcomes]
-    _announce(outcomes.values(), using)
+    _announce(outcomes.values(), using, wanted[0].kind)
     return [outcomes[no] for no in range(len(wanted))]
 
 
@@ -142,9 +145,10 @@ _LIMIT_WAIT: Final = (
 @cache
 def _statement(waits: bool, skips: bool) -> str:
     lines = files("inventory").joinpath("sql", "take.sql").read_text().splitlines()
-    text = "\n".join(line for line in lines if not line.startswith("--"))
+    # On one line it is short enough for psycopg to remember how it is split: 4,096 characters.
+    text = " ".join(line.strip() for line in lines if not line.startswith("--"))
     if waits:
-        text = text.replace("ORDER BY level.id", _LIMIT_WAIT)
+        text = text.replace("ORDER BY level.id", _LIMIT_WAIT, 1)
     return (
         text.replace("FOR NO KEY UPDATE OF level", "FOR NO KEY UPDATE OF level SKIP LOCKED")
         if skips
@@ -156,7 +160,7 @@ def _take_by_statement(
     left: list[tuple[int, Wanted]], using: str, wait: float | None, skip_locked: bool
 ) -> tuple[dict[int, Outcome], list[str]]:
     first = left[0][1]
-    values = {
+    values: dict[str, str | int | None] = {
         "entries": json.dumps(
             [
                 {"no": no, "cause": w.cause, "kind": w.kind, "fingerprint": w.fingerprint, "actor": w.actor}
@@ -414,7 +418,7 @@ def post(wanted: Wanted, moves: Sequence[Move], using: str) -> Posted:
     outcome = insert(wanted, moves, using)
     if isinstance(outcome, InventoryError):
         raise outcome
-    _announce([outcome], using)
+    _announce([outcome], using, wanted.kind)
     return outcome
 
 
@@ -447,13 +451,22 @@ def store_answers(answers: Mapping[int, Any], using: str) -> None:
         )
 
 
-def _announce(outcomes: Iterable[Outcome], using: str) -> None:
-    """Send the signal after the commit, for entries that are new, where anything listens."""
+def _announce(outcomes: Iterable[Outcome], using: str, kind: Kind) -> None:
+    """After the commit, open what strategies keep closed, and send the signal where anything listens."""
     new = [each for each in outcomes if isinstance(each, Posted) and not each.repeated]
-    if new and posted.has_listeners():
-        skus = {line.sku for each in new for line in each.lines}
+    if not new:
+        return
+    skus = {line.sku for each in new for line in each.lines}
+    if kind in _MAY_ADD:
+        for strategy in strategies_in_use(using):
+            transaction.on_commit(partial(strategy.stock_changed, skus), using=using, robust=True)
+    if posted.has_listeners():
         send = partial(posted.send_robust, Entry, entries=[each.id for each in new], skus=skus, using=using)
         transaction.on_commit(send, using=using, robust=True)
+
+
+_MAY_ADD = frozenset(Kind) - {Kind.SELL, Kind.RESERVE, Kind.SHIP}
+"""Kinds after which there may be more for sale than before."""
 
 
 def not_shipped(of: int, using: str) -> dict[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from inventory.exceptions import InvalidLines
@@ -56,7 +57,7 @@ def read_lines(lines: Lines | str, quantity: int | None = None) -> tuple[Line, .
     if len(pairs) > MAX_LINES:
         raise InvalidLines(f"{len(pairs)} lines are too many for one call; {MAX_LINES} is the limit")
     checked = sorted(Line(check_sku(sku), check_quantity(sku, units)) for sku, units in pairs)
-    for line, following in zip(checked, checked[1:], strict=False):
+    for line, following in pairwise(checked):
         if line.sku == following.sku:
             raise InvalidLines(f"{line.sku!r} is there twice; add its quantities up into one line")
     return tuple(checked)

@@ -192,6 +192,12 @@ class Level(models.Model):
     def __str__(self) -> str:
         return f"{self.item_id} @ {self.location_id}"
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Write the limits; leave out the balances, which this copy may know from a while ago."""
+        if not self._state.adding and not args and kwargs.get("update_fields") is None:
+            kwargs["update_fields"] = ("location", "backorder_limit", "safety_stock")
+        super().save(*args, **kwargs)
+
     @property
     def for_sale(self) -> int:
         """Units that can be sold or reserved, if the location is active."""
@@ -201,12 +207,6 @@ class Level(models.Model):
     def on_hand(self) -> int:
         """Units that are at the location, whatever they are promised to."""
         return self.available + self.reserved + self.committed + self.unavailable
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Write the limits; leave out the balances, which this copy may know from a while ago."""
-        if not self._state.adding and not args and kwargs.get("update_fields") is None:
-            kwargs["update_fields"] = ("location", "backorder_limit", "safety_stock")
-        super().save(*args, **kwargs)
 
 
 class LedgerQuerySet(models.QuerySet[Any]):

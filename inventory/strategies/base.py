@@ -39,9 +39,9 @@ _REFUSED: Final = frozenset({"22", "23", "25", "40", "42", "53", "55"})
 """SQLSTATE classes that the server answers with, having rolled back."""
 
 WOULD_COMMIT_LATE: Final = (
-    "stock.sell(write=…) can't lead inside an open transaction: the strategy {name!r} must commit before it lets "
-    "go of its lock. Leave the transaction (transaction.non_atomic_requests for ATOMIC_REQUESTS), or call "
-    "stock.sell() without write in it, which is exact by itself."
+    "stock.sell(write=…) can't lead inside an open transaction: the strategy {name!r} must commit before it "
+    "lets go of its lock. Leave the transaction (transaction.non_atomic_requests for ATOMIC_REQUESTS), or "
+    "call stock.sell() without write in it, which is exact by itself."
 )
 
 
@@ -96,8 +96,7 @@ class Sale:
         """Take the units in the caller's transaction, or in one of its own where none is open."""
         with understood(self.cause, self.using), in_transaction(self.using):
             self._take(None)
-        assert self.posted is not None
-        return self.posted
+        return self.entry
 
     def run_by(self, strategy: Strategy) -> Any:
         """Have the strategy lead, and return what `write` returned."""
@@ -120,7 +119,6 @@ class Sale:
 
     def in_transaction(self) -> None:
         """Take the units and write, in one transaction, committed when this returns."""
-        self.restart()
         with self.transaction():
             self.take()
             self.write()
@@ -129,13 +127,14 @@ class Sale:
     def transaction(self) -> Iterator[None]:
         """Open the sale's transaction; it is committed when the block ends."""
         connection = connections[self.using]
+        self.restart()
         with transaction.atomic(using=self.using, savepoint=False):
             opened = connection.connection
             yield
             if connection.connection is not opened or connection.get_rollback() or _has_ended(connection):
                 raise TransactionError(
-                    "write() has ended the transaction of the sale, or swallowed an error of the database in it: "
-                    "nothing was sold. Let errors out, catch them around transaction.atomic(), never commit."
+                    "write() has ended the transaction of the sale, or swallowed an error of the database in "
+                    "it: nothing was sold. Let errors out, or catch them around an atomic() of yours."
                 )
         reach("committed")
 
@@ -146,7 +145,12 @@ class Sale:
             SoldOut, UnknownSku, CauseUsed: nothing was taken.
         """
         self._take(self.wait)
-        assert self.posted is not None
+        return self.entry
+
+    @property
+    def entry(self) -> Posted:
+        """The ledger's entry, after the units were taken."""
+        assert self.posted is not None, "take() comes first"
         return self.posted
 
     def _take(self, wait: float | None) -> None:
@@ -178,7 +182,7 @@ class Sale:
             raise Repeated
         answer = as_stored(self.value)
         if answer is not None:
-            ledger.store_answers({self.posted.id: answer}, self.using)
+            ledger.store_answers({self.entry.id: answer}, self.using)
 
     def repeated(self) -> bool:
         """Return whether this cause was sold before, with its answer in `value`; outside any lock.
@@ -220,8 +224,8 @@ class Strategy(ABC):
         """Return what is wrong with the settings or the database, without asking a server."""
         return []
 
-    def stock_changed(self, skus: set[str]) -> None:
-        """Hear, after the commit, that stock of these items has changed; only where the strategy is in use."""
+    def stock_changed(self, skus: set[str]) -> None:  # noqa: B027 - most strategies keep no copy
+        """Take notice that there may be more of these items; called after the commit."""
 
 
 @contextmanager
@@ -252,7 +256,7 @@ def understood(cause: str, using: str, sale: Sale | None = None) -> Iterator[Non
         ) from error
 
 
-def _sqlstate(error: DatabaseError) -> tuple[str, int]:
+def _sqlstate(error: Exception) -> tuple[str, int]:
     cause = error.__cause__
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     return getattr(cause, "sqlstate", None) or "", code

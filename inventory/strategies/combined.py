@@ -96,9 +96,10 @@ def _sell_at_once(batch: list[Ticket], using: str, *, skip_locked: bool = False)
 
 def _write(sales: Sequence[Sale], using: str) -> None:
     """Call `write` of each new sale, or `write_many` once for all that share it, and keep the answers."""
+    new = {sale.entry.id: sale for sale in sales if not sale.entry.repeated}
     together: dict[Callable[..., Sequence[Any]], list[Sale]] = defaultdict(list)
-    for sale in sales:
-        if sale.write_many is None or (sale.posted and sale.posted.repeated):
+    for sale in new.values():
+        if sale.write_many is None:
             sale.write()
         else:
             together[sale.write_many].append(sale)
@@ -106,14 +107,15 @@ def _write(sales: Sequence[Sale], using: str) -> None:
         values = list(write_many([sale.lines for sale in of_them]))
         for sale, value in zip(of_them, values, strict=True):
             sale.value, sale.written = value, True
-    answers = {
-        sale.posted.id: answer
-        for of_them in together.values()
-        for sale in of_them
-        if sale.posted and (answer := as_stored(sale.value)) is not None
-    }
+    asked = [sale for of_them in together.values() for sale in of_them]
+    answers = {sale.entry.id: answer for sale in asked if (answer := as_stored(sale.value)) is not None}
     if answers:
         ledger.store_answers(answers, using)
+    for sale in sales:
+        if sale.entry.repeated and sale.entry.id in new:  # the same cause twice in one batch
+            sale.value = new[sale.entry.id].value
+        elif sale.entry.repeated:
+            sale.write()
     reach("recorded")
 
 

@@ -1,8 +1,10 @@
-"""Write first, take last: the level is locked for one statement and the commit, however long `write` takes."""
+"""Write first, take last: the level is locked for one statement and the commit."""
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+from django.db import IntegrityError
 
 from inventory.hooks import reach
 from inventory.selectors import units_for_sale
@@ -29,7 +31,10 @@ class WriteFirst(Strategy):
     leads: ClassVar[bool] = False
 
     def sell(self, sale: Sale) -> None:
-        """Look, BEGIN, write, take, COMMIT; where the look finds too little, take first, which frees overdue units."""
+        """Look, BEGIN, write, take, COMMIT.
+
+        Where the look finds too little, the units are taken first: that frees overdue reservations.
+        """
         if sale.repeated():
             return
         there = units_for_sale([line.sku for line in sale.lines], sale.using, location=sale.wanted.location)
@@ -37,8 +42,12 @@ class WriteFirst(Strategy):
         if any(there.get(sku, 0) < quantity for sku, quantity in sale.lines):
             sale.in_transaction()
             return
-        sale.restart()
-        with sale.transaction():
-            sale.write()
-            sale.take()
-            sale.keep_answer()
+        try:
+            with sale.transaction():
+                sale.write()
+                sale.take()
+                sale.keep_answer()
+        except IntegrityError:
+            # `write` may have met what another call with this cause has written.
+            if not sale.repeated():
+                raise

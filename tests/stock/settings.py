@@ -46,4 +46,5 @@ CACHES = {
 }
 LOCKING = {"default": {"LOCATION": embedded.redis_url()}}
 INVENTORY: dict[str, Any] = {"default": {}}
+REDIS_URL = embedded.redis_url()
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import transaction
+from django.db.models.functions import Now
 
 from inventory import CauseUsed, NotThere, ReservationGone, SoldOut, Stock, UnknownSku
 from inventory.models import Entry, Item, Level, Movement, Reservation
@@ -144,6 +147,15 @@ def overdue(id: object, using: str) -> None:
     from datetime import UTC, datetime
 
     Reservation.objects.using(using).filter(pk=id).update(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
+
+
+def test_overdue_units_count_as_available(stock: Stock, using: str) -> None:
+    """A look at the stock doesn't wait for the sweep."""
+    stock.receive("mug", 3, cause="in")
+    held = stock.reserve({"mug": 2}, seconds=900)
+    assert stock.available("mug") == 1
+    Reservation.objects.using(using).filter(pk=held.id).update(expires_at=Now() - timedelta(seconds=2))
+    assert stock.available("mug") == 3
 
 
 def test_a_sale_is_shipped_cancelled_and_comes_back(stock: Stock) -> None:

@@ -1,0 +1,15 @@
+"""Everything that Django needs, and two lines for the stock."""
+
+import json
+import os
+
+SECRET_KEY = "of no use outside this example"  # noqa: S105
+ALLOWED_HOSTS = ["127.0.0.1"]
+INSTALLED_APPS = ["locking", "inventory", "examples.bookshop"]
+MIDDLEWARE: list[str] = []
+TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
+ROOT_URLCONF = "examples.bookshop.urls"
+DATABASES = {"default": json.loads(os.environ["SHOP_DATABASE"])}
+LOCKING = {"default": {"LOCATION": os.environ.get("SHOP_REDIS", "redis://127.0.0.1:6379")}}
+INVENTORY = {"default": {"STRATEGY": os.environ.get("SHOP_STRATEGY", "conditional_update")}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -1,0 +1,180 @@
+"""A batch of `combined`, step by step: the leader's work is called with tickets."""
+
+import threading
+from functools import partial
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from inventory import CauseUsed, SoldOut, Stock
+from inventory.group_commit import GroupCommit, Ticket
+from inventory.ledger import Kind, Wanted
+from inventory.lines import read_lines
+from inventory.models import Entry
+from inventory.strategies.base import Sale
+from inventory.strategies.combined import sell_batch
+from inventory.testing import race_threads
+from tests.stock.shop.models import Order
+
+pytestmark = pytest.mark.django_db(transaction=True)
+stock = Stock(strategy="combined")
+
+
+def place(lines):
+    return Order.objects.create(reference=lines.cause)
+
+
+def ticket(cause, lines, write=place, write_many=None):
+    wanted = Wanted(cause, Kind.SELL, read_lines(lines))
+    return Ticket(Sale(stock, wanted, write=None if write_many else write, write_many=write_many))
+
+
+def orders():
+    return set(Order.objects.values_list("reference", flat=True))
+
+
+def test_a_batch_is_decided_in_turn():
+    """A cart that is short is refused, and those behind it are served from what it would have taken."""
+    stock.receive({"mug": 3, "pen": 1}, cause="in")
+    batch = [
+        ticket("a", {"mug": 2}),
+        ticket("b", {"mug": 2}),
+        ticket("c", {"mug": 1}),
+        ticket("d", {"pen": 2}),
+    ]
+    sell_batch(batch)
+    assert [type(each.error) for each in batch] == [type(None), SoldOut, type(None), SoldOut]
+    assert orders() == {"a", "c"}
+    assert stock.available(["mug", "pen"]) == {"mug": 0, "pen": 1}
+
+
+def test_one_that_is_short_on_another_line_keeps_nothing_from_those_behind_it():
+    """A cart that looked servable alone and is short beside others is decided again without them."""
+    stock.receive({"mug": 2, "pen": 1}, cause="in")
+    batch = [ticket("a", {"pen": 1}), ticket("b", {"pen": 1, "mug": 2}), ticket("c", {"mug": 2})]
+    sell_batch(batch)
+    assert [type(each.error) for each in batch] == [type(None), SoldOut, type(None)]
+    assert batch[1].error.shortages[0].sku == "pen"
+    assert orders() == {"a", "c"}
+
+
+def test_a_cause_twice_in_a_batch_is_one_sale():
+    """Both callers get the one order, and units are taken once."""
+    stock.receive("mug", 5, cause="in")
+    batch = [ticket("a", {"mug": 1}), ticket("a", {"mug": 1}), ticket("a", {"mug": 2})]
+    sell_batch(batch)
+    assert batch[0].sale.value == batch[1].sale.value == Order.objects.get()
+    assert isinstance(batch[2].error, CauseUsed)
+    assert stock.available("mug") == 4
+
+
+def test_one_that_cannot_be_written_is_refused_alone():
+    """The others of its batch are sold, each in a savepoint."""
+    stock.receive("mug", 5, cause="in")
+    Order.objects.create(reference="b")
+    batch = [ticket(cause, {"mug": 1}) for cause in "abc"]
+    sell_batch(batch)
+    assert [type(each.error) for each in batch] == [type(None), IntegrityError, type(None)]
+    assert stock.available("mug") == 3
+
+
+def test_write_many_is_called_once():
+    """It gets the lines of all that are served, with their causes, and its values are theirs."""
+    stock.receive("mug", 2, cause="in")
+    calls = []
+
+    def write_many(sales):
+        calls.append([(lines.cause, dict(lines)) for lines in sales])
+        return [place(lines) for lines in sales]
+
+    batch = [ticket(cause, {"mug": 1}, write_many=write_many) for cause in "abc"]
+    sell_batch(batch)
+    assert calls == [[("a", {"mug": 1}), ("b", {"mug": 1})]]
+    assert [each.sale.value and each.sale.value.reference for each in batch] == ["a", "b", None]
+    again = ticket("a", {"mug": 1}, write_many=write_many)
+    sell_batch([again])
+    assert (again.sale.value.reference, len(calls)) == ("a", 1)
+
+
+def test_a_locked_level_keeps_nothing_from_buyers_of_others():
+    """Somebody holds the mugs' level: the buyer of pens is served, the buyer of mugs sells alone."""
+    stock.receive({"mug": 3, "pen": 3}, cause="in")
+    locked, done = threading.Event(), threading.Event()
+
+    def hold():
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM inventory_level ORDER BY id FOR UPDATE LIMIT 1")
+            locked.set()
+            assert done.wait(30)
+
+    def buy():
+        assert locked.wait(30)
+        batch = [ticket("a", {"mug": 1}), ticket("b", {"pen": 1})]
+        sell_batch(batch)
+        done.set()
+        return [(each.alone, each.error) for each in batch]
+
+    _, outcome = race_threads([hold, buy])
+    assert outcome == [(True, None), (False, None)]
+    assert orders() == {"b"}
+
+
+def test_who_has_to_sell_alone_does():
+    """A buyer whose level stayed locked waits for it in its own transaction, and is sold."""
+    stock.receive("mug", 3, cause="in")
+    locked, done = threading.Event(), threading.Event()
+
+    def hold():
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM inventory_level FOR UPDATE")
+            locked.set()
+            assert done.wait(30)
+
+    def buy():
+        assert locked.wait(30)
+        threading.Timer(0.3, done.set).start()
+        return stock.sell({"mug": 1}, cause="a", write=place)
+
+    assert race_threads([hold, buy])[1].reference == "a"
+
+
+def test_a_leader_that_is_stopped_answers_its_followers():
+    """A signal ends the leader before the commit: followers hear Busy, and none waits for ever."""
+    stock.receive("mug", 3, cause="in")
+    working, both_wait = threading.Event(), threading.Event()
+
+    def work(batch):
+        if len(batch) == 1:
+            working.set()
+            assert both_wait.wait(30)
+            return
+        raise KeyboardInterrupt
+
+    group = GroupCommit(work)
+
+    def submit(cause):
+        if cause != "a":
+            assert working.wait(30)
+        try:
+            return group.submit(ticket(cause, {"mug": 1}).sale, 30)
+        except KeyboardInterrupt as stopped:
+            return stopped
+
+    def watch():
+        assert working.wait(30)
+        while len(group._queue) < 2:
+            pass
+        both_wait.set()
+
+    results = race_threads([*(partial(submit, cause) for cause in "abc"), watch])
+    assert isinstance(results[0], Ticket)
+    assert {type(each).__name__ for each in results[1:3]} == {"KeyboardInterrupt", "Busy"}
+    assert (group._queue, group._led) == ([], False)
+
+
+def test_a_sale_whose_order_is_missing_is_refused():
+    """A write_many that returns too few values is refused, and nothing is sold."""
+    stock.receive("mug", 3, cause="in")
+    with pytest.raises(ValueError, match="zip"):
+        stock.sell({"mug": 1}, cause="a", write_many=lambda sales: [])
+    assert not Entry.objects.filter(kind=Kind.SELL).exists()
