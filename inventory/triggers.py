@@ -26,7 +26,9 @@ def install(apps: Any, schema_editor: Any) -> None:
 def _statements(connection: Any) -> list[str]:
     text = files("inventory").joinpath("sql", f"{connection.vendor}.sql").read_text()
     if connection.vendor == "postgresql":
-        return [text]
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT quote_ident(current_schema())")
+            return [text.replace("{schema}", cursor.fetchone()[0])]
     if connection.vendor == "mysql":
         exact = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
         text = text.replace("{collation}", exact)

@@ -1,9 +1,10 @@
 -- The ledger is the only writer of the balances. `inventory_entry` and `inventory_movement` are inserted into and
 -- never changed; a level begins at nought; inserting movements adds them up, once a statement.
+-- The table is named with its schema: pg_restore works without a search path.
 
 CREATE FUNCTION inventory_apply_movements() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE inventory_level AS level
+    UPDATE {schema}.inventory_level AS level
        SET available = level.available + change.available,
            reserved = level.reserved + change.reserved,
            committed = level.committed + change.committed,

@@ -1,8 +1,7 @@
 """Buyers of a race in a process of their own: `python -m tests.stock.buyers '<what, as JSON>'`.
 
-Prints each buyer's answer. With `kill_at`, the process is killed at a step of its third sale, with
-whatever it
-has locked.
+Prints each buyer's answer. With `kill_at`, the process is killed at that step of its first sale, with whatever
+it has locked, once the others have begun.
 """
 
 from __future__ import annotations
@@ -61,14 +60,25 @@ def race(processes: list[Buyers]) -> list[str]:
     for process in started:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
+    by_death = sorted(zip(processes, started, strict=True), key=lambda pair: not pair[0].kill_at)
+    for each, process in by_death:
+        _say("go", process)
+        if each.kill_at:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+    for each, process in by_death:
+        if each.kill_at:
+            _say("die", process)
     answers = [line for process in started for line in process.communicate(timeout=100)[0].splitlines()]
     for process, each in zip(started, processes, strict=True):
         assert process.returncode == (-signal.SIGKILL if each.kill_at else 0), process.returncode
     return answers
+
+
+def _say(word: str, process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
 
 
 def main(what: Buyers) -> None:
@@ -83,7 +93,7 @@ def main(what: Buyers) -> None:
     from inventory import Stock
 
     stock = Stock(database=what.database, **({"strategy": what.strategy} if what.strategy else {}))
-    print("ready", flush=True)
+    answer("ready")
     sys.stdin.readline()
 
     def buy(number: int) -> None:
@@ -91,7 +101,7 @@ def main(what: Buyers) -> None:
 
         try:
             with hooks.installed(KilledAt(what.kill_at)) if what.kill_at else nullcontext():
-                print(_buy(stock, what, f"order-{number}"), flush=True)
+                answer(_buy(stock, what, f"order-{number}"))
         finally:
             connections[what.database].close()
 
@@ -100,9 +110,8 @@ def main(what: Buyers) -> None:
 
 
 class KilledAt:
-    """Kills the process when a step is reached for the third time."""
+    """Kills the process when a step is reached, at the word of the test."""
 
-    reached = 0
     lock = threading.Lock()
 
     def __init__(self, step: str) -> None:
@@ -111,9 +120,14 @@ class KilledAt:
     def __call__(self, name: str, /, **facts: object) -> None:
         if name == self.step:
             with KilledAt.lock:
-                KilledAt.reached += 1
-                if KilledAt.reached == 3:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                answer("held")
+                sys.stdin.readline()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def answer(text: str) -> None:
+    """Write a line at once: threads share the output."""
+    os.write(1, f"{text}\n".encode())
 
 
 def _buy(stock: Any, what: Buyers, cause: str) -> str:

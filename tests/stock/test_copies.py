@@ -1,19 +1,18 @@
-"""Balances are the same after dumpdata and loaddata, and after pg_dump and restore; loading twice adds nothing."""
+"""Balances are the same after dumpdata and loaddata, pg_dump and restore; loading twice adds nothing."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 from django.core.management import call_command
 from django.db import connections
 
+from config import embedded
 from inventory import Stock
 from inventory.models import Entry, Movement
 from tests.stock.test_verbs import balances
@@ -41,7 +40,7 @@ def test_dumpdata_and_loaddata_bring_the_same_balances_once(committing: str, tmp
         for _ in range(2):
             call_command("loaddata", dump, database=committing, verbosity=0)
             assert balances(stock) == FILLED
-            assert Movement.objects.using(committing).count() == 5
+            assert Movement.objects.using(committing).count() == 6
     assert stock.sell({"pen": 1}, cause="o-2", write=lambda lines: 1 / 0) == {"order": 7}
     stock.sell({"set": 1}, cause="o-3")
     assert balances(stock) == (4, 1, 4, 1)
@@ -60,30 +59,24 @@ def copy(transactional_db: None) -> Iterator[str]:
 
 def _server() -> dict[str, Any]:
     found = connections["default"].settings_dict
-    named = {
-        "user": found["USER"],
-        "password": found["PASSWORD"],
-        "host": found["HOST"],
-        "port": found["PORT"],
-    }
-    return {key: value for key, value in named.items() if value}
+    return {key.lower(): found[key] for key in ("USER", "HOST", "PORT", "PASSWORD") if found.get(key)}
 
 
 def _run(program: str, *args: str) -> None:
-    path = shutil.which(program) or shutil.which(program, path="/usr/lib/postgresql/15/bin")
-    if path is None:
-        pytest.skip(f"needs {program}")
+    """Run a program of the server's own version."""
+    postgres = embedded.servers()[0]
+    assert isinstance(postgres, embedded.Postgres)
     server = _server()
-    address = [
-        "--host",
-        str(server["host"]),
-        "--port",
-        str(server.get("port", 5432)),
-        "--username",
-        server["user"],
-    ]
-    environment = {**os.environ, "PGPASSWORD": str(server.get("password", ""))}
-    subprocess.run([path, *address, *args], check=True, env=environment)
+    done = postgres.tool(program, "--host", server["host"], "--username", server["user"], *args)
+    assert not done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def dump() -> Iterator[str]:
+    """A file that the server's account may write."""
+    path = embedded.servers()[0].home.path / f"dump-{uuid4().hex}"
+    yield str(path)
+    path.unlink(missing_ok=True)
 
 
 def _balances_in(database: str) -> list[tuple[Any, ...]]:
@@ -95,9 +88,8 @@ def _balances_in(database: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.django_db(databases=["default"], transaction=True)
-def test_a_restored_dump_has_the_same_balances(copy: str, tmp_path: Path) -> None:
+def test_a_restored_dump_has_the_same_balances(copy: str, dump: str) -> None:
     fill(Stock())
-    dump = str(tmp_path / "dump")
     _run(
         "pg_dump", "--format=custom", "--file", dump, "--dbname", connections["default"].settings_dict["NAME"]
     )
@@ -108,12 +100,12 @@ def test_a_restored_dump_has_the_same_balances(copy: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.django_db(databases=["default"], transaction=True)
-def test_restored_data_alone_has_the_same_balances(copy: str, tmp_path: Path) -> None:
+def test_restored_data_alone_has_the_same_balances(copy: str, dump: str) -> None:
     fill(Stock())
-    dump, name = str(tmp_path / "dump"), connections["default"].settings_dict["NAME"]
-    _run("pg_dump", "--format=custom", "--file", dump, "--dbname", name)
-    _run("pg_restore", "--schema-only", "--dbname", copy, dump)
-    _run("pg_restore", "--data-only", "--dbname", copy, dump)
+    name = connections["default"].settings_dict["NAME"]
+    for part in ("--schema-only", "--data-only"):
+        _run("pg_dump", "--format=custom", part, "--file", dump, "--dbname", name)
+        _run("pg_restore", "--dbname", copy, dump)
     assert _balances_in(copy) == [FILLED]
 
 

@@ -10,6 +10,8 @@ from inventory.models import Entry, Movement
 from tests.stock.buyers import Buyers, database_settings, race
 from tests.stock.shop.models import Order
 
+pytestmark = pytest.mark.slow
+
 UNITS, PROCESSES, BUYERS = 20, 4, 50
 
 
