@@ -71,16 +71,16 @@ _COUNT = {
 
 
 @contextmanager
-def allow_changes(using: str) -> Iterator[None]:
-    """Let rows of the ledger be deleted within the block, by the transaction that is open, and by no other."""
+def allow_changes(using: str, level: int = -1) -> Iterator[None]:
+    """Let rows of the ledger be changed within the block, or the balances of `level`; in this transaction alone."""
     connection = connections[using]
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT set_config('inventory.archiving', txid_current()::text, true)")
         else:
-            cursor.execute("INSERT INTO inventory_posting (level_id) VALUES (-1)")
+            cursor.execute("INSERT INTO inventory_posting (level_id) VALUES (%s)", [level])
         yield
         if connection.vendor == "postgresql":
             cursor.execute("SELECT set_config('inventory.archiving', '', true)")
         else:
-            cursor.execute("DELETE FROM inventory_posting WHERE level_id = -1")
+            cursor.execute("DELETE FROM inventory_posting WHERE level_id = %s", [level])

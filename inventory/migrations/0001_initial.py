@@ -409,6 +409,34 @@ class Migration(migrations.Migration):
                 "ordering": ("-created_at",),
             },
         ),
+        migrations.CreateModel(
+            name="Audit",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("movement_id", models.BigIntegerField(default=0, verbose_name="last movement")),
+                ("checked", models.PositiveBigIntegerField(default=0, verbose_name="levels")),
+                ("differences", models.PositiveIntegerField(default=0, verbose_name="differences")),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        editable=False,
+                        verbose_name="created",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "audit",
+                "verbose_name_plural": "audits",
+                "db_table": "inventory_audit",
+                "ordering": ("-pk",),
+            },
+        ),
         migrations.AddConstraint(
             model_name="entry",
             constraint=models.UniqueConstraint(fields=("cause",), name="inventory_entry_cause_once"),
