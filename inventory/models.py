@@ -191,7 +191,7 @@ class Level(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.item_id} @ {self.location_id}"
+        return f"{self.item} @ {self.location}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Write the limits; leave out the balances, which this copy may know from a while ago."""
