@@ -1,8 +1,8 @@
 """Replacing old movements by opening balances, so that history doesn't grow without end.
 
-Entries stay: a cause that was used is used for good. Movements of sales with units left to ship, and of live
-reservations, stay too. Each batch is a transaction of its own and changes no sum, so that an interrupted run is
-simply run again.
+Entries stay: a cause that was used is used for good. Movements of sales with units left to ship, and of
+live reservations, stay too. Each batch is a transaction of its own and changes no sum, so that an interrupted
+run is simply run again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
+from uuid import uuid4
 
 from django.db import connections, transaction
 from django.db.models import Count, Max, Min
@@ -85,7 +86,7 @@ def _replace(level: int, old: Sequence[Any], using: str) -> None:
         state: sum(row.quantity * ((row.target == state) - (row.source == state)) for row in old)
         for state in STATES
     }
-    opening = Entry.objects.using(using).create(cause=f"opening:{level}:{old[0].pk}", kind=Kind.OPENING)
+    opening = Entry.objects.using(using).create(cause=f"opening:{level}:{uuid4().hex}", kind=Kind.OPENING)
     changes = [
         (State.OUTSIDE, state, units) if units > 0 else (state, State.OUTSIDE, -units)
         for state, units in net.items()
