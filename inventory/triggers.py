@@ -1,6 +1,6 @@
 """The triggers that make the ledger the only writer; the statements are in `inventory/sql`.
 
-On SQLite a migration that alters one of the tables makes it anew, without its triggers: create them again there.
+On SQLite a migration that alters one of the tables makes it again, without its triggers: create them there, too.
 """
 
 from __future__ import annotations
@@ -53,26 +53,28 @@ def _without_comments(statement: str) -> str:
 
 
 def are_installed(using: str) -> bool:
-    """Return whether the database has the tables, and triggers on the balances."""
+    """Return whether the database has the tables, with every trigger on them, none switched off."""
     connection = connections[using]
     if "inventory_level" not in connection.introspection.table_names():
         return False
+    text = files("inventory").joinpath("sql", f"{connection.vendor}.sql").read_text()
     with connection.cursor() as cursor:
         cursor.execute(_COUNT[connection.vendor])
-        return bool(cursor.fetchone()[0] >= 2)
+        return bool(cursor.fetchone()[0] >= text.count("CREATE TRIGGER"))
 
 
 _COUNT = {
-    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'inventory\\_%' AND tgrelid = 'inventory_level'::regclass",
+    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'inventory\\_%' AND tgenabled <> 'D' AND "
+    "tgrelid IN ('inventory_level'::regclass, 'inventory_movement'::regclass, 'inventory_entry'::regclass)",
     "mysql": "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE() "
-    "AND event_object_table = 'inventory_level'",
-    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'inventory_level'",
+    "AND trigger_name LIKE 'inventory\\_%'",
+    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'inventory\\_%' ESCAPE '\\'",
 }
 
 
 @contextmanager
 def allow_changes(using: str, level: int = -1) -> Iterator[None]:
-    """Let rows of the ledger be changed within the block, or the balances of `level`; in this transaction alone."""
+    """Let this transaction change rows of the ledger within the block, or the balances of `level`."""
     connection = connections[using]
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
