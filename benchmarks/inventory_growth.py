@@ -84,12 +84,8 @@ def verbs(stock: Any) -> dict[str, Callable[[], object]]:
         kind: Entry.objects.filter(kind=kind).order_by("-pk").values_list("cause", flat=True).first()
         for kind in (kinds.SELL, kinds.SHIP)
     }
-    shipped = (
-        Movement.objects.filter(entry__kind=kinds.SHIP)
-        .order_by("-pk")
-        .select_related("level__item", "entry__of")
-    )
-    sent = shipped.first()
+    shipped = Movement.objects.filter(entry__kind=kinds.SHIP).order_by("-pk")
+    sent: Any = shipped.select_related("level__item", "entry__of")[0]
     held = stock.held(Reservation.objects.get(reference="cart-1").pk)
 
     def new() -> str:
@@ -189,9 +185,8 @@ def main() -> int:
         for sql, plan in plans(call):
             whole = read_whole(plan)
             bad += bool(whole)
-            print(
-                f"-- {name}{f': READS ALL OF {whole}' if whole else ''}\n{' '.join(sql.split())[:160]}\n{plan}\n"
-            )
+            print(f"-- {name}{f': READS ALL OF {whole}' if whole else ''}")
+            print(f"{' '.join(sql.split())[:160]}\n{plan}\n")
         print(f"== {name}: {milliseconds(call):.2f} ms\n")
     with connection.cursor() as cursor:
         cursor.execute(

@@ -67,7 +67,7 @@ def audit(using: str = "default", *, everything: bool = False) -> Report:
     last = Audit.objects.using(using).order_by("-pk").first()
     highest = Movement.objects.using(using).aggregate(last=Max("pk"))["last"] or 0
     since = 0 if everything or last is None else last.movement_id - MARGIN
-    checked, found = 0, []
+    checked, found = 0, list[Difference]()
     for levels in _ranges(since, using):
         checked += levels.count()
         found += differences(levels)
@@ -134,8 +134,8 @@ class Reconciled:
 def reconcile(using: str = "default") -> Iterator[Reconciled]:
     """Set each balance that differs to the sum of its movements, one level at a time.
 
-    No movement is made up. Where the ledger says what can't be, such as fewer than no units, nothing is written:
-    count the item.
+    No movement is made up. Where the ledger says what can't be, such as fewer than no units, nothing is
+    written: count the item.
     """
     for levels in _ranges(0, using):
         for key in sorted({each.level_id for each in differences(levels)}):

@@ -223,7 +223,7 @@ def _answered(wanted: Wanted, id: int, kind: int, print_: int, answer: Any) -> O
 
 
 def look_up(wanted: Wanted, using: str) -> Outcome | None:
-    """Return what has become of the cause before; None: it is new, as far as this transaction's snapshot shows."""
+    """Return what has become of the cause before, by this transaction's snapshot; None: it is new."""
     return _find(wanted, Entry.objects.using(using))
 
 
@@ -277,7 +277,7 @@ def _take_by_rows(
 
 @contextmanager
 def _waiting_at_most(seconds: float | None, using: str) -> Iterator[None]:
-    """Limit the wait for a locked row on MySQL, in whole seconds; SQLite waits by its connection's `timeout`."""
+    """Limit the wait for a locked row on MySQL; SQLite waits by its connection's `timeout`."""
     connection = connections[using]
     if seconds is None or connection.vendor != "mysql":
         yield
@@ -425,11 +425,12 @@ def post(wanted: Wanted, moves: Sequence[Move], using: str) -> Posted:
 def _insert_entry(wanted: Wanted, using: str) -> int | None:
     """Insert the entry's row and return its key; None where the cause is there already."""
     vendor = connections[using].vendor
-    # MySQL's INSERT IGNORE would ignore every other mistake as well; an error undoes only the statement there.
+    # MySQL's INSERT IGNORE ignores every other mistake as well; an error undoes only the statement there.
     conflict = {"mysql": "", "sqlite": " ON CONFLICT (cause) DO NOTHING"}.get(
         vendor, " ON CONFLICT (cause) DO NOTHING RETURNING id"
     )
-    sql = f"INSERT INTO inventory_entry (cause, kind, fingerprint, of_id, actor) VALUES (%s, %s, %s, %s, %s){conflict}"  # noqa: S608
+    columns = "cause, kind, fingerprint, of_id, actor"
+    sql = f"INSERT INTO inventory_entry ({columns}) VALUES (%s, %s, %s, %s, %s){conflict}"  # noqa: S608
     with connections[using].cursor() as cursor:
         try:
             cursor.execute(sql, [wanted.cause, int(wanted.kind), wanted.fingerprint, wanted.of, wanted.actor])

@@ -28,7 +28,7 @@ CONTINUES: Final = (Kind.SHIP, Kind.CANCEL, Kind.RESTOCK, Kind.ADJUST)
 
 
 def archive(before: datetime, using: str = "default") -> Iterator[tuple[int, int]]:
-    """Replace movements of entries before this time; yield (level, movements that are gone) for each batch."""
+    """Replace movements of entries before this time; yield (level, movements gone) for each batch."""
     last = _last_entry(before, using)
     for level in _levels_with_many(last, using):
         after: int | None = 0
@@ -47,7 +47,7 @@ def _last_entry(before: datetime, using: str) -> int:
     low, high = ends["low"] - 1, ends["high"]
     while low < high:
         middle = (low + high + 1) // 2
-        key, created = entries.filter(pk__lte=middle).order_by("-pk").values_list("pk", "created_at").first()
+        key, created = entries.filter(pk__lte=middle).order_by("-pk").values_list("pk", "created_at")[0]
         low, high = (middle, high) if created < before else (low, min(key, middle) - 1)
     return int(low)
 

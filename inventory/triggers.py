@@ -1,6 +1,6 @@
 """The triggers that make the ledger the only writer; the statements are in `inventory/sql`.
 
-On SQLite a migration that alters one of the tables makes it again, without its triggers: create them there, too.
+On SQLite a migration that alters one of the tables makes it again, without its triggers: create them there.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def are_installed(using: str) -> bool:
 
 
 _COUNT = {
-    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'inventory\\_%' AND tgenabled <> 'D' AND "
-    "tgrelid IN ('inventory_level'::regclass, 'inventory_movement'::regclass, 'inventory_entry'::regclass)",
+    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'inventory\\_%' AND tgenabled <> 'D' "
+    "AND tgrelid IN ('inventory_level'::regclass, 'inventory_movement'::regclass, 'inventory_entry'::regclass)",
     "mysql": "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE() "
     "AND trigger_name LIKE 'inventory\\_%'",
-    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'inventory\\_%' ESCAPE '\\'",
+    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name GLOB 'inventory_*'",
 }
 
 

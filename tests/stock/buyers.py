@@ -1,7 +1,7 @@
 """Buyers of a race in a process of their own: `python -m tests.stock.buyers '<what, as JSON>'`.
 
-Prints each buyer's answer. With `kill_at`, the process is killed at that step of its first sale, with whatever
-it has locked, once the others have begun.
+Prints each buyer's answer. With `kill_at`, the process is killed at that step of its first sale, with
+whatever it has locked, once the others have begun.
 """
 
 from __future__ import annotations

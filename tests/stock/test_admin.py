@@ -38,7 +38,8 @@ def page(client: Client, *names: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("model", "shown"), [("item", "mug"), ("entry", "o-1"), ("reservation", "cart-1"), ("count", "mug @ default")]
+    ("model", "shown"),
+    [("item", "mug"), ("entry", "o-1"), ("reservation", "cart-1"), ("count", "mug @ default")],
 )  # fmt: skip
 def test_lists_and_pages_show_what_there_is(
     admin_client: Client, filled: Item, model: str, shown: str
@@ -74,7 +75,7 @@ def test_stock_is_changed_by_a_form(
     form = {"verb": verb, "quantity": quantity, "location": "default", "cause": "note-1"}
     for _ in range(2):  # sent twice, it counts once
         assert admin_client.post(url, form).status_code == 302
-    assert balances(stock)[0] == after  # type: ignore[arg-type]
+    assert balances(stock)[0] == after
     assert Entry.objects.get(cause="note-1").actor == "admin"
     assert f"/admin/inventory/item/{filled.pk}/stock/" in page(admin_client, "item", filled.pk, "change")
 
@@ -129,7 +130,7 @@ def test_a_list_costs_the_same_however_long_it_is(admin_client: Client, filled: 
 
 def test_another_projects_admin_takes_a_page_over() -> None:
     class Own(ItemAdmin):
-        list_display = ("sku",)
+        list_display = ("sku", "pk")
 
     site = admin.AdminSite()
     site.register(Item, Own)

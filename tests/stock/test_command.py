@@ -93,7 +93,7 @@ def test_reconciling_asks_for_a_count_where_the_ledger_cannot_be_right(stock: St
         Movement._base_manager.using(using).filter(entry__cause="po-1", level__item__sku="mug").update(
             quantity=1
         )
-    with pytest.raises(CommandError, match="count these.*: mug at default"):
+    with pytest.raises(CommandError, match=r"count these.*: mug at default"):
         run("reconcile")
     assert balances(stock) == (4, 2, 2, 1)
 
@@ -115,7 +115,7 @@ def test_a_file_is_received_once(stock: Stock, tmp_path: Path) -> None:
     assert run("import", str(path)) == "0 units received\n"
     assert (stock.available("mug"), stock.available("pen", location="shop")) == (6, 2)
     path.write_text("sku,quantity\nmug,50\n")
-    with pytest.raises(CommandError, match="po-1.csv:default:0"):
+    with pytest.raises(CommandError, match=r"po-1\.csv:default:0"):
         run("import", str(path))
     assert run("import", str(path), "--cause", "po-2") == "50 units received\n"
 

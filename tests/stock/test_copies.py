@@ -82,8 +82,8 @@ def dump() -> Iterator[str]:
 def _balances_in(database: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(**_server(), dbname=database) as connection:
         return connection.execute(
-            "SELECT available, reserved, committed, unavailable FROM inventory_level JOIN inventory_item item "
-            "ON item.id = item_id WHERE sku = 'mug'"
+            "SELECT available, reserved, committed, unavailable "
+            "FROM inventory_level JOIN inventory_item item ON item.id = item_id WHERE sku = 'mug'"
         ).fetchall()
 
 

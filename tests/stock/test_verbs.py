@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from django.db import transaction
@@ -142,7 +143,7 @@ def test_overdue_units_are_sold_to_others(stock: Stock, using: str) -> None:
         held.sell(cause="o-2")
 
 
-def overdue(id: object, using: str) -> None:
+def overdue(id: UUID, using: str) -> None:
     """Turn a reservation's clock on."""
     from datetime import UTC, datetime
 
