@@ -13,9 +13,9 @@ from typing import Any, Final, Never
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from inventory.clock import Now
 from inventory.exceptions import InventoryError
 from inventory.fields import AvailableField, StockField
 from inventory.lines import MAX_CAUSE, MAX_SKU

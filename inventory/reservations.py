@@ -15,8 +15,9 @@ from uuid import UUID
 
 from django.db import connections
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
-from django.db.models.functions import Greatest, Least, Now
+from django.db.models.functions import Greatest, Least
 
+from inventory.clock import Now
 from inventory.exceptions import ReservationGone
 from inventory.ledger import (
     Kind,

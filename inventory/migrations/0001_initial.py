@@ -5,9 +5,9 @@ import uuid
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.expressions
-import django.db.models.functions.datetime
 from django.db import migrations, models
 
+import inventory.clock
 import inventory.fields
 from inventory.apps import installed_label
 from inventory.triggers import install, uninstall
@@ -118,7 +118,7 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(),
+                        db_default=inventory.clock.Now(),
                         editable=False,
                         verbose_name="created",
                     ),
@@ -387,7 +387,7 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(),
+                        db_default=inventory.clock.Now(),
                         editable=False,
                         verbose_name="created",
                     ),
@@ -424,7 +424,7 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(),
+                        db_default=inventory.clock.Now(),
                         editable=False,
                         verbose_name="created",
                     ),
