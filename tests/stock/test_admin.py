@@ -151,3 +151,11 @@ def test_a_project_without_the_admin_works() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("1 False\n", 0), done.stderr
+
+
+def test_every_text_has_a_chinese_one(admin_client: Client, filled: Item) -> None:
+    from django.utils import translation
+
+    with translation.override("zh-hans"):
+        assert str(Entry.Kind.SELL.label) == "售出"
+        assert str(ItemAdmin.search_help_text) == "SKU 的开头"
