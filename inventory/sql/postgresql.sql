@@ -74,3 +74,11 @@ CREATE TRIGGER inventory_no_update BEFORE UPDATE ON inventory_entry FOR EACH ROW
 CREATE INDEX inventory_entry_of ON inventory_entry (of_id) WHERE of_id IS NOT NULL;
 CREATE INDEX inventory_reservation_due ON inventory_reservation (expires_at) WHERE state = 'live';
 CREATE INDEX inventory_reservation_ref ON inventory_reservation (reference) WHERE reference <> '';
+
+-- Room for the next version of a row in its page: with 150,000 updates of 50,000 levels 97.8 % are HOT at 100, all at
+-- 90; while a long transaction keeps old versions from being pruned 0 % at 100, 28 % at 90, 75 % at 80. No
+-- vacuum was run, and neither table nor indexes grew, so autovacuum is left as it is.
+ALTER TABLE inventory_level SET (fillfactor = 80);
+-- Reservations end within minutes and leave the index of those that are due: behind 300,000 that had ended the search
+-- for overdue ones read 4,735 pages (83 ms), after a vacuum one.
+ALTER TABLE inventory_reservation SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);

@@ -44,3 +44,19 @@ def test_no_plan_reads_a_growing_table_from_end_to_end(filled: None, name: str) 
 @pytest.mark.django_db
 def test_what_was_filled_adds_up(filled: None) -> None:
     assert audit(everything=True).differences == ()
+
+
+@pytest.mark.django_db
+def test_hot_rows_have_room_and_ended_reservations_are_vacuumed_soon() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname, reloptions FROM pg_class "
+            "WHERE relname IN ('inventory_level', 'inventory_reservation') ORDER BY relname"
+        )
+        assert cursor.fetchall() == [
+            ("inventory_level", ["fillfactor=80"]),
+            (
+                "inventory_reservation",
+                ["autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=20000"],
+            ),
+        ]
