@@ -132,7 +132,7 @@ def rolled_back() -> Iterator[None]:
 
 
 def plans(call: Callable[[], object]) -> list[tuple[str, str]]:
-    """Return each statement of a call and its plan; nothing of it stays."""
+    """Return each statement of a call, undone, and its plan."""
     from django.db import connection
 
     found: list[tuple[str, str]] = []

@@ -62,7 +62,7 @@ class ReadOnlyAdmin(StockAdmin):
 
 
 class LevelInline(admin.TabularInline):  # type: ignore[type-arg]
-    """Where an item's units are: the limits can be changed, the balances are the ledger's."""
+    """Where an item's units are; its limits can be changed."""
 
     model = Level
     fields = ("location", *BALANCES, "backorder_limit", "safety_stock")
@@ -101,7 +101,7 @@ class ChangeForm(forms.Form):
 
 
 class ItemAdmin(StockAdmin):
-    """Items, where their units are, and a form to receive, count and adjust them."""
+    """Items, their levels, and a form that changes stock."""
 
     list_display = ("sku", "available")
     ordering = ("sku",)

@@ -76,7 +76,7 @@ def audit(using: str = "default", *, everything: bool = False) -> Report:
 
 
 def _ranges(since: int, using: str) -> Iterator[QuerySet[Level]]:
-    """Yield levels in ranges of their keys: all, or those that movements after `since` belong to."""
+    """Yield levels in ranges: all, or those with movements after `since`."""
     levels = Level.objects.using(using)
     if since > 0:
         moved = Movement.objects.using(using).filter(pk__gt=since).values_list("level_id", flat=True)
@@ -91,7 +91,7 @@ def _ranges(since: int, using: str) -> Iterator[QuerySet[Level]]:
 
 
 def differences(levels: QuerySet[Level]) -> Iterator[Difference]:
-    """Yield every balance of these levels that isn't the sum of the level's movements."""
+    """Yield every balance that isn't the sum of its level's movements."""
     wrong = ~Q(**{name: F(f"ledger_{name}") for name in BALANCES})
     rows = levels.annotate(**{f"ledger_{name}": _sum(name) for name in BALANCES}).filter(wrong)
     for row in rows.order_by("pk").values(
@@ -132,10 +132,10 @@ class Reconciled:
 
 
 def reconcile(using: str = "default") -> Iterator[Reconciled]:
-    """Set each balance that differs to the sum of its movements, one level at a time.
+    """Set each balance that differs to the sum of its movements.
 
-    No movement is made up. Where the ledger says what can't be, such as fewer than no units, nothing is
-    written: count the item.
+    One level at a time. No movement is made up. Where the ledger says what can't be, such as fewer than no
+    units, nothing is written: count the item.
     """
     for levels in _ranges(0, using):
         for key in sorted({each.level_id for each in differences(levels)}):

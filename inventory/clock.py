@@ -8,7 +8,7 @@ from django.db.models import functions
 
 
 class Now(functions.Now):
-    """The database's time; in UTC on MySQL, too, where Django's own is in the session's time zone."""
+    """The database's time in UTC; Django's is the session's on MySQL."""
 
     def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> tuple[str, Any]:
         """Return MySQL's and MariaDB's expression."""

@@ -223,12 +223,12 @@ def _answered(wanted: Wanted, id: int, kind: int, print_: int, answer: Any) -> O
 
 
 def look_up(wanted: Wanted, using: str) -> Outcome | None:
-    """Return what has become of the cause before, by this transaction's snapshot; None: it is new."""
+    """Return what became of the cause, by this transaction's snapshot, if anything."""
     return _find(wanted, Entry.objects.using(using))
 
 
 def look_again(wanted: Wanted, using: str) -> Outcome | None:
-    """Return what has become of the cause by now, whatever the snapshot; for one that is to be refused.
+    """Return what has become of the cause by now, whatever the snapshot.
 
     On MySQL only an insert tells for sure: a locking read of what isn't there would lock the gap, and two of
     those can't insert any more.
@@ -277,7 +277,10 @@ def _take_by_rows(
 
 @contextmanager
 def _waiting_at_most(seconds: float | None, using: str) -> Iterator[None]:
-    """Limit the wait for a locked row on MySQL; SQLite waits by its connection's `timeout`."""
+    """Limit the wait for a locked row on MySQL.
+
+    SQLite waits by its connection's `timeout`.
+    """
     connection = connections[using]
     if seconds is None or connection.vendor != "mysql":
         yield
@@ -382,7 +385,7 @@ def lock_levels(using: str, *, skip_locked: bool = False, **which: Any) -> list[
 
 
 def as_of_now(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """On MySQL read what is committed by now, not the snapshot of when the caller's transaction began."""
+    """On MySQL read what is committed by now, not the caller's snapshot."""
     connection = connections[rows.db]
     return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
 
@@ -481,7 +484,7 @@ def not_shipped(of: int, using: str) -> dict[int, int]:
 
 
 def movements_of(sale: int, using: str) -> QuerySet[Any]:
-    """Return the movements of a sale and of what continued it, up to now."""
+    """Return the movements of a sale and of what continued it."""
     later = as_of_now(Entry.objects.using(using).filter(of=sale))
     entries = [sale, *later.values_list("pk", flat=True)]
     return as_of_now(Movement.objects.using(using).filter(entry__in=entries))

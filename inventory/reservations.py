@@ -171,7 +171,7 @@ def expire(
 
 
 def expire_all(using: str = "default", *, limit: int = 100) -> int:
-    """End every reservation that is overdue, `limit` per transaction, and return how many.
+    """End every overdue reservation, `limit` per transaction; return how many.
 
     For a timer: `manage.py stock expire`, or `inventory.tasks`. Sales don't wait for it: each ends those of
     the items it needs. What others have locked is left to the next run.

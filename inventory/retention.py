@@ -28,7 +28,7 @@ CONTINUES: Final = (Kind.SHIP, Kind.CANCEL, Kind.RESTOCK, Kind.ADJUST)
 
 
 def archive(before: datetime, using: str = "default") -> Iterator[tuple[int, int]]:
-    """Replace movements of entries before this time; yield (level, movements gone) for each batch."""
+    """Replace old movements; yield (level, movements gone) for each batch."""
     last = _last_entry(before, using)
     for level in _levels_with_many(last, using):
         after: int | None = 0
@@ -39,7 +39,7 @@ def archive(before: datetime, using: str = "default") -> Iterator[tuple[int, int
 
 
 def _last_entry(before: datetime, using: str) -> int:
-    """Return the highest key of an entry before this time, by halving: keys grow with time."""
+    """Return the last entry before this time, by halving: keys grow."""
     entries = Entry.objects.using(using)
     ends = entries.aggregate(low=Min("pk"), high=Max("pk"))
     if ends["low"] is None:
@@ -64,7 +64,7 @@ def _levels_with_many(last: int, using: str) -> Iterator[int]:
 
 
 def _archive_batch(level: int, after: int, last: int, using: str) -> tuple[int, int | None]:
-    """Return how many movements are gone, and the key after which to go on; None: that was all."""
+    """Return how many movements went, and where to go on, if anywhere."""
     with transaction.atomic(using=using):
         prepare_to_write(using)
         rows = Movement.objects.using(using).filter(level=level, pk__gt=after, entry__lte=last).order_by("pk")
@@ -81,7 +81,7 @@ def _archive_batch(level: int, after: int, last: int, using: str) -> tuple[int, 
 
 
 def _replace(level: int, old: Sequence[Any], using: str) -> None:
-    """Make the first of these movements opening ones that come to the same, and delete the rest."""
+    """Make the first of these movements opening ones, and delete the rest."""
     net = {
         state: sum(row.quantity * ((row.target == state) - (row.source == state)) for row in old)
         for state in STATES
@@ -101,7 +101,7 @@ def _replace(level: int, old: Sequence[Any], using: str) -> None:
 
 
 def _still_open(entries: Iterable[int], last: int, using: str) -> set[int]:
-    """Return which of these entries something may still ask for: live reservations, sales not done with."""
+    """Return entries of live reservations and of sales not done with."""
     kinds = {
         key: (kind, of)
         for key, kind, of in Entry.objects.using(using)
@@ -120,7 +120,7 @@ def _still_open(entries: Iterable[int], last: int, using: str) -> set[int]:
 
 
 def _unfinished(sales: set[int], last: int, using: str) -> set[int]:
-    """Return the sales of which units are left to ship, or which something has happened to since."""
+    """Return sales with units left to ship, or continued since."""
     sale_of = {sale: sale for sale in sales}
     unfinished = set()
     for key, sale in Entry.objects.using(using).filter(of__in=list(sales)).values_list("pk", "of"):

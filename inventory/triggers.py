@@ -53,7 +53,7 @@ def _without_comments(statement: str) -> str:
 
 
 def are_installed(using: str) -> bool:
-    """Return whether the database has the tables, with every trigger on them, none switched off."""
+    """Return whether every trigger is there, and none switched off."""
     connection = connections[using]
     if "inventory_level" not in connection.introspection.table_names():
         return False
@@ -65,7 +65,8 @@ def are_installed(using: str) -> bool:
 
 _COUNT = {
     "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'inventory\\_%' AND tgenabled <> 'D' "
-    "AND tgrelid IN ('inventory_level'::regclass, 'inventory_movement'::regclass, 'inventory_entry'::regclass)",
+    "AND tgrelid IN ('inventory_level'::regclass, 'inventory_movement'::regclass, "
+    "'inventory_entry'::regclass)",
     "mysql": "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE() "
     "AND trigger_name LIKE 'inventory\\_%'",
     "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name GLOB 'inventory_*'",
@@ -74,7 +75,7 @@ _COUNT = {
 
 @contextmanager
 def allow_changes(using: str, level: int = -1) -> Iterator[None]:
-    """Let this transaction change rows of the ledger within the block, or the balances of `level`."""
+    """Let this transaction change the ledger, or balances of `level`, meanwhile."""
     connection = connections[using]
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":

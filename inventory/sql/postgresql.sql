@@ -32,7 +32,7 @@ BEGIN
               HINT = 'Use inventory.stock: receive, sell, adjust, count ...';
 END $$;
 
--- The trigger above updates at depth 1; whatever updates at depth 0 is somebody else.
+-- The trigger above updates at depth 1; whatever updates at depth 0 isn't the ledger.
 CREATE TRIGGER inventory_balances BEFORE UPDATE ON inventory_level FOR EACH ROW
     WHEN (pg_trigger_depth() = 0 AND (OLD.available, OLD.reserved, OLD.committed, OLD.unavailable, OLD.item_id)
           IS DISTINCT FROM (NEW.available, NEW.reserved, NEW.committed, NEW.unavailable, NEW.item_id))

@@ -13,7 +13,8 @@ from inventory.audit import audit
 
 NAMES = [
     "available", "available of 50", "levels", "receive", "sell", "sell again", "sell too many", "reserve",
-    "held", "held.extend", "held.sell", "held.release", "expire", "ship", "restock", "count", "adjust", "hold_back",
+    "held", "held.extend", "held.sell", "held.release", "expire", "ship", "restock", "count",
+    "adjust", "hold_back",
 ]  # fmt: skip
 
 

@@ -102,7 +102,7 @@ class Command(BaseCommand):
 
 
 def read_deliveries(path: Path) -> dict[str, dict[str, int]]:
-    """Return units by location and SKU; the whole file is checked before anything is received.
+    """Return units by location and SKU, of a file that is right.
 
     Raises:
         CommandError: names the line, the value and what it should be.
