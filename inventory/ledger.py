@@ -247,7 +247,10 @@ def _find(wanted: Wanted, rows: Any) -> Outcome | None:
 
 
 def _look_up(wanted: Wanted, using: str) -> Outcome:
-    found = _find(wanted, as_of_now(Entry.objects.using(using)))
+    rows = Entry.objects.using(using)
+    if connections[using].vendor == "mysql":
+        rows = rows.select_for_update()  # it is there, so no gap is locked; the snapshot may not show it
+    found = _find(wanted, rows)
     if found is None:  # pragma: no cover - another transaction's entry made room for itself and went
         raise transaction.TransactionManagementError(f"the cause {wanted.cause!r} is neither free nor used")
     return found
@@ -356,6 +359,25 @@ def in_transaction(using: str) -> AbstractContextManager[Any]:
     return nullcontext() if connections[using].in_atomic_block else transaction.atomic(using=using)
 
 
+@contextmanager
+def behind_sale(sale: int | None, using: str) -> Iterator[None]:
+    """Open a transaction unless one is open, behind others that continue the sale.
+
+    On MySQL its snapshot begins when the sale's entry is locked, so that it shows what they did, and reading
+    that locks no gap in which two parcels would meet.
+    """
+    connection: Any = connections[using]
+    fresh = connection.vendor == "mysql" and sale is not None and not connection.in_atomic_block
+    with in_transaction(using):
+        if fresh:
+            Entry.objects.using(using).select_for_update().filter(pk=sale).values_list("pk").first()
+        connection.inventory_fresh = fresh
+        try:
+            yield
+        finally:
+            connection.inventory_fresh = False
+
+
 def prepare_to_write(using: str) -> None:
     """Have SQLite's write lock before anything is read: a snapshot of before it could not be written on."""
     if connections[using].vendor == "sqlite":
@@ -386,8 +408,10 @@ def lock_levels(using: str, *, skip_locked: bool = False, **which: Any) -> list[
 
 def as_of_now(rows: QuerySet[Any]) -> QuerySet[Any]:
     """On MySQL read what is committed by now, not the caller's snapshot."""
-    connection = connections[rows.db]
-    return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
+    connection: Any = connections[rows.db]
+    fresh = getattr(connection, "inventory_fresh", False)
+    past = connection.vendor == "mysql" and connection.in_atomic_block and not fresh
+    return rows.select_for_update() if past else rows
 
 
 def insert(wanted: Wanted, moves: Sequence[Move], using: str) -> Outcome:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from django.db import connections
 from django.db.models import Sum
 
-from inventory import Stock
-from inventory.models import Entry, Movement
+from inventory import Busy, Stock
+from inventory.models import Entry, Level, Movement
 from tests.stock.buyers import Buyers, database_settings, race
 from tests.stock.shop.models import Order
 
@@ -64,3 +67,30 @@ def test_carts_of_two_items_never_wait_for_each_other_in_a_circle(committing: st
     assert_exactly_sold(committing, "mug", UNITS)
     assert_exactly_sold(committing, "pen", UNITS)
     assert answers.count("sold") <= UNITS
+
+
+def test_parcels_of_many_sales_leave_at_once(committing: str) -> None:
+    stock = Stock(database=committing)
+    sales = 40
+    stock.receive({f"mug-{no}": 5 for no in range(sales)}, cause="po-1")
+    for no in range(sales):
+        stock.sell({f"mug-{no}": 2}, cause=f"order-{no}")
+
+    def ship(no: int) -> int:
+        busy = 0
+        try:
+            while True:
+                try:
+                    stock.ship(cause=f"parcel-{no}", of=f"order-{no}")
+                except Busy:
+                    busy += 1
+                else:
+                    return busy
+        finally:
+            connections[committing].close()
+
+    with ThreadPoolExecutor(8) as pool:
+        busy = sum(pool.map(ship, range(sales)))
+    print(f"{busy} of {sales} parcels were refused as busy and repeated")
+    levels = Level.objects.using(committing).values_list("available", "committed")
+    assert set(levels) == {(3, 0)}
