@@ -18,6 +18,7 @@ from inventory.ledger import (
     Posted,
     Wanted,
     as_of_now,
+    behind_sale,
     in_transaction,
     lock_levels,
     look_again,
@@ -39,7 +40,7 @@ Decide = Callable[[], Sequence[Move]]
 
 def _once(stock: Stock, wanted: Wanted, decide: Decide) -> Posted:
     """Post what `decide` returns, unless the cause was used before; `decide` locks and may refuse."""
-    with understood(wanted.cause, stock.using), in_transaction(stock.using):
+    with understood(wanted.cause, stock.using), behind_sale(wanted.of, stock.using):
         prepare_to_write(stock.using)
         known = look_up(wanted, stock.using)
         if isinstance(known, InventoryError):

@@ -223,12 +223,12 @@ def _answered(wanted: Wanted, id: int, kind: int, print_: int, answer: Any) -> O
 
 
 def look_up(wanted: Wanted, using: str) -> Outcome | None:
-    """Return what has become of the cause before; None: it is new, as far as this transaction's snapshot shows."""
+    """Return what became of the cause, by this transaction's snapshot, if anything."""
     return _find(wanted, Entry.objects.using(using))
 
 
 def look_again(wanted: Wanted, using: str) -> Outcome | None:
-    """Return what has become of the cause by now, whatever the snapshot; for one that is to be refused.
+    """Return what has become of the cause by now, whatever the snapshot.
 
     On MySQL only an insert tells for sure: a locking read of what isn't there would lock the gap, and two of
     those can't insert any more.
@@ -247,7 +247,10 @@ def _find(wanted: Wanted, rows: Any) -> Outcome | None:
 
 
 def _look_up(wanted: Wanted, using: str) -> Outcome:
-    found = _find(wanted, as_of_now(Entry.objects.using(using)))
+    rows = Entry.objects.using(using)
+    if connections[using].vendor == "mysql":
+        rows = rows.select_for_update()  # it is there, so no gap is locked; the snapshot may not show it
+    found = _find(wanted, rows)
     if found is None:  # pragma: no cover - another transaction's entry made room for itself and went
         raise transaction.TransactionManagementError(f"the cause {wanted.cause!r} is neither free nor used")
     return found
@@ -277,7 +280,10 @@ def _take_by_rows(
 
 @contextmanager
 def _waiting_at_most(seconds: float | None, using: str) -> Iterator[None]:
-    """Limit the wait for a locked row on MySQL, in whole seconds; SQLite waits by its connection's `timeout`."""
+    """Limit the wait for a locked row on MySQL.
+
+    SQLite waits by its connection's `timeout`.
+    """
     connection = connections[using]
     if seconds is None or connection.vendor != "mysql":
         yield
@@ -353,6 +359,25 @@ def in_transaction(using: str) -> AbstractContextManager[Any]:
     return nullcontext() if connections[using].in_atomic_block else transaction.atomic(using=using)
 
 
+@contextmanager
+def behind_sale(sale: int | None, using: str) -> Iterator[None]:
+    """Open a transaction unless one is open, behind others that continue the sale.
+
+    On MySQL its snapshot begins when the sale's entry is locked, so that it shows what they did, and reading
+    that locks no gap in which two parcels would meet.
+    """
+    connection: Any = connections[using]
+    fresh = connection.vendor == "mysql" and sale is not None and not connection.in_atomic_block
+    with in_transaction(using):
+        if fresh:
+            Entry.objects.using(using).select_for_update().filter(pk=sale).values_list("pk").first()
+        connection.inventory_fresh = fresh
+        try:
+            yield
+        finally:
+            connection.inventory_fresh = False
+
+
 def prepare_to_write(using: str) -> None:
     """Have SQLite's write lock before anything is read: a snapshot of before it could not be written on."""
     if connections[using].vendor == "sqlite":
@@ -382,9 +407,11 @@ def lock_levels(using: str, *, skip_locked: bool = False, **which: Any) -> list[
 
 
 def as_of_now(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """On MySQL read what is committed by now, not the snapshot of when the caller's transaction began."""
-    connection = connections[rows.db]
-    return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
+    """On MySQL read what is committed by now, not the caller's snapshot."""
+    connection: Any = connections[rows.db]
+    fresh = getattr(connection, "inventory_fresh", False)
+    past = connection.vendor == "mysql" and connection.in_atomic_block and not fresh
+    return rows.select_for_update() if past else rows
 
 
 def insert(wanted: Wanted, moves: Sequence[Move], using: str) -> Outcome:
@@ -425,11 +452,12 @@ def post(wanted: Wanted, moves: Sequence[Move], using: str) -> Posted:
 def _insert_entry(wanted: Wanted, using: str) -> int | None:
     """Insert the entry's row and return its key; None where the cause is there already."""
     vendor = connections[using].vendor
-    # MySQL's INSERT IGNORE would ignore every other mistake as well; an error undoes only the statement there.
+    # MySQL's INSERT IGNORE ignores every other mistake as well; an error undoes only the statement there.
     conflict = {"mysql": "", "sqlite": " ON CONFLICT (cause) DO NOTHING"}.get(
         vendor, " ON CONFLICT (cause) DO NOTHING RETURNING id"
     )
-    sql = f"INSERT INTO inventory_entry (cause, kind, fingerprint, of_id, actor) VALUES (%s, %s, %s, %s, %s){conflict}"  # noqa: S608
+    columns = "cause, kind, fingerprint, of_id, actor"
+    sql = f"INSERT INTO inventory_entry ({columns}) VALUES (%s, %s, %s, %s, %s){conflict}"  # noqa: S608
     with connections[using].cursor() as cursor:
         try:
             cursor.execute(sql, [wanted.cause, int(wanted.kind), wanted.fingerprint, wanted.of, wanted.actor])
@@ -484,7 +512,7 @@ def not_shipped(of: int, using: str) -> dict[int, int]:
 
 
 def movements_of(sale: int, using: str) -> QuerySet[Any]:
-    """Return the movements of a sale and of what continued it, up to now."""
+    """Return the movements of a sale and of what continued it."""
     later = as_of_now(Entry.objects.using(using).filter(of=sale))
     entries = [sale, *later.values_list("pk", flat=True)]
     return as_of_now(Movement.objects.using(using).filter(entry__in=entries))

@@ -13,14 +13,15 @@ from typing import Any, Final, Never
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from inventory.clock import Now
 from inventory.exceptions import InventoryError
 from inventory.fields import AvailableField, StockField
 from inventory.lines import MAX_CAUSE, MAX_SKU
 
 __all__ = [
+    "Audit",
     "Component",
     "Count",
     "Entry",
@@ -190,7 +191,7 @@ class Level(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.item_id} @ {self.location_id}"
+        return f"{self.item} @ {self.location}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Write the limits; leave out the balances, which this copy may know from a while ago."""
@@ -381,3 +382,21 @@ class Count(models.Model):
 
     def __str__(self) -> str:
         return f"{self.counted} of {self.expected}"
+
+
+class Audit(models.Model):
+    """When balances were compared with the ledger, and up to which movement."""
+
+    movement_id = models.BigIntegerField(_("last movement"), default=0)
+    checked = models.PositiveBigIntegerField(_("levels"), default=0)
+    differences = models.PositiveIntegerField(_("differences"), default=0)
+    created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False)
+
+    class Meta:
+        db_table = "inventory_audit"
+        ordering = ("-pk",)
+        verbose_name = _("audit")
+        verbose_name_plural = _("audits")
+
+    def __str__(self) -> str:
+        return f"{self.differences} of {self.checked}"

@@ -15,8 +15,9 @@ from uuid import UUID
 
 from django.db import connections
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
-from django.db.models.functions import Greatest, Least, Now
+from django.db.models.functions import Greatest, Least
 
+from inventory.clock import Now
 from inventory.exceptions import ReservationGone
 from inventory.ledger import (
     Kind,
@@ -167,6 +168,18 @@ def expire(
         prepare_to_write(using)
         rows = list(_locked(due.order_by("expires_at"), using, skip_locked=True)[:limit])
         return _end(rows, Reservation.State.EXPIRED, using, skip_locked=skip_locked)
+
+
+def expire_all(using: str = "default", *, limit: int = 100) -> int:
+    """End every overdue reservation, `limit` per transaction; return how many.
+
+    For a timer: `manage.py stock expire`, or `inventory.tasks`. Sales don't wait for it: each ends those of
+    the items it needs. What others have locked is left to the next run.
+    """
+    total = 0
+    while ended := expire(using, skip_locked=True, limit=limit):
+        total += ended
+    return total
 
 
 def _end(

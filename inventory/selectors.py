@@ -27,7 +27,7 @@ def units_for_sale(skus: Sequence[str], using: str, *, location: int | None = No
 
 _NOW = {
     "postgresql": "statement_timestamp()",
-    "mysql": "CURRENT_TIMESTAMP(6)",
+    "mysql": "UTC_TIMESTAMP(6)",
     "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')",
 }
 

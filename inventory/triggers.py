@@ -1,6 +1,6 @@
 """The triggers that make the ledger the only writer; the statements are in `inventory/sql`.
 
-On SQLite a migration that alters one of the tables makes it anew, without its triggers: create them again there.
+On SQLite a migration that alters one of the tables makes it again, without its triggers: create them there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def install(apps: Any, schema_editor: Any) -> None:
 def _statements(connection: Any) -> list[str]:
     text = files("inventory").joinpath("sql", f"{connection.vendor}.sql").read_text()
     if connection.vendor == "postgresql":
-        return [text]
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT quote_ident(current_schema())")
+            return [text.replace("{schema}", cursor.fetchone()[0])]
     if connection.vendor == "mysql":
         exact = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
         text = text.replace("{collation}", exact)
@@ -51,34 +53,37 @@ def _without_comments(statement: str) -> str:
 
 
 def are_installed(using: str) -> bool:
-    """Return whether the database has the tables, and triggers on the balances."""
+    """Return whether every trigger is there, and none switched off."""
     connection = connections[using]
     if "inventory_level" not in connection.introspection.table_names():
         return False
+    text = files("inventory").joinpath("sql", f"{connection.vendor}.sql").read_text()
     with connection.cursor() as cursor:
         cursor.execute(_COUNT[connection.vendor])
-        return bool(cursor.fetchone()[0] >= 2)
+        return bool(cursor.fetchone()[0] >= text.count("CREATE TRIGGER"))
 
 
 _COUNT = {
-    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'inventory\\_%' AND tgrelid = 'inventory_level'::regclass",
+    "postgresql": "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'inventory\\_%' AND tgenabled <> 'D' "
+    "AND tgrelid IN ('inventory_level'::regclass, 'inventory_movement'::regclass, "
+    "'inventory_entry'::regclass)",
     "mysql": "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE() "
-    "AND event_object_table = 'inventory_level'",
-    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'inventory_level'",
+    "AND trigger_name LIKE 'inventory\\_%'",
+    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name GLOB 'inventory_*'",
 }
 
 
 @contextmanager
-def allow_changes(using: str) -> Iterator[None]:
-    """Let rows of the ledger be deleted within the block, by the transaction that is open, and by no other."""
+def allow_changes(using: str, level: int = -1) -> Iterator[None]:
+    """Let this transaction change the ledger, or balances of `level`, meanwhile."""
     connection = connections[using]
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT set_config('inventory.archiving', txid_current()::text, true)")
         else:
-            cursor.execute("INSERT INTO inventory_posting (level_id) VALUES (-1)")
+            cursor.execute("INSERT INTO inventory_posting (level_id) VALUES (%s)", [level])
         yield
         if connection.vendor == "postgresql":
             cursor.execute("SELECT set_config('inventory.archiving', '', true)")
         else:
-            cursor.execute("DELETE FROM inventory_posting WHERE level_id = -1")
+            cursor.execute("DELETE FROM inventory_posting WHERE level_id = %s", [level])

@@ -5,9 +5,9 @@ import uuid
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.expressions
-import django.db.models.functions.datetime
 from django.db import migrations, models
 
+import inventory.clock
 import inventory.fields
 from inventory.apps import installed_label
 from inventory.triggers import install, uninstall
@@ -118,7 +118,7 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(),
+                        db_default=inventory.clock.Now(),
                         editable=False,
                         verbose_name="created",
                     ),
@@ -387,7 +387,7 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(),
+                        db_default=inventory.clock.Now(),
                         editable=False,
                         verbose_name="created",
                     ),
@@ -407,6 +407,34 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "reservations",
                 "db_table": "inventory_reservation",
                 "ordering": ("-created_at",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Audit",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("movement_id", models.BigIntegerField(default=0, verbose_name="last movement")),
+                ("checked", models.PositiveBigIntegerField(default=0, verbose_name="levels")),
+                ("differences", models.PositiveIntegerField(default=0, verbose_name="differences")),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=inventory.clock.Now(),
+                        editable=False,
+                        verbose_name="created",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "audit",
+                "verbose_name_plural": "audits",
+                "db_table": "inventory_audit",
+                "ordering": ("-pk",),
             },
         ),
         migrations.AddConstraint(

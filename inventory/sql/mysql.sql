@@ -1,5 +1,5 @@
 -- See postgresql.sql; for MySQL 8 and MariaDB. `inventory_posting` has a row for as long as the inserting trigger
--- runs: what updates balances without one is somebody else.
+-- runs: what updates balances without one isn't the ledger.
 CREATE TABLE inventory_posting (level_id bigint NOT NULL PRIMARY KEY) ENGINE=InnoDB;
 --;
 CREATE TRIGGER inventory_apply AFTER INSERT ON inventory_movement FOR EACH ROW BEGIN

@@ -1,4 +1,4 @@
-"""Balances change by movements only, whoever writes; and the ledger is only added to."""
+"""Balances change by movements only, by any way of writing; the ledger is only added to."""
 
 from __future__ import annotations
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models.functions import Now
 
 from inventory import CauseUsed, NotThere, ReservationGone, SoldOut, Stock, UnknownSku
@@ -142,9 +143,8 @@ def test_overdue_units_are_sold_to_others(stock: Stock, using: str) -> None:
         held.sell(cause="o-2")
 
 
-def overdue(id: object, using: str) -> None:
+def overdue(id: UUID, using: str) -> None:
     """Turn a reservation's clock on."""
-    from datetime import UTC, datetime
 
     Reservation.objects.using(using).filter(pk=id).update(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
 
@@ -235,3 +235,19 @@ def test_the_ledger_has_each_change_once(stock: Stock, using: str) -> None:
     assert (entry.kind, entry.actor, entry.created_at.tzinfo is not None) == (Entry.Kind.SELL, "ann", True)
     (movement,) = Movement.objects.using(using).filter(entry=entry)
     assert (movement.source, movement.target, movement.quantity) == (1, 3, 2)
+
+
+def test_deadlines_are_in_utc_whatever_the_servers_time_zone(stock: Stock, using: str) -> None:
+    if connections[using].vendor != "sqlite":
+        with connections[using].cursor() as cursor:
+            cursor.execute("SET time_zone = '+05:00'" if using == "mariadb" else "SET TIME ZONE '+05:00'")
+    stock.receive("mug", 1, cause="po-1")
+    held = stock.reserve({"mug": 1}, seconds=900)
+    left = held.expires_at - datetime.now(UTC)
+    assert timedelta(minutes=10) < left < timedelta(minutes=20)
+    made = Entry.objects.using(using).get(cause="po-1").created_at
+    assert abs(made - datetime.now(UTC)) < timedelta(minutes=5)
+    assert (held.state, stock.available("mug")) == ("live", 0)
+    if using == "mariadb":
+        with connections[using].cursor() as cursor:
+            cursor.execute("SET time_zone = DEFAULT")

@@ -1,4 +1,4 @@
-"""Django's `flush`, which tests call to empty a database: MySQL and SQLite delete rows, one table at a time."""
+"""Django's `flush`, which tests empty a database by: MySQL and SQLite delete the rows of each table."""
 
 from __future__ import annotations
 

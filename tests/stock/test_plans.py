@@ -1,0 +1,63 @@
+"""On a filled database each public name reads by index: no plan goes through a table that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection, transaction
+
+from benchmarks import inventory_growth as growth
+from inventory import stock
+from inventory.audit import audit
+
+NAMES = [
+    "available", "available of 50", "levels", "receive", "sell", "sell again", "sell too many", "reserve",
+    "held", "held.extend", "held.sell", "held.release", "expire", "ship", "restock", "count",
+    "adjust", "hold_back",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def filled(django_db_setup: None, django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
+    """20,000 items with 100,000 movements, for all tests here; rolled back."""
+    with django_db_blocker.unblock(), transaction.atomic():  # type: ignore[attr-defined]
+        growth.fill(connection, items=20_000, movements=100_000)
+        growth.analyze(connection)
+        yield
+        transaction.set_rollback(True)
+
+
+@pytest.mark.django_db
+def test_every_name_is_here(filled: None) -> None:
+    assert [*growth.verbs(stock)] == [*NAMES, "audit of a range"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", NAMES)
+def test_no_plan_reads_a_growing_table_from_end_to_end(filled: None, name: str) -> None:
+    found = growth.plans(growth.verbs(stock)[name])
+    assert found
+    for sql, plan in found:
+        assert not growth.read_whole(plan), f"{sql}\n{plan}"
+
+
+@pytest.mark.django_db
+def test_what_was_filled_adds_up(filled: None) -> None:
+    assert audit(everything=True).differences == ()
+
+
+@pytest.mark.django_db
+def test_hot_rows_have_room_and_ended_reservations_are_vacuumed_soon() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname, reloptions FROM pg_class "
+            "WHERE relname IN ('inventory_level', 'inventory_reservation') ORDER BY relname"
+        )
+        assert cursor.fetchall() == [
+            ("inventory_level", ["fillfactor=80"]),
+            (
+                "inventory_reservation",
+                ["autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=20000"],
+            ),
+        ]
