@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from locking.admin.formatting import shortened, visible
+from locking.utils.formatting import shortened, visible
 from locking.models import Fence, LockEvent
 
 

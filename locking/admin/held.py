@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
 from locking.admin.audit import ReadOnly
-from locking.admin.formatting import age, duration, shortened, visible
+from locking.utils.formatting import age, duration, shortened, visible
 from locking.admin.held_rows import (
     FILTERS,
     MOST_AT_ONCE,

@@ -20,7 +20,7 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from locking.admin.formatting import duration, shortened, visible
+from locking.utils.formatting import duration, shortened, visible
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import LockError
