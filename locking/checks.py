@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from locking.conf import DEFAULTS, read_alias
+from locking.conf import DEFAULTS, LONGEST_COUNTDOWN, read_alias
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend, locks
 from locking.core.liveness import base_directory
 from locking.exceptions import BackendError
@@ -53,6 +53,7 @@ HINTS: Final = {
     " PostgreSQL.",
     "locking.W003": "Set OPTIONS['isolation_level'] to 'read committed' (Django's default), unless the"
     " server is MariaDB with innodb_snapshot_isolation=ON: any other refuses the call.",
+    "locking.W006": f"Give it more than {LONGEST_COUNTDOWN:g} s, and more than the longest task takes.",
     "locking.W005": "If dispatch, or what it calls, reads what the lock protects, put"
     " @method_decorator(distributed_lock(…), name='dispatch') on the class. If it only reads other"
     " things, such as the user, ignore this: SILENCED_SYSTEM_CHECKS = ['locking.W005'].",
@@ -289,6 +290,24 @@ def _ends_early(function: Any) -> bool:
         return options.open_transaction_policy() == "refuse"
     except (ImproperlyConfigured, ImportError, InvalidLockBackend):
         return True  # the alias can't be used: another check says why
+
+
+# --- Celery -----------------------------------------------------------------------------------------------
+
+
+@register("locking")
+def check_celery(**_: Any) -> list[CheckMessage]:
+    """Find a broker that would deliver a locked task again while it waits in a worker to be retried."""
+    celery: Any = sys.modules.get("celery")
+    if celery is None:
+        return []
+    app = celery.current_app
+    timeout = (app.conf.broker_transport_options or {}).get("visibility_timeout")
+    if timeout is None or timeout > LONGEST_COUNTDOWN:
+        return []
+    text = f"{{}} is retried while its lock is taken, but the broker's visibility_timeout is {timeout:g} s."
+    locked = [task for task in app.tasks.values() if hasattr(task.run, "lock_options")]
+    return _sorted(_message("W006", text.format(dotted_path(task.run))) for task in locked)
 
 
 # --- live -------------------------------------------------------------------------------------------------

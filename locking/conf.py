@@ -13,6 +13,9 @@ from locking.keys.names import OnOpenTransaction, check_on_open_transaction, che
 DEFAULT_LEASE: Final = 30.0
 """Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set; Redisson's default too."""
 
+LONGEST_COUNTDOWN: Final = 60.0
+"""Seconds after which a Celery task whose lock is taken is tried again at the latest."""
+
 
 @dataclass(frozen=True, slots=True)
 class AliasSettings:

@@ -60,6 +60,7 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
     Args:
         names: what to lock. Several are taken all or none, sorted, duplicates merged.
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
+        renew: keep the lease alive beyond a ttl that is given, as without one.
         wait: seconds that `acquire` waits; 0 = don't, None = without end. Default: the alias's `WAIT`.
         fenced: the database will check the fencing token, so its counter is kept for ever.
         backend: alias in `LOCKING`.

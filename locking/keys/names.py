@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from typing import Final, Literal, cast, get_args
 
 from django.db.models import Model
@@ -126,9 +127,17 @@ def check_wait(wait: object, *, source: str = "wait") -> float | None:
     return seconds
 
 
+Seconds = float | timedelta
+"""A length of time, wherever one is given."""
+
+
 def _number(value: object, source: str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{source} must be a number of seconds, not {value!r} ({type(value).__name__})")
+        raise ValueError(
+            f"{source} must be a number of seconds or a timedelta, not {value!r} ({type(value).__name__})"
+        )
     if not math.isfinite(value):
         raise ValueError(f"{source} must be a finite number of seconds, not {value!r}")
     return float(value)

@@ -107,7 +107,7 @@ def _page(request: HttpRequest, status: HTTPStatus, detail: str, retry_after: in
     except TemplateDoesNotExist as error:
         if error.args != (PAGE,):  # the project's own page extends one that isn't there
             raise
-        message = "TEMPLATES finds no %s: a built-in page answers; add 'locking' to INSTALLED_APPS, and APP_DIRS"
+        message = "no template %s: a built-in page answers; set APP_DIRS, and add 'locking' to INSTALLED_APPS"
         log_rarely(logger, logging.WARNING, PAGE, message, PAGE)
         text = _built_in_page().render(Context(context))
     return HttpResponse(text, status=status)

@@ -1,4 +1,4 @@
-"""`python -m tests.locking.support.bare_project WITHOUT…`: a project that lacks something tries every entry point.
+"""`python -m tests.locking.support.bare_project WITHOUT…`: every entry point where an app is missing.
 
 Prints JSON: what `check` has to say, and what became of each entry point.
 """
