@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, ref
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
 from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
+from locking.core.breaker import breaker
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import Lease, MultiLease, SingleLease, State, held_by, is_registered, latest_of
@@ -459,6 +460,7 @@ class SingleLock(Lock):
             before_acquiring(self.on_open_transaction, self.name)
         begun = now()
         while True:
+            self._refuse_if_silent()
             owner = self._registered_owner()
             outcome: Outcome | None = None
             waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
@@ -487,6 +489,7 @@ class SingleLock(Lock):
             await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
         begun = now()
         while True:
+            self._refuse_if_silent()
             owner = self._registered_owner()
             outcome: Outcome | None = None
             waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
@@ -507,9 +510,10 @@ class SingleLock(Lock):
                 if not self._begins_anew(error, begun, wait):
                     raise
 
-    @staticmethod
-    def _begins_anew(error: BaseException, begun: float, wait: float | None) -> bool:
+    def _begins_anew(self, error: BaseException, begun: float, wait: float | None) -> bool:
         """Whether an attempt that ended in `error` is followed by another, in what is left of the wait."""
+        if isinstance(error, BackendUnavailable):
+            breaker.ended(self.backend, self.key)
         return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
 
     def _is_late(self, grant: Grant) -> bool:
@@ -534,6 +538,14 @@ class SingleLock(Lock):
         if self._acts_for_work and not self.options.min_hold:  # which is to outlast the process
             registration.act(owner)
         return owner
+
+    def _refuse_if_silent(self) -> None:
+        """Raise BackendUnavailable at once where the backend's server doesn't answer at the moment."""
+        try:
+            breaker.admit(self.backend, self.key)
+        except BackendUnavailable as error:
+            self._note_refusal(error, "", 0.0)
+            raise
 
     def _wait_in(
         self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
@@ -622,16 +634,22 @@ class SingleLock(Lock):
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
             release_retrier.schedule(self.backend, self.key, owner, self.ttl)
+        waited = now() - begun
         if isinstance(error, BackendUnavailable):
+            if first is None or (isinstance(first, Busy) and first.outage is not None):
+                breaker.failed(self.backend, self.key, waited)
             logs.unavailable(logger, self.backend.settings.alias, error)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
-            waited = now() - begun
-            events.SAMPLES.append((self.backend.settings.alias, "refused", waited))
-            deadlock = isinstance(error, LockDeadlock)
-            if deadlock:
-                events.SAMPLES.append((self.backend.settings.alias, "deadlock", waited))
-            signal = lock_deadlocked if deadlock else lock_refused
-            notify(signal, lambda: self._refusal(error, owner, waited))
+            self._note_refusal(error, owner, waited)
+
+    def _note_refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> None:
+        """Tell statistics and listeners of an acquisition that came to nothing."""
+        events.SAMPLES.append((self.backend.settings.alias, "refused", waited))
+        deadlock = isinstance(error, LockDeadlock)
+        if deadlock:
+            events.SAMPLES.append((self.backend.settings.alias, "deadlock", waited))
+        signal = lock_deadlocked if deadlock else lock_refused
+        notify(signal, lambda: self._refusal(error, owner, waited))
 
     @contextmanager
     def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
@@ -664,6 +682,7 @@ class SingleLock(Lock):
     def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
         lease = SingleLease(self, owner, grant, context)
         alias, waited = self.backend.settings.alias, now() - begun
+        breaker.answered(self.backend, self.key)
         events.acquired(alias, waited)
         if logs.TROUBLES:
             logs.available(logger, alias)
@@ -695,6 +714,8 @@ class Waiting:
     def __enter__(self) -> waits.WaitWatch:
         lock, (busy, context, begun) = self._lock, self._begin
         settings = lock.backend.settings
+        if busy.outage is None:
+            breaker.answered(lock.backend, lock.key)
         if not waits.waiters.enter(settings.alias, settings.max_waiters):
             reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
             raise lock.not_acquired(busy, begun, TooManyWaiters, reason)
