@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, ref
 from django.core.exceptions import SynchronousOnlyOperation
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
-from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
+from locking.core import at_exit, events, holders, waits  # noqa: F401 - it releases at the end of the process
 from locking.core.breaker import breaker
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
@@ -621,12 +621,14 @@ class SingleLock(Lock):
         self, busy: Busy, begun: float, error: type[LockNotAcquired] = LockNotAcquired, reason: str = ""
     ) -> LockNotAcquired:
         """Return the error of a wait since `begun` that ends with this refusal."""
-        alias = self.backend.settings.alias
+        alias, waited = self.backend.settings.alias, now() - begun
+        ask = waited >= holders.WORTH_A_QUESTION and _get_running_loop() is None
         return error(
             self.name,
-            waited=now() - begun,
+            waited=waited,
             backend=alias,
             holder=busy.holder,
+            held_by=busy.holder and holders.description(self.backend, busy.holder, ask=ask),
             retry_after=busy.retry_after,
             reason=reason,
             estimate=events.usual_hold(alias, self.options.template),

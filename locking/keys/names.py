@@ -37,6 +37,8 @@ UNSET: Final = Unset()
 
 def _as_name(value: object) -> str:
     """Return what to write instead: the text of a model's row is for people, and two rows may share it."""
+    if isinstance(value, list | tuple | set):
+        return "its items one by one: get_lock(*names)"
     kind = type(value).__name__.lower()
     return f"f'{kind}:{{{kind}.pk}}'" if isinstance(value, Model) else "str(…) of it"
 

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import json
+import os
+import pickle
 import re
+import socket
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 from django.core.checks import run_checks
-from django.core.exceptions import ImproperlyConfigured
-from django.test import override_settings
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.http import HttpRequest
+from django.test import RequestFactory, override_settings
 
+from locking import (
+    BackendUnavailable,
+    LockExpired,
+    LockKeyError,
+    LockLost,
+    LockNotAcquired,
+    TooManyWaiters,
+    conflict_response,
+    distributed_lock,
+    get_lock,
+)
+from locking.backends.base import Heartbeat
 from locking.checks import LIVE_TAG, check_setting
 from locking.core import handler
-from locking.core.handler import locks
+from locking.core.handler import InvalidLockBackend, locks
+from locking.core.holders import description
+from tests.locking.support.helpers import elsewhere
 from tests.private_redis import private_redis
+from tests.support.processes import until
 
 BACKENDS = "locking.backends"
 REDIS = f"{BACKENDS}.redis.RedisBackend"
@@ -255,3 +278,125 @@ def test_check_tells_a_mistake_in_the_setting(mistake: Mistake) -> None:
         if "default" in mistake.setting if isinstance(mistake.setting, dict) else True:
             with pytest.raises(ImproperlyConfigured, match=re.escape(mistake.text.rstrip("."))):
                 locks["default"]
+
+
+# --- the call ---------------------------------------------------------------------------------------------
+
+
+def order(order_id: int, request: HttpRequest | None = None) -> str:
+    return f"order {order_id}"
+
+
+def decorated(**options: Any) -> Callable[[], object]:
+    """Return the step that decorates a function with these options."""
+    return lambda: distributed_lock(**options)(order)
+
+
+async def in_event_loop() -> None:
+    """Wait for a lock where nothing may wait."""
+    with get_lock("order:42"):
+        pass
+
+
+def longer_than_its_ttl() -> None:
+    """Work for longer than a ttl that isn't renewed."""
+    with get_lock("order:42", ttl=0.01) as lease:
+        until(lambda: not lease.remaining(), "the lease has ended")
+
+
+CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: get_lock(), LockKeyError, "needs at least one name, for example get_lock('order:42')"),
+    (lambda: get_lock(["a", "b"]), LockKeyError, "pass its items one by one: get_lock(*names)"),  # type: ignore[arg-type]
+    (lambda: get_lock(42), LockKeyError, "must be a str, not 42 (int); pass str(…) of it"),  # type: ignore[arg-type]
+    (lambda: get_lock(""), LockKeyError, "can't be empty (''): unrelated callers would share one lock"),
+    (lambda: get_lock("a{"), LockKeyError, "the braces in the lock's name 'a{' don't pair up"),
+    (lambda: get_lock("a", ttl=0), ValueError, "ttl must be between 0.001 and 604800 seconds, not 0"),
+    (lambda: get_lock("a", wait="5"), ValueError, "wait must be a number of seconds or a timedelta, not '5'"),  # type: ignore[arg-type]
+    (lambda: get_lock("a", renew=1.5), ValueError, "renew=1.5 must be True or False"),  # type: ignore[arg-type]
+    (lambda: get_lock("a", timeout=5), TypeError, "the length of the lease is ttl= (seconds)"),  # type: ignore[call-arg]
+    (lambda: get_lock("a", backend="x"), InvalidLockBackend, "LOCKING has no alias 'x'; it has "),
+    (lambda: asyncio.run(in_event_loop()), SynchronousOnlyOperation, "write `async with` or `await"),
+    (longer_than_its_ttl, LockExpired, "ttl=0.01 isn't renewed and ended before the work did"),
+    (longer_than_its_ttl, LockExpired, "leave ttl out, or say renew=True"),
+    (decorated(key="order:<order_id>"), LockKeyError, """write "'order:'+<order_id>\""""),
+    (
+        decorated(key="'order:'+<oder_id>"),
+        LockKeyError,
+        "order_id, request); did you mean <order_id>?",
+    ),
+    (decorated(key="order:{oder_id}"), LockKeyError, "'oder_id' is not a parameter of order"),
+    (decorated(key="order:%s"), LockKeyError, "'order:%s' isn't quoted"),
+    (decorated(key=42), LockKeyError, "a key template is a str, not 42"),
+    (decorated(keys="a"), LockKeyError, "keys='a' is not a list of templates"),
+    (decorated(on_conflict="skp"), ValueError, "did you mean 'skip'?"),
+    (decorated(retry_for=-1), ValueError, "retry_for must be 0"),
+    (decorated(release=False), ValueError, "give a ttl, for example ttl=3"),
+    (decorated(kind="reed"), ValueError, "kind='reed' must be one of"),
+    (decorated(waits=3), TypeError, "did you mean wait?"),
+]
+
+
+@pytest.mark.usefixtures("memory_locks")
+@pytest.mark.parametrize(("step", "error", "text"), CALLS, ids=[text for *_, text in CALLS])
+def test_a_wrong_call_is_told(step: Callable[[], object], error: type[Exception], text: str) -> None:
+    """At once, before anything is sent, with what to write instead."""
+    with pytest.raises(error, match=re.escape(text)):
+        step()
+
+
+@pytest.mark.usefixtures("memory_locks")
+def test_the_holder_is_told_by_its_process_and_line() -> None:
+    """Not by the UUID alone."""
+    lease = elsewhere(get_lock("order:42").acquire)
+    with pytest.raises(LockNotAcquired) as caught:
+        get_lock("order:42").acquire(wait=0)
+    assert f"held by process {os.getpid()} on {socket.gethostname()}, " in str(caught.value)
+    assert re.search(r", at \S+\.py:\d+ in \w+", str(caught.value))
+    assert lease.owner in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).held_by == caught.value.held_by  # noqa: S301 - our own
+
+
+def test_the_holder_in_another_process_is_told_by_what_it_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has waited for a second may ask once more; who didn't wait, or waits in an event loop, doesn't."""
+    client = "0199aaaa-0000-8000-a000-000000000000"
+    facts = {
+        "host": "web-3",
+        "pid": 7,
+        "holds": {f"{client}:1": {"doing": "GET /pay/", "site": "views.py:9 in pay"}},
+    }
+    told = {client: Heartbeat(json.dumps(facts), 0.1)}
+    monkeypatch.setattr(locks["default"], "heartbeats", lambda clients: told)
+    owner = f"{client}:1"
+    told_as = "process 7 on web-3, GET /pay/, at views.py:9 in pay"
+    assert description(locks["default"], owner, ask=True) == told_as
+    assert description(locks["default"], owner, ask=False) is None
+
+
+@pytest.mark.usefixtures("memory_locks")
+def test_a_dropped_lease_is_told_with_its_line() -> None:
+    """It is neither renewed nor released any more: its lock stays taken until its lease ends."""
+
+    def drop() -> None:
+        get_lock("order:42").acquire()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="the lease of the lock 'order:42', acquired at .*test_mistakes"):
+        drop()
+
+
+ANSWERS = {
+    "busy": (409, LockNotAcquired("a", waited=1, backend="default")),
+    "lost": (409, LockLost("a")),
+    "expired": (409, LockExpired("a")),
+    "unavailable": (503, BackendUnavailable("a")),
+    "crowded": (503, TooManyWaiters("a", waited=0, backend="default")),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_each_refusal_has_a_type_of_its_own(kind: str) -> None:
+    """A client can tell what it is worth to repeat."""
+    status, error = ANSWERS[kind]
+    response = conflict_response(RequestFactory().get("/"), error)
+    assert response.status_code == status
+    assert json.loads(response.content)["type"] == f"urn:holdfast:problem:lock-{kind}"
