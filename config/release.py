@@ -14,9 +14,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import inventory
+import locking
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DISTRIBUTIONS: Final = {".": "locking, locking.testing", "inventory": "inventory, inventory.lines"}
@@ -53,29 +55,24 @@ def release(out: Path) -> None:
     compare_with_second_build(out)
     files = sorted(out.iterdir())
     run("-m", "twine", "check", "--strict", *map(str, files))
-    for folder, modules in DISTRIBUTIONS.items():
-        name = project(folder)["name"].replace("-", "_")
-        write_sbom(next(out.glob(f"{name}-[0-9]*.whl")), modules, out)
+    for wheel in sorted(out.glob("*.whl")):
+        write_sbom(wheel, DISTRIBUTIONS["inventory" if "inventory" in wheel.name else "."], out)
     write_sums(out)
     print(f"{out} is ready; publish with: python -m twine upload {out}/*.whl {out}/*.tar.gz")
 
 
-def refuse_unnamed_version() -> None:
-    """Refuse a version that the change logs don't know, or two that differ."""
-    versions = {folder: project(folder)["version"] for folder in DISTRIBUTIONS}
-    if len(set(versions.values())) > 1:
-        raise ReleaseError(f"the distributions are released together, and their versions differ: {versions}")
-    for folder, version in versions.items():
+def refuse_unnamed_version(version: str = inventory.__version__) -> None:
+    """Refuse a version that a change log doesn't know, or two that differ."""
+    if locking.__version__ != inventory.__version__:
+        raise ReleaseError(
+            f"the distributions are released together, and locking has version {locking.__version__}, "
+            f"inventory {inventory.__version__}"
+        )
+    for folder in DISTRIBUTIONS:
         if f"## {version}" not in (ROOT / folder / "CHANGELOG.md").read_text():
             raise ReleaseError(
                 f"{folder}/CHANGELOG.md has no section for version {version}; add one, or correct the version"
             )
-
-
-def project(folder: str) -> dict[str, Any]:
-    """Return the [project] table of a distribution."""
-    table: dict[str, Any] = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
-    return table
 
 
 def commit_time() -> str:

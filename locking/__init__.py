@@ -12,6 +12,7 @@ from locking.exceptions import (
     BlockedWaiter,
     LockDeadlock,
     LockError,
+    LockExpired,
     LockKeyError,
     LockLost,
     LockNotAcquired,
@@ -25,6 +26,8 @@ from locking.transactions.decorator import distributed_lock
 from locking.transactions.locked_transaction import locked_transaction
 from locking.transactions.responses import conflict_response
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BackendError",
     "BackendUnavailable",
@@ -33,6 +36,7 @@ __all__ = [
     "Lock",
     "LockDeadlock",
     "LockError",
+    "LockExpired",
     "LockKeyError",
     "LockLost",
     "LockNotAcquired",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import product, takewhile
 from typing import Any, Final
 
 from django.conf import settings
@@ -22,16 +21,16 @@ from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend, locks
 from locking.core.liveness import base_directory
 from locking.exceptions import BackendError
 from locking.keys.names import check_ttl
-from locking.keys.template import dotted_path
-from locking.transactions.decorator import DECORATED, Options, check_policy
+from locking.keys.template import compile_template, dotted_path
+from locking.transactions.decorator import DECORATED, Options
 from locking.utils.databases import VENDORS
-from locking.utils.reach import is_same, locked_functions, may_read
+from locking.utils.reach import is_same, locked_functions
 
 LIVE_TAG: Final = "locking_live"
 
 
-UNUSABLE: Final = (ImproperlyConfigured, ImportError, LookupError)
-"""What an alias raises whose backend can't be made."""
+UNUSABLE: Final = (ImproperlyConfigured, InvalidLockBackend)
+"""What an alias raises whose backend can't be made, or that isn't there."""
 
 HINTS: Final = {
     "locking.E001": f"Each alias takes {', '.join(DEFAULTS)}.",
@@ -47,22 +46,21 @@ HINTS: Final = {
     " SQLite.",
     "locking.E010": "Name an absolute path, or None to leave it out.",
     "locking.E011": "Say on_open_transaction='hold', or decorate changeform_view or delete_view instead.",
-    "locking.E101": "Start the server, or correct its address in LOCKING or CACHES.",
+    "locking.E012": "Write the name as the URLconf has it, or give a default: <name|'none'>.",
+    "locking.E101": "Start the server, or correct its address, user or password in LOCKING or CACHES.",
     "locking.W001": "Use it in tests; in production take a backend that all processes share, such as Redis.",
     "locking.W002": "A row lock protects nothing there: use fenced=True or a conditional UPDATE, or"
     " PostgreSQL.",
     "locking.W003": "Set OPTIONS['isolation_level'] to 'read committed' (Django's default), unless the"
     " server is MariaDB with innodb_snapshot_isolation=ON: any other refuses the call.",
     "locking.W006": f"Give it more than {LONGEST_COUNTDOWN:g} s, and more than the longest task takes.",
-    "locking.W005": "If dispatch, or what it calls, reads what the lock protects, put"
-    " @method_decorator(distributed_lock(…), name='dispatch') on the class. If it only reads other"
-    " things, such as the user, ignore this: SILENCED_SYSTEM_CHECKS = ['locking.W005'].",
 }
 
 
 def _message(number: str, text: str) -> CheckMessage:
     kind = Error if number.startswith("E") else Warning
-    return kind(text, hint=HINTS[f"locking.{number}"], id=f"locking.{number}")
+    ended = text if text.endswith((".", "?")) else f"{text}."
+    return kind(ended, hint=HINTS[f"locking.{number}"], id=f"locking.{number}")
 
 
 # --- the setting ------------------------------------------------------------------------------------------
@@ -71,10 +69,11 @@ def _message(number: str, text: str) -> CheckMessage:
 @register("locking")
 def check_setting(**_: Any) -> list[CheckMessage]:
     """Check `LOCKING`, each alias by itself."""
-    setting = getattr(settings, "LOCKING", {})
-    if not isinstance(setting, Mapping):
-        return [_message("E001", f"LOCKING must be a dict of aliases, not {setting!r}.")]
-    if setting and DEFAULT_ALIAS not in setting:
+    try:
+        setting = locks.settings
+    except ImproperlyConfigured as error:
+        return [_message("E001", str(error))]
+    if DEFAULT_ALIAS not in setting:
         known = ", ".join(map(repr, setting))
         return [_message("E002", f"LOCKING has no alias 'default', only {known}.")]
     return [message for alias in locks for message in _check_alias(alias, locks.settings[alias])]
@@ -101,9 +100,9 @@ def _check_alias(alias: str, raw: Any) -> Iterator[CheckMessage]:
         yield _message("E003", f"LOCKING[{alias!r}]: {error}.")
         return
     try:
-        check_policy(read_alias(alias, raw).on_conflict)
-    except (ImproperlyConfigured, ValueError) as error:
-        yield _message("E001", f"LOCKING[{alias!r}]: {error}.")
+        read_alias(alias, raw)
+    except ImproperlyConfigured as error:
+        yield _message("E001", str(error))
         return
     yield from _check_backend(alias)
 
@@ -112,7 +111,7 @@ def _check_backend(alias: str) -> Iterator[CheckMessage]:
     try:
         backend = locks[alias]
     except UNUSABLE as error:
-        yield _message("E004", f"The backend of LOCKING[{alias!r}] can't be made: {error}")
+        yield _message("E004", f"The backend can't be made: {error}")
         return
     if not backend.shared_between_processes and not settings.DEBUG and not _under_test():
         name = backend.settings.backend
@@ -138,15 +137,24 @@ def _decorated() -> list[Callable[..., Any]]:
 
 def _views() -> list[Callable[..., Any]]:
     """Return the project's views, as far as it has a URLconf."""
+    return [view for view, _ in _routes()]
+
+
+def _routes() -> list[tuple[Callable[..., Any], set[str]]]:
+    """Return the project's views, each with the names of its route's arguments."""
     return list(_below(get_resolver().url_patterns)) if getattr(settings, "ROOT_URLCONF", None) else []
 
 
-def _below(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[Callable[..., Any]]:
+def _below(
+    patterns: Iterable[URLPattern | URLResolver], names: Iterable[str] = ()
+) -> Iterator[tuple[Callable[..., Any], set[str]]]:
     for pattern in patterns:
+        given = pattern.default_kwargs if isinstance(pattern, URLResolver) else pattern.default_args
+        known = {*names, *pattern.pattern.regex.groupindex, *given}
         if isinstance(pattern, URLResolver):
-            yield from _below(pattern.url_patterns)
+            yield from _below(pattern.url_patterns, known)
         else:
-            yield pattern.callback
+            yield pattern.callback, known
 
 
 def _sorted(messages: Iterable[CheckMessage]) -> list[CheckMessage]:
@@ -172,6 +180,26 @@ def _check_options(function: Any) -> Iterator[CheckMessage]:
         if alias not in connections.settings:
             text = f"{path} commits on the database {alias!r}, which DATABASES doesn't have."
             yield _message("E005", text)
+
+
+@register("locking")
+def check_keys(**_: Any) -> list[CheckMessage]:
+    """Compare the keys of locked classes with their routes: a `dispatch` takes any argument by any name."""
+    return _sorted(message for view, names in _routes() for message in _check_key(view, names))
+
+
+def _check_key(view: Any, names: set[str]) -> Iterator[CheckMessage]:
+    options: Options | None = getattr(view, "lock_options", None)
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    if options is None or kind is None:
+        return  # a function's own parameters were looked at when it was decorated
+    sources = [options.key] if options.keys is None else options.keys
+    for source in sources if isinstance(sources, list | tuple) else ():
+        for value in compile_template(source).values if isinstance(source, str) else ():
+            if value.name not in names | {"request", "self"} and value.default is None:
+                known = ", ".join(sorted(names)) or "none"
+                text = f"{dotted_path(kind)} is locked by {source!r}, but a route to it has no argument"
+                yield _message("E012", f"{text} {value.name!r}; it has {known}")
 
 
 def _check_fence(function: Any) -> Iterator[CheckMessage]:
@@ -266,29 +294,13 @@ def _check_admin(view: Callable[..., Any]) -> Iterator[CheckMessage]:
             )
 
 
-@register("locking")
-def check_dispatch(**_: Any) -> list[CheckMessage]:
-    """Find locked methods of views with a `dispatch` that runs before the lock, and may have read by then."""
-    classes = {getattr(view, "view_class", None) or getattr(view, "cls", None) for view in _views()}
-    return _sorted(message for kind in classes if kind for message in _check_dispatch(kind))
-
-
-def _check_dispatch(kind: type) -> Iterator[CheckMessage]:
-    own = [dispatch for each in kind.__mro__ if (dispatch := vars(each).get("dispatch")) is not None]
-    outside = list(takewhile(lambda dispatch: not hasattr(dispatch, "lock_options"), own))
-    locked = own[len(outside) :][:1] or locked_functions(kind)
-    before = dict.fromkeys(dotted_path(dispatch) for dispatch in outside if may_read(dispatch))
-    for function, dispatch in product(locked, before):
-        yield _message("W005", f"{dotted_path(function)} is locked, but {dispatch} runs before the lock.")
-
-
 def _ends_early(function: Any) -> bool:
     options: Options | None = getattr(function, "lock_options", None)
     if options is None:
         return False
     try:
         return options.open_transaction_policy() == "refuse"
-    except (ImproperlyConfigured, ImportError, InvalidLockBackend):
+    except UNUSABLE:
         return True  # the alias can't be used: another check says why
 
 

@@ -5,6 +5,7 @@
         TooManyWaiters                      this process has as many waiters as MAX_WAITERS allows
         LockDeadlock                        waiting was in vain: the locks wait for each other in a circle
       LockLost                              it was ours and no longer is, or that can't be known
+        LockExpired                         its ttl isn't renewed, and was shorter than the work
       StaleFencingToken                     the database refused an old holder
       LockNotOwned                          released or extended what isn't ours
       LockKeyError (also ValueError)        the key can't be built
@@ -34,6 +35,7 @@ class LockNotAcquired(LockError, TimeoutError):
         waited: seconds spent waiting.
         backend: alias of the backend in `LOCKING`.
         holder: who has it, where the backend can tell.
+        held_by: which process that is, and what it does there, where this is known.
         retry_after: seconds left of the holder's lease, where known: after them the lock is free, or renewed.
         reason: why, where it isn't simply that another has the lock.
         estimate: seconds that such a lock is usually held, by recent holds in this process, where known.
@@ -46,6 +48,7 @@ class LockNotAcquired(LockError, TimeoutError):
         waited: float,
         backend: str,
         holder: str | None = None,
+        held_by: str | None = None,
         retry_after: float | None = None,
         reason: str = "",
         estimate: float | None = None,
@@ -54,6 +57,7 @@ class LockNotAcquired(LockError, TimeoutError):
         self.waited = waited
         self.backend = backend
         self.holder = holder
+        self.held_by = held_by
         self.retry_after = retry_after
         self.reason = reason
         self.estimate = estimate
@@ -64,7 +68,8 @@ class LockNotAcquired(LockError, TimeoutError):
         if self.reason:
             return f"{text}: {self.reason}"
         if self.holder:
-            text += f"; held by {self.holder}"
+            who = f"{self.held_by} ({self.holder})" if self.held_by else self.holder
+            text += f"; held by {who}"
         if self.retry_after is not None:
             text += f", whose lease ends in {self.retry_after:.3f} s"
         return text
@@ -130,6 +135,10 @@ class LockDeadlock(LockNotAcquired):
 
 class LockLost(LockError):
     """The lease ended, or was taken away, while its holder still worked: nothing after it may count."""
+
+
+class LockExpired(LockLost):
+    """The lease ended because its ttl isn't renewed: a longer one, or none, would have kept it."""
 
 
 class StaleFencingToken(LockError):

@@ -12,6 +12,7 @@ import enum
 import logging
 import math
 import threading
+import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -24,7 +25,7 @@ from locking.backends.base import BaseLockBackend, Grant
 from locking.core import events
 from locking.core.liveness import registration
 from locking.core.pending_release import release_retrier, report_unreleased
-from locking.exceptions import BackendError, LockError, LockLost, LockNotOwned
+from locking.exceptions import BackendError, LockError, LockExpired, LockLost, LockNotOwned
 from locking.keys.names import MIN_TTL, check_ttl
 from locking.signals import LockEvent, Outcome, has_listeners, lock_lost, lock_released, notify, publish
 from locking.utils.background import after_fork, run_once
@@ -352,6 +353,10 @@ class SingleLease(Lease):
             self.options.min_hold or self.shared_name or self.inherited
         ):
             DROPPED.append((self.backend, self.key, self.owner))
+            if self._state in (State.HELD, State.UNKNOWN):
+                where = f", acquired at {self.site.describe()}," if self.site is not None else ""
+                text = f"the lease of the lock {self.name!r}{where} was dropped: release it, or use `with`"
+                warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         where = f"{self.name!r} on {self.backend.alias!r}"
@@ -428,10 +433,15 @@ class SingleLease(Lease):
         self._answered(held, extension)
 
     def _lost_error(self) -> LockLost:
+        seconds, others = now() - self.taken_at, "another may have it now: discard what was done since"
+        which = f"the lock {self.name!r} on backend {self.backend.alias!r}"
+        if now() >= self.deadline and not self.options.terms_on(self.backend).renewed:
+            return LockExpired(
+                f"{which}: ttl={self.ttl:g} isn't renewed and ended before the work did ({seconds:.3f} s);"
+                f" leave ttl out, or say renew=True; {others}"
+            )
         return LockLost(
-            f"the lock {self.name!r} on backend {self.backend.alias!r} was lost"
-            f" {now() - self.taken_at:.3f} s after it was acquired (ttl {self.ttl:g} s):"
-            " another holder may have it now: discard what was done since"
+            f"{which} was lost {seconds:.3f} s after it was acquired (ttl {self.ttl:g} s): {others}"
         )
 
     def event(self, outcome: Outcome, *, waited: float | None = None) -> LockEvent:

@@ -244,6 +244,10 @@ class _Parser:
     def fail_by_habit(self) -> NoReturn:
         """Explain what stands where a term should, by the habit that it looks like."""
         rest = self.source[self.token.column :]
+        if "<" in self.source and not re.search("['\"{}]", self.source):
+            parts = re.findall(r"<[^<>]+>|[^<>+]+", self.source)
+            whole = "+".join(part if part.startswith("<") else f"'{part.strip()}'" for part in parts)
+            self.fail(f'its text isn\'t quoted; write "{whole}"')
         for pattern, advice in HABITS:
             if match := pattern.match(rest):
                 self.fail(advice.format(match[0], *match.groups()))

@@ -15,13 +15,30 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
 from locking.core.handler import locks
-from locking.exceptions import BackendError, LockError, LockNotAcquired, TooManyWaiters
+from locking.exceptions import (
+    BackendError,
+    LockError,
+    LockExpired,
+    LockLost,
+    LockNotAcquired,
+    StaleFencingToken,
+    TooManyWaiters,
+)
 from locking.utils.logs import log_rarely
 
 logger = logging.getLogger(__name__)
 
 PAGE: Final = "locking/conflict.html"
 PROBLEM: Final = "application/problem+json"
+KINDS: Final = (
+    (TooManyWaiters, (HTTPStatus.SERVICE_UNAVAILABLE, "crowded")),
+    (BackendError, (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable")),
+    (LockExpired, (HTTPStatus.CONFLICT, "expired")),
+    ((LockLost, StaleFencingToken), (HTTPStatus.CONFLICT, "lost")),
+    (LockError, (HTTPStatus.CONFLICT, "busy")),
+)
+"""By the first that an error is one of: the status of the answer, and what its `type` ends with."""
+
 UNKNOWN_WAIT: Final = 5.0
 """Seconds in Retry-After when it isn't known how long the lock will be held."""
 
@@ -33,7 +50,7 @@ def conflict_response(
 
     Args:
         request: decides by its `Accept` between problem+json (RFC 9457) and a small page.
-        error: BackendError and TooManyWaiters become 503, every other LockError 409.
+        error: BackendError and TooManyWaiters become 503, every other LockError 409; its kind is the `type`.
         message: what to tell the visitor instead of the standard sentence.
         until_expiry: the holder leaves the lock to its ttl, so `Retry-After` is what is left of that.
 
@@ -47,12 +64,13 @@ def conflict_response(
         ... except LockError as error:
         ...     return conflict_response(request, error)
     """
-    unavailable = isinstance(error, BackendError | TooManyWaiters)
-    status = HTTPStatus.SERVICE_UNAVAILABLE if unavailable else HTTPStatus.CONFLICT
+    status, kind = next(answer for kinds, answer in KINDS if isinstance(error, kinds))
     retry_after = max(1, math.ceil(_seconds(error, until_expiry=until_expiry)))
-    detail = str(message) if message is not None else _standard(status)
-    answer = _problem if _wants_json(request) else _page
-    response = answer(request, status, detail, retry_after)
+    detail = str(message) if message is not None else _standard(kind)
+    if _wants_json(request):
+        response = _problem(kind, status, detail, retry_after)
+    else:
+        response = _page(request, status, detail, retry_after)
     response["Retry-After"] = str(retry_after)
     response["Cache-Control"] = "no-store"
     return response
@@ -75,9 +93,11 @@ def _seconds(error: LockError, *, until_expiry: bool) -> float:
     return min(left, UNKNOWN_WAIT if error.estimate is None else error.estimate)
 
 
-def _standard(status: HTTPStatus) -> str:
-    if status is HTTPStatus.CONFLICT:
+def _standard(kind: str) -> str:
+    if kind == "busy":
         return _("Someone else is working on this right now. Please try again in a moment.")
+    if kind in ("lost", "expired"):
+        return _("This took too long, and nothing was saved. Please try again in a moment.")
     return _("This can't be done safely right now. Please try again in a moment.")
 
 
@@ -88,10 +108,9 @@ def _wants_json(request: HttpRequest) -> bool:
     return preferred is None or "json" in preferred
 
 
-def _problem(request: HttpRequest, status: HTTPStatus, detail: str, retry_after: int) -> HttpResponse:
-    kind = "lock-busy" if status is HTTPStatus.CONFLICT else "lock-unavailable"
+def _problem(kind: str, status: HTTPStatus, detail: str, retry_after: int) -> HttpResponse:
     body = {
-        "type": f"urn:holdfast:problem:{kind}",
+        "type": f"urn:holdfast:problem:lock-{kind}",
         "title": status.phrase,
         "status": int(status),
         "detail": detail,

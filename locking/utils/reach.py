@@ -7,11 +7,10 @@ packages is imported.
 
 from __future__ import annotations
 
-import dis
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any, Final
 
 ATTRIBUTES: Final = ("__wrapped__", "view_class", "cls", "model_admin")
@@ -39,38 +38,6 @@ def locked_functions(view: object) -> list[Callable[..., Any]]:
 def is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     """Whether two callables are one function under their decorators."""
     return inspect.unwrap(one) is inspect.unwrap(other)
-
-
-LIBRARIES: Final = ("django.", "rest_framework.")
-"""Whose `dispatch` reads nothing that a project's lock could protect."""
-
-HARMLESS: Final = frozenset(
-    (
-        *("super", "__class__", "dispatch"),  # passed on
-        *("GET", "META", "args", "content_type", "headers", "kwargs", "method", "path", "request"),
-    )
-)
-"""Names that a `dispatch` may use without reading data. Others, such as `request.basket`, may be lazy."""
-
-NAMED: Final = frozenset((*dis.hasname, *dis.hasfree))
-
-
-def may_read(dispatch: Any) -> bool:
-    """Whether a `dispatch`, or a decorator of it, uses more than what the client has sent, and may read."""
-    if not isinstance(dispatch, FunctionType):
-        return True
-    module = str(dispatch.__globals__.get("__name__"))
-    if not module.startswith(LIBRARIES) and not HARMLESS.issuperset(_names_in(dispatch.__code__)):
-        return True
-    return hasattr(dispatch, "__wrapped__") and may_read(dispatch.__wrapped__)
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    """Yield what a function's code loads by name, and the names of functions inside it."""
-    yield from (const.co_name for const in code.co_consts if isinstance(const, CodeType))
-    for step in dis.get_instructions(code):
-        if step.opcode in NAMED and not step.opname.startswith("STORE_"):
-            yield str(step.argval)
 
 
 def _parts(thing: Any) -> Iterator[object]:

@@ -1,11 +1,9 @@
 """System checks see every decorated function that a URLconf leads to, and no other."""
 
-from functools import wraps
 from typing import Any
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.mixins import LoginRequiredMixin
 from django.contrib.auth.models import Group
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
@@ -76,77 +74,15 @@ class Held(View):
 held: Any = distributed_lock(key="'a'", on_open_transaction="hold")
 
 
-class ChecksStock:
-    def dispatch(self, request: HttpRequest) -> Any:
-        if not Group.objects.exists():
-            return HttpResponse(status=409)
-        return super().dispatch(request)  # type: ignore[misc]
-
-
-class Checked(ChecksStock, View):
-    @method_decorator(held)
-    def post(self, request: HttpRequest) -> HttpResponse:
+@method_decorator(distributed_lock(key="'order:'+<order_id>"), name="dispatch")
+class ByKey(View):
+    def get(self, request: HttpRequest, order_id: int) -> HttpResponse:
         return HttpResponse()
 
 
-class Locked(View):
-    @method_decorator(held)
-    def post(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-
-class PassesOn(Locked):
-    def dispatch(self, request: HttpRequest, **kwargs: Any) -> Any:
-        self.pk, self.is_form = kwargs["pk"], "form" in self.request.headers["content-type"]
-        return super().dispatch(request, **kwargs)
-
-
-class CallsAHelper(Locked):
-    def dispatch(self, request: HttpRequest) -> Any:
-        self.check_stock()
-        return super().dispatch(request)
-
-    def check_stock(self) -> None:
-        pass
-
-
-class ReadsLazily(Locked):
-    def dispatch(self, request: HttpRequest) -> Any:
-        self.empty = request.basket.is_empty  # type: ignore[attr-defined]
-        return super().dispatch(request)
-
-
-def checked(view: Any) -> Any:
-    @wraps(view)
-    def check(*args: Any) -> Any:
-        return view(*args)
-
-    return check
-
-
-class ReadsInADecorator(Locked):
-    @checked
-    def dispatch(self, request: HttpRequest) -> Any:
-        return super().dispatch(request)
-
-
-@method_decorator(csrf_exempt, name="dispatch")
-class BehindDjangosMixin(LoginRequiredMixin, ChecksStock, Locked):
-    pass
-
-
-@method_decorator(held, name="dispatch")
-class LockedDispatch(View):
-    pass
-
-
-class OverridesALockedDispatch(ChecksStock, LockedDispatch):
-    pass
-
-
-@method_decorator(lock, name="dispatch")
-class CheckedUnderTheLock(ChecksStock, View):
-    def post(self, request: HttpRequest) -> HttpResponse:
+@method_decorator(distributed_lock(key="'order:'+<oder_id>+':'+<request.user.pk|'none'>"), name="dispatch")
+class ByAnotherKey(View):
+    def get(self, request: HttpRequest, order_id: int) -> HttpResponse:
         return HttpResponse()
 
 
@@ -214,8 +150,9 @@ urlpatterns = [
     path("exempt/", exempt),
     path("helped/", Helped.as_view()),
     path("held/", Held.as_view()),
-    path("checked/", Checked.as_view()),
-    path("under/", CheckedUnderTheLock.as_view()),
+    path("by-key/<int:order_id>/", ByKey.as_view()),
+    path("by-another/<int:order_id>/", ByAnotherKey.as_view()),
+    path("below/<int:order_id>/", include([path("key/", ByKey.as_view())])),
     path("feed/", Feed()),
     path("api/", api.urls),
     path("admin/", site.urls),
@@ -271,30 +208,9 @@ def test_each_of_them_is_refused_indeed(atomic_requests: None, client: Any, admi
 
 
 @pytest.mark.urls(__name__)
-def test_a_dispatch_that_runs_before_the_lock_is_told() -> None:
-    """A mixin's check is outside of a locked method, and inside of a locked `dispatch`."""
-    (message,) = checks.check_dispatch()
-    assert (message.id, told([message])) == ("locking.W005", ["Checked.post"])
-    assert "ChecksStock.dispatch runs before the lock" in message.msg
-    assert "SILENCED_SYSTEM_CHECKS" in str(message.hint)
-
-
-@pytest.mark.parametrize(
-    ("view", "before"),
-    [
-        (Locked, []),
-        (PassesOn, []),
-        (CallsAHelper, ["CallsAHelper"]),
-        (ReadsLazily, ["ReadsLazily"]),
-        (ReadsInADecorator, ["ReadsInADecorator"]),
-        (BehindDjangosMixin, ["ChecksStock"]),
-        (LockedDispatch, []),
-        (OverridesALockedDispatch, ["ChecksStock"]),
-        (CheckedUnderTheLock, []),
-    ],
-)
-def test_only_a_dispatch_that_may_read_is_told(view: Any, before: list[str]) -> None:
-    """Silent is one that passes the request on, and one under the lock; told is every other, once."""
-    messages = list(checks._check_dispatch(view))
-    told_of = [message.msg.split("but ")[1].split(".dispatch")[0].rpartition(".")[2] for message in messages]
-    assert told_of == before
+def test_a_key_that_its_route_doesnt_have_is_told() -> None:
+    """A decorated `dispatch` takes any argument, so a misspelled name would be an error at each request."""
+    (message,) = checks.check_keys()
+    assert message.id == "locking.E012"
+    assert "ByAnotherKey" in message.msg
+    assert message.msg.endswith("but a route to it has no argument 'oder_id'; it has order_id.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, Signature, Task
-from celery._state import _task_stack
+from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.exceptions import Retry
 from django.contrib.auth.models import Group
 from hypothesis import given

@@ -266,19 +266,23 @@ class TestInMemory:
 
     async def test_a_ticket_works_once_in_one_thread_or_task_too(self) -> None:
         """Who has adopted it and gets it again, as a worker does by a second delivery, is refused as well."""
-        ticket, _ = given()
+        ticket, _ = await asyncio.to_thread(given)
         for adopt_again in (self.adopt_in_this_thread, self.adopt_in_this_task):
             with pytest.raises(LockNotOwned, match="adopted already"):
                 await adopt_again(ticket)
 
     async def adopt_in_this_thread(self, ticket: str) -> None:
         """Adopt a ticket twice and release."""
-        with adopt(ticket):
-            adopt(ticket)
+
+        def twice() -> None:
+            with adopt(ticket):
+                adopt(ticket)
+
+        await asyncio.to_thread(twice)
 
     async def adopt_in_this_task(self, ticket: str) -> None:
         """The same for asyncio, with a ticket of its own."""
-        ticket, _ = given("b")
+        ticket, _ = await asyncio.to_thread(given, "b")
         async with await aadopt(ticket):
             await aadopt(ticket)
 
@@ -305,7 +309,7 @@ class TestInMemory:
         """The lease of a task; its end is awaited."""
         async with get_lock("a") as lease:
             ticket = hand_over(lease)
-        async with adopt(ticket) as taken:
+        async with await aadopt(ticket) as taken:
             await taken.aextend(20)
             assert taken.remaining() > 10
         assert is_free()
