@@ -227,10 +227,6 @@ class BaseLockBackend(ABC):
     """`held()` is in the order of the grants, whose time it tells."""
     supports_force_release: ClassVar[bool] = False
     """`force_release()` breaks another's hold."""
-    supports_handover: ClassVar[bool] = False
-    """A hold can be continued by another process that knows its owner: see `detach` and `adopt`."""
-    bound_to: ClassVar[str] = "its process"
-    """What a hold ends with where it can't be handed over; the refusal tells the caller."""
     supports_fairness: bool = False
     """Waiters get the lock in the order they came."""
     shared_between_processes: ClassVar[bool] = True
@@ -325,26 +321,6 @@ class BaseLockBackend(ABC):
             The new token; 0 when `owner` doesn't hold the lock, or when the engine can't do this.
         """
         return 0
-
-    # Hand-over of a hold to another process, where `supports_handover`: see `locking.core.handover`.
-
-    def detach(self, key: str, owner: str, ttl: float) -> None:  # noqa: B027 - most keep nothing of a hold
-        """Forget in this process a hold that another one will continue.
-
-        Nothing of this process may end or extend it from now on. The engine ends it after `ttl` seconds, to
-        which it was extended just now, unless it is adopted.
-
-        Raises:
-            BackendUnavailable: nobody answered; the hold ends with the lease that it has on the engine.
-        """
-
-    def adopt(self, key: str, owner: str, token: int, ttl: float) -> bool:
-        """Continue in this process, for `ttl` seconds from now, a hold that another one has detached.
-
-        Returns:
-            False when `owner` doesn't hold the lock with this fencing token.
-        """
-        return self.extend(key, owner, ttl)
 
     def hold_ends(self, key: str, owner: str) -> float:
         """Return the `clock.now()` after which the hold may be over although its ttl isn't; asks nobody.
@@ -492,22 +468,6 @@ class BaseLockBackend(ABC):
     async def arelease(self, key: str, owner: str) -> bool:
         """`release` for asyncio."""
         return await asyncio.to_thread(self.release, key, owner)
-
-    async def adetach(self, key: str, owner: str, ttl: float) -> None:
-        """`detach` for asyncio."""
-        await asyncio.to_thread(self.detach, key, owner, ttl)
-
-    async def aadopt(self, key: str, owner: str, token: int, ttl: float) -> bool:
-        """`adopt` for asyncio; when the task is cancelled, it waits for the thread.
-
-        Only then may another process adopt the hold.
-        """
-        step = asyncio.ensure_future(asyncio.to_thread(self.adopt, key, owner, token, ttl))
-        try:
-            return await asyncio.shield(step)
-        except asyncio.CancelledError:
-            await asyncio.wait([step])
-            raise
 
     async def aholder(self, key: str) -> Holder | None:
         """`holder` for asyncio."""

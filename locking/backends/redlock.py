@@ -75,7 +75,6 @@ class RedlockBackend(BaseLockBackend):
     supports_fencing = True
     supports_listing = True
     supports_force_release = True
-    supports_handover = True
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)

@@ -231,8 +231,8 @@ class Lease(ABC):
             if lost and body_error is None:
                 lost[0].ensure_held()
             return True
-        if isinstance(failure, LockNotOwned) and all(single.is_others for single in self.leases):
-            return True  # a forked child leaves its parent's block, or another process has adopted the lease
+        if isinstance(failure, LockNotOwned) and all(single.inherited for single in self.leases):
+            return True  # a forked child leaves its parent's block
         # A loss was logged when it was found; and the body may have released the lock before it raised.
         return isinstance(failure, LockLost | LockNotOwned) and body_error is not None
 
@@ -294,7 +294,6 @@ class SingleLease(Lease):
         "context",
         "deadline",
         "depth",
-        "handed_over",
         "key",
         "name",
         "options",
@@ -331,7 +330,6 @@ class SingleLease(Lease):
         self.unreleased = False  # its release has begun, and nobody has answered it
         self.unsettled: set[object] = set()  # the COMMITs under it that the server may still be at work on
         self.site = options.site or caller_site()  # where in the code it was taken
-        self.handed_over = False  # another process may have adopted it
         self.behind_fence = False  # a fenced body has begun: its token is final
         self.shared_name = lock.shares_name  # another process may act for the same client, and take it over
         self.owner_is_given = lock.owner_is_given  # another process may go on under this very owner
@@ -387,11 +385,6 @@ class SingleLease(Lease):
     def inherited(self) -> bool:
         """True in a forked child: the hold is its parent's, and only the parent may end it."""
         return self._generation != PROCESS.generation
-
-    @property
-    def is_others(self) -> bool:
-        """Whether its end is another process's: it is inherited, or was handed over."""
-        return self.inherited or self.handed_over
 
     @property
     def open(self) -> bool:
@@ -635,8 +628,6 @@ class SingleLease(Lease):
             publish(lock_released, self.event(outcome))
 
     def leave_to_expire(self) -> None:
-        if self.handed_over:
-            return
         if self.depth > 1:
             self.depth -= 1
             return

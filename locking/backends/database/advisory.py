@@ -243,7 +243,6 @@ class AdvisoryLockBackend(SessionLockBackend):
     """
 
     supports_force_release = True
-    bound_to = "the PostgreSQL session of its process"
     kinds: ClassVar[frozenset[str]] = frozenset({"read", "write"})
     scope = "advisory locks are PostgreSQL's"
     pooler = (

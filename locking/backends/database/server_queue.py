@@ -84,7 +84,6 @@ class SessionLockBackend(ServerQueueBackend):
     """
 
     options = {"session_pooling": False}  # noqa: RUF012 - a constant
-    bound_to = "the database session of its process"
     frees_with_holder = True
     pooler: ClassVar[tuple[str, str]]
     pooler_hint: ClassVar[str]

@@ -40,7 +40,6 @@ NOWAIT_REFUSED: Final = 3572
 class TransactionScopedBackend(ServerQueueBackend):
     """What both forms share."""
 
-    bound_to = "its transaction"
     live_question: ClassVar[str] = "SELECT 1"
     """What a live check asks the database."""
 

@@ -57,8 +57,6 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
     `password`, and for TLS `ca_cert`, `cert_cert`, `cert_key` (paths).
     """
 
-    supports_handover = True
-
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         urls = read_location(settings)
@@ -203,25 +201,6 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
             "/kv/txn", compare=[_made(hold.node, hold.token)], success=[put], failure=[]
         )
         return bool(answer.get("succeeded"))
-
-    def detach(self, key: str, owner: str, ttl: float) -> None:
-        """See the base class; a lease on etcd that would last longer than the ticket is replaced."""
-        hold = self._holds.pop(key, owner)
-        if hold is not None and hold.length > math.ceil(ttl):
-            with hold.mutex:
-                hold.length = 0
-                self._prolonged(hold, owner, ttl)
-
-    def adopt(self, key: str, owner: str, token: int, ttl: float) -> bool:
-        """See the base class; under a new lease, and the former is revoked: a late renewal finds it gone."""
-        sent, mine = now(), self._line(key).by(owner)
-        if mine is None:
-            return False
-        hold = EtcdHold(mine.node, token, sent + ttl, mine.lease, permits=mine.permits)
-        if not self._prolonged(hold, owner, ttl):
-            return False
-        self._holds.add(key, owner, hold)
-        return True
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class; a key of this owner that only waits, or came late, is taken away too."""

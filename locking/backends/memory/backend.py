@@ -225,7 +225,6 @@ class MemoryVerbs(BaseLockBackend):
 
     supports_fencing = True
     supports_force_release = True
-    supports_handover = True
     shared_between_processes = False
 
     def __init__(self, settings: AliasSettings, kind: str = "lock", permits: int = 1) -> None:

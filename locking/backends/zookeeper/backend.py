@@ -38,8 +38,6 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
     `ca`, `certfile` and `keyfile` for TLS.
     """
 
-    bound_to = "the ZooKeeper session of its process (its node is ephemeral)"
-
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         hosts, self._root = read_location(settings)
