@@ -610,8 +610,6 @@ class SingleLease(Lease):
         unregister(self)
         if self.after_release is not None and outcome == "released":
             self.after_release(self)
-        if self.shared_name:
-            registration.act_no_more(self.owner)
         if not was_held:
             self.lose()
         if self._state is State.LOST:

@@ -62,6 +62,10 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
         wait: seconds that `acquire` waits; 0 = don't, None = without end. Default: the alias's `WAIT`.
         fenced: the database will check the fencing token, so its counter is kept for ever.
+        guarded: the work under the lock does no harm even where it overlaps with the next holder's, because
+            a condition of the database refuses what is out of date (`UPDATE … WHERE stock >= n`). When the
+            process is killed, another one on its host releases the lock at once instead of at the end of its
+            lease, although a COMMIT, a child or a command of its may still be at work.
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if it is released earlier.
         on_lost: called with the lease, in a thread of its own, when the lease is found lost.
@@ -529,10 +533,7 @@ class SingleLock(Lock):
         """Return a new owner; should this process be killed, others know that what it holds is this one's."""
         if self.backend.alias not in registration.aliases:
             registration.enter(self.backend.settings.alias, self.backend.alias)
-        owner = self._new_owner()
-        if self._acts_for_work and not self.options.min_hold:  # which is to outlast the process
-            registration.act(owner)
-        return owner
+        return self._new_owner()
 
     def _wait_in(
         self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
@@ -616,8 +617,6 @@ class SingleLock(Lock):
 
         A waiter that is already in the queue may still be handed the lock.
         """
-        if self._acts_for_work:
-            registration.act_no_more(owner)
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
             release_retrier.schedule(self.backend, self.key, owner, self.ttl)

@@ -166,6 +166,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             one of the databases in `using` has committed, the error is raised instead.
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
+        guarded: a condition of the database refuses what the function writes when it is out of date, so that
+            the lock may be released at once when its process is killed; see `get_lock`.
         on_lost: called with the lease, in a thread of its own, when it is found lost while the function runs.
         template: what the names have in common, for metrics. Default: made of the key.
         condition: a callable that gets the call's arguments; where it returns False no lock is taken.
@@ -242,6 +244,8 @@ class Options(CheckedOptions):
         given["template"] = self.template or label_of(function, self.key, self.keys)
         if not iscoroutinefunction(function):  # `transaction_under` looks at what is open
             given["on_open_transaction"] = "ignore"
+        behind_fence = self.fenced and self.atomic is not False
+        given["guarded"] = (self.guarded or behind_fence) and self.release
         options = CheckedOptions(**given)
         options.site = call_site_of(function)
         return options

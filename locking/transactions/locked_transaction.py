@@ -85,7 +85,8 @@ def locked_transaction(
         on_open_transaction: inside a transaction that is open already, `refuse`, `hold` the lock until that
             one has ended, by commit or rollback, or `ignore` it and release before. What it read before is as
             old as it was: read it again. Default: the alias's `ON_OPEN_TRANSACTION`.
-        options: the others of `get_lock`: `ttl`, `wait`, `backend`, `min_hold`, `on_lost`, `template`.
+        options: the others of `get_lock`: `ttl`, `wait`, `guarded`, `backend`, `min_hold`, `on_lost`,
+            `template`.
 
     Returns:
         A context manager that gives the lease, and a decorator of synchronous functions.
@@ -114,6 +115,7 @@ def _locked_transaction(
     aliases = database_aliases(using)
     policy = given.open_transaction_policy()
     given.on_open_transaction = "ignore"  # looked at below, also for a lock that is held already
+    given.guarded |= given.fenced  # the row of the fence orders a COMMIT that outlives its process
     lock = lock_of(checked, given)
     with transaction_under(
         lock, checked, aliases, given.backend, fenced=given.fenced, on_open_transaction=policy
