@@ -36,7 +36,7 @@ UNUSABLE: Final = (ImproperlyConfigured, ImportError, LookupError)
 HINTS: Final = {
     "locking.E001": f"Each alias takes {', '.join(DEFAULTS)}.",
     "locking.E002": "Add the alias to LOCKING, or name one that it has.",
-    "locking.E003": "Give seconds above 0, or None: a TTL of 30 s kept alive by the watchdog.",
+    "locking.E003": "Give seconds above 0, or None: a TTL of 10 s kept alive by the watchdog.",
     "locking.E004": "Correct BACKEND, CACHE or LOCATION, or install the package that the backend needs.",
     "locking.E005": "Correct using=, or add the database.",
     "locking.E006": "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or the"

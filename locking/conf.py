@@ -10,8 +10,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from locking.keys.names import OnOpenTransaction, check_on_open_transaction, check_ttl, check_wait
 
-DEFAULT_LEASE: Final = 30.0
-"""Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set; Redisson's default too."""
+DEFAULT_LEASE: Final = 10.0
+"""Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set: for so long the lock of a
+killed process stays taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class AliasSettings:
         location: URL, or list of URLs, of the backend's own servers, or None.
         ttl: default seconds of a lease; None = kept alive by the watchdog.
         watchdog_ttl: seconds of a lease that the watchdog keeps alive; a killed holder's lock stays taken for
-            so long. None = 30.
+            so long. None = 10.
         wait: default seconds that `acquire` waits; None = without end.
         max_waiters: threads and tasks of one process that may wait for locks at a time; None = any number.
         retry_after: seconds in the `Retry-After` of a view that was refused a lock; None = estimated.

@@ -51,8 +51,8 @@ SETTLING: Final = 0.1
 """Seconds after which a server that answers again has surely served what it had received before."""
 
 HoldKey = tuple[str, str, int]
-RENEW_AFTER = 1 / 3
-"""Share of its ttl after which a lease is renewed: two more attempts fit in if one fails."""
+RENEW_AFTER = 0.3
+"""Share of its ttl after which a lease is renewed: a few more attempts fit in if one fails."""
 
 HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakValueDictionary()
 """What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself.

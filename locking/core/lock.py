@@ -59,7 +59,7 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
 
     Args:
         names: what to lock. Several are taken all or none, sorted, duplicates merged.
-        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (10), kept alive. Default: the alias's `TTL`.
         wait: seconds that `acquire` waits; 0 = don't, None = without end. Default: the alias's `WAIT`.
         fenced: the database will check the fencing token, so its counter is kept for ever.
         guarded: the work under the lock does no harm even where it overlaps with the next holder's, because

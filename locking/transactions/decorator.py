@@ -141,7 +141,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         empty: what a callable `key` or `keys` that returns an empty list means. `refuse`: LockKeyError.
             `skip`: the call needs no lock, as where `condition` is False.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
-        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (10), kept alive. Default: the alias's `TTL`.
         on_conflict: what to do when the lock can't be had. `auto`: a view answers 409 (503 when the backend
             is down), a Celery task is retried, a function raises. `raise`: raise. `skip`: return None while
             another has the lock; an outage is still an error, and a view still answers. `retry`: as `auto`.
