@@ -55,11 +55,14 @@ class Grant(NamedTuple):
         since: `clock.now()` at which the lease began at the earliest: before the request was sent. The local
             deadline is counted from it, so that it never lies behind the server's.
         resent: a request was sent whose reply never came: it may arrive after the release, and take the lock.
+        is_new: the owner surely held nothing before. Where several runs act as one owner, only such a grant
+            may be given back by an attempt that fails.
     """
 
     token: int
     since: float
     resent: bool = False
+    is_new: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,8 @@ class Waiter(ABC):
 
     owner: str = ""
     """The owner of the latest try, where each has one of its own; it is the lease's if that is granted."""
+    owner_is_given: bool = False
+    """Others may act as this owner, so that what it holds may be from before; see `Grant.is_new`."""
     unsettled: bool = False
     """After `leave`: the engine may grant the lock all the same, because a request wasn't answered."""
 
@@ -196,6 +201,8 @@ class AsyncWaiter(ABC):
 
     owner: str = ""
     """See `Waiter.owner`."""
+    owner_is_given: bool = False
+    """See `Waiter.owner_is_given`."""
     unsettled: bool = False
     """See `Waiter.unsettled`."""
 
@@ -258,7 +265,7 @@ class BaseLockBackend(ABC):
     @abstractmethod
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """Take the lock for `owner` and `ttl` seconds if it is free; a repeated call by its owner is granted
-        too.
+        too, as one that isn't new.
 
         Args:
             key: what `key(name)` returned.

@@ -10,6 +10,7 @@ given: any later majority shares a server with it, which then mints a higher one
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -93,17 +94,21 @@ class RedlockBackend(BaseLockBackend):
     def default_key_prefix(cls, settings: AliasSettings) -> str:
         return RedisBackend.default_key_prefix(settings)
 
-    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+    def try_acquire(
+        self, key: str, owner: str, ttl: float, *, fenced: bool = False, owner_is_given: bool = False
+    ) -> Outcome:
+        """See the base class; of a given owner only what was new is undone, and nothing later."""
         sent, patience = now(), min(self._timeout, ttl / 3)
         request = self._kind.acquire(key, owner, padded(ttl), keep=fenced, queue=False)
         replies = ask_all(self.nodes, request, patience)
-        tokens = [reply for reply in replies if isinstance(reply, int)]
+        tokens = [abs(reply) for reply in replies if isinstance(reply, int)]
         if len(tokens) >= self.quorum:
             token = max(tokens)
             if self._agree(key, owner, token, tokens, patience, keep=fenced) and now() < sent + ttl:
                 self._cancel_debts(key, owner)
-                return Grant(token, sent)
-        self._undo(key, owner, replies, patience)
+                is_new = all(reply > 0 for reply in replies if isinstance(reply, int))
+                return Grant(token, sent, is_new=is_new)
+        self._undo(key, owner, replies, patience, owner_is_given=owner_is_given)
         self._require_quorum(replies)
         return _busy(replies)
 
@@ -138,12 +143,23 @@ class RedlockBackend(BaseLockBackend):
         token = max(tokens)
         return token if self._agree(key, owner, token, tokens, self._timeout, keep=True) else 0
 
-    def _undo(self, key: str, owner: str, replies: list[Any], patience: float) -> None:
-        """Give back what too few have granted; a silent server may still grant it, and is told later."""
+    def _undo(
+        self, key: str, owner: str, replies: list[Any], patience: float, *, owner_is_given: bool
+    ) -> None:
+        """Give back what too few have granted; a silent server may still grant it, and is told later.
+
+        A given owner may have held the lock before, on a majority that is silent now: nothing is owed then.
+        """
         request = self._kind.release(key, owner)
-        self._owe(request, self.nodes, replies)
-        granted = [node for node, reply in zip(self.nodes, replies, strict=True) if isinstance(reply, int)]
-        self._owe(request, granted, ask_all(granted, request, patience))
+        granted = [
+            node
+            for node, reply in zip(self.nodes, replies, strict=True)
+            if isinstance(reply, int) and (reply > 0 or not owner_is_given)
+        ]
+        answers = ask_all(granted, request, patience)
+        if not owner_is_given:
+            self._owe(request, self.nodes, replies)
+            self._owe(request, granted, answers)
 
     def _owe(self, request: Request, nodes: Sequence[Node], replies: list[Any]) -> None:
         for node, reply in zip(nodes, replies, strict=True):
@@ -308,25 +324,27 @@ def owner_of_try(owner: str, attempts: int) -> str:
 
 
 class RedlockWaiter(PollingWaiter):
-    """A thread that waits; every try has an owner of its own."""
+    """A thread that waits; every try has an owner of its own, unless it is given."""
 
     _tries = 0
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        self.owner = self._owner = owner_of_try(self._owner, self._tries)
+        self.owner = self._owner = owner_of_try(self._owner, 0 if self.owner_is_given else self._tries)
         self._tries += 1
-        return super().try_acquire(queue=queue)
+        ask = partial(self._backend.try_acquire, self._key, self._owner, self._ttl, fenced=self._fenced)
+        return ask(owner_is_given=True) if self.owner_is_given else ask()
 
 
 class AsyncRedlockWaiter(AsyncPollingWaiter):
-    """A task that waits; every try has an owner of its own."""
+    """A task that waits; every try has an owner of its own, unless it is given."""
 
     _tries = 0
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        self.owner = self._owner = owner_of_try(self._owner, self._tries)
+        self.owner = self._owner = owner_of_try(self._owner, 0 if self.owner_is_given else self._tries)
         self._tries += 1
-        return await super().try_acquire(queue=queue)
+        ask = partial(self._backend.try_acquire, self._key, self._owner, self._ttl, fenced=self._fenced)
+        return await asyncio.to_thread(ask, owner_is_given=self.owner_is_given)
 
 
 def padded(ttl: float) -> float:

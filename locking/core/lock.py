@@ -437,8 +437,8 @@ class SingleLock(Lock):
     def act_as(self, owner: str) -> None:
         """Acquire as exactly this owner: it is granted at once what it holds already.
 
-        An attempt of unknown outcome releases nothing then, for it may be the hold from before; should it
-        have taken the lock anew, that ends with its ttl.
+        An attempt that fails gives back only a grant that it made itself, as far as that is known: what it
+        may have held before stays. Should an unanswered request have taken the lock, that ends with its ttl.
         """
         self._new_owner = lambda: owner
         self.shares_name, self._acts_for_work = True, False
@@ -465,6 +465,7 @@ class SingleLock(Lock):
             owner = self._registered_owner()
             outcome: Outcome | None = None
             waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
+            waiter.owner_is_given = self.owner_is_given
             try:
                 outcome = waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
@@ -493,6 +494,7 @@ class SingleLock(Lock):
             owner = self._registered_owner()
             outcome: Outcome | None = None
             waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
+            waiter.owner_is_given = self.owner_is_given
             try:
                 outcome = await waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
@@ -608,9 +610,12 @@ class SingleLock(Lock):
         """Whether a hold of our owner can only come from this attempt, so that it may be released.
 
         Args:
-            first: the first answer. Busy says that a given owner held nothing when the attempt began.
+            first: the first answer. Busy says that a given owner held nothing when the attempt began, and a
+                grant whether it did.
         """
-        return not self.owner_is_given or (isinstance(first, Busy) and first.outage is None)
+        if not self.owner_is_given:
+            return True
+        return first.is_new if isinstance(first, Grant) else first is not None and first.outage is None
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
         """Schedule a release unless the attempt was refused or never sent.

@@ -25,7 +25,7 @@ ON CONFLICT (id) DO UPDATE SET
     wanted = CASE WHEN {over} OR {mine} THEN locking_row.wanted ELSE excluded.since + %(heard)s END,
     kept = locking_row.kept OR excluded.kept
 WHERE %(queue)s OR {over} OR {mine}
-RETURNING owner, token, expires - {now}
+RETURNING owner, token, expires - {now}, since = {now}
 """
 UPDATE: Final = """
 UPDATE locking_row SET
@@ -39,7 +39,9 @@ INSERT: Final = """
 INSERT IGNORE INTO locking_row (id, name, owner, token, expires, since, wanted, kept)
 VALUES (%(id)s, %(name)s, %(owner)s, {now}, {now} + %(ttl)s, {now}, 0, %(kept)s)
 """
-SEEN: Final = "SELECT owner, token, expires - {now} FROM locking_row WHERE id = %(id)s AND expires > {now}"
+SEEN: Final = (
+    "SELECT owner, token, expires - {now}, 1 = 0 FROM locking_row WHERE id = %(id)s AND expires > {now}"
+)
 EXTEND: Final = """
 UPDATE locking_row SET expires = {now} + %(ttl)s WHERE id = %(id)s AND owner = %(owner)s AND expires > {now}
 """

@@ -111,6 +111,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
                 return Queue()
             raise
         line = queue_of(answer, answer["responses"][-1]["response_range"])
+        contender.created |= bool(answer.get("succeeded"))
         mine = line.by(contender.owner)
         return line if answer.get("succeeded") or mine is None else self._taken_over(contender, mine)
 
@@ -133,7 +134,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         length = math.ceil(contender.ttl)
         hold = EtcdHold(mine.node, mine.order, sent + contender.ttl, mine.lease, length, permits=mine.permits)
         self._holds.add(contender.key, contender.owner, hold)
-        return Grant(mine.order, sent)
+        return Grant(mine.order, sent, is_new=contender.created)
 
     def _busy(self, line: Queue) -> Busy:
         first = line[0]  # of all who hold it, the oldest

@@ -78,7 +78,7 @@ class Locks:
                 self._hand_off(key)
             hold = self._hold_of(key, owner, kind)
             if hold is not None:
-                return self._prolong(hold, ttl)
+                return self._prolong(hold, ttl)._replace(is_new=False)
             if self._admits(key, kind, permits):
                 return self._grant(key, owner, ttl, kind)
             if waiter is not None and waiter not in self._queues.setdefault(key, deque()):

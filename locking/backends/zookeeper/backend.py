@@ -76,7 +76,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         if hold is None or not self.extend(contender.key, contender.owner, contender.ttl):
             return None
         contender.node = hold.node
-        return Grant(hold.token, sent)
+        return Grant(hold.token, sent, is_new=False)
 
     def _queued(self, contender: Contender, queue: bool) -> list[QueueEntry]:
         """Return the queue, with the contender's own node in it if it was enqueued."""
@@ -119,7 +119,8 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         return all(map(is_answer, answers))
 
     def _grant(self, contender: Contender, mine: QueueEntry, sent: float) -> Grant:
-        if contender.node != mine.node:  # its creation's reply was lost
+        is_new = contender.node == mine.node
+        if not is_new:  # its creation's reply was lost
             (found,) = self._session.ask(request("get", mine.node))
             if not is_answer(found):
                 raise BackendUnavailable(f"the session with {self._session.hosts} ended while it was asked")
@@ -127,7 +128,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
             contender.token, contender.session = found[1].czxid, found[1].ephemeralOwner
         hold = LocalLease(mine.node, contender.token, sent + contender.ttl, contender.session)
         self._holds.add(contender.key, contender.owner, hold)
-        return Grant(contender.token, sent)
+        return Grant(contender.token, sent, is_new=is_new)
 
     def _busy(self, line: Sequence[QueueEntry]) -> Busy:
         """Return the holder; the remaining time is a hint, for the holder's process ends its lease."""

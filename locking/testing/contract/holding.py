@@ -97,6 +97,7 @@ class HoldingContract(ContractBase):
         assert isinstance(first, Grant)
         assert isinstance(second, Grant)
         assert first.token == second.token
+        assert not second.is_new, "who shares an owner would give back what another run holds"
         assert isinstance(backend.try_acquire(key, new_owner(), 30.0), Busy)
         assert backend.release(key, owner)
         assert not backend.release(key, owner)

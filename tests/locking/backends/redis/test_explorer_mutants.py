@@ -114,6 +114,11 @@ def a_given_owner_is_released_as_well(patch):
     patch.setattr(SingleLock, "_may_undo", lambda self, first: True)
 
 
+def an_unreplicated_hold_is_given_back(patch):
+    """An attempt that too few replicas confirm releases also what its owner held before it."""
+    patch.setattr(protocol.NotReplicated, "is_new", property(lambda error: True, lambda error, known: None))
+
+
 def nothing_is_released_later(patch):
     """An acquisition whose outcome isn't known is forgotten."""
     patch.setattr("locking.core.lock.release_retrier.schedule", lambda *args: None)
@@ -178,7 +183,7 @@ def a_place_is_not_withdrawn(patch):
 def a_short_count_is_enough(patch):
     """A lock that too few replicas have counts as acquired: a failover to another one loses it."""
 
-    def confirm(self, connection, alias):
+    def confirm(self, connection, alias, *, is_new):
         yield Exchange(connection, command("WAIT", 1, self.timeout_ms).by_digest)
 
     patch.setattr(ReplicaAck, "confirm", confirm)
@@ -207,6 +212,7 @@ MUTANTS = {
     an_unknown_answer_is_that_of_all_leases: "lock, renewed beside another",
     a_release_unregisters_any_lease: "lock, released again",
     a_given_owner_is_released_as_well: "lock, given owner",
+    an_unreplicated_hold_is_given_back: "lock, given owner, no replica acknowledges",
     nothing_is_released_later: "lock, free",
     a_place_is_not_withdrawn: "lock, in vain",
     a_late_request_is_not_released: "lock, free",
@@ -215,7 +221,7 @@ MUTANTS = {
     the_longer_extension_counts: "lock, extended while renewed",
     a_place_is_taken_back_by_a_release: "lock, waits again",
     a_late_request_after_giving_up_is_forgotten: "lock, free once given up",
-    a_short_count_is_enough: "lock, no replica acknowledges",
+    a_short_count_is_enough: "lock, new owner, no replica acknowledges",
     a_forgotten_script_is_an_error: "lock, free",
 }
 """By the rule that is taken out; audit defects 2, 9, 15, 19, 4 first."""
