@@ -70,11 +70,16 @@ class FileBackend(BaseLockBackend):
         with self._opened(key) as (seen, file):
             if seen.is_held() and seen.owner != owner:
                 return Busy(seen.deadline - now(), seen.owner)
-            token = seen.token if seen.is_held() else max(seen.token + 1, time.time_ns() // 1000)
+            is_new = not seen.is_held()
+            token = max(seen.token + 1, time.time_ns() // 1000) if is_new else seen.token
             self._write(file, Record(owner, now() + ttl, token))
-        return Grant(token, since)
+        return Grant(token, since, is_new=is_new)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return self._replace(key, owner, ttl, at_least=True)
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
         return self._replace(key, owner, ttl)
 
@@ -82,11 +87,12 @@ class FileBackend(BaseLockBackend):
         """See the base class. The file stays: a token that was forgotten could be minted again."""
         return self._replace(key, owner, 0.0)
 
-    def _replace(self, key: str, owner: str, ttl: float) -> bool:
+    def _replace(self, key: str, owner: str, ttl: float, *, at_least: bool = False) -> bool:
         with self._opened(key) as (seen, file):
             if not seen.is_held() or seen.owner != owner:
                 return False
-            self._write(file, seen._replace(deadline=now() + ttl))
+            deadline = max(now() + ttl, seen.deadline) if at_least else now() + ttl
+            self._write(file, seen._replace(deadline=deadline))
             return True
 
     def holder(self, key: str) -> Holder | None:

@@ -280,7 +280,10 @@ class BaseLockBackend(ABC):
 
     @abstractmethod
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """Give the lease a new length of `ttl` seconds from now; False when `owner` doesn't hold the lock."""
+        """Have the lease last for `ttl` seconds from now at least; False when `owner` doesn't hold the lock.
+
+        It never shortens, in the same atomic step as the comparison: others may have extended it for longer.
+        """
 
     @abstractmethod
     def release(self, key: str, owner: str) -> bool:
@@ -307,7 +310,11 @@ class BaseLockBackend(ABC):
         return ask_each([partial(self.extend, *lease) for lease in leases], seconds=renewal_time(leases))
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        """`extend` to less than what is left; where waiters sleep until the lease ends, they must be told."""
+        """Have the lease last for exactly `ttl` seconds from now; else as `extend`.
+
+        For the end of a `min_hold`: without it such a lock stays taken until its ttl ends. Where waiters
+        sleep until the lease ends, they must be told.
+        """
         return self.extend(key, owner, ttl)
 
     def force_release(self, key: str, expected: str) -> bool:

@@ -177,6 +177,10 @@ class RedlockBackend(BaseLockBackend):
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         return self._decided(self._votes([(key, owner, ttl)])[0])
 
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        request = self._kind.shorten(key, owner, padded(ttl))
+        return self._decided(ask_all(self.nodes, request, min(self._timeout, ttl / 3)))
+
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class: what a majority says of each lease."""
         votes: list[list[Any]] = []
@@ -323,28 +327,35 @@ def owner_of_try(owner: str, attempts: int) -> str:
     return new_owner(owner.rpartition(":")[0]) if attempts else owner
 
 
-class RedlockWaiter(PollingWaiter):
-    """A thread that waits; every try has an owner of its own, unless it is given."""
+class Tries:
+    """Every try of a waiter has an owner of its own, unless it is given."""
 
+    owner: str
+    owner_is_given: bool
     _tries = 0
+
+    def __init__(self, backend: RedlockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        super().__init__(backend, key, owner, ttl, fenced)  # type: ignore[call-arg]
+        self.owner, self._attempt = owner, partial(backend.try_acquire, key, ttl=ttl, fenced=fenced)
+
+    def _try(self) -> Outcome:
+        self.owner = owner_of_try(self.owner, 0 if self.owner_is_given else self._tries)
+        self._tries += 1
+        return self._attempt(owner=self.owner, owner_is_given=self.owner_is_given)
+
+
+class RedlockWaiter(Tries, PollingWaiter):
+    """A thread that waits."""
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        self.owner = self._owner = owner_of_try(self._owner, 0 if self.owner_is_given else self._tries)
-        self._tries += 1
-        ask = partial(self._backend.try_acquire, self._key, self._owner, self._ttl, fenced=self._fenced)
-        return ask(owner_is_given=True) if self.owner_is_given else ask()
+        return self._try()
 
 
-class AsyncRedlockWaiter(AsyncPollingWaiter):
-    """A task that waits; every try has an owner of its own, unless it is given."""
-
-    _tries = 0
+class AsyncRedlockWaiter(Tries, AsyncPollingWaiter):
+    """A task that waits."""
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        self.owner = self._owner = owner_of_try(self._owner, 0 if self.owner_is_given else self._tries)
-        self._tries += 1
-        ask = partial(self._backend.try_acquire, self._key, self._owner, self._ttl, fenced=self._fenced)
-        return await asyncio.to_thread(ask, owner_is_given=self.owner_is_given)
+        return await asyncio.to_thread(self._try)
 
 
 def padded(ttl: float) -> float:

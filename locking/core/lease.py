@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
 from locking.backends.base import BaseLockBackend, Grant
@@ -46,9 +44,6 @@ class State(enum.Enum):
     LOST = "lost"
     RELEASED = "released"
 
-
-SETTLING: Final = 0.1
-"""Seconds after which a server that answers again has surely served what it had received before."""
 
 HoldKey = tuple[str, str, int]
 RENEW_AFTER = 0.3
@@ -142,10 +137,7 @@ class Lease(ABC):
 
     @abstractmethod
     def extend(self, ttl: float) -> None:
-        """Give the lease `ttl` seconds from now.
-
-        While another extension is under way, such as a renewal, or one was never answered, the lease counts
-        on the shorter of the two until the next renewal or extension.
+        """Have the lease last for `ttl` seconds from now, if it doesn't last longer: it is never shortened.
 
         Raises:
             LockLost: it had ended already and stays ended. BackendUnavailable: no answer.
@@ -241,31 +233,6 @@ class Lease(ABC):
         return True
 
 
-@dataclass(slots=True, eq=False)
-class Extension:
-    """A request to extend a lease, from before it is sent until it is answered.
-
-    Attributes:
-        since: `clock.now()` from before the request.
-        ttl: seconds that it asks for.
-        shortest: the smallest ttl of all requests that it overlapped with; see `safe_ttl`.
-        shortens: the lease had longer to go when it was made.
-    """
-
-    since: float
-    ttl: float
-    shortest: float
-    shortens: bool
-
-
-def safe_ttl(extension: Extension) -> float:
-    """Return the seconds from `since` for which the server surely keeps the lease.
-
-    Of two requests under way at once nobody knows which the server served last, so the shorter counts.
-    """
-    return extension.shortest
-
-
 def unregister(lease: SingleLease) -> None:
     """Take `lease`, and no newer lease of the same thread and key, out of what this process holds."""
     if HOLDS.get(lease._hold_key) is lease:
@@ -282,12 +249,9 @@ class SingleLease(Lease):
 
     __slots__ = (
         "__weakref__",
-        "_answered_at",
-        "_extending",
         "_generation",
         "_hold_key",
         "_state",
-        "_unanswered_ttl",
         "after_release",
         "backend",
         "behind_fence",
@@ -334,9 +298,6 @@ class SingleLease(Lease):
         self.shared_name = lock.shares_name  # another process may act for the same client, and take it over
         self.owner_is_given = lock.owner_is_given  # another process may go on under this very owner
         self._state = State.HELD
-        self._extending: list[Extension] = []  # requests under way
-        self._unanswered_ttl = math.inf  # of requests that nobody answered, and that may be served late
-        self._answered_at: float | None = None  # when the backend answered again after those
         self.after_release: Callable[[SingleLease], None] | None = None  # told when the backend has released
         self.rescheduled: Callable[[SingleLease], None] | None = None  # told when `renew_at` comes nearer
         self._generation = PROCESS.generation
@@ -414,11 +375,11 @@ class SingleLease(Lease):
         self.ensure_held()
         if not self.shared_name:
             return
-        # By an extension to what is left, for that names the owner: `holder` is one of many who read or have
-        # a permit, and some engines show none. The lease ends no later than before.
-        with self._extends(max(self.remaining(), MIN_TTL)) as extension:
-            held = self.backend.extend(self.key, self.owner, extension.ttl)
-        self._answered(held, extension)
+        # By the shortest extension, for that names the owner: `holder` is one of many who read or have a
+        # permit, and some engines show none.
+        if not self.backend.extend(self.key, self.owner, MIN_TTL):
+            self.lose()
+            raise self._lost_error()
 
     def _lost_error(self) -> LockLost:
         return LockLost(
@@ -445,80 +406,32 @@ class SingleLease(Lease):
     # prolonging
 
     def extend(self, ttl: float) -> None:
-        with self._extends(ttl) as extension:
-            verb = self.backend.shorten if extension.shortens else self.backend.extend
-            held = verb(self.key, self.owner, ttl)
-        self._extended(held, extension)
+        since = self._begin_extension(ttl)
+        self._extended(self.backend.extend(self.key, self.owner, ttl), since, ttl)
 
     async def aextend(self, ttl: float) -> None:
-        with self._extends(ttl) as extension:
-            verb = self.backend.ashorten if extension.shortens else self.backend.aextend
-            held = await verb(self.key, self.owner, ttl)
-        self._extended(held, extension)
+        since = self._begin_extension(ttl)
+        self._extended(await self.backend.aextend(self.key, self.owner, ttl), since, ttl)
 
-    @contextmanager
-    def _extends(self, ttl: float) -> Iterator[Extension]:
+    def _begin_extension(self, ttl: float) -> float:
+        """Return the `clock.now()` from before the request."""
         check_ttl(ttl)
         self.ensure_held()
-        extension = self.begin_extension(ttl)
-        try:
-            yield extension
-        except BaseException:
-            self.end_extension(extension, answered=False)
-            self._renew_by(extension.since + ttl * RENEW_AFTER)
-            raise
+        return now()
 
-    def _renew_by(self, moment: float) -> None:
-        """Have the lease renewed at `clock.now()` = `moment` at the latest, if it is renewed at all."""
-        self.renew_at = min(self.renew_at, moment)
-        if self.rescheduled is not None:
-            self.rescheduled(self)
-
-    def _extended(self, held: bool, extension: Extension) -> None:
-        if held:
-            self.ttl = extension.ttl  # before the lease may be renewed again
-        self._answered(held, extension)
-
-    def _answered(self, held: bool, extension: Extension) -> None:
+    def _extended(self, held: bool, since: float, ttl: float) -> None:
         if not held:
-            self.end_extension(extension, answered=True)
             self.lose()
             raise self._lost_error()
-        self.prolong(extension)
+        self.ttl = max(self.ttl, ttl)  # before the lease may be renewed again
+        self.prolong(since, ttl)
         if self.rescheduled is not None:
             self.rescheduled(self)
 
-    def begin_extension(self, ttl: float) -> Extension:
-        """Note that a request to extend the lease to `ttl` seconds is about to be sent."""
-        with _changing:
-            if self._answered_at is not None and now() >= self._answered_at + SETTLING:
-                self._unanswered_ttl, self._answered_at = math.inf, None
-            moment = now()
-            extension = Extension(moment, ttl, min(ttl, self._unanswered_ttl), moment + ttl < self.deadline)
-            for other in self._extending:
-                other.shortest = min(other.shortest, ttl)
-                extension.shortest = min(extension.shortest, other.ttl)
-            self._extending.append(extension)
-            # The server may serve it whatever becomes of the answer: from now on the shorter time counts.
-            self.deadline = min(self.deadline, extension.since + extension.shortest)
-        return extension
-
-    def end_extension(self, extension: Extension, *, answered: bool) -> None:
-        """Note that the request is over; the server may still serve one that it has not answered."""
-        with _changing:
-            self._extending.remove(extension)
-            if not answered:
-                self._unanswered_ttl = min(self._unanswered_ttl, extension.ttl)
-                self._answered_at = None
-            elif self._answered_at is None and self._unanswered_ttl < math.inf:
-                self._answered_at = now()
-
-    def prolong(self, extension: Extension) -> None:
-        """Note that the backend has extended the lease by this request."""
-        self.end_extension(extension, answered=True)
-        ttl = safe_ttl(extension)
-        self.deadline = extension.since + ttl
-        self.renew_at = extension.since + ttl * RENEW_AFTER
+    def prolong(self, since: float, ttl: float) -> None:
+        """Note that the backend has extended the lease by a request from `since` to `ttl` seconds or more."""
+        if since + ttl > self.deadline:
+            self.deadline, self.renew_at = since + ttl, since + ttl * RENEW_AFTER
         if self._state is State.UNKNOWN:
             self._state = State.HELD
 

@@ -241,7 +241,7 @@ class Registration:
         if (fd := self.fd) is not None:
             os.close(fd)
         self._mutex = threading.RLock()
-        self._fd: int | None = None
+        self._fd = None
         self.path: Path | None = None
         self.aliases: set[str] = set()
         """The backends that this process has used; asked before every acquisition."""

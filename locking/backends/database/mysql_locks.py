@@ -117,7 +117,10 @@ class MySQLLockBackend(SessionLockBackend):
     # holding
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        return self._leases.extend(key, owner, ttl, lambda lease: self._is_kept(lease, ttl))
+        return self._leases.extend(key, owner, ttl, self._is_kept)
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        return self._leases.extend(key, owner, ttl, self._is_kept, exactly=True)
 
     def _is_kept(self, lease: SessionLease, ttl: float) -> bool:
         """Have the server keep the session for `ttl` from now; False when it has ended, as has the lock."""

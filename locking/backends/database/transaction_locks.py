@@ -113,6 +113,10 @@ class TransactionScopedBackend(ServerQueueBackend):
         """There is no lease: the lock lasts as long as its transaction."""
         return True
 
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        """See `extend`."""
+        return True
+
     def release(self, key: str, owner: str) -> bool:
         """There is nothing to do: COMMIT or ROLLBACK did it, or will."""
         return True

@@ -121,7 +121,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         The former lease has another length, and may be ended by the process that made it.
         """
         hold = EtcdHold(mine.node, mine.order, 0.0, mine.lease, permits=mine.permits)
-        if not self._prolonged(hold, contender.owner, contender.ttl):
+        if not self._prolonged(contender.owner, hold, contender.ttl):
             return Queue()
         contender.session = hold.session
         return self._read(self._folder(contender.key))
@@ -173,9 +173,12 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         return ask_each([partial(self._extend, *lease) for lease in leases], seconds=renewal_time(leases))
 
     def _extend(self, key: str, owner: str, ttl: float) -> bool:
-        return self._holds.extend(key, owner, ttl, lambda hold: self._prolonged(hold, owner, ttl))
+        return self._holds.extend(key, owner, ttl, partial(self._prolonged, owner))
 
-    def _prolonged(self, hold: EtcdHold, owner: str, ttl: float) -> bool:
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        return self._holds.extend(key, owner, ttl, partial(self._prolonged, owner), exactly=True)
+
+    def _prolonged(self, owner: str, hold: EtcdHold, ttl: float) -> bool:
         """Renew the lease, or put another under the key: a lease on etcd keeps the length that it began with.
 
         The key must be the very one that was granted; a living lease alone doesn't tell that. One request at

@@ -85,14 +85,14 @@ class Locks:
                 self._queues[key].append(waiter)
             return Busy(retry_after=time_left(self._holds[key]), holder=self._holds[key][0].owner)
 
-    def extend(self, key: str, owner: str, ttl: float, kind: str = "lock") -> bool:
+    def extend(self, key: str, owner: str, ttl: float, kind: str = "lock", *, exactly: bool = False) -> bool:
         """Move the deadline of `owner`'s hold; where it is earlier, the waiters ask again for the new end."""
         with self._mutex:
             hold = self._hold_of(key, owner, kind)
             if hold is None:
                 return False
             before = hold.deadline
-            self._prolong(hold, ttl)
+            self._prolong(hold, ttl if exactly else max(ttl, before - now()))
             if hold.deadline < before:
                 for waiter in self._queues.get(key, ()):
                     waiter.wake()
@@ -246,6 +246,9 @@ class MemoryVerbs(BaseLockBackend):
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         return self._locks.extend(key, owner, ttl, self._kind)
 
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        return self._locks.extend(key, owner, ttl, self._kind, exactly=True)
+
     def release(self, key: str, owner: str) -> bool:
         return self._locks.release(key, owner, self._kind)
 
@@ -269,7 +272,7 @@ class MemoryVerbs(BaseLockBackend):
         return self._locks.extend(key, owner, ttl, self._kind)
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
-        return self._locks.extend(key, owner, ttl, self._kind)
+        return self.shorten(key, owner, ttl)
 
     async def arelease(self, key: str, owner: str) -> bool:
         return self._locks.release(key, owner, self._kind)

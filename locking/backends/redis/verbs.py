@@ -48,6 +48,12 @@ class RedisVerbs(BaseLockBackend):
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         return _is_yes(await self._acall(self.kind.extend(key, owner, ttl)))
 
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        return _is_yes(self._client.call(self.kind.shorten(key, owner, ttl)))
+
+    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
+        return _is_yes(await self._acall(self.kind.shorten(key, owner, ttl)))
+
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class: one answer per lease, whatever becomes of the others."""
         return [_answer(reply) for reply in self._ask_each([self.kind.extend(*lease) for lease in leases])]

@@ -153,10 +153,19 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         answers = self._extended(leases)
         return ask_each([partial(_result, answer) for answer in answers], seconds=math.inf)
 
-    def _extended(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | BackendError]:
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        return _result(self._extended([(key, owner, ttl)], exactly=True)[0])
+
+    def _extended(
+        self, leases: Sequence[tuple[str, str, float]], *, exactly: bool = False
+    ) -> list[bool | BackendError]:
         """Write each hold's node anew; what the servers refused or left unanswered stands as its error."""
         holds = [self._holds.begin(key, owner) for key, owner, _ in leases]
-        asked = [(i, hold, *leases[i]) for i, hold in enumerate(holds) if hold is not None]
+        lengths = [
+            ttl if exactly or hold is None else max(ttl, hold.deadline - now())
+            for hold, (*_, ttl) in zip(holds, leases, strict=True)
+        ]
+        asked = [(i, hold, *leases[i][:2], lengths[i]) for i, hold in enumerate(holds) if hold is not None]
         requests = [request("set", hold.node, write_data(owner, ttl)) for _, hold, _, owner, ttl in asked]
         sent, answers = now(), list[bool | BackendError]([False] * len(leases))
         try:
@@ -165,7 +174,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
                 answers[i] = reply if isinstance(reply, BackendError) else is_answer(reply)
         finally:
             for i, hold, _, _, ttl in asked:
-                self._holds.settle(hold, sent + ttl if answers[i] is True else None)
+                self._holds.settle(hold, sent + ttl if answers[i] is True else None, exactly=exactly)
         for i, hold, key, owner, _ in asked:
             if answers[i] is False:
                 self._holds.discard(key, owner, hold)

@@ -116,13 +116,16 @@ class HoldingContract(ContractBase):
 
         at_leisure(outlive, self.shortest_ttl * 3)
 
-    def test_extend_may_shorten(self, name: str) -> None:
-        """A lease that was given a shorter ttl ends with it."""
-        lease = get_lock(name, ttl=60).acquire()
-        lease.extend(self.shortest_ttl)
-        successor = elsewhere(lambda: get_lock(name, ttl=30).acquire(wait=self.patience))
-        assert lease.remaining() == 0.0
-        successor.release()
+    def test_extending_never_shortens(self, backend: BaseLockBackend, name: str) -> None:
+        """Whoever extends a lease to less than what is left leaves it as it is: the engine compares."""
+        with get_lock(name, ttl=60) as lease:
+            lease.extend(self.shortest_ttl)
+            assert backend.extend(lease.key, lease.owner, self.shortest_ttl)
+            assert backend.extend_many([(lease.key, lease.owner, self.shortest_ttl)]) == [True]
+            assert lease.remaining() > 50
+            holder = backend.holder(lease.key)
+            assert holder is not None
+            assert holder.remaining is None or holder.remaining > 50
 
     def test_the_engine_itself_refuses_a_stale_owner(self, backend: BaseLockBackend, name: str) -> None:
         """Not only the client's clock: the engine compares the owner on release and on extension."""

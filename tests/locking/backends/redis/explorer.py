@@ -503,6 +503,9 @@ class Explorer:
 
         patch.setattr(SingleLock, "_clean_up_after", given_up)
 
+    def _servers_of(self, settings: Any) -> Servers:
+        return model_servers(self.world, self.case)
+
     def _slept(self, seconds: float) -> None:
         if not self.world.others_act():
             self.world.clock.sleep(seconds)
