@@ -34,7 +34,6 @@ class Record(NamedTuple):
     token: int = 0
 
     def is_held(self) -> bool:
-        """Whether the lease still runs."""
         return self.deadline > now()
 
 
@@ -91,8 +90,7 @@ class FileBackend(BaseLockBackend):
         with self._opened(key) as (seen, file):
             if not seen.is_held() or seen.owner != owner:
                 return False
-            deadline = max(now() + ttl, seen.deadline) if at_least else now() + ttl
-            self._write(file, seen._replace(deadline=deadline))
+            self._write(file, seen._replace(deadline=max(now() + ttl, seen.deadline * at_least)))
             return True
 
     def holder(self, key: str) -> Holder | None:

@@ -266,8 +266,8 @@ def test_one_lease_that_fails_costs_no_other_its_renewal(one_fails):
 
 def all_or_nothing(leases, answers, since, ttls):
     """Take the rule out: one unknown answer makes all leases unknown."""
-    for lease, ttl in zip(leases, ttls, strict=True):
-        _doubt(lease, since, ttl)
+    for lease in leases:
+        _doubt(lease)
 
 
 def unknown_is_lost(leases, answers, since, ttls):
