@@ -32,8 +32,7 @@ class AliasSettings:
         retry_after: seconds in the `Retry-After` of a view that was refused a lock; None = estimated.
         key_prefix: put before every name; where the setting is None, the backend's `default_key_prefix`.
         on_conflict: what `@distributed_lock` does when the lock is busy.
-        on_open_transaction: what acquiring a lock does inside an open transaction: `refuse`, `hold` it until
-            the transaction has ended, or `ignore` the transaction.
+        on_open_transaction: what acquiring a lock does inside an open transaction: `refuse`, or `ignore` it.
         fence_timeout: seconds that the transaction of a frozen holder may block the next fenced
             one; None = as long as the lease, and at least a second.
         options: the backend's own options.

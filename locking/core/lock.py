@@ -17,7 +17,7 @@ from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import Lease, MultiLease, SingleLease, State, held_by, is_registered, latest_of
 from locking.core.liveness import registration
-from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
+from locking.core.open_transactions import before_acquiring, in_calling_thread
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.core.pending_release import release_retrier
 from locking.core.renewal import watchdogs
@@ -72,9 +72,9 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
         template: what the names of this kind have in common, such as `order:<id>`: metrics and traces group
             by it.
         on_open_transaction: what acquiring does inside an open database transaction, in which the lock would
-            be released before COMMIT: `refuse` (LockTransactionError), `hold` the lock until that transaction
-            has ended, or `ignore` it. A TestCase's own transactions don't count, nor does a lock that is held
-            already. Default: the alias's `ON_OPEN_TRANSACTION`.
+            be released before COMMIT: `refuse` (LockTransactionError), or `ignore` it. A TestCase's own
+            transactions don't count, nor does a lock that is held already. Default: the alias's
+            `ON_OPEN_TRANSACTION`.
 
     Raises:
         LockKeyError: a name that can't be one. ValueError: a ttl, wait or template that can't be one.
@@ -156,8 +156,6 @@ class Lock(ABC):
             refuse_unknown("acquire", others, ("wait",))
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
-        if self.on_open_transaction == "hold":
-            hold_until_ended(lease)
         self._remember(lease, context)
         return lease
 
@@ -172,12 +170,6 @@ class Lock(ABC):
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
         lease = await self._atake(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
-        if self.on_open_transaction == "hold":
-            try:
-                await in_calling_thread(partial(hold_until_ended, lease))
-            except BaseException as error:
-                await lease._agive_back(error)
-                raise
         self._remember(lease, context)
         return lease
 

@@ -171,9 +171,8 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         on_lost: called with the lease, in a thread of its own, when it is found lost while the function runs.
         template: what the names have in common, for metrics. Default: made of the key.
         condition: a callable that gets the call's arguments; where it returns False no lock is taken.
-        on_open_transaction: called inside a transaction that is open already, `refuse`, `hold` the lock until
-            that one has ended, by commit or rollback, or `ignore` it and release before. What it read before
-            is as old as it was. Default: the alias's `ON_OPEN_TRANSACTION`.
+        on_open_transaction: called inside a transaction that is open already, `refuse`, or `ignore` it and
+            release before it ends. Default: the alias's `ON_OPEN_TRANSACTION`.
 
     Raises:
         LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one, and
@@ -221,8 +220,6 @@ class Options(CheckedOptions):
             )
         if not isinstance(self.on_open_transaction, Unset):
             self.open_transaction_policy()
-        if self.on_open_transaction == "hold" and self.atomic is False:
-            raise ValueError("on_open_transaction='hold' cannot be combined with atomic=False")
         if callable(self.keys) and (self.min_hold or not self.release):
             raise ValueError(
                 "keys=<callable> cannot be combined with min_hold or release=False: where the keys change,"
@@ -542,8 +539,6 @@ class LockedCall:
 
     def _refuse_what_needs_a_transaction(self) -> None:
         wanted = {name: getattr(self.options, name) for name in ("atomic", "fenced", "retries")}
-        if self.options.on_open_transaction == "hold":
-            wanted["on_open_transaction"] = "hold"
         if not isinstance(self.options.on_loss, Unset) and self.options.on_loss != "raise":
             wanted["on_loss"] = self.options.on_loss
         for name, value in wanted.items():
