@@ -4,9 +4,9 @@
         "default": {"BACKEND": "examples.file_backend.FileBackend", "LOCATION": "/var/lib/shop/locks"},
     }
 
-One file a lock, named by a hash of its key, holds *owner deadline token*. Every verb reads it, decides and
-writes it under flock(2): that makes it one atomic step. The deadline is a moment of the machine's boot clock,
-which all its processes share and nobody can set. `tests/examples` runs the shipped contract on it.
+One file per lock, named by a hash of its key, holds *owner deadline token*. Every verb reads and writes it
+under flock(2): that makes it one atomic step. The deadline is a moment of the machine's boot clock, which its
+processes share. `tests/examples` runs the shipped contract on it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Record(NamedTuple):
     token: int = 0
 
     def is_held(self) -> bool:
+        """Whether the lease still runs."""
         return self.deadline > now()
 
 

@@ -26,6 +26,7 @@ from django.db import connections
 from inventory.domain import Line, Shortage
 from inventory.models import LAB_PREFIX
 from inventory.segments import UNITS_INSIDE
+from locking.utils.background import start_thread
 
 logger = logging.getLogger(__name__)
 
@@ -103,8 +104,7 @@ class SoldOutMemory:
                 self._watched[sku] = now
         with self._mutex:
             if self._watched and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="sold-out-memory", daemon=True)
-                self._thread.start()
+                self._thread = start_thread("sold-out-memory", self._run)
 
     def stop(self) -> None:
         """Forget everything and wait for the thread to end."""

@@ -25,7 +25,7 @@ from locking.core.pending_release import release_retrier, report_unreleased
 from locking.exceptions import BackendError, LockError, LockLost, LockNotOwned
 from locking.keys.names import MIN_TTL, check_ttl
 from locking.signals import LockEvent, Outcome, has_listeners, lock_lost, lock_released, notify, publish
-from locking.utils.background import after_fork, run_once
+from locking.utils.background import after_fork, start_thread
 from locking.utils.call_site import caller_site
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, current_sync_call, runs_in
@@ -450,7 +450,7 @@ class SingleLease(Lease):
             self._state = State.LOST
         events.SAMPLES.append((self.backend.settings.alias, "lost", 0.0))
         notify(lock_lost, lambda: self.event("lost"))
-        if self.options.on_lost is not None and not run_once("locking-on-lost", self._call_on_lost):
+        if self.options.on_lost is not None and not start_thread("locking-on-lost", self._call_on_lost):
             self._call_on_lost()  # a late renewal of others is better than a holder that is not told
 
     def _call_on_lost(self) -> None:
