@@ -1,8 +1,6 @@
 """A lock backend of one's own in under a hundred lines: locks in a folder, for the processes of one machine.
 
-    LOCKING = {
-        "default": {"BACKEND": "examples.file_backend.FileBackend", "LOCATION": "/var/lib/shop/locks"},
-    }
+    LOCKING = {"default": {"BACKEND": "examples.file_backend.FileBackend", "LOCATION": "/var/lib/shop/locks"}}
 
 One file per lock, named by a hash of its key, holds *owner deadline token*. Every verb reads and writes it
 under flock(2): that makes it one atomic step. The deadline is a moment of the machine's boot clock, which its

@@ -512,7 +512,6 @@ def test_the_options_that_are_checked() -> None:
     [
         "DatabaseBackend",
         "AdvisoryLockBackend",
-        "MySQLLockBackend",
         "TransactionLockBackend",
         "RowLockBackend",
     ],
