@@ -1,7 +1,7 @@
 """`python -m benchmarks.killed`: how long the next one waits for the lock of a process that was killed.
 
-Private servers as the shop has them, and a lock that is guarded as its are. Printed: milliseconds from SIGKILL to the
-waiter's grant.
+Private servers as the shop has them, and a lock that is guarded as its are. Printed: milliseconds from
+SIGKILL to the waiter's grant.
 """
 
 from __future__ import annotations
