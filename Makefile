@@ -13,10 +13,10 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test check docs screenshots bench loadtest matrix release stop clean lock
+.PHONY: help venv migrate demo serve test test-all test-rest check docs screenshots bench loadtest matrix release stop clean lock
 
 help: ## say what each target does
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 demo: migrate ## show the oversell, broken and fixed, on real servers (about a minute)
 	@$(RUN) manage.py seed_demo
@@ -29,8 +29,14 @@ serve: migrate ## run the shop at http://127.0.0.1:8000/
 # Somebody's wish that Python write no bytecode would have every process of the tests compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: check ## check, then run all tests (PYTEST="-k name" narrows them)
+test: check ## check, then test whatever is public in three minutes (PYTEST="-k name" narrows it)
+	@$(RUN) -m pytest -n $(WORKERS) --selection quick $(PYTEST)
+
+test-all: check ## check, then run every test: each engine, mutants, explorers, killed processes, browsers
 	@$(RUN) -m pytest -n $(WORKERS) $(PYTEST)
+
+test-rest: $(READY) ## run what test-all runs and test does not
+	@$(RUN) -m pytest -n $(WORKERS) --selection rest $(PYTEST)
 
 check: $(READY) ## style, types, import rules, migrations, Django's own checks
 	@$(RUN) -m ruff check .

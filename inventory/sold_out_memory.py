@@ -26,7 +26,6 @@ from django.db import connections
 from inventory.domain import Line, Shortage
 from inventory.models import LAB_PREFIX
 from inventory.segments import UNITS_INSIDE
-from locking.utils.background import start_thread
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +103,12 @@ class SoldOutMemory:
                 self._watched[sku] = now
         with self._mutex:
             if self._watched and self._thread is None:
-                self._thread = start_thread("sold-out-memory", self._run)
+                self._thread = threading.Thread(target=self._run, name="sold-out-memory", daemon=True)
+                try:
+                    self._thread.start()
+                except (RuntimeError, MemoryError) as error:  # the next buyer who is refused starts it
+                    self._thread = None
+                    logger.warning("what is sold out is asked for each time, for now: %s", error)
 
     def stop(self) -> None:
         """Forget everything and wait for the thread to end."""

@@ -13,7 +13,6 @@ from tests import ROOT
 from tests.browser.looks import axe_violations
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not importlib.util.find_spec("sphinx"), reason="make docs installs Sphinx"),
 ]

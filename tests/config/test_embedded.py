@@ -26,7 +26,6 @@ from config.embedded import redis as redis_module
 from config.embedded import server as server_module
 from tests import ROOT
 
-pytestmark = pytest.mark.slow
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can act as two accounts or mount a small disk"
 )

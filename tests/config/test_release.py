@@ -34,7 +34,7 @@ def test_a_build_that_differs_is_refused(tmp_path, monkeypatch):
         release.compare_with_second_build(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_two_wheels_of_one_source_are_the_same_bytes(tmp_path):
     """With SOURCE_DATE_EPOCH nothing in the wheel depends on when and where it was built."""
     digests = set()

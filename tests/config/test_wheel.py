@@ -7,12 +7,9 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-import pytest
 from django.conf import settings
 
 from tests import ROOT
-
-pytestmark = pytest.mark.slow
 
 SETTINGS = """
 DEBUG = True  # the memory backend is warned of elsewhere

@@ -162,7 +162,7 @@ def test_a_command_line_is_understood(line: str) -> None:
         release = (ROOT / "requirements-release.txt").read_text()
         assert importlib.util.find_spec(words[1]) is not None or re.search(rf"^{words[1]}\b", release, re.M)
     elif words[0] == "make":
-        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert words[1] in targets
     else:
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -67,7 +67,7 @@ def sphinx(*arguments: str) -> tuple[int, str]:
 needs_sphinx = pytest.mark.skipif(not importlib.util.find_spec("sphinx"), reason="make docs installs Sphinx")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_sphinx
 @pytest.mark.timeout(300)
 def test_the_catalogs_are_of_the_present_pages(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_the_catalogs_are_of_the_present_pages(tmp_path: Path) -> None:
         assert now ^ set(messages(catalog)) == set(), catalog.name
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @needs_sphinx
 @pytest.mark.timeout(300)
 def test_the_chinese_pages_are_built_without_a_warning(tmp_path: Path) -> None:

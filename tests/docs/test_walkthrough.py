@@ -22,7 +22,7 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_the_tutorial_does_what_it_says(wheel: Path, tmp_path: Path) -> None:
     """From an empty folder to a protected view and task, a look at the held lock and a test of it."""

@@ -28,7 +28,6 @@ PYTHON = os.environ.get("OSCAR_PYTHON", sys.executable)
 HERE = sys.executable != PYTHON or all(map(importlib.util.find_spec, ("oscar", "gunicorn")))
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not HERE, reason="needs django-oscar: pip install django-oscar gunicorn"),
 ]

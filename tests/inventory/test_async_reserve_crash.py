@@ -16,7 +16,7 @@ import pytest
 from config import embedded
 from config.embedded.home import settled
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 
 RECEIVED = 100_000
 ENOUGH = 80

@@ -23,7 +23,7 @@ class TestsServers:
         return connect()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.django_db(transaction=True)
 def test_a_killed_worker_costs_no_order_and_no_unit():
     """Buyers at a constant rate, a worker killed among them: every acknowledged order is there, once."""

@@ -19,7 +19,6 @@ def own_servers():
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.slow
 def test_a_crashed_server_is_another_process_with_what_was_acknowledged(own_servers):
     """Every process is killed, open connections with it; what was committed or written is there again."""
     with own_servers.connect() as database, own_servers.redis.client() as client:
@@ -35,7 +34,6 @@ def test_a_crashed_server_is_another_process_with_what_was_acknowledged(own_serv
         assert database.execute("SELECT number FROM kept").fetchone() == (7,)
 
 
-@pytest.mark.slow
 def test_a_connection_that_died_in_its_sleep_is_found_out_before_it_is_used(own_servers):
     """PostgreSQL is killed and comes back while the only thread sleeps: its next order is simply placed."""
     environment = own_servers.environment | {"DJANGO_SETTINGS_MODULE": "config.settings"}

@@ -113,7 +113,7 @@ class ConnectedShop(Shop):
             signal.disconnect(self.hear)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.timeout(LONG_ENOUGH)
 @pytest.mark.django_db(transaction=True)
 def test_the_connected_shop_keeps_its_books_and_tells_of_everything(capsys):
@@ -128,7 +128,7 @@ def forget_the_event(payment, outcome):
     return PaymentEvent(event_id=payment.event_id, kind=payment.kind, outcome=outcome)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.timeout(LONG_ENOUGH)
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from django.db import connections
 from tests import ROOT
 from tests.locking.backends.redis.topologies.servers import Cluster, needs_redis_server, servers
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), needs_redis_server]
+pytestmark = [pytest.mark.django_db(transaction=True), needs_redis_server]
 
 STRATEGIES = ["redis_lock", "fenced_lock", "segmented_locks", "redis_gate", "segmented"]
 

@@ -197,7 +197,6 @@ STOPPABLE = {  # what a buyer leaves is the strategy's, how it is stopped the co
 }
 
 
-@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("running", "number"), STOPPABLE.items(), indirect=["running"])
 def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_database):
@@ -217,7 +216,6 @@ def test_an_interrupted_race_leaves_nothing_behind(running, number, redis_databa
     assert not Order.objects.exists()
 
 
-@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("running", ["redis_lock"], indirect=True)
 def test_a_killed_race_takes_its_workers_along_and_is_swept_by_the_next(running):

@@ -22,8 +22,6 @@ from tests.inventory.totals import totals_of
 from tests.support.databases import default_leads_to
 from tests.support.rush import served_at_once
 
-pytestmark = pytest.mark.slow
-
 MIGRATION = ROOT / "ops" / "postgresql" / "partition_by_hash.sql"
 PARTITIONED = {"inventory_stockmovement": "product_id", "orders_order": "id"}
 SOUND = [name for name, strategy in STRATEGIES.items() if strategy.sound and name not in ELSEWHERE]

@@ -17,8 +17,6 @@ from tests.factories import ProductFactory
 from tests.support.databases import another_way, default_leads_to
 from tests.support.replica import primary_with_replica
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def replica():

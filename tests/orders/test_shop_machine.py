@@ -710,7 +710,7 @@ def run_steps(machine):
     return COUNTED["steps"]
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.timeout(LONG_ENOUGH)
 @pytest.mark.django_db(transaction=True)
 def test_the_shop_keeps_its_books_whatever_is_done(capsys):

@@ -12,7 +12,7 @@ from tests.private_redis import private_redis
 from tests.scratch.newcomer import Newcomer, table
 from tests.support.scratch import scratch_database
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def test_every_way_into_a_new_project_is_protected(

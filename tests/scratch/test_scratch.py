@@ -23,8 +23,6 @@ from tests.private_redis import PrivateRedis, private_redis
 from tests.support.scratch import gunicorn, parameters, scratch_database
 from tests.wheels import install
 
-pytestmark = pytest.mark.slow
-
 SOON = 30.0
 
 

@@ -124,7 +124,7 @@ def pressed(port: int, name: str) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_reload_of_runserver_frees_the_guarded_lock_of_a_request(name: str, tmp_path: Path) -> None:
     """The request that held it died in the reload: the next process gets it long before 300 s are over."""
     (tmp_path / "reloaded_settings.py").write_text(SETTINGS)

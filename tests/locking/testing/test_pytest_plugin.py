@@ -5,7 +5,6 @@ import pytest
 from tests import ROOT
 
 pytest_plugins = ["pytester"]
-pytestmark = pytest.mark.slow
 
 SETTINGS = """
 SECRET_KEY = "only for this test"
@@ -86,6 +85,7 @@ def test_every_test_has_a_store_of_its_own(project: pytest.Pytester) -> None:
     run(project, setting="memory").assert_outcomes(passed=2)
 
 
+@pytest.mark.whole
 def test_workers_do_not_meet(project: pytest.Pytester) -> None:
     """Two workers of xdist run tests on the same name, and neither sees the other's lock."""
     project.makepyfile(test_a=TWO_TESTS, test_b=TWO_TESTS)

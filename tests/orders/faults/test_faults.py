@@ -1,14 +1,13 @@
 """A fault at each statement and each reply of a sale: what the client was told is true, and no unit is lost.
 
 The normal run explores every fault of the strategies that keep units in two places, and for each other sound
-strategy the faults from the write of the order on. HOLDFAST_FAULTS=all explores everything: every sound
+strategy the faults from the write of the order on. EXPLORE=all explores everything: every sound
 strategy, every fault at every exchange, with a key and without, with the stock in Redis loaded and not.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -47,10 +46,9 @@ from tests.orders.faults.explorer import (
 )
 from tests.orders.faults.mortal import Mortals, mortals
 from tests.orders.faults.transport import KILLS
+from tests.selection import EXPLORE_ALL
 
-WHOLE = os.environ.get("HOLDFAST_FAULTS") == "all"
-
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(7200 if WHOLE else 120)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(7200 if EXPLORE_ALL else 120)]
 
 SOUND = [name for name, each in STRATEGIES.items() if each.sound and not each.unconfigured()]
 """Without those on ZooKeeper, etcd and Redlock: their locks are the same code over another engine."""
@@ -102,13 +100,13 @@ def violations(chosen: Iterable[Point], send: Send = in_process) -> list[str]:
 
 def chosen_of(strategy: str, *, keyed: bool) -> Iterator[Point]:
     """Yield the points of a strategy that this run explores."""
-    for cold in (False, True) if WHOLE and STRATEGIES[strategy].keeps_stock else (False,):
+    for cold in (False, True) if EXPLORE_ALL and STRATEGIES[strategy].keeps_stock else (False,):
         for point in points(strategy, keyed=keyed, cold=cold):
-            if WHOLE or (strategy in IN_TWO_PLACES and strategy != "segmented") or point.may_be_unknown:
+            if EXPLORE_ALL or (strategy in IN_TWO_PLACES and strategy != "segmented") or point.may_be_unknown:
                 yield point
 
 
-@pytest.mark.parametrize("keyed", [True, False] if WHOLE else [True], ids=lambda keyed: f"key={keyed}")
+@pytest.mark.parametrize("keyed", [True, False] if EXPLORE_ALL else [True], ids=lambda keyed: f"key={keyed}")
 @pytest.mark.parametrize("strategy", SOUND)
 def test_what_the_client_is_told_is_true_whatever_fails(strategy, keyed):
     """After each fault the answer is true, the repetition ends in one order, and the totals agree."""
@@ -116,11 +114,13 @@ def test_what_the_client_is_told_is_true_whatever_fails(strategy, keyed):
     assert audit() == []
 
 
-@pytest.mark.parametrize("keyed", [True, False] if WHOLE else [True], ids=lambda keyed: f"key={keyed}")
-@pytest.mark.parametrize("strategy", SOUND if WHOLE else ["redis_script", "redis_gate", "async_reserve"])
+@pytest.mark.parametrize("keyed", [True, False] if EXPLORE_ALL else [True], ids=lambda keyed: f"key={keyed}")
+@pytest.mark.parametrize(
+    "strategy", SOUND if EXPLORE_ALL else ["redis_script", "redis_gate", "async_reserve"]
+)
 def test_a_killed_process_costs_no_unit(strategy, keyed, warm):
     """Killed at any exchange: repetition and reconciler end in one order, or in a unit that is for sale."""
-    kinds = KILLS if WHOLE else KILLS[1:]
+    kinds = KILLS if EXPLORE_ALL else KILLS[1:]
     killed = points(strategy, keyed=keyed, cold=False, faults=kinds)
     assert violations(killed, warm.send) == []
     assert audit() == []

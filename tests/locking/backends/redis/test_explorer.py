@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.locking.backends.redis.explorer import CASES, Explorer, Fault
+from tests.selection import EXPLORE_ALL
 
 DRIVERS = ("threads", "asyncio")
 SECOND = (Fault.INTERRUPTED_AFTER, Fault.LOST_ANSWER, Fault.LATE_REQUEST, Fault.CLOSED)
@@ -42,7 +42,6 @@ def test_one_fault_at_every_step(explorer, case, driver):
     explorer(case, driver).explore(depth=1)
 
 
-EXPLORE_ALL = os.environ.get("EXPLORE") == "all"
 SECOND_FAULTS = frozenset(Fault) if EXPLORE_ALL else SECOND
 PAIRS = [
     (case, driver)

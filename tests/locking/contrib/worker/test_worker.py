@@ -18,7 +18,7 @@ from tests.locking.contrib.worker.running import said, tell, until, worker
 from tests.locking.support.helpers import committed, elsewhere
 from tests.private_redis import PrivateRedis, private_redis
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from tests.locking.backends.queue.ensembles.servers import needs_zookeeper
 from tests.locking.backends.redis.redisson.harness import FETCHING, Java, missing
 
 pytestmark = [
-    pytest.mark.slow,
     needs_zookeeper,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.timeout(FETCHING),

@@ -25,8 +25,6 @@ from locking.transactions.fence import advance
 from tests.locking.backends.queue.ensembles.servers import serves
 from tests.locking.support.helpers import take_from
 
-pytestmark = pytest.mark.slow
-
 PATIENCE = 40.0
 
 

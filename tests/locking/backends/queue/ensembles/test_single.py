@@ -143,7 +143,6 @@ def own_zookeeper(folder: Path, **options: Any) -> Iterator[ZooKeeper]:
 
 
 @needs_zookeeper
-@pytest.mark.slow
 def test_a_session_in_doubt_is_unknown_and_then_lost(tmp_path):
     """A server that stops answering: the lease is unknown, and lost before the servers could end the
     session.
@@ -162,7 +161,6 @@ def test_a_session_in_doubt_is_unknown_and_then_lost(tmp_path):
 
 
 @needs_zookeeper
-@pytest.mark.slow
 def test_a_server_agrees_to_less_than_was_asked_for_and_a_hold_ends_by_that(tmp_path):
     """Who asks for ten minutes gets the server's limit of one, and believes in two thirds of it."""
     with own_zookeeper(tmp_path, session_timeout=600.0), get_lock("a", ttl=600) as lease:
@@ -170,7 +168,6 @@ def test_a_server_agrees_to_less_than_was_asked_for_and_a_hold_ends_by_that(tmp_
 
 
 @needs_zookeeper
-@pytest.mark.slow
 def test_a_short_break_of_the_connection_costs_no_hold(tmp_path):
     """A server that is gone for less than the session leaves the lease unknown, and then held again."""
     with own_zookeeper(tmp_path, session_timeout=60.0) as server, get_lock("a", ttl=600) as lease:

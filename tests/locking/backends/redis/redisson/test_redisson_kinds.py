@@ -18,7 +18,6 @@ from tests.locking.backends.redis.topologies.servers import Server, needs_redis_
 from tests.locking.backends.redis.topologies.waiters import in_thread
 
 pytestmark = [
-    pytest.mark.slow,
     needs_redis_server,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.timeout(FETCHING),

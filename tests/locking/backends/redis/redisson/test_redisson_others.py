@@ -26,7 +26,6 @@ from tests.locking.backends.redis.topologies.servers import needs_redis_server, 
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
 pytestmark = [
-    pytest.mark.slow,
     needs_redis_server,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.timeout(FETCHING),
