@@ -439,9 +439,12 @@ def test_a_lock_that_stays_is_not_asked_for_again(monkeypatch):
     """A clean-up ends with its second look, however long the leases are that it leaves alone."""
     owner, looks = "00000000-0000-8000-a000-000000000000:1", []
     held_by = type(locks["default"]).held_by
-    monkeypatch.setattr(
-        type(locks["default"]), "held_by", lambda backend, mine: looks.append(1) or held_by(backend, mine)
-    )
+
+    def counted(backend, mine):
+        looks.append(mine)
+        return held_by(backend, mine)
+
+    monkeypatch.setattr(type(locks["default"]), "held_by", counted)
     locks["default"].try_acquire("stays", owner, LEASE)
     cleanup = Cleanup(dead(process_of(owner), "default"))
     assert [cleanup.attempt(), cleanup.attempt()] == [False, True]

@@ -31,12 +31,12 @@ from tests.locking.backends.redis.explorer import (
     TTL,
     Case,
     Fault,
-    ModelServer,
     ThreadConnection,
     World,
     model_servers,
     parsed,
 )
+from tests.locking.backends.redis.model import ModelServer
 
 PORTS = (6379, 6380, 6381)
 BEFORE = {"free": "", "ours": GIVEN, "another's": RIVAL}
