@@ -108,11 +108,15 @@ class LeaseExpirer(Generic[Hold]):
 
     def settle(self, hold: Hold, deadline: float | None, *, exactly: bool = False) -> None:
         """Move the deadline, but `exactly` to no earlier moment; with None leave it where it is."""
+        if deadline is not None:
+            self._move(hold, deadline, exactly=exactly)
         with self._mutex:
             hold.prolonging -= 1
-            if deadline is not None:
-                hold.deadline = deadline if exactly else max(hold.deadline, deadline)
         self._worker.wake()
+
+    def _move(self, hold: Hold, deadline: float, *, exactly: bool) -> None:
+        with self._mutex:
+            hold.deadline = deadline if exactly else max(hold.deadline, deadline)
 
     def extend(
         self, key: str, owner: str, ttl: float, ask: Callable[[Hold, float], bool], *, exactly: bool = False
@@ -128,14 +132,15 @@ class LeaseExpirer(Generic[Hold]):
         hold = self.begin(key, owner)
         if hold is None:
             return False
-        held = False
-        with hold.mutex:
-            sent = now()
-            seconds = ttl if exactly else max(ttl, hold.deadline - sent)
-            try:
+        try:
+            with hold.mutex:
+                sent = now()
+                seconds = ttl if exactly else max(ttl, hold.deadline - sent)
                 held = ask(hold, seconds)
-            finally:
-                self.settle(hold, sent + seconds if held else None, exactly=exactly)
+                if held:  # before the next one compares
+                    self._move(hold, sent + seconds, exactly=exactly)
+        finally:
+            self.settle(hold, None)
         if not held:
             self.discard(key, owner, hold)
         return held

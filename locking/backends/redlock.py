@@ -179,7 +179,7 @@ class RedlockBackend(BaseLockBackend):
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         request = self._kind.shorten(key, owner, padded(ttl))
-        return self._decided(ask_all(self.nodes, request, min(self._timeout, ttl / 3)))
+        return self._decided(ask_all(self.nodes, request, self._timeout))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class: what a majority says of each lease."""

@@ -375,9 +375,9 @@ class SingleLease(Lease):
         self.ensure_held()
         if not self.shared_name:
             return
-        # By the shortest extension, for that names the owner: `holder` is one of many who read or have a
-        # permit, and some engines show none.
-        if not self.backend.extend(self.key, self.owner, MIN_TTL):
+        # By an extension to what is left, for that names the owner: `holder` is one of many who read or have
+        # a permit, and some engines show none.
+        if not self.backend.extend(self.key, self.owner, max(self.remaining(), MIN_TTL)):
             self.lose()
             raise self._lost_error()
 

@@ -103,11 +103,17 @@ class Session:
     """One session that holds one lock."""
 
     def __init__(
-        self, connection: BaseDatabaseWrapper, pid: int, number: int, owner: str, statements: Statements
+        self,
+        connection: BaseDatabaseWrapper,
+        pid: int,
+        number: int,
+        owner: str,
+        statements: Statements,
+        ends: float,
     ) -> None:
         self.connection = connection
         self._pid, self._number, self.owner = pid, number, owner
-        self._ends = 0.0  # the lease, as far as it was extended
+        self._ends = ends  # of the lease, as far as it was extended
         self._statements = statements
         self._mutex = threading.Lock()
         self._broken = False  # the connection failed under a request, and the server had said nothing
@@ -303,7 +309,7 @@ class AdvisoryLockBackend(SessionLockBackend):
             ((*_, pid),) = _asked(connection, KEEP, asked)
         else:
             return Busy()
-        self._hold(key, Session(connection, pid, number, owner, self._statements))
+        self._hold(key, Session(connection, pid, number, owner, self._statements, sent + ttl))
         return Grant(0, sent)
 
     def _hold(self, key: str, session: Session) -> None:
