@@ -18,7 +18,10 @@ class Coordinated(Strategy):
         """Lock, BEGIN, read, decide, write, COMMIT, unlock."""
         self.checkpoint("waiting")
         names = lock_names(self, cart)
-        with busy_when_locked_out(), locked_transaction(*names, wait=self.wait, backend=self.lock_alias):
+        with (
+            busy_when_locked_out(),
+            locked_transaction(*names, wait=self.wait, backend=self.lock_alias, guarded=True),
+        ):
             self.checkpoint("locked")
             products = self.read(cart)
             self.decide(cart, products)

@@ -39,7 +39,7 @@ class RedisLock(Strategy):
         self.checkpoint("unlocked")
         return order
 
-    @distributed_lock(key=lock_names, wait=Strategy.wait, on_conflict="raise")
+    @distributed_lock(key=lock_names, wait=Strategy.wait, guarded=True, on_conflict="raise")
     def _sell_locked(self, cart: Cart) -> UUID:
         self.checkpoint("locked")
         products = self.read(cart)

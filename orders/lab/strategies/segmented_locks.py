@@ -59,7 +59,7 @@ class SegmentedLocks(Strategy):
         enough = StockSegment.objects.filter(product__sku=sku, units__gte=units)
         numbers = list(enough.values_list("number", flat=True))
         for number in random.sample(numbers, len(numbers)):
-            lock = get_lock(f"lab:sku:{sku}:{number}")
+            lock = get_lock(f"lab:sku:{sku}:{number}", guarded=True)
             if lock.try_acquire():
                 with ExitStack() as trial:
                     trial.callback(_leave, lock)
@@ -68,7 +68,9 @@ class SegmentedLocks(Strategy):
                         return number
         refuse_by_total({sku: units})  # what is sold out has no lock to wait for
         self.checkpoint("waiting")
-        every = get_lock(*(f"lab:sku:{sku}:{number}" for number in range(self.segments)), wait=self.wait)
+        every = get_lock(
+            *(f"lab:sku:{sku}:{number}" for number in range(self.segments)), wait=self.wait, guarded=True
+        )
         every.acquire()
         locks.callback(_leave, every)
         return None
