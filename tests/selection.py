@@ -33,16 +33,17 @@ class Kind:
     smoke: str
     fixture: str = "-"
 
-    def has(self, item: pytest.Item) -> bool:
+    def has(self, address: str, fixtures: list[str]) -> bool:
         """Tell whether a test is of this kind, by its address or by what it asks for."""
-        fixtures: list[str] = getattr(item, "fixturenames", [])
-        return bool(re.search(self.address, item.nodeid)) or any(
-            fixture.startswith(self.fixture) for fixture in fixtures
-        )
+        return bool(re.search(self.address, address)) or any(map(self.begins, fixtures))
 
-    def keeps(self, item: pytest.Item) -> bool:
+    def begins(self, fixture: str) -> bool:
+        """Tell whether a fixture has this kind's server."""
+        return fixture.startswith(self.fixture)
+
+    def keeps(self, address: str) -> bool:
         """Tell whether a test of this kind is run by every `make test`."""
-        return bool(re.search(self.smoke, item.nodeid))
+        return bool(re.search(self.smoke, address))
 
 
 def on(engine: str) -> str:
@@ -54,51 +55,56 @@ CONTRACT = r"test_contract[.]py::.*::test_(fencing|tasks_exclude_each_other)\["
 
 KINDS = (
     Kind("browsers", "/browser/", "test_shop.py::test_a_person_buys"),
-    Kind("killed processes", "/test_(deaths|async_reserve_crash)[.]py", r"own_order\[row_lock\]"),
+    Kind("killed processes",
+         "/test_(deaths|async_reserve_crash)[.]py|/test_events[.]py::.*(dies|kills|killed)",
+         r"own_order\[row_lock\]|that_kills_its_relay"),
     Kind("faults at each step", "/faults/|/test_explorer[.]py", r"at_every_step\[lock, free-threads\]"),
+    Kind("all interleavings", "/test_interleavings[.]py", r"\[(row_lock|lost_update)\]"),
     Kind("mutants", "mutants", r"refused\[(Grants|Anyone)|keeps_its_socket-lock, free-threads"),
     Kind("races of processes", "/test_(race|runs|oversell_command)[.]py", "test_bad_input_is_refused"),
-    Kind("Redisson", "/redisson/", r"test_redisson.py::test_they_exclude_each_other\[4.*-single"),
+    Kind("the served shop", "/test_(serve|metrics|http_rush|garbage_collection)[.]py",
+         r"test_(it_says|a_wrong_port|a_port_in_use)|make_serve_shares|exactly_what_is_there\[row_lock\]"),
+    Kind("servers of their own", "/test_(embedded|servers|read_replica|partitions)[.]py",
+         "test_both_answer_after"),
+    Kind("made from nothing", "/scratch/|/test_(wheel|oscar)[.]py", "test_no_text_points_to_a_page"),
     Kind("Celery's workers", "/worker/", r"test_a_task_runs_under_its_lock\[prefork"),
+    Kind("Redisson", "/redisson/", r"test_redisson.py::test_they_exclude_each_other\[4.*-single"),
     Kind("etcd", on("etcd") + "|/test_etcd", CONTRACT + "etcd", "etcd_"),
     Kind("ZooKeeper", on("zookeeper"), CONTRACT + "zookeeper", "zookeeper_"),
     Kind("ensembles", "/ensembles/", "test_options_that_can_t_be_meant|don_t_show_their_secrets"),
     Kind("MariaDB", on("(mariadb|mysql)") + "|/test_mysql", CONTRACT + "database-mariadb", "mariadb_"),
     Kind("Redlock", on("redlock") + "|/test_redlock[.]py", CONTRACT + "redlock|no_majority_is_refused"),
-    Kind(
-        "Redis Cluster",
-        on("redis-cluster") + "|/[a-z_]*cluster[a-z_]*[.]py",
-        CONTRACT + "redis-cluster",
-        "cluster_",
-    ),
+    Kind("Redis Cluster", on("redis-cluster") + "|/[a-z_]*cluster[a-z_]*[.]py",
+         CONTRACT + "redis-cluster", "cluster_"),
     Kind("Redis Sentinel", on("redis-sentinel") + "|/test_sentinel", CONTRACT + "redis-sentinel"),
-    Kind(
-        "other topologies of Redis",
-        "/topologies/",
-        "test_a_wrong_setting_is_refused|stays_out_of_the_message",
-    ),
+    Kind("other topologies of Redis", "/topologies/",
+         "test_a_wrong_setting_is_refused|stays_out_of_the_message"),
     Kind("pgbouncer", "pgbouncer", "test_rows_exclude_through_it"),
-    Kind(
-        "servers of their own",
-        "/test_(embedded|servers|read_replica|partitions)[.]py",
-        "test_both_answer_after",
-    ),
-    Kind("made from nothing", "/scratch/|/test_(wheel|oscar)[.]py", "test_no_text_points_to_a_page"),
-)
+)  # fmt: skip
 
 
-def kind_left_out(item: pytest.Item) -> str | None:
+SERVERS = tuple(kind.fixture for kind in KINDS)
+
+
+def kinds_of(item: pytest.Item) -> list[Kind]:
+    """Return the kinds of a test; most tests have none."""
+    fixtures = [name for name in getattr(item, "fixturenames", []) if name.startswith(SERVERS)]
+    address = item.nodeid
+    return [kind for kind in KINDS if kind.has(address, fixtures)]
+
+
+def left_out_as(item: pytest.Item, kinds: list[Kind]) -> str | None:
     """Return the name of what has `make test` leave a test out, or None if it runs it."""
-    kinds = [kind for kind in KINDS if kind.has(item)]
-    if kinds and not any(kind.keeps(item) for kind in kinds):
+    if kinds and not any(kind.keeps(item.nodeid) for kind in kinds):
         return kinds[0].name
     return "marked whole" if item.get_closest_marker("whole") else None
 
 
-def refuse_kinds_without_smoke(items: list[pytest.Item]) -> None:
+def refuse_kinds_without_smoke(kinds: dict[pytest.Item, list[Kind]]) -> None:
     """Stop the run where a kind's smoke test has another name by now, and so would wait as well."""
+    smoked = {kind.name for item, its in kinds.items() for kind in its if kind.keeps(item.nodeid)}
     for kind in KINDS:
-        if not any(kind.has(item) and kind.keeps(item) for item in items):
+        if kind.name not in smoked:
             raise pytest.UsageError(
                 f"tests/selection.py: no test of {kind.name} is at {kind.smoke!r}; name one that is quick"
             )
@@ -113,13 +119,14 @@ class Selecting:
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Take out what the selection doesn't name."""
+        kinds = {item: kinds_of(item) for item in items}
         if self.selection == "quick" and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-            refuse_kinds_without_smoke(items)
-        kinds = {item: kind_left_out(item) for item in items}
-        out = [item for item in items if (kinds[item] is None) is (self.selection == "rest")]
-        items[:] = [item for item in items if item not in set(out)]
-        config.hook.pytest_deselected(items=out)
-        self.left_out = Counter(kinds[item] or "run by make test" for item in out)
+            refuse_kinds_without_smoke(kinds)
+        names = {item: left_out_as(item, kinds[item]) for item in items}
+        out = {item: name for item, name in names.items() if (name is None) is (self.selection == "rest")}
+        items[:] = [item for item in items if item not in out]
+        config.hook.pytest_deselected(items=list(out))
+        self.left_out = Counter(name or "run by make test" for name in out.values())
         if output := getattr(config, "workeroutput", None):
             output["left_out"] = dict(self.left_out)
 

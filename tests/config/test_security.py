@@ -22,9 +22,10 @@ from django.test import Client
 settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
 client = Client(enforce_csrf_checks=True, raise_request_exception=False)
 client.cookies["csrftoken"] = token = "t" * 32
-headers = {"host": "shop.example", "x-csrftoken": token, "x-forwarded-proto": "https", "origin": sys.argv[1]}
-answer = client.post("/i18n/setlang/", {"language": "en"}, headers=headers)
-print(answer.status_code, answer.headers.get("Location"))
+headers = {"host": "shop.example", "x-csrftoken": token, "x-forwarded-proto": "https"}
+for origin in sys.argv[1:]:
+    answer = client.post("/i18n/setlang/", {"language": "en"}, headers={**headers, "origin": origin})
+    print(answer.status_code, answer.headers.get("Location"))
 """
 
 
@@ -74,20 +75,18 @@ def test_the_greeting_names_the_password_under_debug_only(debug):
 
 
 @pytest.mark.parametrize(
-    ("variables", "origin", "answer"),
+    ("variables", "origin"),
     [
-        ({"SECURE_PROXY_SSL_HEADER": "X-Forwarded-Proto"}, "https://shop.example", "302 /"),
-        ({"SECURE_PROXY_SSL_HEADER": "X-Forwarded-Proto"}, "https://evil.example", "403 None"),
-        ({"CSRF_TRUSTED_ORIGINS": "https://www.shop.example"}, "https://www.shop.example", "302 /"),
-        ({"CSRF_TRUSTED_ORIGINS": "https://www.shop.example"}, "https://evil.example", "403 None"),
+        ({"SECURE_PROXY_SSL_HEADER": "X-Forwarded-Proto"}, "https://shop.example"),
+        ({"CSRF_TRUSTED_ORIGINS": "https://www.shop.example"}, "https://www.shop.example"),
     ],
 )
-def test_forms_come_through_a_proxy_that_ends_https(variables, origin, answer):
+def test_forms_come_through_a_proxy_that_ends_https(variables, origin):
     """The proxy says that a page came by https; without that every login is refused as forged."""
     redirected = {"SECURE_SSL_REDIRECT": "true"} if "SECURE_PROXY_SSL_HEADER" in variables else {}
     environment = os.environ | redirected | variables
     environment |= {"DEBUG": "false", "SECRET_KEY": "s" * 50, "ALLOWED_HOSTS": "shop.example"}
     environment |= {"DJANGO_SETTINGS_MODULE": "config.settings", "DATABASE_URL": "sqlite://:memory:"}
-    command = [sys.executable, "-c", SEND_A_FORM, origin]
+    command = [sys.executable, "-c", SEND_A_FORM, origin, "https://evil.example"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == answer
+    assert done.stdout.splitlines() == ["302 /", "403 None"]

@@ -2,14 +2,11 @@
 
 import asyncio
 import gc
-import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 from uuid import uuid4
@@ -23,11 +20,10 @@ from locking.core.lease import DROPPED
 from locking.core.liveness import registration
 from locking.testing import held_locks
 from locking.testing.contract.base import begin
+from tests.support.warm import WarmProcess
 
 BEGINNING = """
 import asyncio, sys, threading, time
-import django
-django.setup()
 from locking import exit_on_sigterm, get_lock
 name = sys.argv[1]
 def held():
@@ -57,15 +53,10 @@ sys.stdin.readline()
 
 
 @contextmanager
-def process(script: str, name: str) -> Iterator[subprocess.Popen[str]]:
+def process(script: str, name: str) -> Iterator[WarmProcess]:
     """A process that has the lock `name` when the block is entered."""
-    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
-    command = [sys.executable, "-c", BEGINNING + script, name]
-    root = Path(__file__).parents[3]
-    with subprocess.Popen(
-        command, env=environ, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stdout is not None
+    command = ["-c", BEGINNING + script, name]
+    with WarmProcess(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout.readline() == "held\n"
         yield running
         running.kill()

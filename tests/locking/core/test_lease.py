@@ -17,6 +17,7 @@ from locking.testing.contract.base import elsewhere, until
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
 from locking.utils.ownership import current_context
+from tests.locking.support.helpers import take_from
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
 PATIENCE = 30.0
@@ -45,6 +46,14 @@ def test_a_passed_deadline_is_a_loss():
     assert lease.remaining() == 0.0
     lease.deadline += 60
     assert lease.state is State.LOST
+
+
+def test_a_hold_that_is_anothers_by_now_is_lost_at_its_release():
+    """The engine compares the owner, and says that it released nothing: whoever asked hears of it."""
+    lease = get_lock("a", ttl=60).acquire()
+    assert take_from("a", owner=lease.owner)
+    with pytest.raises(LockLost):
+        lease.release()
 
 
 def test_doubt_and_confirmation():

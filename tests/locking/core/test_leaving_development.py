@@ -17,6 +17,9 @@ from locking.core.handler import locks
 from locking.testing.contract.base import begin
 from tests import ROOT
 from tests.support.processes import free_ports, until
+from tests.support.warm import WarmProcess
+
+Child = subprocess.Popen[str] | WarmProcess
 
 SHELL = """
 import time
@@ -49,8 +52,6 @@ urlpatterns = [path("<str:name>", hold)]
 """
 
 AFTER_OVERRIDE = """
-import django
-django.setup()
 from django.test.utils import override_settings
 from locking import get_lock
 from locking.inspection.heartbeat import reporter
@@ -65,16 +66,20 @@ second = get_lock("b", backend="shop").acquire()
 
 
 @contextmanager
-def child(*command: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python process whose standard output is read line by line."""
-    with subprocess.Popen(
-        [sys.executable, *command],
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **environ},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
+def child(*command: str, **environ: str) -> Iterator[Child]:
+    """A Python process whose standard output is read line by line; a fresh one for settings of its own."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        subprocess.Popen(
+            [sys.executable, *command],
+            env=os.environ | environ,
+            cwd=ROOT,
+            start_new_session=True,
+            text=True,
+            **pipes,
+        )
+        if environ
+        else WarmProcess(command, start_new_session=True, **pipes)
     ) as running:
         try:
             yield running
@@ -92,7 +97,7 @@ def holder(name: str) -> Any:
     return locks["default"].holder(locks["default"].key(name))
 
 
-def line_of(running: subprocess.Popen[str]) -> str:
+def line_of(running: Child) -> str:
     """Return the next line about a lock."""
     assert running.stdout is not None
     return next(line for line in running.stdout if line.startswith("held")).strip()

@@ -11,10 +11,14 @@ from django.test import RequestFactory, override_settings
 
 import locking
 from locking import LockNotAcquired, TooManyWaiters, distributed_lock
+from locking.backends.base import Busy
 from locking.core import waits
 from locking.core.handler import locks
+from locking.core.lock import SingleLock
 from locking.testing import override_locks
 from locking.testing.contract.base import begin
+from locking.utils.clock import now
+from tests.lock_fixtures import TurnedClock
 from tests.locking.backends.redis.topologies.servers import until
 from tests.locking.support.helpers import elsewhere
 
@@ -53,6 +57,16 @@ def test_one_waiter_too_many_is_refused_at_once() -> None:
     with get_lock("a"), pytest.raises(LockNotAcquired) as refused:
         elsewhere(lambda: get_lock("a", wait=0.01).acquire())
     assert type(refused.value) is LockNotAcquired
+
+
+def test_a_wait_ends_by_the_clock(turned_clock: TurnedClock) -> None:
+    """As soon as its seconds are over, whatever is left of the holder's lease, the waiter gives up."""
+    lock, busy, begun = get_lock("a"), Busy(retry_after=60.0), now()
+    assert isinstance(lock, SingleLock)
+    assert 0 < lock._pause(busy, begun, 5.0) <= 5.0
+    turned_clock.advance(5.0)
+    with pytest.raises(LockNotAcquired):
+        lock._pause(busy, begun, 5.0)
 
 
 def test_mutant_a_cap_that_nobody_looks_at_lets_everyone_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from locking.management.locks import output
 from locking.models import LockEvent
 from tests import ROOT
 from tests.locking.support.fenced_databases import SQLITE
+from tests.support.warm import WarmProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -401,10 +402,11 @@ def test_a_reader_that_has_left_is_no_error(verb: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as pipe:
-        program = (sys.executable, "-m", "django", "locks", *verb)
-        done = subprocess.run(program, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
-    assert "Broken" not in done.stderr
-    assert done.returncode == 141, done.stderr
+        program = ["manage.py", "locks", *verb]
+        with WarmProcess(program, stdout=pipe.fileno(), stderr=subprocess.PIPE) as process:
+            _, errors = process.communicate(timeout=60)
+    assert "Broken" not in errors
+    assert process.returncode == 141, errors
 
 
 def test_settings_may_be_named_after_the_verb() -> None:

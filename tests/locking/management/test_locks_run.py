@@ -23,6 +23,7 @@ from locking.testing import simulate_contention
 from locking.testing.contract.base import until
 from tests import ROOT
 from tests.locking.support.helpers import take_from
+from tests.support.warm import WarmProcess
 
 PATIENCE = 30.0
 
@@ -193,11 +194,9 @@ def test_a_loss_that_shows_only_at_the_end_is_told(pipes):
 
 @contextmanager
 def started(*arguments, **options):
-    """`manage.py locks run …` as a shell starts it."""
-    command = [sys.executable, "manage.py", "locks", "run", *arguments]
-    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONWARNINGS": "ignore"}
-    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, **(pipe | options)) as process:
+    """`manage.py locks run …`, in a process of its own."""
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with WarmProcess(["manage.py", "locks", "run", *arguments], **(pipe | options)) as process:
         try:
             yield process
         finally:
@@ -246,8 +245,9 @@ def test_the_terminal_is_the_commands():
     """It reads from it, and Ctrl-C reaches it once."""
     ours, theirs = pty.openpty()
     text = "trap 'echo interrupted' INT; read line; echo got $line; read line; exit 5"
-    with started(
-        "a", "--", "sh", "-c", text,
+    with subprocess.Popen(
+        [sys.executable, "manage.py", "locks", "run", "a", "--", "sh", "-c", text],
+        cwd=ROOT, env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings"},
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
         preexec_fn=as_in_a_terminal,
     ) as process:  # fmt: skip

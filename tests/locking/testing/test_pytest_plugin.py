@@ -63,6 +63,7 @@ def test_by_marker():
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the runs import this checkout, with settings of their own."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # what else is installed takes a second to load
     for name in ("DJANGO_SETTINGS_MODULE", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
 
@@ -79,8 +80,9 @@ def run(project: pytest.Pytester, *arguments: str, setting: str | None = None) -
     chosen = "" if setting is None else f"locks_in_tests = {setting}\n"
     project.makeini(f"[pytest]\nDJANGO_SETTINGS_MODULE = project_settings\n{chosen}")
     return project.runpytest_subprocess(
-        "-p", "locking.testing.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers", *arguments
-    )
+        "-p", "pytest_django.plugin", "-p", "locking.testing.pytest_plugin", "-p", "no:cacheprovider",
+        "--strict-markers", *arguments,
+    )  # fmt: skip
 
 
 def test_every_test_has_a_store_of_its_own(project: pytest.Pytester) -> None:
@@ -93,7 +95,7 @@ def test_every_test_has_a_store_of_its_own(project: pytest.Pytester) -> None:
 def test_workers_do_not_meet(project: pytest.Pytester) -> None:
     """Two workers of xdist run tests on the same name, and neither sees the other's lock."""
     project.makepyfile(test_a=TWO_TESTS, test_b=TWO_TESTS)
-    run(project, "-n", "2").assert_outcomes(passed=4)
+    run(project, "-p", "xdist.plugin", "-n", "2").assert_outcomes(passed=4)
 
 
 @pytest.mark.parametrize("setting", [None, "configured", "isolated"])
@@ -137,5 +139,6 @@ def test_a_misspelt_place_is_told(project: pytest.Pytester, place: str) -> None:
 def test_a_project_without_django_settings_is_left_alone(pytester: pytest.Pytester) -> None:
     """Installed beside a project that doesn't use Django, the plugin does nothing."""
     pytester.makepyfile("def test(): pass")
-    plugins = ("-p", "locking.testing.pytest_plugin", "-p", "no:django", "-p", "no:cacheprovider")
+    pytester.makeini("[pytest]")
+    plugins = ("-p", "locking.testing.pytest_plugin", "-p", "no:cacheprovider")
     pytester.runpytest_subprocess(*plugins).assert_outcomes(passed=1)

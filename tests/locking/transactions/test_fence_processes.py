@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,27 +12,21 @@ from django.contrib.auth.models import Group
 
 from locking import locked_transaction
 from tests.locking.support.helpers import committed
+from tests.support.warm import WarmProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @contextmanager
-def holder(where: str, ttl: float) -> Iterator[subprocess.Popen[str]]:
+def holder(where: str, ttl: float) -> Iterator[WarmProcess]:
     """A process that has the lock, and stands `before` or `behind` its fence."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.locking.support.frozen_holder", where, str(ttl)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "stands\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    module = ["-m", "tests.locking.support.frozen_holder", where, str(ttl)]
+    with WarmProcess(module, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == "stands\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(("where", "outcome"), [("before", "StaleFencingToken"), ("behind", "InternalError")])

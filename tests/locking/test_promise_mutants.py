@@ -1,0 +1,155 @@
+"""Where a change of one line breaks a promise of `how-safe.md`, a test that `make test` runs fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests import ROOT
+
+LOCK, LEASE, RENEWAL = "locking.core.lock", "locking.core.lease", "locking.core.renewal"
+CONTRACT = "tests/locking/backends/test_contract.py"
+CORE = "tests/locking/core"
+TRANSACTIONS = "tests/locking/transactions"
+
+PLUGINS = ("pytest_django.plugin", "pytest_asyncio.plugin", "pytest_timeout", "xdist.plugin")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed line, the promise that it breaks, and what notices.
+
+    Attributes:
+        promise: in the words of the page.
+        module: whose line it is.
+        old, new: the line before and after, or a part that the module has once.
+        tests: the file that has the tests.
+        names: pytest's `-k`: one of these tests has to fail.
+    """
+
+    promise: str
+    module: str
+    old: str
+    new: str
+    tests: str
+    names: str = ""
+
+
+MUTANTS = (
+    Mutant("the body never runs without the lock", LOCK,
+           "if held and not self._is_late(extended):",
+           "if not self._is_late(extended):",
+           f"{CORE}/test_late_grants.py"),
+    Mutant("one holder at a time: a lease that ended on the way is none", LOCK,
+           "return now() >= grant.since + self.ttl",
+           "return False",
+           f"{CORE}/test_late_grants.py"),
+    Mutant("one holder at a time: what was entered twice is left twice", LOCK,
+           "hold.depth += 1",
+           "hold.depth += 0",
+           f"{CORE}/test_leases_in_blocks.py", "inner_call"),
+    Mutant("several names are taken all or none", LOCK,
+           "undo.callback(lease._give_back, error)",
+           "undo.callback(str, error)",
+           f"{CORE}/test_lock.py", "rolls_back"),
+    Mutant("every wait is bounded by a monotonic clock", LOCK,
+           "else begun + wait - now()\n        if left",
+           "else begun + wait + 3.0 - now()\n        if left",
+           f"{CORE}/test_waiters.py", "ends_by_the_clock"),
+    Mutant("a lost lock is never taken up again under the same lease", RENEWAL,
+           "if held and lease.renewed and extension.since < lease.deadline:",
+           "if held and lease.renewed:",
+           f"{CORE}/test_renewal.py", "revive"),
+    Mutant("never released before the transaction has ended: refused inside it", LOCK,
+           'if self.on_open_transaction != "ignore":\n            before_acquiring',
+           'if self.on_open_transaction == "hold":\n            before_acquiring',
+           f"{CORE}/test_locks_in_transactions.py", "refused"),
+    Mutant("never released before the transaction has ended: held until then", LOCK,
+           'if self.on_open_transaction == "hold":\n            hold_until_ended',
+           'if self.on_open_transaction == "held":\n            hold_until_ended',
+           f"{CORE}/test_locks_in_transactions.py", "released_after_the_commit"),
+    Mutant("nor while its COMMIT may still be at work", LEASE,
+           "        if self.unsettled:\n",
+           "        if not self.leases:\n",
+           f"{TRANSACTIONS}/test_interrupted_commits.py", "keeps_its_lock"),
+    Mutant("a lock that was lost before COMMIT rolls the transaction back", LEASE,
+           "        self.ensure_held()\n        if not self.shared_name:",
+           "        if not self.shared_name:",
+           f"{TRANSACTIONS}/test_transactions.py", "lost_before_the_commit"),
+    Mutant("only the owner of a hold can release it, and whoever isn't hears of it", LEASE,
+           "        if not was_held:\n",
+           "        if was_held is None:\n",
+           f"{CORE}/test_lease.py", "at_its_release"),
+    Mutant("an unconfirmed release: it can't be entered again", LEASE,
+           "if lease is None or lease.unreleased:",
+           "if lease is None:",
+           f"{CORE}/test_pending_release.py", "not_entered_again"),
+    Mutant("an unconfirmed release: ensure_held() raises", LEASE,
+           "        if self.unreleased:\n            raise",
+           "        if not self.leases:\n            raise",
+           f"{CORE}/test_pending_release.py", "proves_nothing"),
+    Mutant("the body's own error is never masked", LEASE,
+           "if isinstance(failure, BackendError):",
+           "if isinstance(failure, BackendError) and not body_error:",
+           CONTRACT, "TestCore and mask"),
+    Mutant("a failed release is retried in the background", LEASE,
+           "            release_retrier.schedule_lease(self)\n            lost =",
+           "            lost =",
+           f"{CORE}/test_pending_release.py"),
+    Mutant("a short outage costs no lease", LEASE,
+           "if self._state is State.UNKNOWN:\n            self._state = State.HELD",
+           "if self._state is State.UNKNOWN:\n            self._state = State.LOST",
+           f"{CORE}/test_renewal.py", "short_outage"),
+    Mutant("a long outage is reported as a loss", LEASE,
+           "return moment >= self.deadline or moment",
+           "return moment",
+           f"{CORE}/test_lease.py", "deadline"),
+    Mutant("the local deadline never lies behind the server's", LEASE,
+           "self.deadline = since + self.ttl\n",
+           "self.deadline = now() + self.ttl\n",
+           f"{CORE}/test_lease.py", "deadline"),
+    Mutant("whoever loses a lock is told", LEASE,
+           "if self.options.on_lost is not None and not run_once",
+           "if self.options.on_lost is None and not run_once",
+           f"{CORE}/test_lease.py", "on_lost"),
+    Mutant("a cancelled task leaves no lock behind", LOCK,
+           "return not self.owner_is_given or (isinstance",
+           "return self.owner_is_given and (isinstance",
+           f"{CORE}/test_lock.py", "unknown_outcome"),
+    Mutant("a forked child neither has nor releases its parent's locks", LEASE,
+           "return self._generation != PROCESS.generation",
+           "return False",
+           CONTRACT, "memory or redis and fork and not cluster"),
+    Mutant("locks that wait in a circle are found, and a wait that is over is in none", LOCK,
+           "            finally:\n                watch.end()",
+           "            finally:\n                watch.aend",
+           "tests/locking/inspection/test_deadlocks.py", "gives_up"),
+)  # fmt: skip
+
+
+def run(mutant: Mutant) -> Any:
+    """Run the named tests on the changed module; the database is this run's."""
+    change = json.dumps([mutant.module, mutant.old, mutant.new])
+    environment = os.environ | {"HOLDFAST_MUTANT": change, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment.pop("PYTEST_ADDOPTS", None)
+    plugins = [argument for plugin in PLUGINS for argument in ("-p", plugin)]
+    command = [
+        sys.executable, "-m", "pytest", "-p", "tests.locking.support.mutated", *plugins,
+        "-p", "no:cacheprovider", "-qx", "--reuse-db", "--timeout", "60",
+        "--selection", "quick", mutant.tests, "-k", mutant.names,
+    ]  # fmt: skip
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.promise)
+def test_a_broken_promise_is_noticed(mutant: Mutant, django_db_setup: None) -> None:
+    """At least one of the tests fails; that none could be run is no proof."""
+    done = run(mutant)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "failed" in done.stdout
