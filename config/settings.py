@@ -177,6 +177,7 @@ PRODUCT_STRATEGIES = env.bool("PRODUCT_STRATEGIES", default=False)
 STOCK_LOCATION_RULE = env.str("STOCK_LOCATION_RULE", default="inventory.locations.first_with_enough")
 CURRENCY = env.str("CURRENCY", default="EUR")  # of new products, by ISO 4217
 PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
+CONNECTIONS_PER_ADDRESS = env.int("CONNECTIONS_PER_ADDRESS", default=256)  # of one worker; 0 = no limit
 CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests a minute by one customer; 0 = no limit
 CHECKOUT_RATE_PER_ADDRESS = env.int(
     "CHECKOUT_RATE_PER_ADDRESS", default=10 * CHECKOUT_RATE
