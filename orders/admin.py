@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from inventory.admin_parts import STYLES, ReadOnly, ReasonForm, badge, reason
 from inventory.domain import Busy
+from locking.admin.lookups import ListedLookups
 from orders.admin_actions import PAY, SHIP, TAKE_BACK, carry_out, tell
 from orders.lifecycle import TransitionRefused, cancel
 from orders.models import IdempotencyKey, Order, OrderEvent, OrderItem, PaymentEvent, Shipment
@@ -34,7 +35,7 @@ class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg] 
 
 
 @admin.register(Order)
-class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Orders with their number of units."""
 
     list_display = (
@@ -130,7 +131,7 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
 
 
 @admin.register(Shipment)
-class ShipmentAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class ShipmentAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """What has left the building, when, and who sent it."""
 
     list_display = ("created_at", "order", "product", "quantity", "location", "reference", "staff")
@@ -152,7 +153,7 @@ class ShipmentAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
 
 
 @admin.register(IdempotencyKey)
-class IdempotencyKeyAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class IdempotencyKeyAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Which request has which answer."""
 
     list_display = ("created_at", "scope", "key", "status", "order")
@@ -184,7 +185,7 @@ class DeliveryFilter(admin.SimpleListFilter):
 
 
 @admin.register(OrderEvent)
-class OrderEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class OrderEventAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The outbox: what was delivered, what waits, and what fails."""
 
     list_display = ("id", "kind", "how", "order", "created_at", "attempts", "delivered_at")
@@ -217,7 +218,7 @@ class OrderEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # 
 
 
 @admin.register(PaymentEvent)
-class PaymentEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class PaymentEventAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The inbox: what the payment provider sent, and what it did."""
 
     list_display = ("received_at", "how", "kind", "event_id", "reference", "order")
