@@ -1,0 +1,1 @@
+"""What tests of a project with stock use."""
