@@ -69,7 +69,7 @@ class Recorder:
     def __call__(self, execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         """Execute a statement; Django calls this for each."""
         text = str(sql)
-        statement = parse(text)
+        statement = parse(text, None if many else params)
         if statement.writes and statement.writes not in self._written:
             self._written.add(statement.writes)
             self._meeting.attend(self._buyer)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from inventory.racing.recorder import Event
+from inventory.racing.statements import Statement
 
 MOST_REFUSALS = 5
 
@@ -21,12 +22,13 @@ class Buyer(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A number that a buyer read before it wrote: from where, and what."""
+    """A number that a buyer read before it wrote: from where, what, and whether it changed that number."""
 
     table: str
     row: str
     column: str
     value: str
+    changed: bool
 
     def __str__(self) -> str:
         """Return it as a reader names it."""
@@ -84,7 +86,7 @@ class Race(NamedTuple):
         pairs = [(buyers, reading) for reading, buyers in served.items() if len(buyers) > 1]
         if not pairs:
             return None
-        buyers, reading = max(pairs, key=lambda pair: (bool(pair[1].column), len(pair[0])))
+        buyers, reading = max(pairs, key=lambda pair: (pair[1].changed, len(pair[0])))
         return buyers[0], buyers[1], reading
 
     def __str__(self) -> str:
@@ -115,20 +117,21 @@ class Race(NamedTuple):
 def readings(buyer: Buyer) -> Iterator[Reading]:
     """Yield the numbers on which a buyer's writes may rest.
 
-    These are the columns that it sets later, and answers of one row and one value, such as a count.
+    These are the columns that it changes later, and answers of one row and one value, such as a count.
     """
     for place, event in enumerate(buyer.events):
         later = [other.statement for other in buyer.events[place + 1 :] if other.statement.writes]
-        for row in event.rows:
-            of_row = dict(row)
+        for row in map(dict, event.rows):
             for statement in later:
-                if statement.writes not in event.statement.reads:
-                    continue
-                for column in statement.sets & of_row.keys():
-                    key = next(
-                        (name for name in ("id", "pk", "sku") if name in of_row and name != column), ""
-                    )
-                    yield Reading(statement.writes, key and f"{key} {of_row[key]}", column, of_row[column])
+                if statement.writes in event.statement.reads:
+                    yield from _changed(statement, row)
         if later and len(event.rows) == 1 and len(event.rows[0]) == 1:
             [(column, value)] = event.rows[0]
-            yield Reading(", ".join(sorted(event.statement.reads)), "", column, value)
+            yield Reading(", ".join(sorted(event.statement.reads)), "", column, value, changed=False)
+
+
+def _changed(statement: Statement, row: dict[str, str]) -> Iterator[Reading]:
+    for column, new in statement.sets:
+        if column in row and row[column] != new:
+            key = next((name for name in ("id", "pk", "sku") if name in row and name != column), "")
+            yield Reading(statement.writes, key and f"{key} {row[key]}", column, row[column], changed=True)

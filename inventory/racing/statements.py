@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 _NAME: Final = r'[`"\[]?(?:\w+[`"\]]?\.[`"\[]?)?(\w+)[`"\]]?'
 _WRITES: Final = (
@@ -14,27 +15,50 @@ _WRITES: Final = (
     re.compile(rf"\bDELETE\s+FROM\s+{_NAME}", re.IGNORECASE),
 )
 _READS: Final = re.compile(rf"\b(?:FROM|JOIN)\s+{_NAME}", re.IGNORECASE)
-_COLUMN: Final = re.compile(r'[`"\[]?(\w+)[`"\]]?\s*=')
+_WHERE: Final = re.compile(r"\bWHERE\b", re.IGNORECASE)
 
 
 class Statement(NamedTuple):
-    """The tables that a statement reads, the one that it writes, and the columns that it sets."""
+    """What a statement does.
 
-    reads: frozenset[str]
+    Args:
+        reads: the tables that a SELECT names.
+        writes: the table that is written.
+        sets: the columns that an UPDATE sets, each with its new value; None where the database computes it.
+    """
+
+    reads: frozenset[str] = frozenset()
     writes: str = ""
-    sets: frozenset[str] = frozenset()
+    sets: tuple[tuple[str, str | None], ...] = ()
 
 
-def parse(sql: str) -> Statement:
+def parse(sql: str, parameters: Any = None) -> Statement:
     """Return what `sql` does; what isn't understood does nothing."""
     for pattern in _WRITES:
         if found := pattern.search(sql):
-            return Statement(frozenset(), found[1], _columns(found.groupdict().get("set") or ""))
+            return Statement(writes=found[1], sets=_set(found.groupdict().get("set") or "", parameters))
     if sql.lstrip(" (\n").upper().startswith(("SELECT", "WITH")):
         return Statement(frozenset(_READS.findall(sql)))
-    return Statement(frozenset())
+    return Statement()
 
 
-def _columns(assignments: str) -> frozenset[str]:
-    assigned = re.split(r"\bWHERE\b", assignments, maxsplit=1, flags=re.IGNORECASE)[0]
-    return frozenset(_COLUMN.findall(assigned))
+def _set(text: str, parameters: Any) -> tuple[tuple[str, str | None], ...]:
+    """Return the assignments at the beginning of `text`, which has a WHERE and more behind them."""
+    values = iter(parameters if isinstance(parameters, (list, tuple)) else ())
+    pairs: list[tuple[str, str | None]] = []
+    for assignment in _split(_WHERE.split(text, maxsplit=1)[0]):
+        column, _, expression = assignment.partition("=")
+        given = [next(values, None) for _ in range(expression.count("%s"))]
+        pairs.append((column.strip(' \n`"[]'), str(given[0]) if expression.strip() == "%s" else None))
+    return tuple(pairs)
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield what is between the commas that are in no parentheses."""
+    depth, begin = 0, 0
+    for place, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and not depth:
+            yield text[begin:place]
+            begin = place + 1
+    yield text[begin:]

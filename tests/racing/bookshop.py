@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 class Book(models.Model):
     """A book with its stock in a column."""
 
+    title = models.CharField(max_length=40, default="Emma")
     stock = models.IntegerField()
     objects: ClassVar[models.Manager[Book]] = models.Manager()
 
