@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -25,6 +25,7 @@ BODY_BYTES: Final = 1 << 20
 """The longest body."""
 ALL_BODY_BYTES: Final = 64 << 20
 """What all bodies that one worker is waiting for may need of memory."""
+LIVENESS: Final = "/livez"
 
 Environ = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -249,23 +250,51 @@ class Bodies:
 
 
 class Gateway:
-    """Runs an application for granian's requests, in the thread that brings a complete one."""
+    """Runs an application for granian's requests, in a thread that brings a complete one.
 
-    def __init__(self, application: Any, bodies: Bodies, access_log: str | None = None) -> None:
+    Args:
+        application: of WSGI.
+        bodies: waits for those that have not arrived.
+        threads: that may run the application; `/livez` is answered beside them. Where the pool has more
+            threads than these, health is answered although all requests wait for a lock or the database.
+        access_log: the format of granian's log of requests, if one is kept.
+    """
+
+    def __init__(self, application: Any, bodies: Bodies, threads: int, access_log: str | None = None) -> None:
         self._application, self._bodies = application, bodies
         self._log = _build_access_logger(access_log) if access_log else None  # type: ignore[no-untyped-call]
+        self._free, self._lock = threads, threading.Lock()
+        self._queue: deque[tuple[Any, Environ]] = deque()
 
     def handle(self, watcher: Any) -> None:
         """Take a request whose headers are there."""
         environ = environ_of(watcher.scope)
         if environ.get("CONTENT_LENGTH", "0") != "0" or "HTTP_TRANSFER_ENCODING" in environ:
             self._bodies.read(Body(watcher.proto, environ, self.run))
+            return
+        environ["wsgi.input"] = io.BytesIO()
+        if environ["PATH_INFO"] == LIVENESS:
+            self._answer(watcher.proto, environ)
         else:
-            environ["wsgi.input"] = io.BytesIO()
             self.run(watcher.proto, environ)
 
     def run(self, protocol: Any, environ: Environ) -> None:
-        """Answer a complete request; what the application raises is logged and answered with 500."""
+        """Answer a complete request, and those that wait for a thread; or leave it to the next free one."""
+        with self._lock:
+            self._queue.append((protocol, environ))
+            if not self._free:
+                return
+            self._free -= 1
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._free += 1
+                    return
+                protocol, environ = self._queue.popleft()
+            self._answer(protocol, environ)
+
+    def _answer(self, protocol: Any, environ: Environ) -> None:
+        """Call the application; what it raises is logged and answered with 500."""
         began = time.time(), time.perf_counter()
         response: Any = Response()  # type: ignore[no-untyped-call]
         try:

@@ -41,6 +41,8 @@ HEADER_SECONDS: Final = 5
 HEADER_BYTES: Final = 64 << 10
 TICK: Final = 0.5
 """Seconds between two looks at what is late."""
+SPARE_THREADS: Final = 2
+"""Threads beside those of the application: they take requests and answer `/livez` when all others wait."""
 CRASH_PAUSE: Final = 1.0
 """Seconds that a worker must have lived to be replaced at once: one that can't start would spin otherwise."""
 PR_SET_PDEATHSIG: Final = 1
@@ -138,7 +140,7 @@ def serve_requests(
         worker_id, sock, ipc, *threads, *http, *tls, metrics
     )
     bodies, inline = Bodies(), InlineLoop()
-    handle = Gateway(application, bodies, access_log).handle
+    handle = Gateway(application, bodies, options[2] - SPARE_THREADS, access_log).handle
     serve = getattr(worker, WORKERS_METHODS[mode][False])
     serve(Scheduler(inline, handle), inline, shutdown)
     connections = Connections(settings.CONNECTIONS_PER_ADDRESS)
@@ -160,7 +162,7 @@ def main(arguments: Sequence[str]) -> None:
         http=HTTPModes.http1,
         websockets=False,
         workers=workers,
-        blocking_threads=threads,
+        blocking_threads=threads + SPARE_THREADS,
         blocking_threads_idle_timeout=IDLE_SECONDS,
         backpressure=CONNECTIONS,
         http1_settings=HTTP1Settings(header_read_timeout=HEADER_SECONDS * 1000, max_buffer_size=HEADER_BYTES),

@@ -6,9 +6,11 @@ import gc
 import json
 import socket
 import statistics
+import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from typing import Any
@@ -307,6 +309,39 @@ def test_the_environment_is_that_of_wsgi():
 def test_an_application_that_fails_is_answered(caplog):
     """With 500 and a line in the log; the thread goes on."""
     protocol: Any = FakeProtocol()
-    Gateway(lambda environ, start: 1 / 0, Bodies()).run(protocol, {"PATH_INFO": "/"})
+    Gateway(lambda environ, start: 1 / 0, Bodies(), 1).run(protocol, {"PATH_INFO": "/"})
     assert protocol.status == 500
     assert "The application failed at /" in caplog.text
+
+
+def test_health_is_answered_while_every_thread_waits():
+    """The next request is taken by the first thread that becomes free, and blocks none meanwhile."""
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def application(environ: Any, start: Any) -> list[bytes]:
+        start("200 OK", [])
+        if environ["PATH_INFO"] == "/slow":
+            waits.set()
+            assert goes_on.wait(30)
+        return [b""]
+
+    gateway = Gateway(application, Bodies(), threads=1)
+    slow, queued, live = (Watcher(path) for path in ("/slow", "/next", "/livez"))
+    with ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(gateway.handle, slow)
+        assert waits.wait(30)
+        gateway.handle(queued)
+        gateway.handle(live)
+        assert [each.proto.status for each in (slow, queued, live)] == [0, 0, 200]
+        goes_on.set()
+        answering.result(30)
+    assert [each.proto.status for each in (slow, queued)] == [200, 200]
+
+
+class Watcher:
+    """granian's object of a request whose headers are there."""
+
+    def __init__(self, path: str) -> None:
+        self.proto: Any = FakeProtocol()
+        self.scope = Scope()
+        self.scope.path = path
