@@ -10,4 +10,5 @@ COPY . .
 RUN useradd --system holdfast && DEBUG=false SECRET_KEY=while-building DATABASE_URL=sqlite://:memory: \
     REDIS_URL=redis://unused python manage.py collectstatic --noinput
 USER holdfast
-CMD ["granian", "config.wsgi:application", "--interface", "wsgi", "--http", "1", "--no-ws", "--workers", "2", "--blocking-threads", "16", "--blocking-threads-idle-timeout", "600", "--respawn-failed-workers", "--workers-kill-timeout", "30", "--host", "0.0.0.0", "--port", "8000"]
+# The server of `make serve`: limits for slow clients included. Behind a proxy set CONNECTIONS_PER_ADDRESS=0.
+CMD ["python", "-m", "config.server", "8000", "2", "16", "0.0.0.0"]

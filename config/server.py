@@ -1,6 +1,6 @@
 """The web server of `make serve` and the load tests: granian, whose input and output aren't Python.
 
-python -m config.server PORT WORKERS THREADS
+python -m config.server PORT WORKERS THREADS [HOST]
 
 ADR 26 says why granian. Added here: a worker that is killed again and again is replaced again and again, and
 workers don't outlive a parent that was killed. GRANIAN_LOG_ACCESS_ENABLED=true writes an access log.
@@ -17,9 +17,17 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from django.conf import settings
+from granian._granian import RSGIWorker
+from granian._signals import set_sync_signals
 from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
 from granian.log import LogLevels
-from granian.server.mp import MPServer
+from granian.server.common import WORKERS_METHODS
+from granian.server.mp import MPServer, WorkerProcess
+
+from config.connections import CONNECTIONS, Connections, raise_file_limit
+from config.requests import Bodies, Gateway, InlineLoop, Scheduler
 
 HOST: Final = "127.0.0.1"
 STOP_SECONDS: Final = 30
@@ -28,6 +36,13 @@ ASK_AGAIN: Final = 1.0
 """Seconds between two requests to a worker to end."""
 IDLE_SECONDS: Final = 600
 """How long a thread without work, and its database connection, are kept."""
+HEADER_SECONDS: Final = 5
+"""How long a connection may take to send the headers of its next request: idle ones are closed then, too."""
+HEADER_BYTES: Final = 64 << 10
+TICK: Final = 0.5
+"""Seconds between two looks at what is late."""
+SPARE_THREADS: Final = 2
+"""Threads beside those of the application: they take requests and answer `/livez` when all others wait."""
 CRASH_PAUSE: Final = 1.0
 """Seconds that a worker must have lived to be replaced at once: one that can't start would spin otherwise."""
 PR_SET_PDEATHSIG: Final = 1
@@ -114,20 +129,43 @@ def become_worker() -> None:
             os._exit(1)
 
 
+def serve_requests(
+    worker_id: int, application: Any, sock: Any, ipc: Any, loop: Any, mode: Any, *options: Any
+) -> None:
+    """Serve in one worker process until its signal, with `config.requests` in place of granian's WSGI."""
+    threads, (_, *http, access_log, tls, _, metrics) = options[:5], options[5:]
+    shutdown, ended = set_sync_signals(), threading.Event()  # type: ignore[no-untyped-call]
+    shutdown.add_cb(ended.set)
+    worker: Any = RSGIWorker(  # type: ignore[call-arg]
+        worker_id, sock, ipc, *threads, *http, *tls, metrics
+    )
+    bodies, inline = Bodies(), InlineLoop()
+    handle = Gateway(application, bodies, options[2] - SPARE_THREADS, access_log).handle
+    serve = getattr(worker, WORKERS_METHODS[mode][False])
+    serve(Scheduler(inline, handle), inline, shutdown)
+    connections = Connections(settings.CONNECTIONS_PER_ADDRESS)
+    while not ended.wait(TICK):
+        bodies.expire(time.monotonic())
+        connections.enforce_limits()
+
+
 def main(arguments: Sequence[str]) -> None:
     """Serve `config.wsgi` until a signal says otherwise."""
-    port, workers, threads = map(int, arguments)
+    port, workers, threads = map(int, arguments[:3])
+    raise_file_limit()
     os.register_at_fork(before=note_fork, after_in_child=become_worker)
     server = Server(
         "config.wsgi:application",
-        address=HOST,
+        address=arguments[3] if len(arguments) > 3 else HOST,
         port=port,
         interface=Interfaces.WSGI,
         http=HTTPModes.http1,
         websockets=False,
         workers=workers,
-        blocking_threads=threads,
+        blocking_threads=threads + SPARE_THREADS,
         blocking_threads_idle_timeout=IDLE_SECONDS,
+        backpressure=CONNECTIONS,
+        http1_settings=HTTP1Settings(header_read_timeout=HEADER_SECONDS * 1000, max_buffer_size=HEADER_BYTES),
         respawn_failed_workers=True,
         respawn_interval=0,
         workers_kill_timeout=STOP_SECONDS,
@@ -135,7 +173,8 @@ def main(arguments: Sequence[str]) -> None:
         log_access=os.environ.get("GRANIAN_LOG_ACCESS_ENABLED", "").lower() in ("1", "true"),
     )
     server.on_startup(load_shop)
-    server.serve()
+    serve_in_worker = WorkerProcess.wrap_target(serve_requests)  # type: ignore[no-untyped-call]
+    server.serve(spawn_target=serve_in_worker)
 
 
 if __name__ == "__main__":

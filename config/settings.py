@@ -51,9 +51,9 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "ninja",
     "locking",
-    "inventory",
     "orders",
-    "orders.lab",
+    "orders.lab",  # before inventory, whose command `oversell` the lesson's extends
+    "inventory",
 ]
 
 # prometheus_client isn't among what the project needs to run.
@@ -172,6 +172,7 @@ INVENTORY = selling_strategies(CHECKOUT_STRATEGY, LOCKING, others=DEBUG)
 
 CURRENCY = env.str("CURRENCY", default="EUR")  # of new products, by ISO 4217
 PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
+CONNECTIONS_PER_ADDRESS = env.int("CONNECTIONS_PER_ADDRESS", default=256)  # of one worker; 0 = no limit
 CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests a minute by one customer; 0 = no limit
 CHECKOUT_RATE_PER_ADDRESS = env.int(
     "CHECKOUT_RATE_PER_ADDRESS", default=10 * CHECKOUT_RATE

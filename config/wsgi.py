@@ -14,7 +14,7 @@ from django.core.handlers.base import reset_urlconf
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections, connections, reset_queries
-from django.http import HttpRequest, HttpResponse
+from django.http import FileResponse, HttpRequest, HttpResponse
 from django.urls import ResolverMatch
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -40,17 +40,22 @@ def reading_chunked(application: Application) -> Application:
 
 
 def in_one_piece(application: Application) -> Application:
-    """Give the server an answer that isn't streamed as a list, closed.
+    """Give the server an answer that isn't generated piece by piece as a list, closed.
 
-    granian sends that at once; of anything else it asks for one piece after the other.
+    granian sends that at once, from outside of Python. Of anything else it asks for one piece after the
+    other, so a client that doesn't read keeps a thread: a file, whose size is bounded, is read at once, too.
     """
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         response = application(environ, start_response)
-        if not isinstance(response, HttpResponse):
+        if isinstance(response, FileResponse):
+            content = b"".join(response)
+        elif isinstance(response, HttpResponse):
+            content = response.content
+        else:
             return response
         response.close()
-        return [response.content]
+        return [content]
 
     return answer
 

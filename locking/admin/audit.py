@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
+from locking.admin.lookups import ListedLookups
 from locking.models import Fence, LockEvent
 from locking.utils.formatting import shortened, visible
 
@@ -29,7 +30,7 @@ class ReadOnly:
         return False
 
 
-class Kept(ReadOnly):
+class Kept(ListedLookups, ReadOnly):
     """Rows of the database, by name."""
 
     class Media:

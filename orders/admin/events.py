@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from locking.admin.lookups import ListedLookups
 from orders.admin.parts import STYLES, ReadOnly, badge
 from orders.models import OrderEvent, PaymentEvent
 
@@ -35,7 +36,7 @@ class DeliveryFilter(admin.SimpleListFilter):
 
 
 @admin.register(OrderEvent)
-class OrderEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class OrderEventAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The outbox: what was delivered, what waits, and what fails."""
 
     list_display = ("id", "kind", "how", "subject", "created_at", "attempts", "delivered_at")
@@ -66,7 +67,7 @@ class OrderEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # 
 
 
 @admin.register(PaymentEvent)
-class PaymentEventAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class PaymentEventAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The inbox: what the payment provider sent, and what it did."""
 
     list_display = ("received_at", "how", "kind", "event_id", "reference", "order")

@@ -12,6 +12,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from inventory import Busy
+from locking.admin.lookups import ListedLookups
 from orders.admin.actions import CANCEL_UNITS, PAY, SHIP, TAKE_BACK, carry_out, tell
 from orders.admin.parts import STYLES, ReadOnly, ReasonForm, badge, reason
 from orders.after_sale.lifecycle import TransitionRefused, cancel
@@ -35,7 +36,7 @@ class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg] 
 
 
 @admin.register(Order)
-class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Orders with their number of units."""
 
     list_display = (
@@ -138,7 +139,7 @@ class OrderAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
 
 
 @admin.register(Shipment)
-class ShipmentAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class ShipmentAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """What has left the building, when, and who sent it."""
 
     list_display = ("created_at", "order", "product", "quantity", "reference", "staff")
@@ -158,7 +159,7 @@ class ShipmentAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
 
 
 @admin.register(IdempotencyKey)
-class IdempotencyKeyAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class IdempotencyKeyAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Which request has which answer."""
 
     list_display = ("created_at", "scope", "key", "status", "order")

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from inventory import InventoryError, stock
 from inventory.lines import MAX_QUANTITY
 from inventory.models import Level, Location
+from locking.admin.lookups import ListedLookups
 from orders.admin.parts import STYLES, BigTable, ReadOnly, badge
 from orders.models import CustomerPurchase, Product
 
@@ -78,7 +79,7 @@ class ProductForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptab
 
 
 @admin.register(Product)
-class ProductAdmin(BigTable, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class ProductAdmin(ListedLookups, BigTable, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Products with what is for sale, reserved and sold."""
 
     NUMBERS = ("availability", "on_hand", "reserved", "committed", "unavailable")
@@ -150,7 +151,7 @@ class ProductAdmin(BigTable, admin.ModelAdmin):  # type: ignore[type-arg]  # not
 
 
 @admin.register(CustomerPurchase)
-class CustomerPurchaseAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
+class CustomerPurchaseAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """How many units each customer has bought."""
 
     list_display = ("customer", "product", "units")

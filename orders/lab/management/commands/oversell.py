@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import Error as DatabaseError
 
+from inventory.racing import command as racing
 from locking import BackendUnavailable
 from orders.lab.pages.terminal import walk
 from orders.lab.race.engine import race
@@ -38,14 +39,15 @@ Exit status: 0 every sound strategy was exact and every broken one was shown to 
 """
 
 
-class Command(BaseCommand):
-    """Race the strategies against one another's promises."""
+class Command(racing.Command):
+    """Race the strategies against one another's promises; with `--path`, a function of the reader's own."""
 
     help = HELP.strip()
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.epilog = EPILOG.strip()
+        self.add_path_arguments(parser)
         parser.add_argument(
             "--strategy", default="all", metavar="NAMES", help="all, or names with commas between"
         )
@@ -73,7 +75,10 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Race, print, write, judge; or go step by step."""
+        """Race, print, write, judge; or go step by step; or race what `--path` names."""
+        if options["path"]:
+            self.race_path(options)
+            return
         if options["step"]:
             _step(options)
             return

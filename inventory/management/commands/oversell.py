@@ -1,0 +1,5 @@
+"""`manage.py oversell --path …`: race your own checkout."""
+
+from inventory.racing.command import Command
+
+__all__ = ["Command"]

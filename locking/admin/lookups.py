@@ -1,0 +1,67 @@
+"""Addresses of admin pages: those to which the pages link, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final
+
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.db import DataError
+from django.http import HttpRequest
+
+ENDINGS: Final = (
+    "",
+    "__exact",
+    "__in",
+    "__isnull",
+    "__gte",
+    "__gt",
+    "__lte",
+    "__lt",
+    "__year",
+    "__month",
+    "__day",
+)
+"""What Django's own filters and its hierarchy of dates add to a field's name."""
+
+
+class ListedLookups:
+    """Admin that refuses queries that no filter offers, such as a regular expression that never ends.
+
+    Django lets staff use every lookup on each field of the model. A value that the database can't read, such
+    as a NUL character, leads back to the list instead of ending in an error of the server.
+    """
+
+    opts: Any
+    list_filter: ClassVar[Any]
+    date_hierarchy: ClassVar[Any]
+
+    def lookup_allowed(self, lookup: str, value: Any, *request: Any) -> bool:
+        """Return whether a filter or the hierarchy of dates of this page uses `lookup`."""
+        allowed: bool = super().lookup_allowed(lookup, value, *request)  # type: ignore[misc]
+        return allowed and lookup in set(self._offered())
+
+    def _offered(self) -> Iterator[str]:
+        for listed in [*self.list_filter, *filter(None, [self.date_hierarchy])]:
+            name = listed[0] if isinstance(listed, tuple) else listed
+            if not isinstance(name, str):
+                yield name.parameter_name
+                continue
+            yield from (f"{name}{ending}" for ending in ENDINGS)
+            field = self.opts.get_field(name)
+            if field.is_relation:
+                yield f"{name}__{field.target_field.name}__exact"
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list; raise what leads to the list without conditions if a value can't be read."""
+        try:
+            return super().get_changelist_instance(request)  # type: ignore[misc]
+        except (DataError, OverflowError) as error:
+            raise IncorrectLookupParameters(str(error)) from error
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        """Return the row of an address, None for a key that can't be one."""
+        try:
+            return super().get_object(request, object_id, from_field)  # type: ignore[misc]
+        except DataError:
+            return None
