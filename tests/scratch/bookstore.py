@@ -119,13 +119,22 @@ def database(kind: str, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the settings of an empty database of this kind."""
     if kind == "sqlite":
         options = {"transaction_mode": "IMMEDIATE", "timeout": 60, "init_command": "PRAGMA journal_mode=WAL"}
-        yield {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "books.sqlite3"), "OPTIONS": options}
+        yield {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(folder / "books.sqlite3"),
+            "OPTIONS": options,
+        }
     elif kind == "mariadb":
         from tests.locking.support.mariadb import running_mariadb
 
         with running_mariadb() as socket:
             options = {"unix_socket": socket, "charset": "utf8mb4"}
-            yield {"ENGINE": "django.db.backends.mysql", "NAME": "holdfast", "USER": "root", "OPTIONS": options}
+            yield {
+                "ENGINE": "django.db.backends.mysql",
+                "NAME": "holdfast",
+                "USER": "root",
+                "OPTIONS": options,
+            }
     else:
         from tests.support.scratch import scratch_database
 
@@ -135,7 +144,9 @@ def database(kind: str, folder: Path) -> Iterator[dict[str, Any]]:
 
 def build(folder: Path) -> Path:
     """Build both wheels, install them into an empty environment, and return its Python."""
-    subprocess.run([sys.executable, "-m", "config.release", "--wheels", "--out", folder / "dist"], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "config.release", "--wheels", "--out", folder / "dist"], cwd=ROOT, check=True
+    )
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     python = folder / "venv" / "bin" / "python"
     locks = next((folder / "dist").glob("django_holdfast-[0-9]*.whl"))
@@ -178,7 +189,11 @@ def main(kinds: list[str]) -> int:
         for kind in kinds:
             with ExitStack() as stack:
                 entry = stack.enter_context(database(kind, folder))
-                environment = {key: value for key, value in os.environ.items() if not key.startswith(("DJANGO", "PYTHON"))}
+                environment = {
+                    key: value
+                    for key, value in os.environ.items()
+                    if not key.startswith(("DJANGO", "PYTHON"))
+                }
                 environment |= {
                     "DJANGO_SETTINGS_MODULE": "settings",
                     "SHOP_DATABASE": json.dumps(entry, default=str),
@@ -193,7 +208,9 @@ def main(kinds: list[str]) -> int:
                         capture_output=True, text=True, check=False, timeout=600,
                     )  # fmt: skip
                     exact = done.returncode == 0 and json.loads(done.stdout)["exact"]
-                    print(f"{kind:<11} {strategy:<19} {'exact' if exact else 'WRONG'} {done.stdout.strip()}{done.stderr[-2000:] if not exact else ''}")
+                    print(
+                        f"{kind:<11} {strategy:<19} {'exact' if exact else 'WRONG'} {done.stdout.strip()}{done.stderr[-2000:] if not exact else ''}"
+                    )
                     wrong += not exact
     return int(wrong > 0)
 

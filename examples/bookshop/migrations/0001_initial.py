@@ -6,28 +6,45 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('inventory', '0001_initial'),
+        ("inventory", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Book',
+            name="Book",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('title', models.CharField(max_length=200)),
-                ('stock', inventory.fields.StockField(editable=False, on_delete=django.db.models.deletion.PROTECT, related_name='%(app_label)s_%(class)s', to='inventory.item')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("title", models.CharField(max_length=200)),
+                (
+                    "stock",
+                    inventory.fields.StockField(
+                        editable=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="%(app_label)s_%(class)s",
+                        to="inventory.item",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Order',
+            name="Order",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('copies', models.PositiveIntegerField()),
-                ('book', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to='bookshop.book')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("copies", models.PositiveIntegerField()),
+                ("book", models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to="bookshop.book")),
             ],
         ),
     ]
