@@ -77,7 +77,7 @@ def test_a_transaction_that_goes_on_is_no_deadlock(monkeypatch, statement, victi
                 assert not Order.objects.exists()
                 others.append(pool.submit(is_victim, partial(elsewhere, empty)))
                 wait_until_somebody_is_blocked()
-                assert not Product.objects.exists()
+                assert not Movement.objects.exists()
 
         others: list[Future[bool]] = []
         here = is_victim(late_then_early)
