@@ -33,14 +33,18 @@ unexport PYTHONDONTWRITEBYTECODE
 TYPES := $(RUN) -m mypy . >build/types.txt 2>&1 & types=$$!
 VERDICT := tests=$$?; wait $$types; types=$$?; cat build/types.txt; exit $$((tests | types))
 
+# The inventory's tests need no shop, and run without it.
+STOCK := $(RUN) -m pytest -c tests/stock/pytest.ini tests/stock -n $(WORKERS)
+
 test: style ## check, and test whatever is public, in three minutes (PYTEST="-k name" narrows it)
-	@mkdir -p build; $(TYPES); $(RUN) -m pytest -n $(WORKERS) --selection quick $(PYTEST); $(VERDICT)
+	@mkdir -p build; $(TYPES); $(RUN) -m pytest -n $(WORKERS) --selection quick $(PYTEST) && $(STOCK) --selection quick; $(VERDICT)
 
 test-all: style ## check, and run every test: each engine, mutants, explorers, killed processes, browsers
-	@mkdir -p build; $(TYPES); $(RUN) -m pytest -n $(WORKERS) $(PYTEST); $(VERDICT)
+	@mkdir -p build; $(TYPES); $(RUN) -m pytest -n $(WORKERS) $(PYTEST) && $(STOCK); $(VERDICT)
 
 test-rest: $(READY) ## run what test-all runs and test does not
 	@$(RUN) -m pytest -n $(WORKERS) --selection rest $(PYTEST)
+	@$(STOCK) --selection rest
 
 check: style ## style, types, import rules, migrations, Django's own checks
 	@$(RUN) -m mypy .

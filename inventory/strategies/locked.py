@@ -53,7 +53,7 @@ class Locked(Strategy):
                 backend=self.lock,
                 wait=sale.wait,
                 fenced=self.fenced,
-                guarded=True,  # the statement that takes units checks again: a dead process's lock may go at once
+                guarded=True,  # the statement that takes units checks again
             ):
                 reach("locked")
                 sale.in_transaction()

@@ -30,6 +30,7 @@ DATABASES: dict[str, dict[str, Any]] = {
         "TEST": {"NAME": str(Path(tempfile.gettempdir()) / f"holdfast-stock-{os.getpid()}.sqlite3")},
     },
 }
+DATABASES["default"]["TEST"] = {"NAME": "test_stock"}
 DATABASES["default"].setdefault("OPTIONS", {}).update(prepare_threshold=3)
 INSTALLED_APPS = [
     "django.contrib.admin",

@@ -52,7 +52,7 @@ def test_a_write_that_commits_is_refused():
         with connection.cursor() as cursor:
             cursor.execute("ROLLBACK")
 
-    with pytest.raises(TransactionError, match="ended the transaction"):
+    with pytest.raises(TransactionError, match="has ended the transaction"):
         stock.sell({"mug": 1}, cause="a", write=write)
     assert stock.available("mug") == 1
 
