@@ -24,7 +24,8 @@ def owner_of_call(**options: Any) -> str:
 
     @distributed_lock(key="'a'", **options)
     def work() -> str:
-        return current_lease().owner
+        owner: str = current_lease().owner
+        return owner
 
     return work()
 
