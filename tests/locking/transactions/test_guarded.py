@@ -24,10 +24,9 @@ def owner_of_call(**options: Any) -> str:
 
     @distributed_lock(key="'a'", **options)
     def work() -> str:
-        owner: str = current_lease().owner
-        return owner
+        return current_lease().owner
 
-    return work()
+    return str(work())
 
 
 GUARDED: dict[str, Callable[[], str]] = {
