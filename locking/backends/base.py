@@ -313,7 +313,7 @@ class BaseLockBackend(ABC):
         """Have the lease last for exactly `ttl` seconds from now; else as `extend`.
 
         For the end of a `min_hold`: without it such a lock stays taken until its ttl ends. Where waiters
-        sleep until the lease ends, they must be told.
+        sleep until the lease ends, they must hear of it.
         """
         return self.extend(key, owner, ttl)
 

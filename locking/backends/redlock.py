@@ -146,7 +146,7 @@ class RedlockBackend(BaseLockBackend):
     def _undo(
         self, key: str, owner: str, replies: list[Any], patience: float, *, owner_is_given: bool
     ) -> None:
-        """Give back what too few have granted; a silent server may still grant it, and is told later.
+        """Give back what too few have granted; a silent server may still grant it, and undoes it later.
 
         A given owner may have held the lock before, on a majority that is silent now: nothing is owed then.
         """

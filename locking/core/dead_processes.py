@@ -135,12 +135,15 @@ class Watch:
         self._pidfds: dict[Path, int] = {}
         """Those of which the kernel tells; the flocks of all others are tried at each look."""
         self._settled: set[Path] = set()
-        self._seen = 0
+        self._folder, self._seen = Path(), 0
         self._look_again_at = 0.0
+        self._hears, self._bell = os.pipe()
+        os.set_blocking(self._bell, False)
+        self._poll.register(self._hears, select.POLLIN)
 
     def refresh(self, folder: Path) -> list[DeadProcess]:
         """Look at the directory where it has changed; return those that were found dead and are ours now."""
-        changed = os.stat(folder).st_mtime_ns
+        self._folder, changed = folder, os.stat(folder).st_mtime_ns
         all_of_them = now() >= self._look_again_at
         if changed != self._seen or all_of_them:
             self._seen = changed
@@ -182,15 +185,26 @@ class Watch:
         self._known.discard(path)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a process ends, at most `seconds`."""
+        """Sleep until a process ends or `ring` is called, at most `seconds`."""
         by_pidfd = {pidfd: path for path, pidfd in self._pidfds.items()}
-        for pidfd, _ in self._poll.poll(max(0.0, seconds) * 1000):
-            self._close(by_pidfd[pidfd])  # it stays readable for good
+        for fd, _ in self._poll.poll(max(0.0, seconds) * 1000):
+            if fd == self._hears:
+                os.read(fd, 4096)
+            else:
+                self._close(by_pidfd[fd])  # it stays readable for good
+
+    def ring(self) -> None:
+        """End a `wait` of another thread where there are other processes than at the last look."""
+        with suppress(OSError):  # the directory is gone, or the bell rings already
+            if os.stat(self._folder).st_mtime_ns != self._seen:
+                os.write(self._bell, b"!")
 
     def close(self) -> None:
         """Close all descriptors."""
         for path in list(self._known):
             self._forget(path)
+        os.close(self._hears)
+        os.close(self._bell)
 
 
 class Watcher:
@@ -214,8 +228,10 @@ class Watcher:
 
     def look(self) -> None:
         """Have the thread look in the background, once and for as long as somebody waits."""
-        with self._mutex:
+        with self._mutex:  # in which the watch isn't closed
             self._asked = True
+            if self._watch is not None:
+                self._watch.ring()
         first = waiters.total <= 1
         if self.enabled and registration.folder is not None and (first or not self._worker.running):
             self._worker.wake()
@@ -249,11 +265,13 @@ class Watcher:
 
     def _close(self) -> None:
         connections.close_all()
-        if self._watch is not None:
-            self._watch.close()
+        with self._mutex:
+            watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
         for cleanup in self._cleanups:
             cleanup.dead.close()
-        self._watch, self._cleanups = None, []
+        self._cleanups = []
 
     def _is_needed(self) -> bool:
         """Whether somebody waits, or has asked for a look since the last one."""

@@ -117,7 +117,7 @@ class HoldingContract(ContractBase):
         at_leisure(outlive, self.shortest_ttl * 3)
 
     def test_extending_never_shortens(self, backend: BaseLockBackend, name: str) -> None:
-        """Whoever extends a lease to less than what is left leaves it as it is: the engine compares."""
+        """An extension to less than what is left leaves the lease as it is: the engine compares."""
         with get_lock(name, ttl=60) as lease:
             lease.extend(self.shortest_ttl)
             assert backend.extend(lease.key, lease.owner, self.shortest_ttl)

@@ -470,6 +470,26 @@ def test_the_kernel_wakes_the_waiters(watching):
             watch.close()
 
 
+def test_who_begins_to_wait_has_new_processes_looked_at(watching):
+    """The watch sleeps since before the holder was started: it is woken, and watches that one, too."""
+    registration.enter("default")
+    watch = Watch()
+    try:
+        watch.refresh(own_path().parent)
+        asleep = begin(lambda: watch.wait(60.0))
+        with child(holding(guarded())) as holder:
+            holder.report()
+            watch.ring()
+            asleep.result(timeout=WAIT)
+            assert watch.refresh(own_path().parent) == []
+            holder.kill()
+            watch.wait(60.0)
+            (dead,) = watch.refresh(own_path().parent)
+            dead.close()
+    finally:
+        watch.close()
+
+
 def test_a_process_without_a_pidfd_is_looked_at(watching, monkeypatch):
     """Where the kernel or its limits give none, each look asks for the flock."""
 

@@ -26,7 +26,7 @@ def owner_of_call(**options: Any) -> str:
     def work() -> str:
         return current_lease().owner
 
-    return work()
+    return str(work())
 
 
 GUARDED: dict[str, Callable[[], str]] = {
