@@ -194,6 +194,7 @@ class FakeTestbed:
         speed = {"answers_per_second": 9.0, "p99_ms": 1.0, "statuses": statuses, "unanswered": 1}
         return speed | costs | faults | {"workers": self.workers}
 
+
 def test_a_round_measures_every_size_of_every_axis(monkeypatch):
     """Each run is told at once with what went wrong in it; as many web processes serve as its size says."""
     monkeypatch.setattr(
