@@ -199,19 +199,14 @@ def test_what_has_left_is_not_cancelled(admin_client, order):
 def test_each_action_has_its_own_permission(client, django_user_model, order, action):
     """Who may change orders may do none of the three; with its permission one is offered."""
     user = django_user_model.objects.create_user("clerk", is_staff=True)
-    user.user_permissions.add(
-        *Permission.objects.filter(
-            content_type__app_label="orders", codename__in=("view_order", "change_order")
-        )
-    )
+    ours = Permission.objects.filter(content_type__app_label="orders")
+    user.user_permissions.add(*ours.filter(codename__in=("view_order", "change_order")))
     client.force_login(user)
     named = {"return": "take_back_orders"}.get(action, f"{action}_orders")
     assert f'value="{named}"' not in client.get(ORDERS).content.decode()
     confirm(client, ORDERS, named, order.pk, reason="x", confirmed="yes", reference="r")
     assert Order.objects.get().state == "placed"
-    user.user_permissions.add(
-        Permission.objects.get(content_type__app_label="orders", codename=f"{action}_order")
-    )
+    user.user_permissions.add(ours.get(codename=f"{action}_order"))
     assert f'value="{named}"' in client.get(ORDERS).content.decode()
 
 

@@ -15,7 +15,7 @@ from tests.private_redis import private_redis
 from tests.support.scratch import scratch_database
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.whole,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not HERE, reason="needs django-oscar: pip install django-oscar gunicorn"),
 ]

@@ -13,7 +13,7 @@ from inventory.models import Entry, Level, Movement
 from tests.stock.buyers import Buyers, database_settings, race
 from tests.stock.shop.models import Order
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.whole
 
 UNITS, PROCESSES, BUYERS = 20, 4, 50
 
