@@ -458,9 +458,11 @@ def test_a_semaphore_whose_holders_all_wait_is_found(engine, start):
 
 
 def set_after_looks(looks, event):
-    """Set the event once two more looks have been made."""
+    """Set the event once two more looks have ended; then nobody looks any more."""
     wanted = looks.calls + 2
     until(lambda: looks.calls >= wanted or event.is_set())
+    with looks.one_at_a_time:
+        looks.function = lambda *arguments: None
     event.set()
 
 
@@ -603,15 +605,19 @@ class Counts:
 
 
 class Counted:
-    """Counts the calls of a function."""
+    """Counts the calls of a function that have ended; one call at a time."""
 
     def __init__(self, function):
         self.function, self.calls = function, 0
+        self.one_at_a_time = threading.Lock()
 
     def __call__(self, *arguments):
-        """Count and call."""
-        self.calls += 1
-        return self.function(*arguments)
+        """Call and count."""
+        with self.one_at_a_time:
+            try:
+                return self.function(*arguments)
+            finally:
+                self.calls += 1
 
 
 def nests(seed, contended, wanted):
