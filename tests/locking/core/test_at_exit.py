@@ -43,11 +43,14 @@ with get_lock(name, ttl=300):
         time.sleep(0.05)  # a signal that comes right before a sleep is seen behind it
 """
 IN_A_DAEMON = """
+said = threading.Event()
 def work():
     lease = get_lock(name, ttl=300).acquire()
     held()
+    said.set()
     time.sleep(60)
 threading.Thread(target=work, daemon=True).start()
+said.wait()  # an interpreter that ends while a thread prints is aborted
 sys.stdin.readline()
 """
 

@@ -542,9 +542,11 @@ def test_a_list_that_is_taken_for_complete_is_a_false_alarm(engine, start, redis
 
 
 def set_after_looks(looks, event):
-    """Set the event once two more looks have been made."""
+    """Set the event once two more looks have ended; then nobody looks any more."""
     wanted = looks.calls + 2
     until(lambda: looks.calls >= wanted or event.is_set())
+    with looks.one_at_a_time:
+        looks.function = lambda *arguments: None
     event.set()
 
 
@@ -687,15 +689,19 @@ class Counts:
 
 
 class Counted:
-    """Counts the calls of a function."""
+    """Counts the calls of a function that have ended; one call at a time."""
 
     def __init__(self, function):
         self.function, self.calls = function, 0
+        self.one_at_a_time = threading.Lock()
 
     def __call__(self, *arguments):
-        """Count and call."""
-        self.calls += 1
-        return self.function(*arguments)
+        """Call and count."""
+        with self.one_at_a_time:
+            try:
+                return self.function(*arguments)
+            finally:
+                self.calls += 1
 
 
 def nests(seed, contended, wanted):
