@@ -2,12 +2,11 @@
 -- stays: columns, defaults, identity, checks, foreign keys in both directions, indexes, triggers, privileges aside.
 --
 --     psql -1 -f ops/postgresql/partition_by_hash.sql
---     SELECT partition_by_hash('inventory_stockmovement', 'product_id', 16);
 --     SELECT partition_by_hash('orders_order', 'id', 16);
 --     DROP FUNCTION partition_by_hash;
 --
 -- A unique constraint gets the column as well, as PostgreSQL demands. So choose a column that the constrained ones
--- determine: a movement's cause names its product, and an order's id is its key. The table is locked meanwhile.
+-- determine: an order's id is its key. The table is locked meanwhile.
 CREATE FUNCTION partition_by_hash(name regclass, key name, partitions int) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     plain text := name::text;

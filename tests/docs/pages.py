@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests import ROOT
 
-LIBRARY, SHOP = ROOT / "docs" / "library", ROOT / "docs" / "shop"
+LIBRARY, STOCK, SHOP = (ROOT / "docs" / part for part in ("library", "inventory", "shop"))
 TUTORIAL = LIBRARY / "tutorial"
 
 PAGES = sorted(
