@@ -601,7 +601,8 @@ def test_the_command_relays(heard, capsys):
 @pytest.fixture
 def mug() -> Product:
     """Two mugs, watched."""
-    return ProductFactory.create(sku="mug", on_hand=2, low_stock_threshold=0)
+    product: Product = ProductFactory.create(sku="mug", on_hand=2, low_stock_threshold=0)
+    return product
 
 
 def news() -> list[tuple[str, int]]:

@@ -147,6 +147,7 @@ def test_cancelling_puts_the_units_back_once(order, before):
     assert left() == 10
     assert CustomerPurchase.objects.get(customer="ann").units == 0
     entry = Entry.objects.get(kind=Entry.Kind.CANCEL)
+    assert entry.of is not None
     assert (entry.cause, entry.of.cause) == (f"cancelled:{order.pk}", f"order:{order.pk}")
 
 

@@ -52,7 +52,8 @@ def database_now() -> datetime:
     """Return the database's time."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
-        return cursor.fetchone()[0]
+        now: datetime = cursor.fetchone()[0]
+        return now
 
 
 def buy(quantity=1, **headers):

@@ -222,7 +222,9 @@ class Shop(RuleBasedStateMachine):
         act = partial(reservations.reserve, self.lines(cart), TEN_MINUTES, self.ann)
         self.sweep()
         refusal = (
-            self.refusal(wanted, limits=False) or (self.shortages(wanted) and SoldOut) or self.refusal(wanted)
+            self.refusal(wanted, limits=False)
+            or (SoldOut if self.shortages(wanted) else None)
+            or self.refusal(wanted)
         )
         if refusal:
             with pytest.raises(refusal):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -123,7 +124,11 @@ def test_a_refusal_from_memory_is_not_kept_under_a_key(clock):
     ProductFactory.create(sku="mug", on_hand=1)
     memory.remember([Shortage("mug", 1, 0)], clock[0])
     body = json.dumps({"lines": [{"sku": "mug", "quantity": 1}]})
-    send = {"data": body, "content_type": "application/json", "headers": {"Idempotency-Key": "k"}}
+    send: dict[str, Any] = {
+        "data": body,
+        "content_type": "application/json",
+        "headers": {"Idempotency-Key": "k"},
+    }
     assert Client().post("/checkout/", **send).status_code == 503
     clock[0] += BOUND
     assert Client().post("/checkout/", **send).status_code == 201

@@ -1,4 +1,4 @@
-"""A new project from the wheels alone: a Book, 200 buyers in four processes, by each strategy, one worker killed.
+"""A new project from the wheels alone: 200 buyers in four processes, by each strategy, one worker killed.
 
     python -m tests.scratch.bookstore [postgresql] [mariadb] [sqlite]
 
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,17 @@ SECRET_KEY = "scratch"
 USE_TZ = True
 INSTALLED_APPS = ["locking", "inventory", "books"]
 DATABASES = {"default": json.loads(os.environ["SHOP_DATABASE"])}
-CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": os.environ["SHOP_REDIS"]}}
-LOCKING = {"default": {"LOCATION": os.environ["SHOP_REDIS"]}}
+REDIS = os.environ["SHOP_REDIS"]
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS}}
+LOCKING = {"default": {"LOCATION": REDIS}}
 INVENTORY = {"default": {"STRATEGY": os.environ.get("SHOP_STRATEGY", "conditional_update"), "WAIT": 60}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+"""
+
+PYMYSQL = """
+import pymysql
+pymysql.version_info = (2, 2, 1, "final", 0)
+pymysql.install_as_MySQLdb()
 """
 
 MODELS = """
@@ -66,9 +73,12 @@ sku = book.stock.sku
 stock.receive(sku, BOOKS, cause=f"delivery {sku}")
 
 def buy(buyer):
+    def place(lines):
+        return Order.objects.create(book=book, buyer=f"{sku} {buyer}")
+
     for _ in range(20):
         try:
-            return book.stock.sell(1, cause=f"{sku} {buyer}", write=lambda lines: Order.objects.create(book=book, buyer=f"{sku} {buyer}"))
+            return book.stock.sell(1, cause=f"{sku} {buyer}", write=place)
         except Busy as busy:
             time.sleep(busy.retry_after / 10)
         except SoldOut:
@@ -163,8 +173,7 @@ def project(folder: Path) -> Path:
     (folder / "books" / "migrations").mkdir(parents=True)
     for name, text in (
         ("settings.py", SETTINGS),
-        ("books/__init__.py", "import importlib.util\nif importlib.util.find_spec('pymysql'):\n"
-         "    import pymysql\n    pymysql.version_info = (2, 2, 1, 'final', 0)\n    pymysql.install_as_MySQLdb()\n"),
+        ("books/__init__.py", PYMYSQL),
         ("books/models.py", MODELS),
         ("books/migrations/__init__.py", ""),
         ("race.py", RACE),
@@ -172,6 +181,24 @@ def project(folder: Path) -> Path:
         (folder / name).write_text(text)
     (folder / "settings.py").write_text("import books\n" + SETTINGS)
     return folder
+
+
+def race(python: Path, shop: Path, environment: dict[str, str], kind: str, strategy: str) -> bool:
+    """Race one strategy, print how it went, and return whether it was exact."""
+    done = subprocess.run(
+        [python, "race.py"],
+        cwd=shop,
+        env={**environment, "SHOP_STRATEGY": strategy},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    exact: bool = done.returncode == 0 and json.loads(done.stdout)["exact"]
+    print(f"{kind:<11} {strategy:<19} {'exact' if exact else 'WRONG'} {done.stdout.strip()}")
+    if not exact:
+        print(done.stderr[-2000:])
+    return exact
 
 
 def main(kinds: list[str]) -> int:
@@ -187,8 +214,7 @@ def main(kinds: list[str]) -> int:
         folder = Path(where)
         python, shop = build(folder), project(folder / "shop")
         for kind in kinds:
-            with ExitStack() as stack:
-                entry = stack.enter_context(database(kind, folder))
+            with database(kind, folder) as entry:
                 environment = {
                     key: value
                     for key, value in os.environ.items()
@@ -196,22 +222,17 @@ def main(kinds: list[str]) -> int:
                 }
                 environment |= {
                     "DJANGO_SETTINGS_MODULE": "settings",
+                    "PYTHONPATH": ".",
                     "SHOP_DATABASE": json.dumps(entry, default=str),
                     "SHOP_REDIS": settings.REDIS_URL,
                 }
-                for command in ("makemigrations books", "migrate", "check"):
-                    subprocess.run([python, "-m", "django", *command.split(), "--verbosity", "0"] if command != "check"
-                                   else [python, "-m", "django", "check"], cwd=shop, env={**environment, "PYTHONPATH": "."}, check=True)  # fmt: skip
-                for strategy in STRATEGIES:
-                    done = subprocess.run(
-                        [python, "race.py"], cwd=shop, env={**environment, "SHOP_STRATEGY": strategy},
-                        capture_output=True, text=True, check=False, timeout=600,
-                    )  # fmt: skip
-                    exact = done.returncode == 0 and json.loads(done.stdout)["exact"]
-                    print(
-                        f"{kind:<11} {strategy:<19} {'exact' if exact else 'WRONG'} {done.stdout.strip()}{done.stderr[-2000:] if not exact else ''}"
-                    )
-                    wrong += not exact
+                for command in (
+                    ["makemigrations", "books", "--verbosity=0"],
+                    ["migrate", "--verbosity=0"],
+                    ["check"],
+                ):
+                    subprocess.run([python, "-m", "django", *command], cwd=shop, env=environment, check=True)
+                wrong += sum(not race(python, shop, environment, kind, strategy) for strategy in STRATEGIES)
     return int(wrong > 0)
 
 

@@ -90,7 +90,7 @@ def test_missing_triggers_are_said(using: str, settings: Any) -> None:
 
 @isolate_apps("tests.stock.shop", attr_name="apps")
 def test_the_field_that_holds_the_sku_must_be_there() -> None:
-    class Wrong(models.Model):
+    class Wrong(models.Model):  # noqa: DJ008 - never shown
         stock = StockField(sku="isbn")
 
         class Meta:

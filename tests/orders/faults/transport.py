@@ -162,7 +162,8 @@ class Transport:
 def close_all() -> None:
     """Close every idle connection of this process, so that the next exchange opens its own."""
     connection.close()
-    caches["default"].client.get_client().connection_pool.disconnect()
+    cache: Any = caches["default"]
+    cache.client.get_client().connection_pool.disconnect()
     for backend in (locks[alias] for alias in locks):
         if isinstance(backend, RedisBackend):
             backend.close()

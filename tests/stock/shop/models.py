@@ -10,11 +10,20 @@ class Book(models.Model):
     price = models.DecimalField(max_digits=8, decimal_places=2, default=10)
     stock = StockField()
 
+    def __str__(self) -> str:
+        return self.title
+
 
 class Order(models.Model):
     reference = models.CharField(max_length=200, unique=True)
+
+    def __str__(self) -> str:
+        return self.reference
 
 
 class Printed(models.Model):
     isbn = models.CharField(max_length=13, unique=True)
     stock = StockField(sku="isbn")
+
+    def __str__(self) -> str:
+        return self.isbn
