@@ -134,8 +134,8 @@ class Sale:
             if connection.connection is not opened or connection.get_rollback() or _has_ended(connection):
                 raise TransactionError(
                     "write() has ended the transaction of the sale, or swallowed an error of the database "
-                    "in it. What was rolled back isn't sold; what SQL of its own has committed is, and repeating "
-                    "the call tells. Let errors out, or catch them around an atomic of yours."
+                    "in it. What was rolled back isn't sold; what SQL of its own has committed is, and "
+                    "repeating the call tells. Let errors out, or catch them around an atomic of yours."
                 )
         reach("committed")
 
