@@ -170,6 +170,8 @@ class BackendUnavailable(BackendError):
 
     Attributes:
         sent: False where it is certain that no request left this process, so that none can take effect later.
+        silent: False where it isn't the server that kept the caller waiting, but this process.
     """
 
     sent: bool = True
+    silent: bool = True

@@ -650,7 +650,8 @@ class SingleLock(Lock):
             release_retrier.schedule(self.backend, self.key, owner, self.ttl)
         waited = now() - begun
         if isinstance(error, BackendUnavailable):
-            if first is None or (isinstance(first, Busy) and first.outage is not None):
+            unanswered = first is None or (isinstance(first, Busy) and first.outage is not None)
+            if unanswered and error.silent:
                 breaker.failed(self.backend, self.key, waited)
             logs.unavailable(logger, self.backend.settings.alias, error)
         if isinstance(error, LockNotAcquired | BackendUnavailable):

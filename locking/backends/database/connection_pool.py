@@ -51,7 +51,7 @@ PARENTS: Final[list[BaseDatabaseWrapper]] = []
 class NoConnection(BackendUnavailable):
     """No connection was to be had in time: nothing was sent, so waiting for the lock may go on."""
 
-    sent = False
+    sent = silent = False
 
 
 class Permit:
