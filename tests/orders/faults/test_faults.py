@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inventory.strategies import base
+from inventory.strategies import base, redis_gate
 from orders.http import idempotency
 from orders.selling.strategies import names
 from tests.orders.faults.explorer import AFTER_SALE, Begin, Violation, explore, points, sale
@@ -27,6 +27,12 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that failed is asked again at once: each exploration makes the exchanges that were recorded."""
+    monkeypatch.setattr(redis_gate, "REST", 0)
 
 
 def violations(begin: Begin, *, whole: bool = WHOLE, fault: str = "") -> list[str]:
