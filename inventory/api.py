@@ -76,7 +76,10 @@ class Stock:
         """The alias's settings, read at first use."""
         from dataclasses import replace
 
-        return replace(read_alias(self.alias), **self._overrides)  # type: ignore[arg-type]  # texts only
+        found = read_alias(self.alias)
+        if self._overrides.get("strategy", found.strategy) != found.strategy:
+            found = replace(found, options={})  # they are the other strategy's
+        return replace(found, **self._overrides)  # type: ignore[arg-type]  # texts only
 
     @property
     def using(self) -> str:

@@ -1,6 +1,24 @@
-"""For tests: the contract that every strategy fulfills, and a stock to begin with."""
+"""For tests: the contract that every strategy fulfills, and races of threads and processes.
 
-from inventory.testing.contract import StrategyContract
-from inventory.testing.races import race_processes, race_threads
+Nothing is imported before it is asked for: the pytest plugin of this package is loaded before Django is set up.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inventory.testing.contract import StrategyContract
+    from inventory.testing.races import race_processes, race_threads
 
 __all__ = ["StrategyContract", "race_processes", "race_threads"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "StrategyContract":
+        from inventory.testing.contract import StrategyContract
+
+        return StrategyContract
+    if name in ("race_processes", "race_threads"):
+        from inventory.testing import races
+
+        return getattr(races, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

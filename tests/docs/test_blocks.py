@@ -89,6 +89,8 @@ def kind_of(block: Block) -> str:
         return "run: tests.scratch"
     if block.page.startswith("docs/library/tutorial/"):
         return "followed: test_walkthrough"
+    if block.page.endswith("ten-minutes.md") and block.text in (ROOT / "examples/bookshop/models.py").read_text():
+        return "the same as in the example"
     if (block.page, block.first_line) in COMPARED:
         return "compared: test_consoles"
     if block.page == "README.zh-hans.md" and block.text in {

@@ -420,7 +420,10 @@ def test_every_command_has_a_section() -> None:
         " ".join(line.split()[:2]) if line.startswith("locks") else line.split()[0]
         for _, line, _ in command_sections()
     }
-    assert shown == (ours - {"locks", "flush"}) | verbs  # Django's own, which inventory opens its ledger for
+    # Django's own, which inventory opens its ledger for; and inventory's, which has a page.
+    assert shown == (ours - {"locks", "flush", "stock"}) | verbs
+    page = (ROOT / "docs/inventory/how-to/run.md").read_text()
+    assert set(re.findall(r"manage.py stock (\w+)", page)) == set(verbs_of(parser_of("stock")))
 
 
 def test_the_strategies_of_the_shop() -> None:
