@@ -23,15 +23,15 @@ from locking.core.liveness import base_directory
 from locking.exceptions import BackendError
 from locking.keys.names import check_ttl
 from locking.keys.template import dotted_path
-from locking.transactions.decorator import DECORATED, Options, check_policy
+from locking.transactions.decorator import DECORATED, Options
 from locking.utils.databases import VENDORS
 from locking.utils.reach import is_same, locked_functions, may_read
 
 LIVE_TAG: Final = "locking_live"
 
 
-UNUSABLE: Final = (ImproperlyConfigured, ImportError, LookupError)
-"""What an alias raises whose backend can't be made."""
+UNUSABLE: Final = (ImproperlyConfigured, InvalidLockBackend)
+"""What an alias raises whose backend can't be made, or that isn't there."""
 
 HINTS: Final = {
     "locking.E001": f"Each alias takes {', '.join(DEFAULTS)}.",
@@ -47,7 +47,7 @@ HINTS: Final = {
     " SQLite.",
     "locking.E010": "Name an absolute path, or None to leave it out.",
     "locking.E011": "Say on_open_transaction='hold', or decorate changeform_view or delete_view instead.",
-    "locking.E101": "Start the server, or correct its address in LOCKING or CACHES.",
+    "locking.E101": "Start the server, or correct its address, user or password in LOCKING or CACHES.",
     "locking.W001": "Use it in tests; in production take a backend that all processes share, such as Redis.",
     "locking.W002": "A row lock protects nothing there: use fenced=True or a conditional UPDATE, or"
     " PostgreSQL.",
@@ -62,7 +62,8 @@ HINTS: Final = {
 
 def _message(number: str, text: str) -> CheckMessage:
     kind = Error if number.startswith("E") else Warning
-    return kind(text, hint=HINTS[f"locking.{number}"], id=f"locking.{number}")
+    ended = text if text.endswith((".", "?")) else f"{text}."
+    return kind(ended, hint=HINTS[f"locking.{number}"], id=f"locking.{number}")
 
 
 # --- the setting ------------------------------------------------------------------------------------------
@@ -71,10 +72,11 @@ def _message(number: str, text: str) -> CheckMessage:
 @register("locking")
 def check_setting(**_: Any) -> list[CheckMessage]:
     """Check `LOCKING`, each alias by itself."""
-    setting = getattr(settings, "LOCKING", {})
-    if not isinstance(setting, Mapping):
-        return [_message("E001", f"LOCKING must be a dict of aliases, not {setting!r}.")]
-    if setting and DEFAULT_ALIAS not in setting:
+    try:
+        setting = locks.settings
+    except ImproperlyConfigured as error:
+        return [_message("E001", str(error))]
+    if DEFAULT_ALIAS not in setting:
         known = ", ".join(map(repr, setting))
         return [_message("E002", f"LOCKING has no alias 'default', only {known}.")]
     return [message for alias in locks for message in _check_alias(alias, locks.settings[alias])]
@@ -101,9 +103,9 @@ def _check_alias(alias: str, raw: Any) -> Iterator[CheckMessage]:
         yield _message("E003", f"LOCKING[{alias!r}]: {error}.")
         return
     try:
-        check_policy(read_alias(alias, raw).on_conflict)
-    except (ImproperlyConfigured, ValueError) as error:
-        yield _message("E001", f"LOCKING[{alias!r}]: {error}.")
+        read_alias(alias, raw)
+    except ImproperlyConfigured as error:
+        yield _message("E001", str(error))
         return
     yield from _check_backend(alias)
 
@@ -112,7 +114,7 @@ def _check_backend(alias: str) -> Iterator[CheckMessage]:
     try:
         backend = locks[alias]
     except UNUSABLE as error:
-        yield _message("E004", f"The backend of LOCKING[{alias!r}] can't be made: {error}")
+        yield _message("E004", f"The backend can't be made: {error}")
         return
     if not backend.shared_between_processes and not settings.DEBUG and not _under_test():
         name = backend.settings.backend
@@ -288,7 +290,7 @@ def _ends_early(function: Any) -> bool:
         return False
     try:
         return options.open_transaction_policy() == "refuse"
-    except (ImproperlyConfigured, ImportError, InvalidLockBackend):
+    except UNUSABLE:
         return True  # the alias can't be used: another check says why
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Final, Literal, cast, get_args
+from difflib import get_close_matches
+from typing import Any, Final, Literal, cast, get_args
 
 from django.db.models import Model
 
@@ -84,6 +86,22 @@ def check_on_open_transaction(value: object, source: str = "on_open_transaction"
     if value not in get_args(OnOpenTransaction):
         raise ValueError(f"{source}={value!r} must be 'refuse', 'hold' or 'ignore'")
     return cast(OnOpenTransaction, value)
+
+
+NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
+ConflictPolicy = NeverSkips | Literal["skip"]
+"""What `@distributed_lock` does instead of running the function."""
+
+POLICIES: Final = ("auto", "raise", "skip", "retry")
+
+
+def check_policy(policy: object, *, source: str = "on_conflict") -> ConflictPolicy:
+    """Return `policy` if `on_conflict` may have it, else raise ValueError."""
+    if callable(policy) or policy in POLICIES:
+        return cast(ConflictPolicy, policy)
+    guess = get_close_matches(str(policy), POLICIES, n=1)
+    advice = f"; did you mean {guess[0]!r}?" if guess else ""
+    raise ValueError(f"{source}={policy!r} must be one of {', '.join(POLICIES)}, or a callable{advice}")
 
 
 def check_names(names: tuple[object, ...]) -> tuple[str, ...]:

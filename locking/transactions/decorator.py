@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import partial, update_wrapper
 from importlib import import_module
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
@@ -36,7 +35,7 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
-from locking.keys.names import UNSET, Seconds, Unset, check_wait
+from locking.keys.names import UNSET, ConflictPolicy, NeverSkips, Seconds, Unset, check_policy, check_wait
 from locking.keys.template import (
     Args,
     KeySource,
@@ -67,9 +66,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Conflict = LockNotAcquired | BackendUnavailable
-NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
-ConflictPolicy = NeverSkips | Literal["skip"]
-POLICIES: Final = ("auto", "raise", "skip", "retry")
 MOST_RETRIES: Final = 100
 AN_HOUR: Final = 3600.0
 MOST_CHANGES: Final = 10
@@ -237,7 +233,8 @@ class Options(CheckedOptions):
         """What to do on a conflict: the decorator's own word, or else the alias's."""
         if not isinstance(self.on_conflict, Unset):
             return self.on_conflict
-        return check_policy(locks[self.backend].settings.on_conflict)
+        policy: ConflictPolicy = locks[self.backend].settings.on_conflict
+        return policy
 
 
 def _check_retries(retries: object, *, atomic: bool | None) -> None:
@@ -245,15 +242,6 @@ def _check_retries(retries: object, *, atomic: bool | None) -> None:
         raise ValueError(f"retries={retries!r} must be a whole number from 0 to {MOST_RETRIES}")
     if retries and atomic is False:
         raise ValueError("retries cannot be combined with atomic=False, which runs no transaction")
-
-
-def check_policy(policy: object) -> ConflictPolicy:
-    """Return `policy` if `on_conflict` may have it, else raise ValueError."""
-    if callable(policy) or policy in POLICIES:
-        return policy
-    guess = get_close_matches(str(policy), POLICIES, n=1)
-    advice = f"; did you mean {guess[0]!r}?" if guess else ""
-    raise ValueError(f"on_conflict={policy!r} must be one of {', '.join(POLICIES)}, or a callable{advice}")
 
 
 # decorating
