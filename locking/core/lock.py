@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from abc import ABC, abstractmethod
+from asyncio.events import _get_running_loop
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final, Never, Unpack
 from weakref import WeakKeyDictionary, ref
+
+from django.core.exceptions import SynchronousOnlyOperation
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
 from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
@@ -149,9 +153,12 @@ class Lock(ABC):
         Raises:
             LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered, or too late for
             the ttl. LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
+            SynchronousOnlyOperation: an event loop runs in this thread, and would stand still.
         """
         if others:
             refuse_unknown("acquire", others, ("wait",))
+        if _get_running_loop() is not None:
+            _refuse_in_event_loop(self.name)
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
         if self.on_open_transaction == "hold":
@@ -321,6 +328,15 @@ class Lock(ABC):
             if error is None or isinstance(error, GeneratorExit):
                 raise
             return None
+
+
+def _refuse_in_event_loop(name: str) -> None:
+    """Raise as Django does, and do as Django does where that is allowed."""
+    if not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        raise SynchronousOnlyOperation(
+            f"to wait for the lock {name!r} here would stop the event loop and every task in it: write"
+            " `async with` or `await lock.aacquire()`, or call this function through sync_to_async"
+        )
 
 
 def _unreleased(leases: Sequence[Lease], blocks: Sequence[Lease]) -> list[Lease]:
