@@ -13,9 +13,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import Final
+
+from locking import __version__
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SBOM_EXTRAS: Final = "redis,celery"
@@ -54,9 +55,8 @@ def release(out: Path) -> None:
     print(f"{out} is ready; publish with: python -m twine upload {out}/*.whl {out}/*.tar.gz")
 
 
-def refuse_unnamed_version() -> None:
+def refuse_unnamed_version(version: str = __version__) -> None:
     """Refuse a version that the change log doesn't know."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     if f"## {version}" not in (ROOT / "CHANGELOG.md").read_text():
         raise ReleaseError(
             f"CHANGELOG.md has no section for version {version}; add one, or correct the version"

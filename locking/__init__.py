@@ -25,6 +25,8 @@ from locking.transactions.decorator import distributed_lock
 from locking.transactions.locked_transaction import locked_transaction
 from locking.transactions.responses import conflict_response
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BackendError",
     "BackendUnavailable",

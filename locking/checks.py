@@ -17,21 +17,21 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from locking.conf import DEFAULTS, read_alias
+from locking.conf import DEFAULTS, LONGEST_COUNTDOWN, read_alias
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend, locks
 from locking.core.liveness import base_directory
 from locking.exceptions import BackendError
 from locking.keys.names import check_ttl
 from locking.keys.template import dotted_path
-from locking.transactions.decorator import DECORATED, Options, check_policy
+from locking.transactions.decorator import DECORATED, Options
 from locking.utils.databases import VENDORS
 from locking.utils.reach import is_same, locked_functions, may_read
 
 LIVE_TAG: Final = "locking_live"
 
 
-UNUSABLE: Final = (ImproperlyConfigured, ImportError, LookupError)
-"""What an alias raises whose backend can't be made."""
+UNUSABLE: Final = (ImproperlyConfigured, InvalidLockBackend)
+"""What an alias raises whose backend can't be made, or that isn't there."""
 
 HINTS: Final = {
     "locking.E001": f"Each alias takes {', '.join(DEFAULTS)}.",
@@ -47,12 +47,13 @@ HINTS: Final = {
     " SQLite.",
     "locking.E010": "Name an absolute path, or None to leave it out.",
     "locking.E011": "Say on_open_transaction='hold', or decorate changeform_view or delete_view instead.",
-    "locking.E101": "Start the server, or correct its address in LOCKING or CACHES.",
+    "locking.E101": "Start the server, or correct its address, user or password in LOCKING or CACHES.",
     "locking.W001": "Use it in tests; in production take a backend that all processes share, such as Redis.",
     "locking.W002": "A row lock protects nothing there: use fenced=True or a conditional UPDATE, or"
     " PostgreSQL.",
     "locking.W003": "Set OPTIONS['isolation_level'] to 'read committed' (Django's default), unless the"
     " server is MariaDB with innodb_snapshot_isolation=ON: any other refuses the call.",
+    "locking.W006": f"Give it more than {LONGEST_COUNTDOWN:g} s, and more than the longest task takes.",
     "locking.W005": "If dispatch, or what it calls, reads what the lock protects, put"
     " @method_decorator(distributed_lock(…), name='dispatch') on the class. If it only reads other"
     " things, such as the user, ignore this: SILENCED_SYSTEM_CHECKS = ['locking.W005'].",
@@ -61,7 +62,8 @@ HINTS: Final = {
 
 def _message(number: str, text: str) -> CheckMessage:
     kind = Error if number.startswith("E") else Warning
-    return kind(text, hint=HINTS[f"locking.{number}"], id=f"locking.{number}")
+    ended = text if text.endswith((".", "?")) else f"{text}."
+    return kind(ended, hint=HINTS[f"locking.{number}"], id=f"locking.{number}")
 
 
 # --- the setting ------------------------------------------------------------------------------------------
@@ -70,10 +72,11 @@ def _message(number: str, text: str) -> CheckMessage:
 @register("locking")
 def check_setting(**_: Any) -> list[CheckMessage]:
     """Check `LOCKING`, each alias by itself."""
-    setting = getattr(settings, "LOCKING", {})
-    if not isinstance(setting, Mapping):
-        return [_message("E001", f"LOCKING must be a dict of aliases, not {setting!r}.")]
-    if setting and DEFAULT_ALIAS not in setting:
+    try:
+        setting = locks.settings
+    except ImproperlyConfigured as error:
+        return [_message("E001", str(error))]
+    if DEFAULT_ALIAS not in setting:
         known = ", ".join(map(repr, setting))
         return [_message("E002", f"LOCKING has no alias 'default', only {known}.")]
     return [message for alias in locks for message in _check_alias(alias, locks.settings[alias])]
@@ -100,9 +103,9 @@ def _check_alias(alias: str, raw: Any) -> Iterator[CheckMessage]:
         yield _message("E003", f"LOCKING[{alias!r}]: {error}.")
         return
     try:
-        check_policy(read_alias(alias, raw).on_conflict)
-    except (ImproperlyConfigured, ValueError) as error:
-        yield _message("E001", f"LOCKING[{alias!r}]: {error}.")
+        read_alias(alias, raw)
+    except ImproperlyConfigured as error:
+        yield _message("E001", str(error))
         return
     yield from _check_backend(alias)
 
@@ -111,7 +114,7 @@ def _check_backend(alias: str) -> Iterator[CheckMessage]:
     try:
         backend = locks[alias]
     except UNUSABLE as error:
-        yield _message("E004", f"The backend of LOCKING[{alias!r}] can't be made: {error}")
+        yield _message("E004", f"The backend can't be made: {error}")
         return
     if not backend.shared_between_processes and not settings.DEBUG and not _under_test():
         name = backend.settings.backend
@@ -287,8 +290,26 @@ def _ends_early(function: Any) -> bool:
         return False
     try:
         return options.open_transaction_policy() == "refuse"
-    except (ImproperlyConfigured, ImportError, InvalidLockBackend):
+    except UNUSABLE:
         return True  # the alias can't be used: another check says why
+
+
+# --- Celery -----------------------------------------------------------------------------------------------
+
+
+@register("locking")
+def check_celery(**_: Any) -> list[CheckMessage]:
+    """Find a broker that would deliver a locked task again while it waits in a worker to be retried."""
+    celery: Any = sys.modules.get("celery")
+    if celery is None:
+        return []
+    app = celery.current_app
+    timeout = (app.conf.broker_transport_options or {}).get("visibility_timeout")
+    if timeout is None or timeout > LONGEST_COUNTDOWN:
+        return []
+    text = f"{{}} is retried while its lock is taken, but the broker's visibility_timeout is {timeout:g} s."
+    locked = [task for task in app.tasks.values() if hasattr(task.run, "lock_options")]
+    return _sorted(_message("W006", text.format(dotted_path(task.run))) for task in locked)
 
 
 # --- live -------------------------------------------------------------------------------------------------

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from locking.keys.names import OnOpenTransaction, check_on_open_transaction, check_ttl, check_wait
+from locking.keys.names import (
+    OnOpenTransaction,
+    balanced,
+    check_on_open_transaction,
+    check_policy,
+    check_ttl,
+    check_wait,
+)
 
 DEFAULT_LEASE: Final = 30.0
 """Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set; Redisson's default too."""
+
+LONGEST_COUNTDOWN: Final = 60.0
+"""Seconds after which a Celery task whose lock is taken is tried again at the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +82,42 @@ def _whole(value: object, *, source: str) -> int | None:
     return value
 
 
+def _text(value: object, *, source: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{source} must be a text, not {value!r} ({type(value).__name__})")
+    return value
+
+
+def _path(value: object, *, source: str) -> str:
+    found = _text(value, source=source)
+    if not found or "." not in found.strip("."):
+        raise ValueError(
+            f"{source}={value!r} must be a dotted path, such as 'locking.backends.redis.RedisBackend'"
+        )
+    return found
+
+
+def _prefix(value: object, *, source: str) -> str:
+    found = _text(value, source=source) or ""
+    if not balanced(found) and found.strip("{}") != found:
+        raise ValueError(f"the braces in {source}={value!r} don't pair up; leave them out or close them")
+    return found
+
+
+def _location(value: object, *, source: str) -> str | list[str] | None:
+    """Check the type alone; a wrong value isn't shown, for it may have a password in it."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    if value is not None and not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{source} must be a text, or a list of texts, not {type(value).__name__}")
+    return value  # type: ignore[return-value]
+
+
 CHECKS: Final[dict[str, Callable[..., Any]]] = {
+    "BACKEND": _path,
+    "CACHE": _text,
+    "LOCATION": _location,
+    "KEY_PREFIX": _prefix,
+    "ON_CONFLICT": check_policy,
     "WAIT": check_wait,
     "ON_OPEN_TRANSACTION": check_on_open_transaction,
     **dict.fromkeys(("TTL", "WATCHDOG_TTL", "FENCE_TIMEOUT", "RETRY_AFTER"), _length),
@@ -88,18 +134,19 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
     """
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"LOCKING[{alias!r}] must be a dict, not {raw!r}")
-    unknown = sorted(set(raw) - set(DEFAULTS))
-    if unknown:
-        raise ImproperlyConfigured(
-            f"LOCKING[{alias!r}] has the unknown key {unknown[0]!r}; known are {', '.join(sorted(DEFAULTS))}"
-        )
+    for unknown in raw.keys() - DEFAULTS.keys():
+        guess = get_close_matches(str(unknown).upper(), DEFAULTS, n=1)
+        advice = f"did you mean {guess[0]!r}?" if guess else f"known are {', '.join(sorted(DEFAULTS))}"
+        raise ImproperlyConfigured(f"LOCKING[{alias!r}] has the unknown key {unknown!r}; {advice}")
     values = {**DEFAULTS, **raw}
     try:
         values |= {key: check(values[key], source=key) for key, check in CHECKS.items()}
     except ValueError as error:
         raise ImproperlyConfigured(f"LOCKING[{alias!r}]: {error}") from None
-    prefix, options = values["KEY_PREFIX"], values["OPTIONS"]
+    options = values["OPTIONS"]
     if not isinstance(options, Mapping):
         raise ImproperlyConfigured(f"LOCKING[{alias!r}]['OPTIONS'] must be a dict, not {options!r}")
-    values |= {"KEY_PREFIX": "" if prefix is None else str(prefix), "OPTIONS": dict(options)}
+    if odd := [name for name in options if not isinstance(name, str)]:
+        raise ImproperlyConfigured(f"LOCKING[{alias!r}]['OPTIONS'] has the key {odd[0]!r}, which is no text")
+    values["OPTIONS"] = dict(options)
     return AliasSettings(alias, **{key.lower(): value for key, value in values.items()})

@@ -111,11 +111,13 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_trouble_so_far() -> Iterator[None]:
-    """What one test had logged, or left to be released, is no other test's trouble."""
+    """What one test had logged, made silent, or left to be released, is no other test's trouble."""
+    from locking.core.breaker import breaker
     from locking.core.pending_release import release_retrier
     from locking.utils import logs
 
     logs.reset()
+    breaker.reset()
     yield
     release_retrier.clear()
 

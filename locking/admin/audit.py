@@ -9,8 +9,8 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from locking.admin.formatting import shortened, visible
 from locking.models import Fence, LockEvent
+from locking.utils.formatting import shortened, visible
 
 
 class ReadOnly:

@@ -19,7 +19,6 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
 from locking.admin.audit import ReadOnly
-from locking.admin.formatting import age, duration, shortened, visible
 from locking.admin.held_rows import (
     FILTERS,
     MOST_AT_ONCE,
@@ -39,6 +38,7 @@ from locking.inspection.stats import Stats
 from locking.keys.names import MAX_TTL
 from locking.models import HeldLock, LockEvent
 from locking.utils.databases import storable
+from locking.utils.formatting import age, duration, shortened, visible
 
 MOST_AS_JSON = 1000
 

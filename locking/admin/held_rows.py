@@ -20,13 +20,13 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from locking.admin.formatting import duration, shortened, visible
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import LockError
 from locking.inspection.held import HeldLock as HeldLockInfo
 from locking.inspection.held import Page, find_hold, held_locks
 from locking.models import HeldLock
+from locking.utils.formatting import duration, shortened, visible
 
 MOST_AT_ONCE = 100
 """Rows that one bulk action takes."""

@@ -393,6 +393,10 @@ class BaseLockBackend(ABC):
 
     # what a dead process has left: see `locking.core.dead_processes`
 
+    def server_of(self, key: str) -> object:
+        """Return what stands for the server that has `key`, where one of several may fail by itself."""
+        return None
+
     def of_kind(self, kind: str) -> BaseLockBackend:
         """Return the backend that ends holds of this kind, one of those that `held` tells."""
         if kind == "lock":

@@ -20,9 +20,10 @@ def own_options(settings: AliasSettings, **defaults: Any) -> dict[str, Any]:
     """
     for name in ("cache", "location"):
         if getattr(settings, name) is not None:
+            advice = "OPTIONS['using'] names its database" if "using" in defaults else "leave it out"
             raise ImproperlyConfigured(
                 f"LOCKING[{settings.alias!r}] has {name.upper()}, which {settings.backend} doesn't take;"
-                " OPTIONS['using'] names its database"
+                f" {advice}"
             )
     return checked_options(settings, defaults)
 
@@ -42,7 +43,7 @@ def refuse_unknown(settings: AliasSettings, known: Collection[str]) -> None:
     if unknown:
         raise ImproperlyConfigured(
             f"LOCKING[{settings.alias!r}]['OPTIONS'] has {unknown[0]!r}, which {settings.backend} doesn't"
-            f" know; it knows {', '.join(sorted(known))}"
+            f" know; it knows {', '.join(sorted(known)) or 'none'}"
         )
 
 

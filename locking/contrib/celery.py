@@ -22,20 +22,22 @@ from celery.signals import task_revoked
 from celery.utils import uuid
 
 from locking.backends.base import BaseLockBackend, Busy
+from locking.conf import LONGEST_COUNTDOWN
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lock import Lock, SingleLock, get_lock
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendUnavailable, LockError, LockNotAcquired
 from locking.keys.names import check_ttl
 from locking.keys.template import KeyBuilder, KeySource, key_builder
+from locking.transactions.decorator import AN_HOUR
 from locking.utils.ownership import client_of_work, is_owner_of, owner_of_work, work_of
 
 __all__ = ["UniqueTask"]
 
 logger = logging.getLogger(__name__)
 
-LONGEST_COUNTDOWN: Final = 60.0
-"""Seconds; a busy lock is asked for again at least this often."""
+WAITED: Final = "locking_waited"
+"""The header of a retried task's message: how often it has come back for its lock, after how many seconds."""
 
 
 # --- what @distributed_lock asks --------------------------------------------------------------------------
@@ -62,22 +64,36 @@ def _is_redelivered(task: Any) -> bool:
     return bool((task.request.delivery_info or {}).get("redelivered"))
 
 
-def retry(task: Any, error: LockError) -> NoReturn:
-    """Send the task back to its queue; when its retries have run out, raise `error`."""
-    raise task.retry(
-        exc=error, countdown=countdown(task.request.retries, getattr(error, "retry_after", None))
-    )
+def retry(task: Any, error: LockError, retry_for: float | None = AN_HOUR) -> NoReturn:
+    """Send the task back to its queue until it has waited there for `retry_for` seconds, then raise `error`.
+
+    Waiting for a lock isn't failing, so the task's own retries aren't counted. How often and how long it has
+    waited goes along in the message: a worker that is killed loses neither.
+    """
+    request = task.request
+    tries, waited = request.get(WAITED) or (request.headers or {}).get(WAITED) or (0, 0.0)
+    if retry_for is not None and waited >= retry_for:
+        error.add_note(f"the task was retried {tries} times in {waited:.0f} s (retry_for={retry_for:g})")
+        raise error
+    seconds = countdown(tries, getattr(error, "retry_after", None), getattr(error, "estimate", None))
+    if not request.is_eager:  # an eager task doesn't wait for its countdown: there only its retries end it
+        request.retries -= 1
+    headers = {**(request.headers or {}), WAITED: (tries + 1, waited + seconds)}
+    raise task.retry(exc=error, countdown=seconds, headers=headers)
 
 
-def countdown(retries: int, lease_left: float | None) -> float:
-    """Seconds until the next try: doubled each time, at most what is left of the lease, and scattered.
+def countdown(tries: int, lease_left: float | None, usual: float | None = None) -> float:
+    """Return the seconds until the next try, drawn from a range that doubles each time, up to a limit.
 
     Args:
-        retries: how often the task was tried again before.
+        tries: how often the task was tried again before.
         lease_left: seconds until the holder's lease ends at the latest, where known.
+        usual: seconds for which such a lock is usually held, where known.
     """
-    longest = LONGEST_COUNTDOWN if lease_left is None else min(lease_left, LONGEST_COUNTDOWN)
-    return float(min(2.0 ** min(retries, 10), longest)) + random.uniform(0.0, 1.0)  # noqa: S311 - spreads load, hides nothing
+    limits = [LONGEST_COUNTDOWN, 2.0 ** min(tries + 1, 10)]
+    limits += [max(lease_left, 1.0)] if lease_left is not None else []
+    limits += [max(10 * usual, 2.0)] if usual is not None else []
+    return random.uniform(0.1, min(limits))  # noqa: S311 - spreads load, hides nothing
 
 
 # --- queued once at a time --------------------------------------------------------------------------------

@@ -9,9 +9,11 @@ their replies.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler, ConnectionDoesNotExist
 from django.utils.module_loading import import_string
@@ -31,6 +33,27 @@ if TYPE_CHECKING:
     Base = BaseConnectionHandler[BaseLockBackend]
 else:  # Django's class takes no parameters when it runs
     Base = BaseConnectionHandler
+
+
+EXTRAS: Final = {"redis": "redis", "django_redis": "django-redis", "kazoo": "zookeeper", "etcd3gw": "etcd"}
+"""By a module that may be missing: the extra of this package that brings it, or its own name."""
+
+
+def _advice(error: Exception) -> str:
+    """Return what to install, where that is what is missing."""
+    found = EXTRAS.get(getattr(error, "name", None) or "")
+    if found is None:
+        return ""
+    what = found if found == "django-redis" else f"django-holdfast[{found}]"
+    return f'; pip install "{what}"'
+
+
+def _class_at(path: str) -> type[BaseLockBackend]:
+    """Import a backend's class."""
+    found = import_string(path)
+    if not (isinstance(found, type) and issubclass(found, BaseLockBackend)):
+        raise ImproperlyConfigured(f"BACKEND={path!r} is no lock backend, but {found!r}")
+    return found
 
 
 class Configured:
@@ -96,7 +119,11 @@ class LockHandler(Base):
 
         if settings is None:
             settings = getattr(django_settings, self.settings_name, {})
-        return settings or {DEFAULT_ALIAS: {"CACHE": "default"}}
+        if not isinstance(settings, Mapping) or not all(isinstance(alias, str) for alias in settings):
+            raise ImproperlyConfigured(
+                f"LOCKING must be a dict of aliases and their settings, not {settings!r}"
+            )
+        return {**settings} or {DEFAULT_ALIAS: {"CACHE": "default"}}
 
     def entry(self, alias: str) -> dict[str, Any]:
         """Return what `LOCKING` says of `alias`. InvalidLockBackend: nothing."""
@@ -108,9 +135,15 @@ class LockHandler(Base):
 
     def create_connection(self, alias: str) -> BaseLockBackend:
         """Build the backend of `alias`; no network yet."""
-        options = self.options(alias)
-        backend_class: type[BaseLockBackend] = import_string(options.backend)
-        return backend_class(options)
+        self.entry(alias)
+        try:
+            options = self.options(alias)
+            return _class_at(options.backend)(options)
+        except Exception as error:
+            path = f"LOCKING[{alias!r}]"
+            if isinstance(error, ImproperlyConfigured) and path in str(error):
+                raise
+            raise ImproperlyConfigured(f"{path}: {error}{_advice(error)}") from error
 
     def options(self, alias: str) -> AliasSettings:
         """Return what `LOCKING` says of `alias`, checked; without a KEY_PREFIX the backend's default."""
@@ -118,8 +151,7 @@ class LockHandler(Base):
         options = read_alias(alias, entry)
         if entry.get("KEY_PREFIX") is not None:
             return options
-        backend_class: type[BaseLockBackend] = import_string(options.backend)
-        return replace(options, key_prefix=backend_class.default_key_prefix(options))
+        return replace(options, key_prefix=_class_at(options.backend).default_key_prefix(options))
 
     def reset(self) -> None:
         """Close and forget every backend, and read the setting anew at the next use."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from abc import ABC, abstractmethod
+from asyncio.events import _get_running_loop
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final, Never, Unpack
 from weakref import WeakKeyDictionary, ref
 
+from django.core.exceptions import SynchronousOnlyOperation
+
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
 from locking.core import at_exit, events, waits  # noqa: F401 - it releases at the end of the process
+from locking.core.breaker import breaker
 from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import Lease, MultiLease, SingleLease, State, held_by, is_registered, latest_of
@@ -60,6 +65,7 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
     Args:
         names: what to lock. Several are taken all or none, sorted, duplicates merged.
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
+        renew: keep the lease alive beyond a ttl that is given, as without one.
         wait: seconds that `acquire` waits; 0 = don't, None = without end. Default: the alias's `WAIT`.
         fenced: the database will check the fencing token, so its counter is kept for ever.
         backend: alias in `LOCKING`.
@@ -147,9 +153,12 @@ class Lock(ABC):
         Raises:
             LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered, or too late for
             the ttl. LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
+            SynchronousOnlyOperation: an event loop runs in this thread, and would stand still.
         """
         if others:
             refuse_unknown("acquire", others, ("wait",))
+        if _get_running_loop() is not None:
+            _refuse_in_event_loop(self.name)
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
         if self.on_open_transaction == "hold":
@@ -321,6 +330,15 @@ class Lock(ABC):
             return None
 
 
+def _refuse_in_event_loop(name: str) -> None:
+    """Raise as Django does, and do as Django does where that is allowed."""
+    if not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        raise SynchronousOnlyOperation(
+            f"to wait for the lock {name!r} here would stop the event loop and every task in it: write"
+            " `async with` or `await lock.aacquire()`, or call this function through sync_to_async"
+        )
+
+
 def _unreleased(leases: Sequence[Lease], blocks: Sequence[Lease]) -> list[Lease]:
     """Return those that were not released by themselves, and those of blocks, which tell it at their end."""
     return [each for each in leases if each.state is not State.RELEASED or each in blocks]
@@ -458,6 +476,7 @@ class SingleLock(Lock):
             before_acquiring(self.on_open_transaction, self.name)
         begun = now()
         while True:
+            self._refuse_if_silent()
             owner = self._registered_owner()
             outcome: Outcome | None = None
             waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
@@ -486,6 +505,7 @@ class SingleLock(Lock):
             await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
         begun = now()
         while True:
+            self._refuse_if_silent()
             owner = self._registered_owner()
             outcome: Outcome | None = None
             waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
@@ -506,9 +526,10 @@ class SingleLock(Lock):
                 if not self._begins_anew(error, begun, wait):
                     raise
 
-    @staticmethod
-    def _begins_anew(error: BaseException, begun: float, wait: float | None) -> bool:
+    def _begins_anew(self, error: BaseException, begun: float, wait: float | None) -> bool:
         """Whether an attempt that ended in `error` is followed by another, in what is left of the wait."""
+        if isinstance(error, BackendUnavailable):
+            breaker.ended(self.backend, self.key)
         return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
 
     def _is_late(self, grant: Grant) -> bool:
@@ -533,6 +554,14 @@ class SingleLock(Lock):
         if self._acts_for_work and not self.options.min_hold:  # which is to outlast the process
             registration.act(owner)
         return owner
+
+    def _refuse_if_silent(self) -> None:
+        """Raise BackendUnavailable at once where the backend's server doesn't answer at the moment."""
+        try:
+            breaker.admit(self.backend, self.key)
+        except BackendUnavailable as error:
+            self._note_refusal(error, "", 0.0)
+            raise
 
     def _wait_in(
         self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
@@ -621,16 +650,22 @@ class SingleLock(Lock):
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
             release_retrier.schedule(self.backend, self.key, owner, self.ttl)
+        waited = now() - begun
         if isinstance(error, BackendUnavailable):
+            if first is None or (isinstance(first, Busy) and first.outage is not None):
+                breaker.failed(self.backend, self.key, waited)
             logs.unavailable(logger, self.backend.settings.alias, error)
         if isinstance(error, LockNotAcquired | BackendUnavailable):
-            waited = now() - begun
-            events.SAMPLES.append((self.backend.settings.alias, "refused", waited))
-            deadlock = isinstance(error, LockDeadlock)
-            if deadlock:
-                events.SAMPLES.append((self.backend.settings.alias, "deadlock", waited))
-            signal = lock_deadlocked if deadlock else lock_refused
-            notify(signal, lambda: self._refusal(error, owner, waited))
+            self._note_refusal(error, owner, waited)
+
+    def _note_refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> None:
+        """Tell statistics and listeners of an acquisition that came to nothing."""
+        events.SAMPLES.append((self.backend.settings.alias, "refused", waited))
+        deadlock = isinstance(error, LockDeadlock)
+        if deadlock:
+            events.SAMPLES.append((self.backend.settings.alias, "deadlock", waited))
+        signal = lock_deadlocked if deadlock else lock_refused
+        notify(signal, lambda: self._refusal(error, owner, waited))
 
     @contextmanager
     def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
@@ -663,6 +698,7 @@ class SingleLock(Lock):
     def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
         lease = SingleLease(self, owner, grant, context)
         alias, waited = self.backend.settings.alias, now() - begun
+        breaker.answered(self.backend, self.key)
         events.acquired(alias, waited)
         if logs.TROUBLES:
             logs.available(logger, alias)
@@ -694,6 +730,8 @@ class Waiting:
     def __enter__(self) -> waits.WaitWatch:
         lock, (busy, context, begun) = self._lock, self._begin
         settings = lock.backend.settings
+        if busy.outage is None:
+            breaker.answered(lock.backend, lock.key)
         if not waits.waiters.enter(settings.alias, settings.max_waiters):
             reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
             raise lock.not_acquired(busy, begun, TooManyWaiters, reason)

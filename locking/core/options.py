@@ -13,6 +13,7 @@ from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.keys.names import (
     UNSET,
     OnOpenTransaction,
+    Seconds,
     Unset,
     check_on_open_transaction,
     check_template,
@@ -44,10 +45,11 @@ NO_HOLD: Final = 0.0
 class SemaphoreOptions(TypedDict, total=False):
     """The options of every kind of lock; `get_lock` explains them."""
 
-    ttl: float | Unset | None
-    wait: float | Unset | None
+    ttl: Seconds | Unset | None
+    renew: bool
+    wait: Seconds | Unset | None
     backend: str
-    min_hold: float
+    min_hold: Seconds
     on_lost: Callable[[Lease], None] | None
     template: str | None
     on_open_transaction: OnOpenTransaction | Unset
@@ -86,6 +88,7 @@ class CheckedOptions:
     """The options of one lock, checked; what is not given is decided by the alias's settings."""
 
     ttl: float | Unset | None = UNSET
+    renew: bool = False
     wait: float | Unset | None = UNSET
     fenced: bool = False
     backend: str = DEFAULT_ALIAS
@@ -109,6 +112,8 @@ class CheckedOptions:
             check_template(self.template)
         if not isinstance(self.on_open_transaction, Unset):
             check_on_open_transaction(self.on_open_transaction)
+        if self.renew not in (True, False):
+            raise ValueError(f"renew={self.renew!r} must be True or False")
         if self.on_lost is not None and not callable(self.on_lost):
             raise ValueError(f"on_lost={self.on_lost!r} must be a callable that gets the lease")
         if self.kind != "lock" or self.permits is not None:
@@ -163,7 +168,7 @@ class CheckedOptions:
         ttl = settings.ttl if isinstance(self.ttl, Unset) else self.ttl
         return Terms(
             ttl=(settings.watchdog_ttl or DEFAULT_LEASE) if ttl is None else ttl,
-            renewed=ttl is None,
+            renewed=ttl is None or self.renew,
             wait=settings.wait if isinstance(self.wait, Unset) else self.wait,
             on_open_transaction=self._policy_on(engine),
             new_owner=self._owners(),

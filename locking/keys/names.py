@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, cast, get_args
+from collections.abc import Callable
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any, Final, Literal, cast, get_args
 
 from django.db.models import Model
 
@@ -85,6 +88,22 @@ def check_on_open_transaction(value: object, source: str = "on_open_transaction"
     return cast(OnOpenTransaction, value)
 
 
+NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
+ConflictPolicy = NeverSkips | Literal["skip"]
+"""What `@distributed_lock` does instead of running the function."""
+
+POLICIES: Final = ("auto", "raise", "skip", "retry")
+
+
+def check_policy(policy: object, *, source: str = "on_conflict") -> ConflictPolicy:
+    """Return `policy` if `on_conflict` may have it, else raise ValueError."""
+    if callable(policy) or policy in POLICIES:
+        return cast(ConflictPolicy, policy)
+    guess = get_close_matches(str(policy), POLICIES, n=1)
+    advice = f"; did you mean {guess[0]!r}?" if guess else ""
+    raise ValueError(f"{source}={policy!r} must be one of {', '.join(POLICIES)}, or a callable{advice}")
+
+
 def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
     """Return the names checked, without duplicates and sorted, so that any two callers take them in one
     order.
@@ -126,9 +145,17 @@ def check_wait(wait: object, *, source: str = "wait") -> float | None:
     return seconds
 
 
+Seconds = float | timedelta
+"""A length of time, wherever one is given."""
+
+
 def _number(value: object, source: str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{source} must be a number of seconds, not {value!r} ({type(value).__name__})")
+        raise ValueError(
+            f"{source} must be a number of seconds or a timedelta, not {value!r} ({type(value).__name__})"
+        )
     if not math.isfinite(value):
         raise ValueError(f"{source} must be a finite number of seconds, not {value!r}")
     return float(value)

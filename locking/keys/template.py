@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, NoReturn
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.http import HttpRequest
@@ -46,8 +46,6 @@ __all__ = ["KeyBuilder", "KeySource", "Template", "compile_template", "is_reques
 
 KeySource = str | Callable[..., "str | Sequence[str]"]
 KeysSource = Sequence[str] | Callable[..., Iterable[str]]
-EmptyKeys = Literal["refuse", "skip"]
-"""What a callable that returns no name means: an error, or that the call needs no lock."""
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
 KeyBuilder = Callable[[Args, Kwargs], tuple[str, ...]]
@@ -465,8 +463,6 @@ def key_builder(
     function: Callable[..., object],
     key: KeySource | None = None,
     keys: KeysSource | None = None,
-    *,
-    empty: EmptyKeys = "refuse",
 ) -> KeyBuilder:
     """Return the function that turns a call's `(args, kwargs)` into the names of its locks.
 
@@ -475,7 +471,6 @@ def key_builder(
         key: a template, or a callable that gets the call's arguments and returns a name or several.
         keys: several templates, or a callable that gets the call's arguments and returns the names. Without
             either, the name is the function's dotted path and its arguments.
-        empty: `skip` where a callable may return no name at all: no lock is needed then.
 
     Raises:
         LockKeyError: both are given, a template isn't one, or it names what isn't a parameter.
@@ -488,9 +483,9 @@ def key_builder(
     if key is not None and keys is not None:
         raise LockKeyError("give key= or keys=, not both: keys=[…] takes one template or more")
     if callable(key):
-        return partial(_call_key, key, empty)
+        return partial(_call_key, key)
     if callable(keys):
-        return partial(_call_keys, keys, empty)
+        return partial(_call_keys, keys)
     # What `method_decorator` hands over pretends to be unbound; else the signature is what callers see.
     signature = inspect.signature(function, follow_wrapped=not isinstance(function, partial))
     if key is None and keys is None:
@@ -543,13 +538,13 @@ def _arguments(signature: inspect.Signature, args: Args, kwargs: Kwargs) -> dict
     return arguments
 
 
-def _call_key(key: Callable[..., object], empty: EmptyKeys, args: Args, kwargs: Kwargs) -> tuple[str, ...]:
+def _call_key(key: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[str, ...]:
     result = key(*args, **kwargs)
     names = result if isinstance(result, list | tuple) else (result,)
-    return _own_names(names, key, empty, "return a str, or a list of them")
+    return _own_names(names, key, "return a str, or a list of them")
 
 
-def _call_keys(keys: Callable[..., object], empty: EmptyKeys, args: Args, kwargs: Kwargs) -> tuple[str, ...]:
+def _call_keys(keys: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[str, ...]:
     result = keys(*args, **kwargs)
     if isinstance(result, str) or not isinstance(result, Iterable):
         raise LockKeyError(
@@ -559,18 +554,13 @@ def _call_keys(keys: Callable[..., object], empty: EmptyKeys, args: Args, kwargs
         "add one that is always there, such as that of the collection itself, which then can't change under"
         " the lock either"
     )
-    return _own_names(result, keys, empty, advice)
+    return _own_names(result, keys, advice)
 
 
-def _own_names(
-    found: Iterable[object], key: Callable[..., object], empty: EmptyKeys, advice: str
-) -> tuple[str, ...]:
+def _own_names(found: Iterable[object], key: Callable[..., object], advice: str) -> tuple[str, ...]:
     names = tuple(_own_name(name, key) for name in found)
-    if not names and empty != "skip":
-        raise LockKeyError(
-            f"the callable key {dotted_path(key)} returned no name; {advice}. If such a call needs no lock,"
-            " write @distributed_lock(…, empty='skip')"
-        )
+    if not names:
+        raise LockKeyError(f"the callable key {dotted_path(key)} returned no name; {advice}")
     return names
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import template
 
-from locking.admin import formatting
+from locking.utils import formatting
 
 register = template.Library()
 

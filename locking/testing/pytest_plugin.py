@@ -1,39 +1,40 @@
-"""The pytest plugin: fixtures, and a setting that keeps every test's locks in memory.
+"""The pytest plugin: every test's locks are in memory, unless the project or the test says otherwise.
 
-Installed with the package (entry point `pytest11`); `-p no:locking` turns it off. Nothing changes until a
-test asks for a fixture, or the project sets `locks_in_tests`:
+Installed with the package (entry point `pytest11`); `-p no:locking` turns it off.
 
     [tool.pytest.ini_options]
-    locks_in_tests = "memory"    # or "isolated": the configured backend, under a prefix per test
+    locks_in_tests = "configured"    # as LOCKING says; "isolated": under a prefix per test
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 import pytest
+from django.conf import settings
+from django.test import override_settings
 
-from locking.testing.tools import isolate_locks, override_locks
+from locking.testing.tools import forget_locks, isolate_locks, override_locks
 
 SETTING: Final = "locks_in_tests"
 MARKER: Final = "locks"
-PLACES: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
-    "configured": nullcontext,
-    "memory": override_locks,
-    "isolated": isolate_locks,
-}
+PLACES: Final = ("memory", "configured", "isolated")
 """Where a test's locks may be kept."""
+
+_configured = pytest.StashKey[Any]()
+"""`LOCKING` as the project has it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the setting."""
     parser.addini(
         SETTING,
-        "where tests keep locks: configured (as LOCKING says), memory (a store per test),"
-        " isolated (as LOCKING says, under a prefix per test)",
-        default="configured",
+        "where tests keep locks: memory (a store per test), configured (as LOCKING says), isolated (as"
+        " LOCKING says, under a prefix per test)",
+        default="memory",
     )
 
 
@@ -45,12 +46,42 @@ def pytest_configure(config: pytest.Config) -> None:
     _place(config.getini(SETTING), SETTING)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _locks_of_the_run(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Keep locks in memory from the first test to the last: to change settings for each would cost more."""
+    place = pytestconfig.getini(SETTING) if _uses_django() else "configured"
+    pytestconfig.stash[_configured] = getattr(settings, "LOCKING", {}) if _uses_django() else None
+    with override_locks() if place == "memory" else nullcontext():
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _locks_of_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
+def _locks_of_the_test(request: pytest.FixtureRequest, _locks_of_the_run: None) -> Iterator[None]:
     """Keep the test's locks where its marker says, or else where the setting says."""
-    marker = request.node.get_closest_marker(MARKER)
-    place = request.config.getini(SETTING) if marker is None else (*marker.args, None)[0]
-    with _place(place, f"the marker {MARKER}" if marker else SETTING)():
+    marker, usual = request.node.get_closest_marker(MARKER), request.config.getini(SETTING)
+    place = usual if marker is None else _place((*marker.args, None)[0], f"the marker {MARKER}")
+    if not _uses_django():
+        yield
+    elif place == usual == "memory":
+        yield
+        forget_locks()
+    else:
+        with _keeping(place, request.config):
+            yield
+
+
+def _uses_django() -> bool:
+    return bool(settings.configured or os.environ.get("DJANGO_SETTINGS_MODULE"))
+
+
+@contextmanager
+def _keeping(place: str, config: pytest.Config) -> Iterator[None]:
+    """Keep locks there inside the block, wherever the run keeps them."""
+    with ExitStack() as stack:
+        if place != "memory" and config.getini(SETTING) == "memory":
+            stack.enter_context(override_settings(LOCKING=config.stash[_configured]))
+        if place != "configured":
+            stack.enter_context(override_locks() if place == "memory" else isolate_locks())
         yield
 
 
@@ -62,13 +93,13 @@ def memory_locks() -> Iterator[None]:
 
 
 @pytest.fixture
-def isolated_locks() -> Iterator[None]:
+def isolated_locks(pytestconfig: pytest.Config) -> Iterator[None]:
     """Keep the locks of this test on the configured backend, under a prefix that no other test has."""
-    with isolate_locks():
+    with _keeping("isolated", pytestconfig):
         yield
 
 
-def _place(value: object, source: str) -> Callable[[], AbstractContextManager[Any]]:
-    if not isinstance(value, str) or value not in PLACES:
+def _place(value: object, source: str) -> str:
+    if value not in PLACES:
         raise pytest.UsageError(f"{source} must be one of {', '.join(PLACES)}, not {value!r}")
-    return PLACES[value]
+    return str(value)

@@ -78,6 +78,12 @@ def _drop_leases(settings: set[int]) -> None:
             unregister(lease)
 
 
+def forget_locks() -> None:
+    """Drop what a test left held in memory: the next begins with nothing."""
+    _drop_leases({id(backend.settings) for backend in locks.all(initialized_only=True)})
+    STORES.clear()
+
+
 class isolate_locks(override_locks):  # noqa: N801 - named like Django's override_settings
     """Keep the backends, and put a prefix of its own after the alias's: runs can share one server.
 

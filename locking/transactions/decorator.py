@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import partial, update_wrapper
 from importlib import import_module
-from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, get_args, overload
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -36,10 +35,9 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
-from locking.keys.names import UNSET, Unset
+from locking.keys.names import UNSET, ConflictPolicy, NeverSkips, Seconds, Unset, check_policy, check_wait
 from locking.keys.template import (
     Args,
-    EmptyKeys,
     KeySource,
     KeysSource,
     Kwargs,
@@ -56,7 +54,6 @@ from locking.transactions.locked_transaction import (
     holding,
     silent_rollback,
     transaction_under,
-    transaction_without_lock,
 )
 from locking.transactions.request_state import RequestState
 from locking.transactions.responses import conflict_response
@@ -69,11 +66,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Conflict = LockNotAcquired | BackendUnavailable
-NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
-ConflictPolicy = NeverSkips | Literal["skip"]
-LossPolicy = Literal["auto", "raise"] | Callable[..., Any]
-POLICIES: Final = ("auto", "raise", "skip", "retry")
 MOST_RETRIES: Final = 100
+AN_HOUR: Final = 3600.0
 MOST_CHANGES: Final = 10
 """Acquisitions of one call whose keys change each time while it waits for them."""
 
@@ -104,16 +98,13 @@ class DecoratorOptions(LockOptions, total=False):
 
     key: KeySource | None
     keys: KeysSource | None
-    empty: EmptyKeys
     kind: Kind
     permits: int | None
-    on_loss: LossPolicy | Unset
-    message: Any
+    retry_for: Seconds | None
     release: bool
     atomic: bool | None
     using: DatabaseAliases
     retries: int
-    condition: Callable[..., bool] | None
 
 
 @overload
@@ -138,22 +129,18 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         keys: several templates: all or none, in one order. Or a callable that gets the call's arguments and
             returns the names. It is called again once the locks are held; where it returns a name that is
             not among them, they are released and the new ones acquired, `MOST_CHANGES` times at most.
-        empty: what a callable `key` or `keys` that returns an empty list means. `refuse`: LockKeyError.
-            `skip`: the call needs no lock, as where `condition` is False.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
+        renew: keep the lease alive beyond a ttl that is given, as without one.
         on_conflict: what to do when the lock can't be had. `auto`: a view answers 409 (503 when the backend
             is down), a Celery task is retried, a function raises. `raise`: raise. `skip`: return None while
             another has the lock; an outage is still an error, and a view still answers. `retry`: as `auto`.
             Or a callable that gets the error and the call's arguments, and whose result is returned.
-            Default: the alias's `ON_CONFLICT`.
-        on_loss: what to do when the lock was lost before the commit, or the fence refused the holder, and
-            everything was rolled back. `auto`: a view answers 409, a Celery task is retried, a function
-            raises. `raise`: raise. Or a callable that gets the error (LockLost or StaleFencingToken) and the
-            call's arguments, and whose result is returned. Inside another transaction, or once a database
-            has committed, the error is raised in any case. Default: a view answers 409, unless
-            `on_conflict` is `raise` or a callable; everything else raises.
-        message: what a view's answer says instead of the standard sentence.
+            Default: the alias's `ON_CONFLICT`. Where the lock was lost before the commit, or the fence
+            refused the holder, everything was rolled back: a view answers 409 unless this is `raise` or a
+            callable; everything else raises.
+        retry_for: seconds for which a retried Celery task waits in its queue, in all, before it fails; None =
+            without end. Its own `max_retries` don't count.
         release: False leaves the lock to its ttl, which must be given: protection against a double submit.
         atomic: run the function in a transaction that commits before the release. Default: True for a
             synchronous function; an async one can't have it, and commits what it does by itself.
@@ -168,7 +155,6 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
         on_lost: called with the lease, in a thread of its own, when it is found lost while the function runs.
         template: what the names have in common, for metrics. Default: made of the key.
-        condition: a callable that gets the call's arguments; where it returns False no lock is taken.
         on_open_transaction: called inside a transaction that is open already, `refuse`, `hold` the lock until
             that one has ended, by commit or rollback, or `ignore` it and release before. What it read before
             is as old as it was. Default: the alias's `ON_OPEN_TRANSACTION`.
@@ -196,23 +182,24 @@ class Options(CheckedOptions):
 
     key: KeySource | None = None
     keys: KeysSource | None = None
-    empty: EmptyKeys = "refuse"
     on_conflict: ConflictPolicy | Unset = UNSET
-    on_loss: LossPolicy | Unset = UNSET
-    message: Any = None
+    retry_for: float | None = AN_HOUR
     release: bool = True
     atomic: bool | None = None
     using: DatabaseAliases = "default"
     retries: int = 0
-    condition: Callable[..., bool] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.on_conflict, Unset):
             check_policy(self.on_conflict)
         _check_retries(self.retries, atomic=self.atomic)
-        _check_empty(self.empty, self.key, self.keys)
-        _check_on_loss(self.on_loss, atomic=self.atomic)
+        self.retry_for = check_wait(self.retry_for, source="retry_for")
+        if self.retry_for != AN_HOUR and self.on_conflict not in (UNSET, "auto", "retry"):
+            raise ValueError(
+                f"retry_for cannot be combined with on_conflict={self.on_conflict!r}, which retries nothing;"
+                " leave one of them out"
+            )
         if not self.release and isinstance(self.ttl, Unset | None):
             raise ValueError(
                 "release=False keeps the lock locked until its ttl ends: give a ttl, for example ttl=3"
@@ -225,15 +212,6 @@ class Options(CheckedOptions):
             raise ValueError(
                 "keys=<callable> cannot be combined with min_hold or release=False: where the keys change,"
                 " what was locked first has to be released at once"
-            )
-        if self.condition is not None and not callable(self.condition):
-            raise ValueError(
-                f"condition={self.condition!r} must be a callable that gets the call's arguments"
-            )
-        if iscoroutinefunction(self.condition):
-            raise ValueError(
-                f"condition={self.condition!r} is an async function, whose result is always true: decide in a"
-                " synchronous one"
             )
 
     def of_lock(self, function: Callable[..., Any]) -> CheckedOptions:
@@ -255,24 +233,8 @@ class Options(CheckedOptions):
         """What to do on a conflict: the decorator's own word, or else the alias's."""
         if not isinstance(self.on_conflict, Unset):
             return self.on_conflict
-        return check_policy(locks[self.backend].settings.on_conflict)
-
-    def loss_policy(self) -> LossPolicy | Unset:
-        """What to do on a loss; UNSET = a view answers."""
-        if not isinstance(self.on_loss, Unset):
-            return self.on_loss
-        policy = self.policy()
-        return "raise" if callable(policy) or policy == "raise" else UNSET
-
-
-def _check_on_loss(policy: object, *, atomic: bool | None) -> None:
-    if not (isinstance(policy, Unset) or callable(policy) or policy in ("auto", "raise")):
-        raise ValueError(f"on_loss={policy!r} must be 'auto', 'raise' or a callable")
-    if atomic is False and not isinstance(policy, Unset) and policy != "raise":
-        raise ValueError(
-            f"on_loss={policy!r} cannot be combined with atomic=False, which rolls nothing back: catch"
-            " LockLost where the function is called"
-        )
+        policy: ConflictPolicy = locks[self.backend].settings.on_conflict
+        return policy
 
 
 def _check_retries(retries: object, *, atomic: bool | None) -> None:
@@ -280,22 +242,6 @@ def _check_retries(retries: object, *, atomic: bool | None) -> None:
         raise ValueError(f"retries={retries!r} must be a whole number from 0 to {MOST_RETRIES}")
     if retries and atomic is False:
         raise ValueError("retries cannot be combined with atomic=False, which runs no transaction")
-
-
-def _check_empty(empty: object, key: object, keys: object) -> None:
-    if empty not in get_args(EmptyKeys):
-        raise ValueError(f"empty={empty!r} must be 'refuse' or 'skip'")
-    if empty == "skip" and not (callable(key) or callable(keys)):
-        raise ValueError("empty='skip' needs a callable key= or keys=: a template always names a lock")
-
-
-def check_policy(policy: object) -> ConflictPolicy:
-    """Return `policy` if `on_conflict` may have it, else raise ValueError."""
-    if callable(policy) or policy in POLICIES:
-        return policy
-    guess = get_close_matches(str(policy), POLICIES, n=1)
-    advice = f"; did you mean {guess[0]!r}?" if guess else ""
-    raise ValueError(f"on_conflict={policy!r} must be one of {', '.join(POLICIES)}, or a callable{advice}")
 
 
 # decorating
@@ -338,7 +284,7 @@ class LockedCall:
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         self.function, self.options = function, options
-        self.build_names = key_builder(function, options.key, options.keys, empty=options.empty)
+        self.build_names = key_builder(function, options.key, options.keys)
         self.lock_options = options.of_lock(function)
 
     # synchronous
@@ -348,8 +294,6 @@ class LockedCall:
 
         def locked(*args: Any, **kwargs: Any) -> Any:
             try:
-                if not self._applies(args, kwargs):
-                    return self._without_lock(args, kwargs)
                 names = self.build_names(args, kwargs)
                 for _ in range(MOST_CHANGES):
                     try:
@@ -363,33 +307,27 @@ class LockedCall:
         return locked
 
     def _with_lock(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
-        if not names:
-            return self._without_lock(args, kwargs, ask_again=callable(self.options.keys))
         progress = _Progress(request_of(args, kwargs))
         try:
             run = self._run_again if self.options.retries else self._run
             return run(names, args, kwargs, progress)
-        except (LockLost, StaleFencingToken) as error:
-            if progress.committed:
+        except (LockLost, StaleFencingToken, BackendUnavailable) as error:
+            # A transaction around this one has to be rolled back as well, so it gets the error in any case.
+            if progress.committed or not self._atomic or connections_in_transaction():
                 raise
-            if self._atomic:
-                progress.before.restore()
-            return self._on_loss(error, args, kwargs)
+            if isinstance(error, BackendUnavailable) and not progress.returned:
+                raise  # the body's own
+            progress.before.restore()
+            return self._on_rollback(error, args, kwargs)
 
-    def _on_loss(self, error: LockError, args: Args, kwargs: Kwargs) -> Any:
-        """Everything was rolled back, so it may be done again; a transaction around this one gets the error
-        in any case, for it has to be rolled back as well.
-        """
-        policy = self.options.loss_policy()
-        if policy == "raise" or not self._atomic or connections_in_transaction():
+    def _on_rollback(self, error: LockError, args: Args, kwargs: Kwargs) -> Any:
+        """Answer where the lock was lost, or nobody could tell, right before COMMIT: nothing was stored."""
+        if isinstance(error, BackendUnavailable):
+            return self._on_conflict(error, args, kwargs)
+        policy, request = self.options.policy(), request_of(args, kwargs)
+        if request is None or callable(policy) or policy == "raise":
             raise error
-        if callable(policy):
-            return policy(error, *args, **kwargs)
-        if request := request_of(args, kwargs):
-            return conflict_response(request, error, self.options.message)
-        if policy == "auto":
-            retry_running_task(self.function, error)
-        raise error
+        return conflict_response(request, error)
 
     def _run(
         self,
@@ -408,6 +346,7 @@ class LockedCall:
                 _refuse_others(names, self.build_names(args, kwargs))
             result = self.function(*args, **kwargs)
             _refuse_unfinished(self.function, result)
+            progress.returned = True
             return self._stored_or_refused(result)
 
     def _run_again(self, names: Sequence[str], args: Args, kwargs: Kwargs, progress: _Progress) -> Any:
@@ -442,20 +381,9 @@ class LockedCall:
         refuse_open_transactions(names)
         return True
 
-    def _applies(self, args: Args, kwargs: Kwargs) -> bool:
-        condition = self.options.condition
-        return condition is None or bool(condition(*args, **kwargs))
-
     @property
     def _atomic(self) -> bool:
         return self.options.atomic is not False
-
-    def _without_lock(self, args: Args, kwargs: Kwargs, *, ask_again: bool = False) -> Any:
-        """Run where no lock is needed, by the condition or without names; the transaction's rules stay."""
-        with transaction_without_lock(database_aliases(self.options.using) if self._atomic else ()):
-            if ask_again:  # in the transaction, like the body
-                _refuse_others((), self.build_names(args, kwargs))
-            return self._stored_or_refused(self.function(*args, **kwargs))
 
     def _section(
         self, names: Sequence[str], committed: list[str], held: HeldAgain | None
@@ -506,8 +434,6 @@ class LockedCall:
         self._refuse_what_needs_a_transaction()
 
         async def locked(*args: Any, **kwargs: Any) -> Any:
-            if not await _in_thread_if_needed(self._applies, args, kwargs):
-                return await self.function(*args, **kwargs)
             names = await _in_thread_if_needed(self.build_names, args, kwargs)
             for _ in range(MOST_CHANGES):
                 try:
@@ -519,8 +445,6 @@ class LockedCall:
         return locked
 
     async def _awith_lock(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
-        if not names:
-            return await self.function(*args, **kwargs)
         async with AsyncExitStack() as section:
             try:
                 lock = lock_of(names, self.lock_options)
@@ -540,8 +464,6 @@ class LockedCall:
         wanted = {name: getattr(self.options, name) for name in ("atomic", "fenced", "retries")}
         if self.options.on_open_transaction == "hold":
             wanted["on_open_transaction"] = "hold"
-        if not isinstance(self.options.on_loss, Unset) and self.options.on_loss != "raise":
-            wanted["on_loss"] = self.options.on_loss
         for name, value in wanted.items():
             if value:
                 raise LockTransactionError(
@@ -568,21 +490,20 @@ class LockedCall:
         if policy == "raise":
             raise error
         if request := request_of(args, kwargs):
-            return conflict_response(
-                request, error, self.options.message, until_expiry=not self.options.release
-            )
+            return conflict_response(request, error, until_expiry=not self.options.release)
         if policy == "skip" and isinstance(error, LockNotAcquired):
             return None
         if policy != "skip":
-            retry_running_task(self.function, error)
+            retry_running_task(self.function, error, self.options.retry_for)
         raise error
 
 
 class _Progress:
-    """How far one call has come: which databases have committed, and what its request was like before."""
+    """How far one call has come, which databases have committed, and what its request was like before."""
 
     def __init__(self, request: HttpRequest | None) -> None:
         self.committed: list[str] = []
+        self.returned = False  # the body has; what is raised from then on isn't its own
         self.before = RequestState(request)
 
 
@@ -645,10 +566,10 @@ def request_of(args: Args, kwargs: Kwargs) -> HttpRequest | None:
     return None
 
 
-def retry_running_task(function: Callable[..., Any], error: LockError) -> None:
+def retry_running_task(function: Callable[..., Any], error: Conflict, retry_for: float | None) -> None:
     """Send the running Celery task back to its queue if `function` is its body; return if it is nobody's."""
     if task := running_task(function):
-        _celery().retry(task, error)
+        _celery().retry(task, error, retry_for)
 
 
 def running_task(function: Callable[..., Any]) -> Any | None:

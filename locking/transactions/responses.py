@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from functools import cache
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template import Context, Engine, Template, TemplateDoesNotExist
 from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
 from locking.core.handler import locks
 from locking.exceptions import BackendError, LockError, LockNotAcquired, TooManyWaiters
+from locking.utils.logs import log_rarely
 
+logger = logging.getLogger(__name__)
+
+PAGE: Final = "locking/conflict.html"
 PROBLEM: Final = "application/problem+json"
 UNKNOWN_WAIT: Final = 5.0
 """Seconds in Retry-After when it isn't known how long the lock will be held."""
@@ -94,4 +102,18 @@ def _problem(request: HttpRequest, status: HTTPStatus, detail: str, retry_after:
 
 def _page(request: HttpRequest, status: HTTPStatus, detail: str, retry_after: int) -> HttpResponse:
     context = {"status": int(status), "detail": detail, "retry_after": retry_after}
-    return HttpResponse(render_to_string("locking/conflict.html", context, request=request), status=status)
+    try:
+        text = render_to_string(PAGE, context, request=request)
+    except TemplateDoesNotExist as error:
+        if error.args != (PAGE,):  # the project's own page extends one that isn't there
+            raise
+        message = "no template %s: a built-in page answers; set APP_DIRS, and add 'locking' to INSTALLED_APPS"
+        log_rarely(logger, logging.WARNING, PAGE, message, PAGE)
+        text = _built_in_page().render(Context(context))
+    return HttpResponse(text, status=status)
+
+
+@cache
+def _built_in_page() -> Template:
+    folder = Path(__file__).parent.parent / "templates"
+    return Engine([str(folder)], libraries={"i18n": "django.templatetags.i18n"}).get_template(PAGE)

@@ -1,6 +1,7 @@
 """How the typed API looks to a user: checked by mypy, never run."""
 
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any, assert_type
 
 from django.http import HttpRequest, HttpResponse
@@ -38,13 +39,8 @@ def computed(order_id: int) -> str:
     return ""
 
 
-@distributed_lock(key="'a'", on_loss=lambda error, request: HttpResponse(status=503))
-def losing(request: HttpRequest) -> HttpResponse:
-    return HttpResponse()
-
-
-@distributed_lock(keys=lambda order_id: [f"order:{order_id}"], empty="skip")
-def without_names(order_id: int) -> int:
+@distributed_lock(key="'a'", retry_for=timedelta(hours=2), ttl=timedelta(minutes=1), renew=True)
+def patient(order_id: int) -> int:
     return order_id
 
 
@@ -68,8 +64,7 @@ assert_type(pay(1, note="x"), str)
 assert_type(bare(1), int)
 assert_type(move("a", "b"), int | None)
 assert_type(computed(1), str)
-assert_type(without_names(1), int)
-assert_type(losing(HttpRequest()), HttpResponse)
+assert_type(patient(1), int)
 assert_type(view(HttpRequest(), 1), HttpResponse)
 
 pay("1")  # type: ignore[arg-type]
@@ -78,8 +73,7 @@ bare(1, 2)  # type: ignore[call-arg]
 distributed_lock("'a'")  # type: ignore[call-overload]
 distributed_lock(key="'a'", waits=3)  # type: ignore[call-overload]
 distributed_lock(key="'a'", on_conflict="rais")  # type: ignore[call-overload]
-distributed_lock(key="'a'", on_loss="skip")  # type: ignore[call-overload]
-distributed_lock(keys=lambda: ["a"], empty="ignore")  # type: ignore[call-overload]
+distributed_lock(key="'a'", retry_for="1h")  # type: ignore[call-overload]
 distributed_lock(key=5)  # type: ignore[call-overload]
 
 

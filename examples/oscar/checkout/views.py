@@ -14,12 +14,17 @@ def products(view, request, *args, **kwargs):
     return [f"basket:{basket}", *sorted(names)]
 
 
+@distributed_lock(key=products, wait=30)
+def sell(view, request, *args, **kwargs):
+    """Let Oscar check the stock and place the order, unless the basket has changed while this waited."""
+    try:
+        assert_locked(*products(view, request))
+    except LockNotOwned:
+        return redirect("checkout:preview")
+    return OscarsView.dispatch(view, request, *args, **kwargs)
+
+
 class PaymentDetailsView(OscarsView):  # noqa: D101 - Oscar's
-    @distributed_lock(key=products, wait=30, condition=lambda view, request, **_: request.method == "POST")
     def dispatch(self, request, *args, **kwargs):  # noqa: D102 - not `post`: Oscar checks the stock here
-        try:
-            if request.method == "POST":
-                assert_locked(*products(self, request))
-        except LockNotOwned:  # the basket has changed while this request waited
-            return redirect("checkout:preview")
-        return super().dispatch(request, *args, **kwargs)
+        place = sell if request.method == "POST" else OscarsView.dispatch
+        return place(self, request, *args, **kwargs)

@@ -25,6 +25,7 @@ from locking.backends.base import (
     Outcome,
     Waiter,
 )
+from locking.backends.options import own_options
 from locking.conf import AliasSettings
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -300,6 +301,7 @@ class MemoryBackend(MemoryVerbs):
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
+        own_options(settings)
         self._others: dict[tuple[str, int], MemoryVariant] = {}
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:

@@ -40,6 +40,11 @@ class RedisBackend(ListingVerbs, HeartbeatVerbs):
     def default_key_prefix(cls, settings: AliasSettings) -> str:
         return default_key_prefix(settings)
 
+    def server_of(self, key: str) -> object:
+        if not self.calls.index.clustered:
+            return None
+        return self.calls.server_of(key) or object()  # not known: like no other
+
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         return bool(self._client.call(self.kind.shorten(key, owner, ttl)))
 

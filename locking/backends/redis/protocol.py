@@ -11,6 +11,7 @@ loop. What holds for every socket therefore stands here, once:
 
 from __future__ import annotations
 
+import re
 import secrets
 from abc import ABC, abstractmethod
 from collections import deque
@@ -195,6 +196,8 @@ def translated(error: Exception, alias: str) -> BackendError:
     """Return our error for redis-py's: *no answer* and *an error as answer* are two different things."""
     kind = BackendUnavailable if isinstance(error, (*UNREACHABLE, *MOVING)) else BackendError
     verb = "doesn't answer" if kind is BackendUnavailable else "refused the request"
+    if re.search("authenticat|password", str(error)):  # by text: the type is lost where nothing was sent
+        verb = "refuses this user or password"
     made = kind(f"Redis of the lock backend {alias!r} {verb}{_hint(error)}: {error}")
     if isinstance(error, NeverSent) and isinstance(made, BackendUnavailable):
         made.sent = False  # nothing needs to be released

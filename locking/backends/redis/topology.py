@@ -20,7 +20,8 @@ from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.connection import ConnectionPool, SSLConnection, parse_url
+from redis.connection import Connection, ConnectionPool, SSLConnection, parse_url
+from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
@@ -90,6 +91,7 @@ def servers_of(settings: AliasSettings) -> Servers:
 
 
 def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
+    _try_options(settings, pool.connection_class, pool.connection_kwargs)
     has_failover = isinstance(pool, SentinelConnectionPool)
     ack = _replica_ack(settings, default="auto" if has_failover else 0)
     index = Index(settings.key_prefix)
@@ -106,6 +108,11 @@ def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:
     try:
         if url.startswith(SENTINEL_SCHEME):
             return _sentinel_pool(settings, url)
+        path = urlsplit(url).path.strip("/")
+        if url.startswith("unix://") != bool(
+            path and not path.isdecimal()
+        ):  # redis-py takes both for defaults
+            raise ValueError(f"{_without_password(url)!r} must be unix:///path or redis://host:6379/<number>")
         return ConnectionPool.from_url(url, **_connection_options(settings))
     except ValueError as error:
         raise _bad_location(settings, str(error)) from error
@@ -146,6 +153,7 @@ def _host_and_port(text: str, default: int) -> tuple[str, int]:
 
 def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping[str, Any]) -> Servers:
     ack = _replica_ack(settings, default="auto")
+    _try_options(settings, options.get("connection_class", Connection), options)
     index, slots = Index(settings.key_prefix, clustered=True), SlotMap(seeds)
 
     @cache
@@ -263,6 +271,25 @@ def _client_of_cache(settings: AliasSettings) -> object:
 
 def _connection_options(settings: AliasSettings) -> dict[str, Any]:
     return {name: value for name, value in settings.options.items() if name not in OWN_OPTIONS}
+
+
+NUMBERS: Final = ("db", "socket_timeout", "socket_connect_timeout", "health_check_interval")
+TEXTS: Final = ("username", "password", "client_name", "encoding")
+
+
+def _try_options(settings: AliasSettings, kind: Any, options: Mapping[str, Any]) -> None:
+    """Make a connection that is never opened: redis-py tells only then what it doesn't take."""
+    named = {name: value for name, value in options.items() if name != "connection_class"}
+    try:
+        kind(**named)
+    except (TypeError, ValueError, AttributeError, RedisError) as error:
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}]: redis-py refuses OPTIONS: {error}"
+        ) from error
+    for name in (*NUMBERS, *TEXTS):
+        expected, what = (int | float, "a number") if name in NUMBERS else (str | bytes, "a text")
+        if options.get(name) is not None and not isinstance(options[name], expected):
+            raise misplaced(settings, name, f"must be {what}, not {type(options[name]).__name__}")
 
 
 def _replica_ack(settings: AliasSettings, *, default: int | Literal["auto"]) -> ReplicaAck | None:

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from celery import Celery, Task
+from celery import Celery, Signature, Task
+from celery._state import _task_stack
 from celery.exceptions import Retry
 from django.contrib.auth.models import Group
 from hypothesis import given
@@ -27,8 +28,10 @@ from locking import (
     get_read_lock,
     get_semaphore,
 )
+from locking.checks import check_celery
+from locking.conf import LONGEST_COUNTDOWN
 from locking.contrib import celery as module
-from locking.contrib.celery import LONGEST_COUNTDOWN, countdown
+from locking.contrib.celery import countdown
 from locking.core.kinds import lock_of
 from locking.core.lease import SingleLease, State
 from locking.core.options import CheckedOptions
@@ -130,7 +133,7 @@ def test_a_conflict_is_tried_again(task: Any, order_taken: Lease, retries: list[
     result = task.apply(args=(7,))
     assert result.state == "RETRY"
     assert isinstance(retries[0]["exc"], LockNotAcquired)
-    assert 1 <= retries[0]["countdown"] <= 2
+    assert 0 < retries[0]["countdown"] <= 2
     assert committed() == []
 
 
@@ -149,11 +152,60 @@ def test_a_retried_task_runs_once_the_lock_is_free(
     assert result.get() == "done after 1"
 
 
-def test_retries_run_out_as_lock_not_acquired(order_taken: Lease) -> None:
-    """After the task's own `max_retries` the conflict is the error of the task."""
+def test_an_eager_tasks_retries_run_out_as_lock_not_acquired(order_taken: Lease) -> None:
+    """It doesn't wait for its countdown, so its own `max_retries` end it: the conflict is its error."""
     with pytest.raises(LockNotAcquired):
         unbound.apply(args=(7,)).get()
     assert committed() == []
+
+
+@app.task
+@distributed_lock(key="'order:'+<order_id>", wait=0, retry_for=100)
+def patient(order_id: int) -> None:
+    pytest.fail("the body ran without its lock")
+
+
+def delivered(task: Any, **request: Any) -> Any:
+    """Run a task as a worker does that has this request; return what it was sent back as, or its error."""
+    sent: list[Any] = []
+    _task_stack.push(task)
+    task.push_request(id="1", args=(7,), kwargs={}, called_directly=False, is_eager=False, **request)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Signature, "apply_async", lambda signature: sent.append(signature))
+            task.run(7)
+    except Retry:
+        return sent[0].options if sent else None
+    except LockNotAcquired as error:
+        return error
+    finally:
+        task.pop_request()
+        _task_stack.pop()
+
+
+def test_waiting_for_a_lock_uses_none_of_a_tasks_retries(order_taken: Lease) -> None:
+    """However often it comes back; its message says how often, after how many seconds of waiting."""
+    headers: dict[str, Any] = {"own": "kept"}
+    for tries in range(1, 8):
+        options = delivered(unbound, retries=unbound.max_retries, headers=headers)
+        assert options["retries"] == unbound.max_retries
+        headers = options["headers"]
+        assert headers["own"] == "kept"
+        assert headers[module.WAITED][0] == tries
+
+
+@pytest.mark.parametrize("where", ["headers", "attribute"])
+def test_a_task_that_has_waited_long_enough_fails(order_taken: Lease, where: str) -> None:
+    """`retry_for` is the budget of the whole waiting: when it is used up the conflict is the task's error."""
+
+    def after(seconds: float) -> Any:
+        waited = {module.WAITED: [9, seconds]}
+        return delivered(patient, **({"headers": waited} if where == "headers" else waited))
+
+    assert after(99)["headers"][module.WAITED][0] == 10
+    error = after(100)
+    assert isinstance(error, LockNotAcquired)
+    assert error.__notes__ == ["the task was retried 9 times in 100 s (retry_for=100)"]
 
 
 def test_skip_ends_the_task(order_taken: Lease) -> None:
@@ -309,11 +361,30 @@ def test_asking_before_the_commit_leaves_the_end_of_the_lease_where_it_was(turne
     assert lease.leases[0].deadline == pytest.approx(before, abs=10)
 
 
-@given(st.integers(0, 10**6), st.none() | st.floats(0, 10**6))
-def test_the_countdown_is_bounded(retries: int, lease_left: float | None) -> None:
-    """A task never waits longer than the holder's lease and a minute, give or take the scatter."""
-    longest = LONGEST_COUNTDOWN if lease_left is None else min(lease_left, LONGEST_COUNTDOWN)
-    assert 0 <= countdown(retries, lease_left) <= longest + 1
+@given(st.integers(0, 10**6), st.none() | st.floats(0, 10**6), st.none() | st.floats(0, 10**6))
+def test_the_countdown_is_bounded(tries: int, lease_left: float | None, usual: float | None) -> None:
+    """A task waits no longer than the holder's lease and ten usual holds, and never longer than a minute."""
+    longest = min(
+        LONGEST_COUNTDOWN,
+        LONGEST_COUNTDOWN if lease_left is None else max(lease_left, 1),
+        LONGEST_COUNTDOWN if usual is None else max(10 * usual, 2),
+    )
+    assert 0 < countdown(tries, lease_left, usual) <= longest
+
+
+@pytest.mark.parametrize(("timeout", "told"), [(60, True), (61, False), (None, False)])
+def test_check_finds_a_visibility_time_out_shorter_than_a_countdown(
+    timeout: float | None, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a broker delivers a task again that only waits to be retried."""
+    monkeypatch.setattr("celery.current_app", app)
+    monkeypatch.setitem(app.conf, "broker_transport_options", {"visibility_timeout": timeout})
+    found = [message.msg for message in check_celery()]
+    text = (
+        f"{__name__}.unbound is retried while its lock is taken, but the broker's visibility_timeout is 60 s."
+    )
+    assert (text in found) is told
+    assert bool(found) is told
 
 
 def test_celery_is_not_imported_for_those_without_it() -> None:

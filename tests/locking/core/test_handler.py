@@ -125,9 +125,9 @@ def test_a_handler_may_be_given_its_settings():
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"TIMEOUT": 3}, r"LOCKING\['x'\] has the unknown key 'TIMEOUT'; known are BACKEND, CACHE"),
+        ({"TIMEOUT": 3}, r"LOCKING\['x'\] has the unknown key 'TIMEOUT'; did you mean 'FENCE_TIMEOUT'"),
         ({"TTL": 0}, r"LOCKING\['x'\]: TTL must be between 0.001 and 604800 seconds, not 0"),
-        ({"TTL": "30"}, r"TTL must be a number of seconds, not '30' \(str\)"),
+        ({"TTL": "30"}, r"TTL must be a number of seconds or a timedelta, not '30' \(str\)"),
         ({"WATCHDOG_TTL": 0}, r"WATCHDOG_TTL must be between 0.001 and 604800 seconds, not 0"),
         ({"WAIT": -1}, r"WAIT must be 0"),
         ({"OPTIONS": ["a"]}, r"\['OPTIONS'\] must be a dict, not \['a'\]"),
@@ -164,7 +164,7 @@ def test_names_are_checked_before_the_backend_is_built():
     with override_settings(LOCKING={"default": {"BACKEND": "no.such.Backend"}}):
         with pytest.raises(LockKeyError):
             get_lock("")
-        with pytest.raises(ImportError):
+        with pytest.raises(ImproperlyConfigured, match="No module named"):
             get_lock("a")
 
 

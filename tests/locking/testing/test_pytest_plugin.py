@@ -39,6 +39,10 @@ from locking.core.handler import locks
 def in_memory():
     return isinstance(locks["default"], MemoryBackend)
 
+def test_by_default():
+    assert in_memory()
+
+@pytest.mark.locks("configured")
 def test_as_configured():
     assert not in_memory()
 
@@ -80,22 +84,44 @@ def run(project: pytest.Pytester, *arguments: str, setting: str | None = None) -
 
 
 def test_every_test_has_a_store_of_its_own(project: pytest.Pytester) -> None:
-    """With the setting, what one TestCase method leaves held is free in the next."""
+    """What one TestCase method leaves held is free in the next."""
     project.makepyfile(TWO_TESTS)
-    run(project, setting="memory").assert_outcomes(passed=2)
+    run(project).assert_outcomes(passed=2)
 
 
 @pytest.mark.whole
 def test_workers_do_not_meet(project: pytest.Pytester) -> None:
     """Two workers of xdist run tests on the same name, and neither sees the other's lock."""
     project.makepyfile(test_a=TWO_TESTS, test_b=TWO_TESTS)
-    run(project, "-n", "2", setting="memory").assert_outcomes(passed=4)
+    run(project, "-n", "2").assert_outcomes(passed=4)
 
 
-def test_without_the_setting_only_fixtures_and_markers_count(project: pytest.Pytester) -> None:
-    """A project that only installs the package keeps its configured backend."""
-    project.makepyfile(FIXTURES)
-    run(project).assert_outcomes(passed=4)
+@pytest.mark.parametrize("setting", [None, "configured", "isolated"])
+def test_fixtures_and_markers_count_whatever_the_setting(
+    project: pytest.Pytester, setting: str | None
+) -> None:
+    """Without one a developer's Redis is never used; a test asks for it by its marker."""
+    project.makepyfile(FIXTURES if setting is None else FIXTURES.replace("test_by_default", "by_default"))
+    run(project, setting=setting).assert_outcomes(passed=5 if setting is None else 4)
+
+
+def test_a_class_with_settings_of_its_own_keeps_them(project: pytest.Pytester) -> None:
+    """Whatever it says of locks counts for its tests, and for no other."""
+    project.makepyfile(
+        """
+from django.test import TestCase, override_settings
+from locking.core.handler import locks
+
+@override_settings(LOCKING={"default": {"LOCATION": "redis://127.0.0.1:1/0"}})
+class Own(TestCase):
+    def test_own(self):
+        assert "redis" in locks["default"].settings.backend
+
+def test_others():
+    assert "memory" in locks["default"].settings.backend
+"""
+    )
+    run(project).assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("place", ["redis", "Memory"])
@@ -104,7 +130,7 @@ def test_a_misspelt_place_is_told(project: pytest.Pytester, place: str) -> None:
     project.makepyfile("def test(): pass")
     result = run(project, setting=place)
     result.stderr.fnmatch_lines(
-        [f"*locks_in_tests must be one of configured, memory, isolated, not '{place}'"]
+        [f"*locks_in_tests must be one of memory, configured, isolated, not '{place}'"]
     )
 
 

@@ -229,45 +229,6 @@ def test_min_hold_keeps_the_lock_for_a_while() -> None:
     assert is_locked("a")
 
 
-def test_a_condition_of_an_async_function_may_ask_the_database() -> None:
-    """As its key may: it is called in a thread then."""
-
-    def is_any() -> bool:
-        found = Group.objects.exists()
-        connections.close_all()  # the thread's own
-        return found
-
-    @distributed_lock(key="'a'", condition=is_any)
-    async def step() -> bool:
-        return await get_lock("a").alocked()
-
-    assert not asyncio.run(step())
-    Group.objects.create(name="row")
-    assert asyncio.run(step())
-
-
-def test_an_async_condition_is_refused() -> None:
-    """A coroutine is always true: the condition would never be asked."""
-
-    async def condition() -> bool:
-        return False
-
-    with pytest.raises(ValueError, match="is an async function"):
-        distributed_lock(key="'a'", condition=condition)  # type: ignore[arg-type]
-
-
-def test_a_condition_decides_whether_to_lock() -> None:
-    """Where the condition is false no lock is taken, and the transaction is there all the same."""
-
-    @distributed_lock(key="'a'", condition=lambda amount: amount > 10)
-    def pay(amount: int) -> bool:
-        assert transaction.get_connection().in_atomic_block
-        return is_locked("a")
-
-    assert pay(5) is False
-    assert pay(50) is True
-
-
 # --- conflicts --------------------------------------------------------------------------------------------
 
 
@@ -394,7 +355,10 @@ def test_only_functions_are_decorated(target: Any, advice: str) -> None:
         ({"on_conflict": "rais"}, ValueError, "did you mean 'raise'"),
         ({"release": False}, ValueError, "give a ttl"),
         ({"release": False, "ttl": None}, ValueError, "give a ttl"),
-        ({"condition": "<a>"}, ValueError, "must be a callable"),
+        ({"renew": "yes"}, ValueError, "renew='yes' must be True or False"),
+        ({"retry_for": -1}, ValueError, "retry_for must be"),
+        ({"retry_for": "1h"}, ValueError, "retry_for must be a number of seconds or a timedelta"),
+        ({"retry_for": 60, "on_conflict": "skip"}, ValueError, "retries nothing; leave one of them out"),
         ({"waits": 5}, TypeError, "did you mean wait"),
         ({"key": "order:+<id>"}, LockKeyError, "isn't quoted"),
         ({"key": "<nothing>"}, LockKeyError, "not a parameter"),

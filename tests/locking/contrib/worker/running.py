@@ -21,11 +21,11 @@ from tests.locking.contrib.worker.app import app
 SOON = 30.0  # seconds within which what must happen has happened, on a slow machine too
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for what another process does; at most `SOON`."""
-    end = time.monotonic() + SOON
+def until(condition: Callable[[], object], what: str, *, within: float = SOON) -> None:
+    """Wait for what another process does."""
+    end = time.monotonic() + within
     while not condition():
-        assert time.monotonic() < end, f"not within {SOON:g} s: {what}"
+        assert time.monotonic() < end, f"not within {within:g} s: {what}"
         time.sleep(0.02)
 
 

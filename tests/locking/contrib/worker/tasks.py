@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import redis
@@ -49,11 +50,11 @@ def unbound(order_id: int) -> None:
     say("unbound done")
 
 
-@app.task(bind=True, max_retries=30)
+@app.task(bind=True, max_retries=0)
 @distributed_lock(key="'order:'+<order_id>", wait=0, on_conflict="retry")
 def retried(self: Task, order_id: int) -> None:
     Group.objects.create(name=f"retried {order_id}")
-    say(f"retried after {min(self.request.retries, 1)}")
+    say(f"retried, with {self.request.retries} of its own retries")
 
 
 @app.task
@@ -112,6 +113,15 @@ def slow(self: Task) -> None:
     say(f"slow, redelivered: {redelivered}")
     if not redelivered:
         hear("go on")
+
+
+@app.task(acks_late=True, reject_on_worker_lost=True)
+@distributed_lock(key="'shelf'", wait=0)
+def count(number: int) -> None:
+    """Half a second of work, one at a time; the test counts rows, and kills whoever is at it."""
+    say(f"count {os.getpid()}")
+    time.sleep(0.5)
+    Group.objects.create(name=f"count {number:03}")
 
 
 class Once(UniqueTask):

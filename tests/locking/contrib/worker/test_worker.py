@@ -92,7 +92,7 @@ def test_a_busy_lock_brings_the_task_back(pool: str, order_taken: Lease) -> None
     said("next")
     assert committed() == []
     elsewhere(order_taken.release)
-    assert said("retried") == "retried after 1"
+    assert said("retried") == "retried, with 0 of its own retries"
     free("order:7")
     assert committed() == ["retried 7"]
 
@@ -108,6 +108,27 @@ def test_skip_and_raise_do_nothing(pool: str, order_taken: Lease, task: Any, end
     said("next")
     assert committed() == []
     assert order_taken.remaining()
+
+
+TASKS = 100
+
+
+@pytest.mark.timeout(600)
+def test_a_hundred_tasks_wait_for_one_lock_and_none_fails(
+    broker: PrivateRedis, tmp_path: Path, django_db_setup: None
+) -> None:
+    """Waiting isn't failing, also where the process of a task that has the lock is killed, twice."""
+    with worker(address(broker, 3), tmp_path, "--pool", "prefork", "--concurrency", "4"):
+        for number in range(TASKS):
+            tasks.count.delay(number)
+        for _ in range(2):
+            os.kill(int(said("count").split()[1]), signal.SIGKILL)
+        until(lambda: len(committed()) >= TASKS, "all are done", within=540)
+        free("shelf")
+    assert committed() == [f"count {number:03}" for number in range(TASKS)]
+    log = (tmp_path / "worker.log").read_text()
+    assert log.count("exited with 'signal 9 (SIGKILL)'") == 2
+    assert "raised unexpected: LockNotAcquired" not in log
 
 
 # --- time limits and deaths -------------------------------------------------------------------------------
