@@ -1,7 +1,7 @@
 """`python -m benchmarks.killed`: how long the next one waits for the lock of a process that was killed.
 
-Private servers as the shop has them. The victim has a connection to PostgreSQL open, so that the release has
-to find out there that nothing of it is left. Printed: milliseconds from SIGKILL to the waiter's grant.
+Private servers as the shop has them, and a lock that is guarded as its are. Printed: milliseconds from
+SIGKILL to the waiter's grant.
 """
 
 from __future__ import annotations
@@ -46,10 +46,7 @@ def _kill_one(alias: str) -> float:
     from locking.testing.contract.processes import child
 
     def hold(pipe: Connection) -> None:
-        from django.db import connection
-
-        connection.ensure_connection()
-        lease = get_lock("killed", ttl=LEASE, backend=alias).acquire()
+        lease = get_lock("killed", ttl=LEASE, backend=alias, guarded=True).acquire()
         pipe.send("held")
         pipe.recv()
         lease.release()

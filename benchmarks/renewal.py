@@ -19,8 +19,8 @@ from benchmarks.uncontended import Record
 LEASES = 10_000
 WATCHDOG = "locking-watchdog"  # so the names of its threads begin
 
-PERIOD = 10.0
-"""Seconds between two renewals of a lease: a third of the watchdog's 30."""
+PERIOD = 3.0
+"""Seconds between two renewals of a lease of the watchdog's 10."""
 
 
 def measure(server: Server, seconds: float, leases: int = LEASES) -> Record:

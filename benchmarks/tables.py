@@ -162,7 +162,7 @@ def _renewal(figures: Record) -> str:
         f" {figures['cpu_percent']:.2f} % of a core in the client (by {figures['threads']} thread;"
         f" beside it {figures['others'] or 'none'}),"
         f" {figures['redis_cpu_percent']:.2f} % in Redis, {figures['requests_per_second']:.1f} requests/s,"
-        f" {figures['lost']} lost, at least {figures['shortest_left_s']:.1f} s left of 30 s\n"
+        f" {figures['lost']} lost, at least {figures['shortest_left_s']:.1f} s left of 10 s\n"
     )
 
 

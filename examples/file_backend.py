@@ -1,12 +1,10 @@
 """A lock backend of one's own in under a hundred lines: locks in a folder, for the processes of one machine.
 
-    LOCKING = {
-        "default": {"BACKEND": "examples.file_backend.FileBackend", "LOCATION": "/var/lib/shop/locks"},
-    }
+    LOCKING = {"default": {"BACKEND": "examples.file_backend.FileBackend", "LOCATION": "/var/lib/shop/locks"}}
 
-One file a lock, named by a hash of its key, holds *owner deadline token*. Every verb reads it, decides and
-writes it under flock(2): that makes it one atomic step. The deadline is a moment of the machine's boot clock,
-which all its processes share and nobody can set. `tests/examples` runs the shipped contract on it.
+One file per lock, named by a hash of its key, holds *owner deadline token*. Every verb reads and writes it
+under flock(2): that makes it one atomic step. The deadline is a moment of the machine's boot clock, which its
+processes share. `tests/examples` runs the shipped contract on it.
 """
 
 from __future__ import annotations
@@ -70,11 +68,16 @@ class FileBackend(BaseLockBackend):
         with self._opened(key) as (seen, file):
             if seen.is_held() and seen.owner != owner:
                 return Busy(seen.deadline - now(), seen.owner)
-            token = seen.token if seen.is_held() else max(seen.token + 1, time.time_ns() // 1000)
+            is_new = not seen.is_held()
+            token = max(seen.token + 1, time.time_ns() // 1000) if is_new else seen.token
             self._write(file, Record(owner, now() + ttl, token))
-        return Grant(token, since)
+        return Grant(token, since, is_new=is_new)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
+        """See the base class."""
+        return self._replace(key, owner, ttl, at_least=True)
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
         """See the base class."""
         return self._replace(key, owner, ttl)
 
@@ -82,11 +85,11 @@ class FileBackend(BaseLockBackend):
         """See the base class. The file stays: a token that was forgotten could be minted again."""
         return self._replace(key, owner, 0.0)
 
-    def _replace(self, key: str, owner: str, ttl: float) -> bool:
+    def _replace(self, key: str, owner: str, ttl: float, *, at_least: bool = False) -> bool:
         with self._opened(key) as (seen, file):
             if not seen.is_held() or seen.owner != owner:
                 return False
-            self._write(file, seen._replace(deadline=now() + ttl))
+            self._write(file, seen._replace(deadline=max(now() + ttl, seen.deadline * at_least)))
             return True
 
     def holder(self, key: str) -> Holder | None:

@@ -104,7 +104,11 @@ class SoldOutMemory:
         with self._mutex:
             if self._watched and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sold-out-memory", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except (RuntimeError, MemoryError) as error:  # the next buyer who is refused starts it
+                    self._thread = None
+                    logger.warning("what is sold out is asked for each time, for now: %s", error)
 
     def stop(self) -> None:
         """Forget everything and wait for the thread to end."""

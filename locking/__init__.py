@@ -2,7 +2,6 @@
 
 from locking.core import kinds
 from locking.core.at_exit import exit_on_sigterm
-from locking.core.handover import aadopt, adopt, ahand_over, hand_over
 from locking.core.kinds import *  # noqa: F403 - a kind's function is named where it is defined
 from locking.core.lease import Lease, State
 from locking.core.lock import Lock, assert_locked, current_lease, get_lock
@@ -44,16 +43,12 @@ __all__ = [
     "StaleFencingToken",
     "State",
     "TooManyWaiters",
-    "aadopt",
-    "adopt",
-    "ahand_over",
     "assert_locked",
     "conflict_response",
     "current_lease",
     "distributed_lock",
     "exit_on_sigterm",
     "get_lock",
-    "hand_over",
     "locked_transaction",
 ]
 __all__ += kinds.__all__

@@ -3,8 +3,6 @@
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
-from locking.core import liveness  # noqa: F401 - it notes every database connection from the first on
-
 
 class LockingConfig(AppConfig):
     """Holdfast's locks."""

@@ -36,17 +36,17 @@ UNUSABLE: Final = (ImproperlyConfigured, InvalidLockBackend)
 HINTS: Final = {
     "locking.E001": f"Each alias takes {', '.join(DEFAULTS)}.",
     "locking.E002": "Add the alias to LOCKING, or name one that it has.",
-    "locking.E003": "Give seconds above 0, or None: a TTL of 30 s kept alive by the watchdog.",
+    "locking.E003": "Give seconds above 0, or None: a TTL of 10 s kept alive by the watchdog.",
     "locking.E004": "Correct BACKEND, CACHE or LOCATION, or install the package that the backend needs.",
     "locking.E005": "Correct using=, or add the database.",
     "locking.E006": "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or the"
-    " decorator above @api_view, around what the URLconf calls. Where that can't be, say"
-    " on_open_transaction='hold'.",
+    " decorator above @api_view, around what the URLconf calls. Where that can't be, take the view out of"
+    " ATOMIC_REQUESTS with Django's transaction.non_atomic_requests.",
     "locking.E007": "Name the database too: @distributed_lock(…, using=[…]).",
     "locking.E008": "Leave fenced out, or use a backend that mints tokens and PostgreSQL, MariaDB, MySQL or"
     " SQLite.",
     "locking.E010": "Name an absolute path, or None to leave it out.",
-    "locking.E011": "Say on_open_transaction='hold', or decorate changeform_view or delete_view instead.",
+    "locking.E011": "Decorate changeform_view or delete_view instead.",
     "locking.E101": "Start the server, or correct its address, user or password in LOCKING or CACHES.",
     "locking.W001": "Use it in tests; in production take a backend that all processes share, such as Redis.",
     "locking.W002": "A row lock protects nothing there: use fenced=True or a conditional UPDATE, or"

@@ -18,8 +18,9 @@ from locking.keys.names import (
     check_wait,
 )
 
-DEFAULT_LEASE: Final = 30.0
-"""Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set; Redisson's default too."""
+DEFAULT_LEASE: Final = 10.0
+"""Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set: for so long the lock of a
+killed process stays taken."""
 
 LONGEST_COUNTDOWN: Final = 60.0
 """Seconds after which a Celery task whose lock is taken is tried again at the latest."""
@@ -36,14 +37,13 @@ class AliasSettings:
         location: URL, or list of URLs, of the backend's own servers, or None.
         ttl: default seconds of a lease; None = kept alive by the watchdog.
         watchdog_ttl: seconds of a lease that the watchdog keeps alive; a killed holder's lock stays taken for
-            so long. None = 30.
+            so long. None = 10.
         wait: default seconds that `acquire` waits; None = without end.
         max_waiters: threads and tasks of one process that may wait for locks at a time; None = any number.
         retry_after: seconds in the `Retry-After` of a view that was refused a lock; None = estimated.
         key_prefix: put before every name; where the setting is None, the backend's `default_key_prefix`.
         on_conflict: what `@distributed_lock` does when the lock is busy.
-        on_open_transaction: what acquiring a lock does inside an open transaction: `refuse`, `hold` it until
-            the transaction has ended, or `ignore` the transaction.
+        on_open_transaction: what acquiring a lock does inside an open transaction: `refuse`, or `ignore` it.
         fence_timeout: seconds that the transaction of a frozen holder may block the next fenced
             one; None = as long as the lease, and at least a second.
         options: the backend's own options.

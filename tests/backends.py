@@ -40,7 +40,6 @@ ETCD = "locking.backends.etcd.EtcdBackend"
 REDLOCK = "locking.backends.redlock.RedlockBackend"
 DATABASE = "locking.backends.database.DatabaseBackend"
 ADVISORY = "locking.backends.database.AdvisoryLockBackend"
-MYSQL_LOCK = "locking.backends.database.MySQLLockBackend"
 
 NOBODY = "redis://127.0.0.1:1/0"
 
@@ -85,11 +84,6 @@ BACKENDS = {
         settings={"BACKEND": ADVISORY},
         unreachable={"BACKEND": ADVISORY, "OPTIONS": {"using": "nowhere"}},
         fixture="postgresql_locks",
-    ),
-    "database-mysql-lock": Backend(
-        settings={"BACKEND": MYSQL_LOCK},
-        unreachable={"BACKEND": MYSQL_LOCK, "OPTIONS": {"using": "nowhere-mysql"}},
-        fixture="mariadb_locks",
     ),
     "memory": Backend(settings={"BACKEND": MEMORY}),
     "zookeeper": Backend(

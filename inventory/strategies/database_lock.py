@@ -42,8 +42,10 @@ class DatabaseLock(Strategy):
         """Lock, BEGIN, read, decide, write, COMMIT, unlock."""
         check_connection()
         checkpoint("waiting")
-        names = lock_names(self, sale)
-        with busy_when_locked_out(), locked_transaction(*names, wait=self.wait, backend=self.lock_alias):
+        lock = locked_transaction(
+            *lock_names(self, sale), wait=self.wait, backend=self.lock_alias, guarded=True
+        )
+        with busy_when_locked_out(), lock:
             checkpoint("locked")
             transaction.on_commit(partial(checkpoint, "committed"))
             products = read_products(sale.lines, self.wait)

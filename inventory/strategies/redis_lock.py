@@ -45,7 +45,7 @@ class RedisLock(Strategy):
             self._sell_locked(sale)
         checkpoint("unlocked")
 
-    @distributed_lock(key=lock_names, wait=wait, on_conflict="raise")
+    @distributed_lock(key=lock_names, wait=wait, guarded=True, on_conflict="raise")
     def _sell_locked(self, sale: Sale) -> None:
         checkpoint("locked")
         transaction.on_commit(partial(checkpoint, "committed"))

@@ -65,7 +65,7 @@ class SegmentedLocks(Strategy):
         enough = StockSegment.objects.filter(product__sku=line.sku, units__gte=line.quantity)
         numbers = list(enough.values_list("number", flat=True))
         for number in random.sample(numbers, len(numbers)):
-            lock = get_lock(self._name(line.sku, number))
+            lock = get_lock(self._name(line.sku, number), guarded=True)
             if lock.try_acquire():
                 with ExitStack() as trial:
                     trial.callback(_leave, lock)
@@ -75,7 +75,7 @@ class SegmentedLocks(Strategy):
         refuse_by_level(sale.lines, find_products(sale.lines))  # what is sold out has no line to stand in
         checkpoint("waiting")
         names = [self._name(line.sku, number) for number in range(self.segments)]
-        every = get_lock(*names, wait=self.wait)
+        every = get_lock(*names, wait=self.wait, guarded=True)
         every.acquire()
         locks.callback(_leave, every)
         return None

@@ -55,11 +55,14 @@ class Grant(NamedTuple):
         since: `clock.now()` at which the lease began at the earliest: before the request was sent. The local
             deadline is counted from it, so that it never lies behind the server's.
         resent: a request was sent whose reply never came: it may arrive after the release, and take the lock.
+        is_new: the owner surely held nothing before. Where several runs act as one owner, only such a grant
+            may be given back by an attempt that fails.
     """
 
     token: int
     since: float
     resent: bool = False
+    is_new: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,8 @@ class Waiter(ABC):
 
     owner: str = ""
     """The owner of the latest try, where each has one of its own; it is the lease's if that is granted."""
+    owner_is_given: bool = False
+    """Others may act as this owner, so that what it holds may be from before; see `Grant.is_new`."""
     unsettled: bool = False
     """After `leave`: the engine may grant the lock all the same, because a request wasn't answered."""
 
@@ -196,6 +201,8 @@ class AsyncWaiter(ABC):
 
     owner: str = ""
     """See `Waiter.owner`."""
+    owner_is_given: bool = False
+    """See `Waiter.owner_is_given`."""
     unsettled: bool = False
     """See `Waiter.unsettled`."""
 
@@ -227,10 +234,6 @@ class BaseLockBackend(ABC):
     """`held()` is in the order of the grants, whose time it tells."""
     supports_force_release: ClassVar[bool] = False
     """`force_release()` breaks another's hold."""
-    supports_handover: ClassVar[bool] = False
-    """A hold can be continued by another process that knows its owner: see `detach` and `adopt`."""
-    bound_to: ClassVar[str] = "its process"
-    """What a hold ends with where it can't be handed over; the refusal tells the caller."""
     supports_fairness: bool = False
     """Waiters get the lock in the order they came."""
     shared_between_processes: ClassVar[bool] = True
@@ -262,7 +265,7 @@ class BaseLockBackend(ABC):
     @abstractmethod
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """Take the lock for `owner` and `ttl` seconds if it is free; a repeated call by its owner is granted
-        too.
+        too, as one that isn't new.
 
         Args:
             key: what `key(name)` returned.
@@ -277,7 +280,10 @@ class BaseLockBackend(ABC):
 
     @abstractmethod
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """Give the lease a new length of `ttl` seconds from now; False when `owner` doesn't hold the lock."""
+        """Have the lease last for `ttl` seconds from now at least; False when `owner` doesn't hold the lock.
+
+        It never shortens, in the same atomic step as the comparison: others may have extended it for longer.
+        """
 
     @abstractmethod
     def release(self, key: str, owner: str) -> bool:
@@ -304,7 +310,11 @@ class BaseLockBackend(ABC):
         return ask_each([partial(self.extend, *lease) for lease in leases], seconds=renewal_time(leases))
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        """`extend` to less than what is left; where waiters sleep until the lease ends, they must be told."""
+        """Have the lease last for exactly `ttl` seconds from now; else as `extend`.
+
+        For the end of a `min_hold`: without it such a lock stays taken until its ttl ends. Where waiters
+        sleep until the lease ends, they must be told.
+        """
         return self.extend(key, owner, ttl)
 
     def force_release(self, key: str, expected: str) -> bool:
@@ -325,26 +335,6 @@ class BaseLockBackend(ABC):
             The new token; 0 when `owner` doesn't hold the lock, or when the engine can't do this.
         """
         return 0
-
-    # Hand-over of a hold to another process, where `supports_handover`: see `locking.core.handover`.
-
-    def detach(self, key: str, owner: str, ttl: float) -> None:  # noqa: B027 - most keep nothing of a hold
-        """Forget in this process a hold that another one will continue.
-
-        Nothing of this process may end or extend it from now on. The engine ends it after `ttl` seconds, to
-        which it was extended just now, unless it is adopted.
-
-        Raises:
-            BackendUnavailable: nobody answered; the hold ends with the lease that it has on the engine.
-        """
-
-    def adopt(self, key: str, owner: str, token: int, ttl: float) -> bool:
-        """Continue in this process, for `ttl` seconds from now, a hold that another one has detached.
-
-        Returns:
-            False when `owner` doesn't hold the lock with this fencing token.
-        """
-        return self.extend(key, owner, ttl)
 
     def hold_ends(self, key: str, owner: str) -> float:
         """Return the `clock.now()` after which the hold may be over although its ttl isn't; asks nobody.
@@ -496,22 +486,6 @@ class BaseLockBackend(ABC):
     async def arelease(self, key: str, owner: str) -> bool:
         """`release` for asyncio."""
         return await asyncio.to_thread(self.release, key, owner)
-
-    async def adetach(self, key: str, owner: str, ttl: float) -> None:
-        """`detach` for asyncio."""
-        await asyncio.to_thread(self.detach, key, owner, ttl)
-
-    async def aadopt(self, key: str, owner: str, token: int, ttl: float) -> bool:
-        """`adopt` for asyncio; when the task is cancelled, it waits for the thread.
-
-        Only then may another process adopt the hold.
-        """
-        step = asyncio.ensure_future(asyncio.to_thread(self.adopt, key, owner, token, ttl))
-        try:
-            return await asyncio.shield(step)
-        except asyncio.CancelledError:
-            await asyncio.wait([step])
-            raise
 
     async def aholder(self, key: str) -> Holder | None:
         """`holder` for asyncio."""

@@ -36,7 +36,6 @@ class LocalLease:
         session: the engine's session or lease that it depends on.
         length: seconds that the engine's lease lasts without renewal, where it has one.
         prolonging: requests under way that may move the deadline.
-        overlapped: some of them were under way at once.
         over: it has ended, though the engine may not have heard yet.
         mutex: held by an engine that must send the requests about this hold one after the other.
     """
@@ -47,7 +46,6 @@ class LocalLease:
     session: int = 0
     length: int = 0
     prolonging: int = field(default=0, init=False)
-    overlapped: bool = field(default=False, init=False)
     over: bool = field(default=False, init=False)
     mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -105,25 +103,28 @@ class LeaseExpirer(Generic[Hold]):
         with self._mutex:
             hold = self._live(key, owner)
             if hold is not None:
-                hold.overlapped = hold.overlapped or hold.prolonging > 0
                 hold.prolonging += 1
             return hold
 
-    def settle(self, hold: Hold, deadline: float | None) -> None:
-        """Move the deadline, or with None leave it where it is.
-
-        Of extensions that overlap the longest counts: the lease itself counts on the shortest, and must not
-        outlive the hold.
-        """
+    def settle(self, hold: Hold, deadline: float | None, *, exactly: bool = False) -> None:
+        """Move the deadline, but `exactly` to no earlier moment; with None leave it where it is."""
+        if deadline is not None:
+            self._move(hold, deadline, exactly=exactly)
         with self._mutex:
             hold.prolonging -= 1
-            if deadline is not None:
-                hold.deadline = max(hold.deadline, deadline) if hold.overlapped else deadline
-            hold.overlapped = hold.prolonging > 0
         self._worker.wake()
 
-    def extend(self, key: str, owner: str, ttl: float, ask: Callable[[Hold], bool]) -> bool:
-        """Extend a hold by `ttl` seconds from now if `ask`, one at a time per hold, extends it on the engine.
+    def _move(self, hold: Hold, deadline: float, *, exactly: bool) -> None:
+        with self._mutex:
+            hold.deadline = deadline if exactly else max(hold.deadline, deadline)
+
+    def extend(
+        self, key: str, owner: str, ttl: float, ask: Callable[[Hold, float], bool], *, exactly: bool = False
+    ) -> bool:
+        """Have a hold last `ttl` seconds from now, at least or `exactly`.
+
+        Args:
+            ask: extends it on the engine to the seconds that it is given; one at a time per hold.
 
         Returns:
             False when the hold is over.
@@ -131,12 +132,15 @@ class LeaseExpirer(Generic[Hold]):
         hold = self.begin(key, owner)
         if hold is None:
             return False
-        sent, held = now(), False
         try:
             with hold.mutex:
-                held = ask(hold)
+                sent = now()
+                seconds = ttl if exactly else max(ttl, hold.deadline - sent)
+                held = ask(hold, seconds)
+                if held:  # before the next one compares
+                    self._move(hold, sent + seconds, exactly=exactly)
         finally:
-            self.settle(hold, sent + ttl if held else None)
+            self.settle(hold, None)
         if not held:
             self.discard(key, owner, hold)
         return held

@@ -10,6 +10,7 @@ given: any later majority shares a server with it, which then mints a higher one
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -75,7 +76,6 @@ class RedlockBackend(BaseLockBackend):
     supports_fencing = True
     supports_listing = True
     supports_force_release = True
-    supports_handover = True
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -94,17 +94,21 @@ class RedlockBackend(BaseLockBackend):
     def default_key_prefix(cls, settings: AliasSettings) -> str:
         return RedisBackend.default_key_prefix(settings)
 
-    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+    def try_acquire(
+        self, key: str, owner: str, ttl: float, *, fenced: bool = False, owner_is_given: bool = False
+    ) -> Outcome:
+        """See the base class; of a given owner only what was new is undone, and nothing later."""
         sent, patience = now(), min(self._timeout, ttl / 3)
         request = self._kind.acquire(key, owner, padded(ttl), keep=fenced, queue=False)
         replies = ask_all(self.nodes, request, patience)
-        tokens = [reply for reply in replies if isinstance(reply, int)]
+        tokens = [abs(reply) for reply in replies if isinstance(reply, int)]
         if len(tokens) >= self.quorum:
             token = max(tokens)
             if self._agree(key, owner, token, tokens, patience, keep=fenced) and now() < sent + ttl:
                 self._cancel_debts(key, owner)
-                return Grant(token, sent)
-        self._undo(key, owner, replies, patience)
+                is_new = all(reply > 0 for reply in replies if isinstance(reply, int))
+                return Grant(token, sent, is_new=is_new)
+        self._undo(key, owner, replies, patience, owner_is_given=owner_is_given)
         self._require_quorum(replies)
         return _busy(replies)
 
@@ -139,12 +143,23 @@ class RedlockBackend(BaseLockBackend):
         token = max(tokens)
         return token if self._agree(key, owner, token, tokens, self._timeout, keep=True) else 0
 
-    def _undo(self, key: str, owner: str, replies: list[Any], patience: float) -> None:
-        """Give back what too few have granted; a silent server may still grant it, and is told later."""
+    def _undo(
+        self, key: str, owner: str, replies: list[Any], patience: float, *, owner_is_given: bool
+    ) -> None:
+        """Give back what too few have granted; a silent server may still grant it, and is told later.
+
+        A given owner may have held the lock before, on a majority that is silent now: nothing is owed then.
+        """
         request = self._kind.release(key, owner)
-        self._owe(request, self.nodes, replies)
-        granted = [node for node, reply in zip(self.nodes, replies, strict=True) if isinstance(reply, int)]
-        self._owe(request, granted, ask_all(granted, request, patience))
+        granted = [
+            node
+            for node, reply in zip(self.nodes, replies, strict=True)
+            if isinstance(reply, int) and (reply > 0 or not owner_is_given)
+        ]
+        answers = ask_all(granted, request, patience)
+        if not owner_is_given:
+            self._owe(request, self.nodes, replies)
+            self._owe(request, granted, answers)
 
     def _owe(self, request: Request, nodes: Sequence[Node], replies: list[Any]) -> None:
         for node, reply in zip(nodes, replies, strict=True):
@@ -161,6 +176,10 @@ class RedlockBackend(BaseLockBackend):
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         return self._decided(self._votes([(key, owner, ttl)])[0])
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        request = self._kind.shorten(key, owner, padded(ttl))
+        return self._decided(ask_all(self.nodes, request, self._timeout))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class: what a majority says of each lease."""
@@ -308,26 +327,35 @@ def owner_of_try(owner: str, attempts: int) -> str:
     return new_owner(owner.rpartition(":")[0]) if attempts else owner
 
 
-class RedlockWaiter(PollingWaiter):
-    """A thread that waits; every try has an owner of its own."""
+class Tries:
+    """Every try of a waiter has an owner of its own, unless it is given."""
 
+    owner: str
+    owner_is_given: bool
     _tries = 0
+
+    def __init__(self, backend: RedlockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
+        super().__init__(backend, key, owner, ttl, fenced)  # type: ignore[call-arg]
+        self.owner, self._attempt = owner, partial(backend.try_acquire, key, ttl=ttl, fenced=fenced)
+
+    def _try(self) -> Outcome:
+        self.owner = owner_of_try(self.owner, 0 if self.owner_is_given else self._tries)
+        self._tries += 1
+        return self._attempt(owner=self.owner, owner_is_given=self.owner_is_given)
+
+
+class RedlockWaiter(Tries, PollingWaiter):
+    """A thread that waits."""
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        self.owner = self._owner = owner_of_try(self._owner, self._tries)
-        self._tries += 1
-        return super().try_acquire(queue=queue)
+        return self._try()
 
 
-class AsyncRedlockWaiter(AsyncPollingWaiter):
-    """A task that waits; every try has an owner of its own."""
-
-    _tries = 0
+class AsyncRedlockWaiter(Tries, AsyncPollingWaiter):
+    """A task that waits."""
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        self.owner = self._owner = owner_of_try(self._owner, self._tries)
-        self._tries += 1
-        return await super().try_acquire(queue=queue)
+        return await asyncio.to_thread(self._try)
 
 
 def padded(ttl: float) -> float:

@@ -24,7 +24,7 @@ from django.views.decorators.http import require_safe
 from locking.core.handler import locks
 from locking.exceptions import LockNotSupported
 from locking.keys.names import check_name, check_ttl
-from locking.utils.background import after_fork, run_once
+from locking.utils.background import after_fork, start_thread
 from locking.utils.clock import now
 
 __all__ = ["livez", "readiness", "readyz"]
@@ -111,7 +111,7 @@ class Probes:
             attempt = self._attempts.get(title)
             if attempt is None or attempt.done():
                 attempt = self._attempts[title] = Attempt()
-                if not run_once("locking-health", partial(attempt.run, step)):
+                if not start_thread("locking-health", partial(attempt.run, step)):
                     attempt.set_exception(RuntimeError("no thread can be started"))
             return attempt
 

@@ -1,7 +1,7 @@
 """The end of a process: what its finished threads and tasks still hold is released, and waiters get it.
 
-A lease whose holder may still be at work, in a daemon thread, stays: another process of the host releases it
-once the database shows none of this process's sessions (`locking.core.dead_processes`), or it expires.
+A lease whose holder may still be at work, in a daemon thread, stays: it expires or, where it is guarded,
+another process of the host releases it (`locking.core.dead_processes`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from locking.core.lease import DROPPED, SingleLease, live_leases
 from locking.core.liveness import registration
 from locking.core.waits import waiters
 from locking.exceptions import BackendUnavailable
+from locking.utils.ownership import is_guarded
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def release_what_is_left() -> None:
         if alias not in silent and _is_finished(lease.context()) and not _try_release(lease):
             silent.add(alias)
     _release_dropped(silent)
-    left = [lease.owner for lease in _leases() if lease.renewed]
+    left = [lease.owner for lease in _leases() if lease.renewed and is_guarded(lease.owner)]
     registration.leave(left, waiting=waiters.total > 0)
 
 

@@ -1,11 +1,12 @@
-"""Dead-process release: what a killed process held is released by another one on its host, at once.
+"""Dead-process release: guarded locks of a killed process are released by another one on its host, at once.
 
 A process that finds a lock busy looks, in the background, for processes of this deployment that have died
 (`locking.core.liveness`), and is woken by the kernel (pidfd) when one dies while it waits. Of several that
 notice, one has the flock on the dead one's file and does the work.
 
-A dead client may have a COMMIT running in the database all the same. So a lock is released only when the
-database shows no session of its process any more, or when its owner was fenced; otherwise its lease decides.
+A dead client may have a COMMIT, a child or a command at work all the same. So only *guarded* locks are
+released: those whose holder works behind its fence's row in a locked transaction, which makes the next one
+wait for that COMMIT, and those whose user says so (`guarded=True`). All others end with their leases.
 """
 
 from __future__ import annotations
@@ -16,91 +17,37 @@ import os
 import select
 import threading
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from django.apps import apps
 from django.db import DatabaseError, connections, router
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Held
 from locking.core.handler import locks
-from locking.core.liveness import DeadProcess, Record, Session, peers, read, registration, seize, server_of
+from locking.core.liveness import DeadProcess, Record, peers, read, registration, seize
 from locking.core.waits import waiters
 from locking.exceptions import LockError
 from locking.signals import LockEvent, lock_orphaned, notify
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
-from locking.utils.ownership import is_fenced, outlasts_process
 
 logger = logging.getLogger(__name__)
 
-TICK: Final = 0.1
-"""Seconds between two looks at the directory while somebody waits for a lock."""
-
 LOOK_AGAIN: Final = 1.0
-"""Seconds between two looks at every process, whatever the kernel has said."""
+"""Seconds between two looks at every process while a lock is waited for, whatever the kernel has said."""
 
 SETTLING: Final = 0.1
 """Seconds after which a server has surely worked off what a process had sent before it died."""
 
-FIRST_PAUSE: Final = 0.01
-LONGEST_PAUSE: Final = 0.2
-"""Seconds until a release that has to wait for a database's session is tried again; doubled each time."""
+LONGEST_PAUSE: Final = 5.0
+"""Seconds at most until a release is tried again whose backend didn't answer; doubled each time."""
 
 GIVEN_UP_FOR: Final = 30.0
 """Seconds until a release is tried again that failed for a reason of our own."""
 
 MOST_PIDFDS: Final = 100
-"""Processes that are watched by the kernel; any further ones are looked at every `TICK`."""
-
-SESSIONS: Final = """
-SELECT pg_backend_pid(),
-       count(*) FILTER (WHERE pid = ANY(%s) OR pid = ANY(%s) AND state IS DISTINCT FROM 'idle')
-  FROM pg_stat_activity WHERE pid <> pg_backend_pid()
-"""
-"""A session that the dead process had inherited is its parent's as well, and stays: it must be idle."""
-
-
-# --- the guard ---------------------------------------------------------------------------------------------
-
-
-def has_no_session(record: Record) -> bool:
-    """Return whether the databases show that nothing of a dead process runs there any more.
-
-    False also where that can't be told: on other engines than PostgreSQL, behind a connection pooler, or when
-    a connection of our own reaches another server than the dead process's did.
-    """
-    if record.unwatched:
-        return False
-    by_server = groupby(sorted(record.sessions), key=lambda session: (session.alias, session.server))
-    return all(_none_on(*where, list(told)) for where, told in by_server)
-
-
-def _none_on(alias: str, server: str, told: list[Session]) -> bool:
-    if alias not in connections.settings:
-        return False
-    connection = connections[alias]
-    try:
-        return _shows_none(connection, server, told)
-    except DatabaseError as error:
-        logger.info("can't tell yet whether sessions of a dead process are open on %r: %s", alias, error)
-        connection.close()
-        return False
-
-
-def _shows_none(connection: BaseDatabaseWrapper, server: str, told: list[Session]) -> bool:
-    own, inherited = ([each.pid for each in told if each.inherited is which] for which in (False, True))
-    with connection.cursor() as cursor:
-        cursor.execute(SESSIONS, [own, inherited])
-        session, still_there = cursor.fetchone()
-    # A pooler answers with a number of its own when a client connects: none of its clients' is a session's.
-    is_direct = session == connection.connection.info.backend_pid
-    return bool(is_direct and server_of(connection) == server and still_there == 0)
-
-
-# --- the release -------------------------------------------------------------------------------------------
+"""Processes that are watched by the kernel; any further ones are looked at every `LOOK_AGAIN`."""
 
 
 class Cleanup:
@@ -109,57 +56,40 @@ class Cleanup:
     def __init__(self, dead: DeadProcess) -> None:
         self.dead = dead
         self.due = now()
-        self._pause = FIRST_PAUSE
+        self._pause = SETTLING
         self._was_clean = False
-        self._guard_passed = False
 
     def attempt(self) -> bool:
-        """Release what may be released now; True when there was nothing left, twice in a row.
+        """Release what may be released; True when there was nothing left, twice in a row.
 
         Once isn't enough: a server may still have had a request of the process to work off, or may have
         handed a lock over to a waiter whose socket it had not yet found closed.
         """
-        found = [self._clean(locks[alias]) for alias in self.dead.record.aliases if alias in locks]
-        if any(not all(settled) for settled in found):
-            self._was_clean, pause = False, self._pause
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        elif self._was_clean and not any(found):
-            return True
-        else:
-            self._was_clean, pause = not any(found), SETTLING
-        self.due = now() + pause
-        return False
-
-    def _clean(self, backend: BaseLockBackend) -> list[bool]:
-        """Return for each hold that was found on this backend whether it is settled."""
-        if not backend.supports_listing or not backend.supports_force_release or backend.frees_with_holder:
-            return []
         record = self.dead.record
         try:
-            backend.dequeue_owned(record.made)
-            if f"{backend.alias}/fair" in record.aliases:
-                backend.of_kind("fair").dequeue_owned(record.made)
-            holds = [hold for hold in backend.held_by(record.made) if not _stays(record, hold)]
-            return [self._release(backend, hold) for hold in holds]
+            released = sum(_clean(locks[alias], record) for alias in record.aliases if alias in locks)
         except LockError as error:
             logger.info("releasing the locks of the dead process %d has to wait: %s", record.pid, error)
-            return [False]
+            self._was_clean, self._pause = False, min(2 * self._pause, LONGEST_PAUSE)
+            self.due = now() + self._pause
+            return False
+        was_clean, self._was_clean = self._was_clean, not released
+        self.due = now() + SETTLING
+        return was_clean and not released
 
-    def _release(self, backend: BaseLockBackend, hold: Held) -> bool:
-        """Release one hold, unless its process's work may still be running; True when it is settled."""
-        if not is_fenced(hold.owner):
-            # Once the databases show nothing of a dead process, that stays so.
-            self._guard_passed = self._guard_passed or has_no_session(self.dead.record)
-            if not self._guard_passed:
-                return False
+
+def _clean(backend: BaseLockBackend, record: Record) -> int:
+    """Release what a dead process has left on one backend, and return how many holds that were."""
+    if not backend.supports_listing or not backend.supports_force_release or backend.frees_with_holder:
+        return 0
+    backend.dequeue_owned(record.made)
+    if f"{backend.alias}/fair" in record.aliases:
+        backend.of_kind("fair").dequeue_owned(record.made)
+    holds = backend.held_by(record.leaves)
+    for hold in holds:
         if backend.of_kind(hold.kind).force_release(hold.key, hold.owner):
-            _report(backend, hold, self.dead.record)
-        return True
-
-
-def _stays(record: Record, hold: Held) -> bool:
-    """Return whether a hold is meant to outlast its process, so that its lease decides."""
-    return outlasts_process(hold.owner) or record.keeps(hold.owner)
+            _report(backend, hold, record)
+    return len(holds)
 
 
 def _report(backend: BaseLockBackend, hold: Held, record: Record) -> None:
@@ -313,8 +243,8 @@ class Watcher:
         self._cleanups = [cleanup for cleanup in self._cleanups if not _is_done(cleanup)]
         if not self._cleanups:
             connections.close_all()  # this thread's, which has no request whose end would do so
-        due = min((cleanup.due - now() for cleanup in self._cleanups), default=TICK)
-        watch.wait(min(TICK, due) if waiters.total or self._cleanups else 0.0)
+        due = min((cleanup.due - now() for cleanup in self._cleanups), default=LOOK_AGAIN)
+        watch.wait(min(LOOK_AGAIN, due) if waiters.total or self._cleanups else 0.0)
         return True
 
     def _close(self) -> None:

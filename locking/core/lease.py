@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
 from locking.backends.base import BaseLockBackend, Grant
@@ -27,7 +25,7 @@ from locking.core.pending_release import release_retrier, report_unreleased
 from locking.exceptions import BackendError, LockError, LockLost, LockNotOwned
 from locking.keys.names import MIN_TTL, check_ttl
 from locking.signals import LockEvent, Outcome, has_listeners, lock_lost, lock_released, notify, publish
-from locking.utils.background import after_fork, run_once
+from locking.utils.background import after_fork, start_thread
 from locking.utils.call_site import caller_site
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, current_sync_call, runs_in
@@ -47,12 +45,9 @@ class State(enum.Enum):
     RELEASED = "released"
 
 
-SETTLING: Final = 0.1
-"""Seconds after which a server that answers again has surely served what it had received before."""
-
 HoldKey = tuple[str, str, int]
-RENEW_AFTER = 1 / 3
-"""Share of its ttl after which a lease is renewed: two more attempts fit in if one fails."""
+RENEW_AFTER = 0.3
+"""Share of its ttl after which a lease is renewed: a few more attempts fit in if one fails."""
 
 HOLDS: Final[weakref.WeakValueDictionary[HoldKey, SingleLease]] = weakref.WeakValueDictionary()
 """What this process holds. Weak: a lease that nobody refers to any more isn't renewed and so ends by itself.
@@ -142,10 +137,7 @@ class Lease(ABC):
 
     @abstractmethod
     def extend(self, ttl: float) -> None:
-        """Give the lease `ttl` seconds from now.
-
-        While another extension is under way, such as a renewal, or one was never answered, the lease counts
-        on the shorter of the two until the next renewal or extension.
+        """Have the lease last for `ttl` seconds from now, if it doesn't last longer: it is never shortened.
 
         Raises:
             LockLost: it had ended already and stays ended. BackendUnavailable: no answer.
@@ -231,39 +223,14 @@ class Lease(ABC):
             if lost and body_error is None:
                 lost[0].ensure_held()
             return True
-        if isinstance(failure, LockNotOwned) and all(single.is_others for single in self.leases):
-            return True  # a forked child leaves its parent's block, or another process has adopted the lease
+        if isinstance(failure, LockNotOwned) and all(single.inherited for single in self.leases):
+            return True  # a forked child leaves its parent's block
         # A loss was logged when it was found; and the body may have released the lock before it raised.
         return isinstance(failure, LockLost | LockNotOwned) and body_error is not None
 
     def __bool__(self) -> bool:
         """True, so that `if lock.try_acquire():` reads as it should."""
         return True
-
-
-@dataclass(slots=True, eq=False)
-class Extension:
-    """A request to extend a lease, from before it is sent until it is answered.
-
-    Attributes:
-        since: `clock.now()` from before the request.
-        ttl: seconds that it asks for.
-        shortest: the smallest ttl of all requests that it overlapped with; see `safe_ttl`.
-        shortens: the lease had longer to go when it was made.
-    """
-
-    since: float
-    ttl: float
-    shortest: float
-    shortens: bool
-
-
-def safe_ttl(extension: Extension) -> float:
-    """Return the seconds from `since` for which the server surely keeps the lease.
-
-    Of two requests under way at once nobody knows which the server served last, so the shorter counts.
-    """
-    return extension.shortest
 
 
 def unregister(lease: SingleLease) -> None:
@@ -282,19 +249,15 @@ class SingleLease(Lease):
 
     __slots__ = (
         "__weakref__",
-        "_answered_at",
-        "_extending",
         "_generation",
         "_hold_key",
         "_state",
-        "_unanswered_ttl",
         "after_release",
         "backend",
         "behind_fence",
         "context",
         "deadline",
         "depth",
-        "handed_over",
         "key",
         "name",
         "options",
@@ -331,14 +294,10 @@ class SingleLease(Lease):
         self.unreleased = False  # its release has begun, and nobody has answered it
         self.unsettled: set[object] = set()  # the COMMITs under it that the server may still be at work on
         self.site = options.site or caller_site()  # where in the code it was taken
-        self.handed_over = False  # another process may have adopted it
         self.behind_fence = False  # a fenced body has begun: its token is final
         self.shared_name = lock.shares_name  # another process may act for the same client, and take it over
         self.owner_is_given = lock.owner_is_given  # another process may go on under this very owner
         self._state = State.HELD
-        self._extending: list[Extension] = []  # requests under way
-        self._unanswered_ttl = math.inf  # of requests that nobody answered, and that may be served late
-        self._answered_at: float | None = None  # when the backend answered again after those
         self.after_release: Callable[[SingleLease], None] | None = None  # told when the backend has released
         self.rescheduled: Callable[[SingleLease], None] | None = None  # told when `renew_at` comes nearer
         self._generation = PROCESS.generation
@@ -389,11 +348,6 @@ class SingleLease(Lease):
         return self._generation != PROCESS.generation
 
     @property
-    def is_others(self) -> bool:
-        """Whether its end is another process's: it is inherited, or was handed over."""
-        return self.inherited or self.handed_over
-
-    @property
     def open(self) -> bool:
         """Neither released nor found lost so far: its end is still to be reported."""
         return self._state in (State.HELD, State.UNKNOWN) and not self.inherited
@@ -422,10 +376,10 @@ class SingleLease(Lease):
         if not self.shared_name:
             return
         # By an extension to what is left, for that names the owner: `holder` is one of many who read or have
-        # a permit, and some engines show none. The lease ends no later than before.
-        with self._extends(max(self.remaining(), MIN_TTL)) as extension:
-            held = self.backend.extend(self.key, self.owner, extension.ttl)
-        self._answered(held, extension)
+        # a permit, and some engines show none.
+        if not self.backend.extend(self.key, self.owner, max(self.remaining(), MIN_TTL)):
+            self.lose()
+            raise self._lost_error()
 
     def _lost_error(self) -> LockLost:
         return LockLost(
@@ -452,80 +406,32 @@ class SingleLease(Lease):
     # prolonging
 
     def extend(self, ttl: float) -> None:
-        with self._extends(ttl) as extension:
-            verb = self.backend.shorten if extension.shortens else self.backend.extend
-            held = verb(self.key, self.owner, ttl)
-        self._extended(held, extension)
+        since = self._begin_extension(ttl)
+        self._extended(self.backend.extend(self.key, self.owner, ttl), since, ttl)
 
     async def aextend(self, ttl: float) -> None:
-        with self._extends(ttl) as extension:
-            verb = self.backend.ashorten if extension.shortens else self.backend.aextend
-            held = await verb(self.key, self.owner, ttl)
-        self._extended(held, extension)
+        since = self._begin_extension(ttl)
+        self._extended(await self.backend.aextend(self.key, self.owner, ttl), since, ttl)
 
-    @contextmanager
-    def _extends(self, ttl: float) -> Iterator[Extension]:
+    def _begin_extension(self, ttl: float) -> float:
+        """Return the `clock.now()` from before the request."""
         check_ttl(ttl)
         self.ensure_held()
-        extension = self.begin_extension(ttl)
-        try:
-            yield extension
-        except BaseException:
-            self.end_extension(extension, answered=False)
-            self._renew_by(extension.since + ttl * RENEW_AFTER)
-            raise
+        return now()
 
-    def _renew_by(self, moment: float) -> None:
-        """Have the lease renewed at `clock.now()` = `moment` at the latest, if it is renewed at all."""
-        self.renew_at = min(self.renew_at, moment)
-        if self.rescheduled is not None:
-            self.rescheduled(self)
-
-    def _extended(self, held: bool, extension: Extension) -> None:
-        if held:
-            self.ttl = extension.ttl  # before the lease may be renewed again
-        self._answered(held, extension)
-
-    def _answered(self, held: bool, extension: Extension) -> None:
+    def _extended(self, held: bool, since: float, ttl: float) -> None:
         if not held:
-            self.end_extension(extension, answered=True)
             self.lose()
             raise self._lost_error()
-        self.prolong(extension)
+        self.ttl = max(self.ttl, ttl)  # before the lease may be renewed again
+        self.prolong(since, ttl)
         if self.rescheduled is not None:
             self.rescheduled(self)
 
-    def begin_extension(self, ttl: float) -> Extension:
-        """Note that a request to extend the lease to `ttl` seconds is about to be sent."""
-        with _changing:
-            if self._answered_at is not None and now() >= self._answered_at + SETTLING:
-                self._unanswered_ttl, self._answered_at = math.inf, None
-            moment = now()
-            extension = Extension(moment, ttl, min(ttl, self._unanswered_ttl), moment + ttl < self.deadline)
-            for other in self._extending:
-                other.shortest = min(other.shortest, ttl)
-                extension.shortest = min(extension.shortest, other.ttl)
-            self._extending.append(extension)
-            # The server may serve it whatever becomes of the answer: from now on the shorter time counts.
-            self.deadline = min(self.deadline, extension.since + extension.shortest)
-        return extension
-
-    def end_extension(self, extension: Extension, *, answered: bool) -> None:
-        """Note that the request is over; the server may still serve one that it has not answered."""
-        with _changing:
-            self._extending.remove(extension)
-            if not answered:
-                self._unanswered_ttl = min(self._unanswered_ttl, extension.ttl)
-                self._answered_at = None
-            elif self._answered_at is None and self._unanswered_ttl < math.inf:
-                self._answered_at = now()
-
-    def prolong(self, extension: Extension) -> None:
-        """Note that the backend has extended the lease by this request."""
-        self.end_extension(extension, answered=True)
-        ttl = safe_ttl(extension)
-        self.deadline = extension.since + ttl
-        self.renew_at = extension.since + ttl * RENEW_AFTER
+    def prolong(self, since: float, ttl: float) -> None:
+        """Note that the backend has extended the lease by a request from `since` to `ttl` seconds or more."""
+        if since + ttl > self.deadline:
+            self.deadline, self.renew_at = since + ttl, since + ttl * RENEW_AFTER
         if self._state is State.UNKNOWN:
             self._state = State.HELD
 
@@ -544,7 +450,7 @@ class SingleLease(Lease):
             self._state = State.LOST
         events.SAMPLES.append((self.backend.settings.alias, "lost", 0.0))
         notify(lock_lost, lambda: self.event("lost"))
-        if self.options.on_lost is not None and not run_once("locking-on-lost", self._call_on_lost):
+        if self.options.on_lost is not None and not start_thread("locking-on-lost", self._call_on_lost):
             self._call_on_lost()  # a late renewal of others is better than a holder that is not told
 
     def _call_on_lost(self) -> None:
@@ -617,8 +523,6 @@ class SingleLease(Lease):
         unregister(self)
         if self.after_release is not None and outcome == "released":
             self.after_release(self)
-        if self.shared_name:
-            registration.act_no_more(self.owner)
         if not was_held:
             self.lose()
         if self._state is State.LOST:
@@ -635,8 +539,6 @@ class SingleLease(Lease):
             publish(lock_released, self.event(outcome))
 
     def leave_to_expire(self) -> None:
-        if self.handed_over:
-            return
         if self.depth > 1:
             self.depth -= 1
             return

@@ -20,24 +20,20 @@ import stat
 import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
 
 from locking.utils.background import after_fork
-from locking.utils.ownership import PROCESS, process_of
+from locking.utils.ownership import PROCESS, is_guarded, process_of
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +41,9 @@ fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None
 """None on Windows, which has no flock: dead processes' locks end with their leases there."""
 
 SETTING: Final = "LOCKING_RUNTIME_DIR"
+
+MOST_KEPT: Final = 100
+"""Guarded leases that are left to their ends of which a process's file tells."""
 
 LEFT_OVER: Final = 24 * 3600.0
 """Seconds after which a file that nobody here may judge is deleted, as one from before a reboot. A living
@@ -74,6 +73,10 @@ def base_directory() -> Path | None:
     return Path(chosen)
 
 
+SHARED_BY_CACHES: Final = ("LOCATION", "KEY_PREFIX", "VERSION")
+"""What a cache passes on to the locks that share it."""
+
+
 def deployment() -> str:
     """Return what tells the processes of one deployment from others: they share locks and databases.
 
@@ -83,7 +86,7 @@ def deployment() -> str:
     caches = getattr(settings, "CACHES", {})
     locks = {
         alias: [str(entry.get(key)) for key in ("BACKEND", "LOCATION", "KEY_PREFIX", "OPTIONS")]
-        + [str(caches.get(entry.get("CACHE") or "default", {}).get("LOCATION"))]
+        + [str(caches.get(entry.get("CACHE") or "default", {}).get(key)) for key in SHARED_BY_CACHES]
         for alias, entry in aliases.items()
     }
     databases = {
@@ -169,22 +172,6 @@ def exists(pid: int) -> bool:
     return True
 
 
-class Session(NamedTuple):
-    """A connection to a PostgreSQL: which one, and the process number of the server's side.
-
-    Attributes:
-        alias: of the database.
-        server: host, port and name of the database as the connection knows them.
-        pid: on the server.
-        inherited: a parent has opened it, and may go on with it.
-    """
-
-    alias: str
-    server: str
-    pid: int
-    inherited: bool = False
-
-
 @dataclass(slots=True)
 class Record:
     """What a process's file says.
@@ -196,11 +183,8 @@ class Record:
         start: see `start_of`.
         name: of the machine, for people.
         aliases: the backends that it has used.
-        acting: owners that it made in the name of a unit of work, such as a Celery task.
-        kept: by owner, the Unix time until which a lease has to stay although its process is dead.
-        only: where the process ended in order, the owners that may be released; None: all.
-        sessions: its connections to PostgreSQL.
-        unwatched: aliases of databases to which it is connected and whose sessions can't be told apart.
+        kept: by owner, the Unix time until which a guarded lease has to stay although its process is dead.
+        only: the owners that may be released; None: all that are guarded.
     """
 
     client: str
@@ -209,11 +193,8 @@ class Record:
     start: str | None
     name: str
     aliases: list[str] = field(default_factory=list)
-    acting: list[str] = field(default_factory=list)
     kept: dict[str, float] = field(default_factory=dict)
     only: list[str] | None = None
-    sessions: list[Session] = field(default_factory=list)
-    unwatched: list[str] = field(default_factory=list)
 
     def as_text(self) -> str:
         """Return it as the file has it."""
@@ -223,10 +204,8 @@ class Record:
     def parse(cls, text: bytes) -> Record | None:
         """Return what a file says; None where it can't be read: its process was killed while it wrote."""
         try:
-            fields = json.loads(text)
-            fields["sessions"] = [Session(*each) for each in fields["sessions"]]
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError):
+            return cls(**json.loads(text))
+        except (ValueError, TypeError):
             return None
 
     def is_running(self) -> bool:
@@ -236,87 +215,12 @@ class Record:
 
     def made(self, owner: str) -> bool:
         """Return whether this owner is of an acquisition that the process made."""
-        return process_of(owner) == self.client or owner in self.acting
+        return process_of(owner) == self.client
 
-    def keeps(self, owner: str) -> bool:
-        """Return whether this owner's lease has to stay until it ends."""
-        return owner in self.kept or (self.only is not None and owner not in self.only)
-
-
-# --- the sessions of this process ----------------------------------------------------------------------
-
-
-class Sessions:
-    """The database connections that Django has opened in this process.
-
-    A forked child notes its parent's, too: it may go on with one of them, though not safely.
-    """
-
-    def __init__(self) -> None:
-        self._open: list[tuple[weakref.ref[Any], Session | str]] = []
-        self._mutex = threading.Lock()
-        self._untold: set[str] = set()
-
-    def reset(self) -> None:
-        """Tell a forked child's connections from those that it has inherited."""
-        self._mutex = threading.Lock()
-        self._open = [
-            (raw, told._replace(inherited=True) if isinstance(told, Session) else told)
-            for raw, told in self._open
-        ]
-
-    def add(self, connection: BaseDatabaseWrapper) -> bool:
-        """Note a new connection; False when there is nothing new to tell.
-
-        SQLite has no sessions: what a dead process had begun there is rolled back by the next one. And on the
-        connections of locks in a database nothing of the application's runs.
-        """
-        if connection.vendor == "sqlite" or getattr(connection, "locks_only", False):
-            return False
-        raw: Any = connection.connection
-        with self._mutex:
-            if any(known() is raw for known, _ in self._open):  # a pool gives the same one again
-                return False
-            try:
-                self._open.append((weakref.ref(raw), _session_of(connection)))
-            except TypeError:  # nobody could tell when it ends
-                self._untold.add(connection.alias)
-        return True
-
-    def now(self) -> tuple[list[Session], list[str]]:
-        """Return the open sessions on PostgreSQL, and the aliases of other open connections."""
-        with self._mutex:
-            self._open = [each for each in self._open if _is_open(each[0]())]
-            told = [session for _, session in self._open]
-        unwatched = self._untold.union(each for each in told if isinstance(each, str))
-        return [each for each in told if isinstance(each, Session)], sorted(unwatched)
-
-
-def _is_open(raw: Any) -> bool:
-    """Tell whether a driver's connection is open: psycopg knows `closed`, MySQL's drivers `open`."""
-    return raw is not None and not getattr(raw, "closed", False) and bool(getattr(raw, "open", True))
-
-
-def _session_of(connection: BaseDatabaseWrapper) -> Session | str:
-    if connection.vendor != "postgresql":
-        return connection.alias
-    info = connection.connection.info
-    return Session(connection.alias, server_of(connection), info.backend_pid)
-
-
-def server_of(connection: BaseDatabaseWrapper) -> str:
-    """Return which database a connection to PostgreSQL has reached, without asking it."""
-    info = connection.connection.info
-    parts = (getattr(info, name, "") for name in ("host", "hostaddr", "port", "dbname"))
-    return " ".join(str(part) for part in parts)
-
-
-sessions = Sessions()
-
-
-def _on_connection(connection: BaseDatabaseWrapper, **_: object) -> None:
-    if sessions.add(connection):
-        registration.rewrite()
+    def leaves(self, owner: str) -> bool:
+        """Return whether this owner's lease may be released now that the process is dead."""
+        chosen = self.only is None or owner in self.only
+        return self.made(owner) and is_guarded(owner) and chosen and owner not in self.kept
 
 
 # --- this process's file ---------------------------------------------------------------------------------
@@ -328,28 +232,40 @@ class Registration:
     def __init__(self) -> None:
         self.problem: str | None = None
         """Why this process has no file; None where it has one, or needs none."""
-        self.fd: int | None = None
-        """The file descriptor whose flock says that this process is alive."""
+        self._fd: int | None = None
+        self._inode = (0, 0)
         self.reset()
 
     def reset(self) -> None:
         """Start from nothing: a forked child closes its parent's file, whose flock the parent keeps."""
-        if self.fd is not None:
-            with suppress(OSError):
-                os.close(self.fd)
+        if (fd := self.fd) is not None:
+            os.close(fd)
         self._mutex = threading.RLock()
-        self.fd = None
+        self._fd = None
         self.path: Path | None = None
         self.aliases: set[str] = set()
         """The backends that this process has used; asked before every acquisition."""
-        self._acting: set[str] = set()
         self._kept: dict[str, float] = {}
+        self._all_kept_until = 0.0
         self._identity: tuple[str, int, str | None, str] = ("", 0, None, "")
+
+    @property
+    def fd(self) -> int | None:
+        """The file descriptor whose flock says that this process is alive; None: there is none.
+
+        Who closes all descriptors, as a library does that makes a daemon, has closed this one as well. Its
+        number may be another file's by now, which is neither written to nor closed.
+        """
+        with suppress(OSError):
+            if self._fd is not None and _inode_of(os.fstat(self._fd)) == self._inode:
+                return self._fd
+        self._fd = None
+        return None
 
     @property
     def folder(self) -> Path | None:
         """The directory of this process's file; None while it has none."""
-        return None if self.fd is None or self.path is None else self.path.parent
+        return None if self._fd is None or self.path is None else self.path.parent
 
     def enter(self, *aliases: str) -> None:
         """Say that this process uses these backends; the first time it gets its file.
@@ -358,16 +274,15 @@ class Registration:
         """
         with self._mutex:
             self.aliases.update(aliases)
-            if self.fd is not None:
-                self.rewrite()
-            elif self.problem is None:
-                self._open()
+            self.rewrite()
 
     def _open(self) -> None:
         try:
             self._create()
         except OSError as error:
-            self._fail(f"locks of killed processes end with their leases: no process liveness, {error}")
+            self._fail(
+                f"guarded locks of killed processes end with their leases: no process liveness, {error}"
+            )
 
     def _create(self) -> None:
         """Make the file under another name first: under its own it never stands without an flock."""
@@ -386,43 +301,39 @@ class Registration:
             with suppress(OSError):
                 os.unlink(draft)
             raise
-        self.fd, self.path, self.problem = fd, path, None
+        self._fd, self._inode, self.path, self.problem = fd, _inode_of(os.fstat(fd)), path, None
 
     def _fail(self, problem: str) -> None:
         if self.problem is None:
             logger.warning("%s", problem)
         self.problem = problem
 
-    def _record(self) -> Record:
-        told, unwatched = sessions.now()
-        if not apps.is_installed("locking"):  # connections from before our import weren't noted
-            unwatched.append("INSTALLED_APPS")
+    def _record(self, only: list[str] | None = None) -> Record:
+        if self._all_kept_until > time.time():  # noqa: TID251 this host's own dates
+            only = []
         return Record(
             PROCESS.client_id,
             *self._identity,
             aliases=sorted(self.aliases),
-            acting=sorted(self._acting),
             kept=dict(self._kept),
-            sessions=told,
-            unwatched=unwatched,
+            only=only,
         )
 
     def rewrite(self, only: list[str] | None = None) -> None:
-        """Bring the file up to date; nothing to do without one."""
+        """Bring the file up to date, and make it where there is none, unless that has failed before."""
         with self._mutex:
-            if self.fd is None:
+            if (fd := self.fd) is None:
+                if self.problem is None:
+                    self._open()
                 return
-            record = self._record()
-            record.only = only
             try:
-                _write(self.fd, record.as_text())
+                _write(fd, self._record(only).as_text())
             except OSError as error:
-                self._withdraw(error)
+                self._withdraw(fd, error)
 
-    def _withdraw(self, error: OSError) -> None:
+    def _withdraw(self, fd: int, error: OSError) -> None:
         """Give the file up: what it says isn't true any more, and nobody may go by it."""
-        fd, self.fd = self.fd, None
-        assert fd is not None
+        self._fd = None
         with suppress(OSError):
             os.ftruncate(fd, 0)  # first of all: the flock ends with the next line
         with suppress(OSError):
@@ -431,34 +342,27 @@ class Registration:
         self._fail(f"process liveness is given up ({error}): locks of this process end with their leases")
 
     def keep(self, owner: str, until: float) -> None:
-        """Have `owner`'s lease stay until the Unix time `until`, even if this process dies before."""
+        """Have a guarded lease stay until the Unix time `until`, even if this process dies before.
+
+        Of more than `MOST_KEPT` no list is kept: until the last of them ends, all of this process's stay.
+        """
+        if not is_guarded(owner) or until <= self._all_kept_until:
+            return
         with self._mutex:
             moment = time.time()  # noqa: TID251 this host's own dates
-            self._acting.discard(owner)
             self._kept = {each: end for each, end in self._kept.items() if end > moment} | {owner: until}
+            if len(self._kept) > MOST_KEPT:
+                self._all_kept_until, self._kept = max(self._kept.values()), {}
             self.rewrite()
-
-    def act(self, owner: str) -> None:
-        """Note an acquisition in the name of a unit of work, whose owner doesn't tell that it is ours."""
-        with self._mutex:
-            self._acting.add(owner)
-            self.rewrite()
-
-    def act_no_more(self, owner: str) -> None:
-        """Note that such an acquisition has ended."""
-        with self._mutex:
-            if owner in self._acting:
-                self._acting.discard(owner)
-                self.rewrite()
 
     def refresh(self) -> None:
         """Keep the file from looking old to a sweep of `/tmp`; make one where there is none any more."""
         with self._mutex:
-            if self.fd is not None and os.fstat(self.fd).st_nlink == 0:
-                fd, self.fd = self.fd, None
+            if (fd := self.fd) is not None and os.fstat(fd).st_nlink == 0:
+                self._fd = None
                 os.close(fd)
-            if self.fd is not None:
-                os.utime(self.fd)
+            if self._fd is not None:
+                os.utime(self._fd)
             elif self.aliases:
                 self._open()
 
@@ -479,6 +383,10 @@ class Registration:
                     os.unlink(str(self.path))
 
 
+def _inode_of(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
 def _write(fd: int, text: str) -> None:
     """Write a whole file in one call. One that is cut off can't be parsed, and so isn't gone by."""
     data = text.encode() + b"\n"
@@ -493,9 +401,7 @@ def _write(fd: int, text: str) -> None:
 
 
 registration = Registration()
-after_fork(sessions.reset)
 after_fork(registration.reset)
-connection_created.connect(_on_connection, dispatch_uid="locking.core.liveness")
 
 
 # --- other processes -------------------------------------------------------------------------------------
@@ -560,6 +466,10 @@ def _judged(path: Path, fd: int) -> DeadProcess | None:
 
     A process that closed all its file descriptors has lost its flock and lives: /proc has the last word.
     """
+    if not os.access(
+        path.parent, os.W_OK
+    ):  # a file system that takes nothing any more: it may be out of date
+        return None
     found = os.fstat(fd)
     record = Record.parse(os.pread(fd, found.st_size, 0))
     if record is None or record.host != host_identity():

@@ -22,7 +22,7 @@ from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import Lease, MultiLease, SingleLease, State, held_by, is_registered, latest_of
 from locking.core.liveness import registration
-from locking.core.open_transactions import before_acquiring, hold_until_ended, in_calling_thread
+from locking.core.open_transactions import before_acquiring, in_calling_thread
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.core.pending_release import release_retrier
 from locking.core.renewal import watchdogs
@@ -64,19 +64,23 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
 
     Args:
         names: what to lock. Several are taken all or none, sorted, duplicates merged.
-        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (10), kept alive. Default: the alias's `TTL`.
         renew: keep the lease alive beyond a ttl that is given, as without one.
         wait: seconds that `acquire` waits; 0 = don't, None = without end. Default: the alias's `WAIT`.
         fenced: the database will check the fencing token, so its counter is kept for ever.
+        guarded: the work under the lock does no harm even where it overlaps with the next holder's, because
+            a condition of the database refuses what is out of date (`UPDATE … WHERE stock >= n`). When the
+            process is killed, another one on its host releases the lock at once instead of at the end of its
+            lease, although a COMMIT, a child or a command of its may still be at work.
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if it is released earlier.
         on_lost: called with the lease, in a thread of its own, when the lease is found lost.
         template: what the names of this kind have in common, such as `order:<id>`: metrics and traces group
             by it.
         on_open_transaction: what acquiring does inside an open database transaction, in which the lock would
-            be released before COMMIT: `refuse` (LockTransactionError), `hold` the lock until that transaction
-            has ended, or `ignore` it. A TestCase's own transactions don't count, nor does a lock that is held
-            already. Default: the alias's `ON_OPEN_TRANSACTION`.
+            be released before COMMIT: `refuse` (LockTransactionError), or `ignore` it. A TestCase's own
+            transactions don't count, nor does a lock that is held already. Default: the alias's
+            `ON_OPEN_TRANSACTION`.
 
     Raises:
         LockKeyError: a name that can't be one. ValueError: a ttl, wait or template that can't be one.
@@ -161,8 +165,6 @@ class Lock(ABC):
             _refuse_in_event_loop(self.name)
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
-        if self.on_open_transaction == "hold":
-            hold_until_ended(lease)
         self._remember(lease, context)
         return lease
 
@@ -177,12 +179,6 @@ class Lock(ABC):
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
         lease = await self._atake(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
-        if self.on_open_transaction == "hold":
-            try:
-                await in_calling_thread(partial(hold_until_ended, lease))
-            except BaseException as error:
-                await lease._agive_back(error)
-                raise
         self._remember(lease, context)
         return lease
 
@@ -451,8 +447,8 @@ class SingleLock(Lock):
     def act_as(self, owner: str) -> None:
         """Acquire as exactly this owner: it is granted at once what it holds already.
 
-        An attempt of unknown outcome releases nothing then, for it may be the hold from before; should it
-        have taken the lock anew, that ends with its ttl.
+        An attempt that fails gives back only a grant that it made itself, as far as that is known: what it
+        may have held before stays. Should an unanswered request have taken the lock, that ends with its ttl.
         """
         self._new_owner = lambda: owner
         self.shares_name, self._acts_for_work = True, False
@@ -480,6 +476,7 @@ class SingleLock(Lock):
             owner = self._registered_owner()
             outcome: Outcome | None = None
             waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
+            waiter.owner_is_given = self.owner_is_given
             try:
                 outcome = waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
@@ -509,6 +506,7 @@ class SingleLock(Lock):
             owner = self._registered_owner()
             outcome: Outcome | None = None
             waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
+            waiter.owner_is_given = self.owner_is_given
             try:
                 outcome = await waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
@@ -550,10 +548,7 @@ class SingleLock(Lock):
         """Return a new owner; should this process be killed, others know that what it holds is this one's."""
         if self.backend.alias not in registration.aliases:
             registration.enter(self.backend.settings.alias, self.backend.alias)
-        owner = self._new_owner()
-        if self._acts_for_work and not self.options.min_hold:  # which is to outlast the process
-            registration.act(owner)
-        return owner
+        return self._new_owner()
 
     def _refuse_if_silent(self) -> None:
         """Raise BackendUnavailable at once where the backend's server doesn't answer at the moment."""
@@ -636,17 +631,18 @@ class SingleLock(Lock):
         """Whether a hold of our owner can only come from this attempt, so that it may be released.
 
         Args:
-            first: the first answer. Busy says that a given owner held nothing when the attempt began.
+            first: the first answer. Busy says that a given owner held nothing when the attempt began, and a
+                grant whether it did.
         """
-        return not self.owner_is_given or (isinstance(first, Busy) and first.outage is None)
+        if not self.owner_is_given:
+            return True
+        return first.is_new if isinstance(first, Grant) else first is not None and first.outage is None
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
         """Schedule a release unless the attempt was refused or never sent.
 
         A waiter that is already in the queue may still be handed the lock.
         """
-        if self._acts_for_work:
-            registration.act_no_more(owner)
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
             release_retrier.schedule(self.backend, self.key, owner, self.ttl)

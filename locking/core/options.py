@@ -22,7 +22,7 @@ from locking.keys.names import (
 )
 from locking.utils.call_site import CallSite
 from locking.utils.hints import refuse_unknown
-from locking.utils.ownership import new_fenced_owner, new_outlasting_owner, new_owner
+from locking.utils.ownership import new_guarded_owner, new_owner
 
 if TYPE_CHECKING:
     from locking.core.kinds import Kind as Kind
@@ -50,6 +50,7 @@ class SemaphoreOptions(TypedDict, total=False):
     wait: Seconds | Unset | None
     backend: str
     min_hold: Seconds
+    guarded: bool
     on_lost: Callable[[Lease], None] | None
     template: str | None
     on_open_transaction: OnOpenTransaction | Unset
@@ -93,6 +94,7 @@ class CheckedOptions:
     fenced: bool = False
     backend: str = DEFAULT_ALIAS
     min_hold: float = NO_HOLD
+    guarded: bool = False
     on_lost: Callable[[Lease], None] | None = None
     template: str | None = None
     on_open_transaction: OnOpenTransaction | Unset = UNSET
@@ -171,7 +173,7 @@ class CheckedOptions:
             renewed=ttl is None or self.renew,
             wait=settings.wait if isinstance(self.wait, Unset) else self.wait,
             on_open_transaction=self._policy_on(engine),
-            new_owner=self._owners(),
+            new_owner=new_guarded_owner if self.guarded and not self.min_hold else new_owner,
         )
 
     def _policy_on(self, engine: BaseLockBackend) -> OnOpenTransaction:
@@ -180,11 +182,6 @@ class CheckedOptions:
             return "ignore"
         chosen = self.on_open_transaction
         return engine.settings.on_open_transaction if isinstance(chosen, Unset) else chosen
-
-    def _owners(self) -> Callable[[], str]:
-        if self.min_hold:
-            return new_outlasting_owner
-        return new_fenced_owner if self.fenced else new_owner
 
 
 def _check_kind(options: CheckedOptions) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from locking.backends.base import BaseLockBackend
-from locking.core.lease import HOLDS, Extension, SingleLease, State, live_leases
+from locking.core.lease import HOLDS, SingleLease, State, live_leases
 from locking.exceptions import LockError
 from locking.signals import Renewal, notify_observers
 from locking.utils import logs
@@ -74,9 +74,9 @@ def _worker_of(alias: str) -> Worker:
 def renew(leases: list[SingleLease]) -> None:
     """Extend leases of one backend by one batch and note what became of each; never raises an Exception."""
     backend = leases[0].backend
-    extensions = [lease.begin_extension(lease.ttl) for lease in leases]
-    answers = _answers(backend, leases, extensions)
-    _note_answers(leases, answers, extensions)
+    since, ttls = now(), [lease.ttl for lease in leases]
+    answers = _answers(backend, leases, ttls)
+    _note_answers(leases, answers, since, ttls)
     if True in answers:
         logs.available(logger, backend.settings.alias)
     for outcome, answer in OUTCOMES.items():
@@ -86,22 +86,22 @@ def renew(leases: list[SingleLease]) -> None:
 OUTCOMES: Final[dict[Renewal, bool | None]] = {"renewed": True, "lost": False, "failed": None}
 
 
-def _note_answers(leases: list[SingleLease], answers: list[bool | None], extensions: list[Extension]) -> None:
+def _note_answers(
+    leases: list[SingleLease], answers: list[bool | None], since: float, ttls: list[float]
+) -> None:
     """Note for each lease what the backend said about it; an unknown answer leaves the others as they are."""
-    for lease, held, extension in zip(leases, answers, extensions, strict=True):
+    for lease, held, ttl in zip(leases, answers, ttls, strict=True):
         if held is None:
-            _doubt(lease, extension)
+            _doubt(lease)
         else:
-            _settle(lease, held, extension)
+            _settle(lease, held, since, ttl)
 
 
-def _answers(
-    backend: BaseLockBackend, leases: list[SingleLease], extensions: list[Extension]
-) -> list[bool | None]:
+def _answers(backend: BaseLockBackend, leases: list[SingleLease], ttls: list[float]) -> list[bool | None]:
     """Ask the backend; when it fails as a whole every answer is unknown, on this backend alone."""
-    asked = zip(leases, extensions, strict=True)
+    asked = zip(leases, ttls, strict=True)
     try:
-        return backend.extend_many([(lease.key, lease.owner, extension.ttl) for lease, extension in asked])
+        return backend.extend_many([(lease.key, lease.owner, ttl) for lease, ttl in asked])
     except LockError as error:
         logs.unavailable(logger, backend.settings.alias, error)
     except Exception:  # a defect of one backend must not keep the leases of another from being renewed
@@ -114,8 +114,7 @@ def _report(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
         notify_observers(lambda observer: observer.renewed(backend.alias, outcome, leases))
 
 
-def _doubt(lease: SingleLease, extension: Extension) -> None:
-    lease.end_extension(extension, answered=False)
+def _doubt(lease: SingleLease) -> None:
     if not lease.renewed:  # released while the batch was under way
         return
     lease.doubt()
@@ -124,12 +123,11 @@ def _doubt(lease: SingleLease, extension: Extension) -> None:
         lease.renewed = False
 
 
-def _settle(lease: SingleLease, held: bool, extension: Extension) -> None:
-    if held and lease.renewed and extension.since < lease.deadline:
+def _settle(lease: SingleLease, held: bool, since: float, ttl: float) -> None:
+    if held and lease.renewed and since < lease.deadline:
         lease.renewals += 1
-        lease.prolong(extension)
+        lease.prolong(since, ttl)
         return
-    lease.end_extension(extension, answered=True)
     if lease.renewed:  # else it was released while the batch was under way
         lease.renewed = False
         lease.lose()

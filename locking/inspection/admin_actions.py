@@ -81,10 +81,10 @@ def force_release(
 def extend_held(hold: HeldLock, ttl: float, *, reason: str = "", actor: str = "") -> Result:
     """Keep others out for `ttl` seconds from now; the holder itself goes on counting by its own clock.
 
-    A lease that the watchdog renews goes back to its own length at the next renewal.
+    A lease that was meanwhile extended for longer keeps that: none is ever shortened.
 
     Raises:
-        ValueError: a ttl that can't be one, or that is shorter than what is left.
+        ValueError: a ttl that can't be one, or that is shorter than what was left.
     """
     seconds = check_ttl(ttl)
     if hold.remaining is None or seconds <= hold.remaining:

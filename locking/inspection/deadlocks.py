@@ -11,6 +11,9 @@ What was found is read a second time before anybody gives up. The owner of a hol
 never used twice, and a wait withdraws what it has published before its lock is granted. So a circle that was
 read twice, with the same owners and ids, existed in between.
 
+Who gives up claims the circle first, by a lease of its own on the engine: a waiter that stalled between its
+look and its verdict finds it claimed, and goes on waiting.
+
 Sources: E. G. Coffman et al., "System Deadlocks", Computing Surveys 3(2), 1971 (wait-for graphs, AND and OR
 requests); A. K. Elmagarmid, "A Survey of Distributed Deadlock Detection Algorithms", SIGMOD Record 15(3),
 1986.
@@ -19,6 +22,7 @@ requests); A. K. Elmagarmid, "A Survey of Distributed Deadlock Detection Algorit
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Collection
 from dataclasses import replace
@@ -26,7 +30,7 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
 from locking.core import waits
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.lock import SingleLock
@@ -50,6 +54,9 @@ FRESH: Final = 5.0
 
 MOST_HOLDERS: Final = 100
 """Holders of one lock that are followed."""
+
+CLAIM: Final = 60.0
+"""Seconds for which a circle is its first claimant's to break; it breaks at once."""
 
 Hold = tuple[str, str]
 """Alias and owner."""
@@ -127,12 +134,18 @@ def _published(hold: Hold) -> list[held.Waiter]:
 
 
 def holders_of(wait: held.Waiter) -> Collection[str]:
-    """Return the owners that have what is waited for, as the backend knows them now."""
+    """Return the owners that have what is waited for, as the backend knows them now.
+
+    Of a semaphore all or none: one that the list lacks, a client of another language, may release its permit.
+    """
     engine = locks[wait.backend]
-    if wait.kind in ("write", "semaphore"):
+    if wait.kind == "write":
         return [hold.owner for hold in islice(engine.held_as(wait.key), MOST_HOLDERS)]
-    holder = (engine if wait.kind == "lock" else engine.variant(wait.kind)).holder(wait.key)
-    return [] if holder is None else [holder.owner]
+    holder = engine.of_kind(wait.kind).holder(wait.key)
+    if holder is None or wait.kind != "semaphore":
+        return [] if holder is None else [holder.owner]
+    listed = [hold.owner for hold in islice(engine.held_as(wait.key), MOST_HOLDERS)]
+    return listed if len(listed) == holder.count else []
 
 
 # --- a waiter's part --------------------------------------------------------------------------------------
@@ -188,10 +201,11 @@ class Watch(waits.WaitWatch):
         self._looks += 1
         try:
             circle = find_circle(self._wait, busy.holder)
+            gives_up = circle is not None and self._should_give_up(circle) and self._claims(circle)
         except (LockError, InvalidLockBackend, ValueError) as error:  # waiting goes on, as without a look
             logger.debug("looking for a deadlock of %r failed: %s", self._wait.name, error)
             return
-        if circle is not None and self._should_give_up(circle):
+        if circle is not None and gives_up:
             raise self._error(circle, busy)
 
     def _should_give_up(self, circle: tuple[held.Waiter, ...]) -> bool:
@@ -202,6 +216,13 @@ class Watch(waits.WaitWatch):
         ids = frozenset(each.id for each in circle)
         again, self._seen = ids == self._seen, ids
         return again or max(circle, key=lambda each: (each.since, each.id)).id == self._wait.id
+
+    def _claims(self, circle: tuple[held.Waiter, ...]) -> bool:
+        """Whether this waiter is the first to break a circle; all of them ask the same engine."""
+        ids = sorted(each.id for each in circle)
+        engine = locks[min(circle, key=lambda each: each.id).backend]
+        key = engine.key("deadlock:" + hashlib.sha256(" ".join(ids).encode()).hexdigest())
+        return isinstance(engine.try_acquire(key, self._wait.id, CLAIM), Grant)
 
     def _error(self, circle: tuple[held.Waiter, ...], busy: Busy) -> LockDeadlock:
         wait = self._wait

@@ -77,14 +77,14 @@ def balanced(name: str) -> bool:
     return depth == 0 and "{}" not in name
 
 
-OnOpenTransaction = Literal["refuse", "hold", "ignore"]
+OnOpenTransaction = Literal["refuse", "ignore"]
 """What to do where a lock is acquired inside an open transaction."""
 
 
 def check_on_open_transaction(value: object, source: str = "on_open_transaction") -> OnOpenTransaction:
     """Return `value` if it says what to do inside an open transaction, else raise ValueError."""
     if value not in get_args(OnOpenTransaction):
-        raise ValueError(f"{source}={value!r} must be 'refuse', 'hold' or 'ignore'")
+        raise ValueError(f"{source}={value!r} must be 'refuse' or 'ignore'")
     return cast(OnOpenTransaction, value)
 
 

@@ -130,7 +130,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             returns the names. It is called again once the locks are held; where it returns a name that is
             not among them, they are released and the new ones acquired, `MOST_CHANGES` times at most.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
-        ttl: seconds of the lease; None = `WATCHDOG_TTL` (30), kept alive. Default: the alias's `TTL`.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (10), kept alive. Default: the alias's `TTL`.
         renew: keep the lease alive beyond a ttl that is given, as without one.
         on_conflict: what to do when the lock can't be had. `auto`: a view answers 409 (503 when the backend
             is down), a Celery task is retried, a function raises. `raise`: raise. `skip`: return None while
@@ -153,11 +153,12 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             one of the databases in `using` has committed, the error is raised instead.
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
+        guarded: a condition of the database refuses what the function writes when it is out of date, so that
+            the lock may be released at once when its process is killed; see `get_lock`.
         on_lost: called with the lease, in a thread of its own, when it is found lost while the function runs.
         template: what the names have in common, for metrics. Default: made of the key.
-        on_open_transaction: called inside a transaction that is open already, `refuse`, `hold` the lock until
-            that one has ended, by commit or rollback, or `ignore` it and release before. What it read before
-            is as old as it was. Default: the alias's `ON_OPEN_TRANSACTION`.
+        on_open_transaction: called inside a transaction that is open already, `refuse`, or `ignore` it and
+            release before it ends. Default: the alias's `ON_OPEN_TRANSACTION`.
 
     Raises:
         LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one, and
@@ -206,8 +207,6 @@ class Options(CheckedOptions):
             )
         if not isinstance(self.on_open_transaction, Unset):
             self.open_transaction_policy()
-        if self.on_open_transaction == "hold" and self.atomic is False:
-            raise ValueError("on_open_transaction='hold' cannot be combined with atomic=False")
         if callable(self.keys) and (self.min_hold or not self.release):
             raise ValueError(
                 "keys=<callable> cannot be combined with min_hold or release=False: where the keys change,"
@@ -220,6 +219,8 @@ class Options(CheckedOptions):
         given["template"] = self.template or label_of(function, self.key, self.keys)
         if not iscoroutinefunction(function):  # `transaction_under` looks at what is open
             given["on_open_transaction"] = "ignore"
+        behind_fence = self.fenced and self.atomic is not False
+        given["guarded"] = (self.guarded or behind_fence) and self.release
         options = CheckedOptions(**given)
         options.site = call_site_of(function)
         return options
@@ -462,8 +463,6 @@ class LockedCall:
 
     def _refuse_what_needs_a_transaction(self) -> None:
         wanted = {name: getattr(self.options, name) for name in ("atomic", "fenced", "retries")}
-        if self.options.on_open_transaction == "hold":
-            wanted["on_open_transaction"] = "hold"
         for name, value in wanted.items():
             if value:
                 raise LockTransactionError(

@@ -26,7 +26,6 @@ from locking.core.open_transactions import (
     connections_in_transaction,
     let_go,
     refuse_open_transactions,
-    release_after_transaction,
     section_of,
     settle_commit,
     shown,
@@ -82,10 +81,10 @@ def locked_transaction(
         using: the database alias, or several. Several commit one after the other, not as one.
         fenced: have each database check the fencing token before the body reads anything, so that a holder
             that was overtaken can't write; see the page *Fencing*.
-        on_open_transaction: inside a transaction that is open already, `refuse`, `hold` the lock until that
-            one has ended, by commit or rollback, or `ignore` it and release before. What it read before is as
-            old as it was: read it again. Default: the alias's `ON_OPEN_TRANSACTION`.
-        options: the others of `get_lock`: `ttl`, `wait`, `backend`, `min_hold`, `on_lost`, `template`.
+        on_open_transaction: inside a transaction that is open already, `refuse`, or `ignore` it and release
+            before it ends. Default: the alias's `ON_OPEN_TRANSACTION`.
+        options: the others of `get_lock`: `ttl`, `wait`, `guarded`, `backend`, `min_hold`, `on_lost`,
+            `template`.
 
     Returns:
         A context manager that gives the lease, and a decorator of synchronous functions.
@@ -114,6 +113,7 @@ def _locked_transaction(
     aliases = database_aliases(using)
     policy = given.open_transaction_policy()
     given.on_open_transaction = "ignore"  # looked at below, also for a lock that is held already
+    given.guarded |= given.fenced  # the row of the fence orders a COMMIT that outlives its process
     lock = lock_of(checked, given)
     with transaction_under(
         lock, checked, aliases, given.backend, fenced=given.fenced, on_open_transaction=policy
@@ -273,12 +273,8 @@ def transaction_under(
         with transaction_without_lock(aliases):
             yield outer.lease
         return
-    if on_open_transaction != "refuse" and (open_ones := connections_in_transaction()):
-        if on_open_transaction == "hold":
-            held = release_after_transaction(lock.acquire, open_ones, release=release)
-        else:
-            held = holding(lock, release=release)
-        with held as lease, _atomics(aliases):
+    if on_open_transaction == "ignore" and connections_in_transaction():
+        with holding(lock, release=release) as lease, _atomics(aliases):
             with _refusing_silent_rollbacks(aliases):
                 yield lease
             lease.confirm()

@@ -83,18 +83,17 @@ def _started(name: str, run: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def run_once(name: str, run: Callable[[], object]) -> bool:
-    """Run `run` in a new daemon thread.
+def start_thread(name: str, run: Callable[[], object]) -> threading.Thread | None:
+    """Run `run` in a new daemon thread and return that.
 
     Returns:
-        False when no thread could be started, which is logged; never raises.
+        None when no thread could be started, which is logged; never raises.
     """
     try:
-        _started(name, run)
+        return _started(name, run)
     except CANNOT_START as error:
         _log_failure(name, error)
-        return False
-    return True
+        return None
 
 
 def _log_failure(name: str, error: Exception) -> None:

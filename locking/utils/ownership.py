@@ -31,12 +31,12 @@ def _as_uuid8(digits: str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
-PLAIN, FENCED, OUTLASTING = "a", "b", "9"
+PLAIN, GUARDED = "a", "b"
 """The variant digit of a client id: what may become of the acquisition once its process is dead.
 
-`PLAIN`: released when no database session of the process is left. `FENCED`: released at once, because the
-database refuses what comes late. `OUTLASTING`: left to its lease, as `min_hold` asks for. The owner alone
-tells, so nothing has to be written down when a lock is acquired.
+`PLAIN`: left to its lease. `GUARDED`: released at once,
+because the database orders or refuses what comes late. The owner alone tells, so nothing has to be written
+down when a lock is acquired.
 """
 
 _VARIANT: Final = 19
@@ -79,14 +79,9 @@ def new_owner(client_id: str | None = None) -> str:
     return f"{client_id}:{secrets.randbits(48)}"
 
 
-def new_fenced_owner() -> str:
-    """Return the owner of an acquisition whose fencing token a database checks."""
-    return f"{_with_variant(PROCESS.client_id, FENCED)}:{next(PROCESS.counter)}"
-
-
-def new_outlasting_owner() -> str:
-    """Return the owner of an acquisition that is meant to outlast its process."""
-    return f"{_with_variant(PROCESS.client_id, OUTLASTING)}:{next(PROCESS.counter)}"
+def new_guarded_owner() -> str:
+    """Return the owner of an acquisition under which a late write does no harm."""
+    return f"{_with_variant(PROCESS.client_id, GUARDED)}:{next(PROCESS.counter)}"
 
 
 def _with_variant(client_id: str, digit: str) -> str:
@@ -103,14 +98,9 @@ def process_of(owner: str) -> str:
     return _with_variant(owner.split(":", 1)[0], PLAIN)
 
 
-def is_fenced(owner: str) -> bool:
-    """Return whether this owner was made by `new_fenced_owner`."""
-    return owner[_VARIANT : _VARIANT + 1] == FENCED
-
-
-def outlasts_process(owner: str) -> bool:
-    """Return whether this owner was made by `new_outlasting_owner`."""
-    return owner[_VARIANT : _VARIANT + 1] == OUTLASTING
+def is_guarded(owner: str) -> bool:
+    """Return whether this owner was made by `new_guarded_owner`."""
+    return owner[_VARIANT : _VARIANT + 1] == GUARDED
 
 
 def client_of_work(work: str) -> str:

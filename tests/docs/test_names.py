@@ -102,7 +102,7 @@ def test_what_each_backend_can_do() -> None:
     shown = {coded(row[0])[0]: row[1:] for row in rows(section(page, "What each can do"))}
     flags = (
         *("supports_fencing", "supports_listing", "supports_force_release", "supports_fairness"),
-        *("supports_handover", "kinds"),
+        "kinds",
     )
     classes = {path.rpartition(".")[2]: import_string(path) for path in backends()}
     words = {True: "yes", False: "no"}
@@ -512,7 +512,6 @@ def test_the_options_that_are_checked() -> None:
     [
         "DatabaseBackend",
         "AdvisoryLockBackend",
-        "MySQLLockBackend",
         "TransactionLockBackend",
         "RowLockBackend",
     ],
@@ -608,13 +607,6 @@ def test_a_backend_s_page_promises_what_it_can(name: str, page: Path) -> None:
     promise = section(page, "What it promises")
     assert ("encing tokens" in promise) == bool(backend.supports_fencing)
     assert ("list of held locks" in promise) == bool(backend.supports_listing)
-
-
-@pytest.mark.parametrize(("name", "page"), backend_pages().items(), ids=lambda value: str(value))
-def test_a_backend_s_page_refuses_no_hand_over_that_it_has(name: str, page: Path) -> None:
-    """Only the pages of backends without hand-over name it among their limits."""
-    (backend,) = [import_string(path) for path in backends() if path.endswith(f".{name}")]
-    assert not (backend.supports_handover and "`hand_over`" in section(page, "Limits"))
 
 
 def test_the_backends_that_fence() -> None:

@@ -312,4 +312,4 @@ def test_the_command_fails_in_a_misconfigured_project() -> None:
     )
     assert done.returncode != 0
     assert "locking.E003" in done.stderr
-    assert "30 s kept alive by the watchdog" in done.stderr
+    assert "10 s kept alive by the watchdog" in done.stderr

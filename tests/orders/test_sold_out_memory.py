@@ -379,3 +379,19 @@ def test_by_default_nothing_is_remembered(settings, transactional_db):
     refuse()
     Product.objects.update(on_hand=1)
     assert buy().pk
+
+
+def test_a_thread_that_cannot_start_costs_no_buyer_an_answer(settings, monkeypatch):
+    """At the limit of threads each refused buyer is told by the database; the next one starts the thread."""
+    settings.SOLD_OUT_MEMORY = 60.0
+    memory, started = SoldOutMemory(), []
+
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("threading.Thread.start", refused)
+        memory.watch(["mug"])
+    monkeypatch.setattr("threading.Thread.start", lambda thread: started.append(thread.name))
+    memory.watch(["mug"])
+    assert started == ["sold-out-memory"]

@@ -59,7 +59,7 @@ OWN = {  # what the project has without any lock
         from django.urls import include, path
         from rest_framework.routers import DefaultRouter
         from store import naive, views, viewsets
-        from store.api import api
+        from store.api import urls as ninja
 
         router = DefaultRouter()
         router.register("mugs", viewsets.MugViewSet, basename="mug")
@@ -68,7 +68,7 @@ OWN = {  # what the project has without any lock
             path("async/<int:mug_id>/", views.buy_async),
             path("naive/<int:mug_id>/", naive.buy),
             path("drf/", include(router.urls)),
-            path("ninja/", api.urls),
+            path("ninja/", ninja),
             path("admin/", admin.site.urls),
         ]
         """,

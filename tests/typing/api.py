@@ -9,12 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from locking import (
     Lease,
     Lock,
-    aadopt,
-    adopt,
-    ahand_over,
     distributed_lock,
     get_lock,
-    hand_over,
     locked_transaction,
 )
 
@@ -81,7 +77,7 @@ async def coroutines() -> None:
     coroutine: Coroutine[Any, Any, bytes] = later(1)
     assert_type(await coroutine, bytes)
     assert_type(await maybe(1), bytes | None)
-    async with await aadopt(await ahand_over(await get_lock("a").aacquire())) as lease:
+    async with await get_lock("a").aacquire() as lease:
         assert_type(lease, Lease)
 
 
@@ -94,8 +90,6 @@ def statements() -> None:
     assert_type(lock.try_acquire(), Lease | None)
     with locked_transaction("order:42", using=["default"]) as held:
         assert_type(held, Lease)
-    with adopt(hand_over(held)) as taken:
-        assert_type(taken, Lease)
 
 
 def passed_on(function: Callable[[int], int]) -> Callable[[int], int]:

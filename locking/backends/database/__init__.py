@@ -1,10 +1,9 @@
-"""Locks in the database: a row each, or a session each: PostgreSQL's advisory locks, MySQL's GET_LOCK.
+"""Locks in the database: a row each, or a session each: PostgreSQL's advisory locks.
 
 rows               one row per lock: any database, with leases, tokens and a list
 advisory           PostgreSQL's session locks: nothing is written, the connection is the lock
-mysql_locks        MySQL's and MariaDB's GET_LOCK: likewise
 transaction_locks  locks of the transaction itself, for `locked_transaction`: they end with its commit
-server_queue       what the last three share: waiting in the server's own queue, sessions as holds
+server_queue       what the last two share: waiting in the server's own queue, sessions as holds
 sql                the statements of `rows` for each engine; no I/O
 notifications      how waiters are woken: LISTEN and NOTIFY
 connection_pool    the connections of the locks, apart from yours
@@ -12,14 +11,12 @@ heartbeats         heartbeats of processes, one row each
 """
 
 from locking.backends.database.advisory import AdvisoryLockBackend
-from locking.backends.database.mysql_locks import MySQLLockBackend
 from locking.backends.database.rows import DatabaseBackend
 from locking.backends.database.transaction_locks import RowLockBackend, TransactionLockBackend
 
 __all__ = [
     "AdvisoryLockBackend",
     "DatabaseBackend",
-    "MySQLLockBackend",
     "RowLockBackend",
     "TransactionLockBackend",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -102,10 +103,17 @@ class Session:
     """One session that holds one lock."""
 
     def __init__(
-        self, connection: BaseDatabaseWrapper, pid: int, number: int, owner: str, statements: Statements
+        self,
+        connection: BaseDatabaseWrapper,
+        pid: int,
+        number: int,
+        owner: str,
+        statements: Statements,
+        ends: float,
     ) -> None:
         self.connection = connection
         self._pid, self._number, self.owner = pid, number, owner
+        self._ends = ends  # of the lease, as far as it was extended
         self._statements = statements
         self._mutex = threading.Lock()
         self._broken = False  # the connection failed under a request, and the server had said nothing
@@ -124,9 +132,14 @@ class Session:
         finally:
             self._mutex.release()
 
-    def keep(self, ttl: float) -> bool:
-        """Have the lease last `ttl` seconds from now; False when the session has ended."""
-        asked = {"owner": self.owner, "ttl": as_milliseconds(ttl)}
+    def keep(self, ttl: float, *, exactly: bool = False) -> bool:
+        """Have the lease last `ttl` seconds from now, at least or `exactly`; False: the session has ended."""
+
+        def asked() -> dict[str, Any]:
+            moment = now()
+            self._ends = moment + ttl if exactly else max(self._ends, moment + ttl)
+            return {"owner": self.owner, "ttl": as_milliseconds(self._ends - moment)}
+
         row = self._ask(KEEP, asked)
         return row is not None and row[-1] == self._pid
 
@@ -136,7 +149,8 @@ class Session:
         A connection that breaks under the request ends the lock too, so that the release has worked.
         """
         was_alive = self.is_alive()
-        row = self._ask(self._statements.release, {"number": self._number, "idle": IDLE_NAME}, last=True)
+        asked = {"number": self._number, "idle": IDLE_NAME}
+        row = self._ask(self._statements.release, lambda: asked, last=True)
         if row is None:
             return was_alive and self._broken
         if row[-1] != self._pid or not row[0]:
@@ -146,7 +160,7 @@ class Session:
         pool.give_back(self.connection)
         return True
 
-    def _ask(self, statement: str, asked: dict[str, Any], *, last: bool = False) -> Any:
+    def _ask(self, statement: str, asked: Callable[[], dict[str, Any]], *, last: bool = False) -> Any:
         """Return the row, or None when the session has ended: the lock has ended with it, that is sure.
 
         After the `last` request the connection may serve another hold, which a late extension must not touch.
@@ -157,7 +171,7 @@ class Session:
             self._is_released = last
             try:
                 with self.connection.cursor() as cursor:
-                    cursor.execute(statement, asked)
+                    cursor.execute(statement, asked())
                     return cursor.fetchone()
             except Error as error:
                 self._broken = not _is_an_answer(error)
@@ -243,7 +257,6 @@ class AdvisoryLockBackend(SessionLockBackend):
     """
 
     supports_force_release = True
-    bound_to = "the PostgreSQL session of its process"
     kinds: ClassVar[frozenset[str]] = frozenset({"read", "write"})
     scope = "advisory locks are PostgreSQL's"
     pooler = (
@@ -296,7 +309,7 @@ class AdvisoryLockBackend(SessionLockBackend):
             ((*_, pid),) = _asked(connection, KEEP, asked)
         else:
             return Busy()
-        self._hold(key, Session(connection, pid, number, owner, self._statements))
+        self._hold(key, Session(connection, pid, number, owner, self._statements, sent + ttl))
         return Grant(0, sent)
 
     def _hold(self, key: str, session: Session) -> None:
@@ -310,6 +323,10 @@ class AdvisoryLockBackend(SessionLockBackend):
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         held = self._holds.get((key, owner))
         return held is not None and held.keep(ttl)
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        held = self._holds.get((key, owner))
+        return held is not None and held.keep(ttl, exactly=True)
 
     def release(self, key: str, owner: str) -> bool:
         held = self._holds.pop((key, owner), None)

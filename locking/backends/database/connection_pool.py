@@ -288,7 +288,6 @@ def _copy(using: str, timeout: float) -> BaseDatabaseWrapper:
         )
     connection = connections[using].copy()
     connection.inc_thread_sharing()
-    connection.locks_only = True  # type: ignore[attr-defined]  # see locking.core.liveness
     settings = connection.settings_dict
     settings["AUTOCOMMIT"] = True
     settings["OPTIONS"] = {**settings["OPTIONS"], **_own_options(connection.vendor, timeout)}

@@ -61,7 +61,6 @@ class DatabaseBackend(HeartbeatRows):
     supports_fencing = True
     supports_listing = True
     supports_force_release = True
-    supports_handover = True
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -101,10 +100,10 @@ class DatabaseBackend(HeartbeatRows):
         self._sweep_if_due()
         if row is None:
             return Busy(retry_after=0.0)  # it was released between two statements
-        holder, token, left = row
+        holder, token, left, is_new = row
         if holder != owner:
             return Busy(max(0.0, left / 1e6), holder)
-        return Grant(token, sent, resent=attempt > 1)
+        return Grant(token, sent, resent=attempt > 1, is_new=bool(is_new))
 
     def _take(self, cursor: Any, asked: dict[str, Any]) -> Any:
         for attempt in range(CONFLICT_TRIES):

@@ -84,7 +84,6 @@ class SessionLockBackend(ServerQueueBackend):
     """
 
     options = {"session_pooling": False}  # noqa: RUF012 - a constant
-    bound_to = "the database session of its process"
     frees_with_holder = True
     pooler: ClassVar[tuple[str, str]]
     pooler_hint: ClassVar[str]
@@ -117,7 +116,7 @@ class SessionLockBackend(ServerQueueBackend):
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         sent = now()
         if self.extend(key, owner, ttl):
-            return Grant(0, sent)
+            return Grant(0, sent, is_new=False)
         return self._ask(ATTEMPTS, key, owner, ttl, 0.0)
 
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:

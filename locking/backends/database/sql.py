@@ -25,7 +25,7 @@ ON CONFLICT (id) DO UPDATE SET
     wanted = CASE WHEN {over} OR {mine} THEN locking_row.wanted ELSE excluded.since + %(heard)s END,
     kept = locking_row.kept OR excluded.kept
 WHERE %(queue)s OR {over} OR {mine}
-RETURNING owner, token, expires - {now}
+RETURNING owner, token, expires - {now}, since = {now}
 """
 UPDATE: Final = """
 UPDATE locking_row SET
@@ -39,13 +39,19 @@ INSERT: Final = """
 INSERT IGNORE INTO locking_row (id, name, owner, token, expires, since, wanted, kept)
 VALUES (%(id)s, %(name)s, %(owner)s, {now}, {now} + %(ttl)s, {now}, 0, %(kept)s)
 """
-SEEN: Final = "SELECT owner, token, expires - {now} FROM locking_row WHERE id = %(id)s AND expires > {now}"
+SEEN: Final = (
+    "SELECT owner, token, expires - {now}, 1 = 0 FROM locking_row WHERE id = %(id)s AND expires > {now}"
+)
 EXTEND: Final = """
+UPDATE locking_row SET expires = {greatest}(expires, {now} + %(ttl)s)
+ WHERE id = %(id)s AND owner = %(owner)s AND expires > {now}
+"""
+SHORTEN: Final = """
 UPDATE locking_row SET expires = {now} + %(ttl)s WHERE id = %(id)s AND owner = %(owner)s AND expires > {now}
 """
 EXTEND_MANY: Final = """
 WITH free AS (SELECT id FROM locking_row WHERE id = ANY(%(ids)s::text[]) FOR UPDATE SKIP LOCKED)
-UPDATE locking_row SET expires = {now} + lease.ttl
+UPDATE locking_row SET expires = greatest(expires, {now} + lease.ttl)
   FROM unnest(%(ids)s::text[], %(owners)s::text[], %(ttls)s::bigint[]) AS lease (id, owner, ttl)
        JOIN free USING (id)
  WHERE locking_row.id = lease.id AND locking_row.owner = lease.owner AND expires > {now}
@@ -81,7 +87,7 @@ TEXTS: Final = {
     "insert": INSERT,
     "seen": SEEN,
     "extend": EXTEND,
-    "shorten": EXTEND,
+    "shorten": SHORTEN,
     "extend_many": EXTEND_MANY,  # but leases whose row another transaction has locked
     "release": RELEASE,
     "held": HELD,
@@ -120,7 +126,7 @@ POSTGRESQL: Final = _made(
     sweep="DELETE FROM locking_row WHERE id IN"  # noqa: S608 - constants, here and below
     f" (SELECT id FROM locking_row WHERE {FORGOTTEN} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)",
     release=_telling(RELEASE),
-    shorten=_telling(EXTEND),
+    shorten=_telling(SHORTEN),
 )
 
 MYSQL: Final = _made(

@@ -40,7 +40,6 @@ NOWAIT_REFUSED: Final = 3572
 class TransactionScopedBackend(ServerQueueBackend):
     """What both forms share."""
 
-    bound_to = "its transaction"
     live_question: ClassVar[str] = "SELECT 1"
     """What a live check asks the database."""
 
@@ -112,6 +111,10 @@ class TransactionScopedBackend(ServerQueueBackend):
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """There is no lease: the lock lasts as long as its transaction."""
+        return True
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        """See `extend`."""
         return True
 
     def release(self, key: str, owner: str) -> bool:

@@ -57,8 +57,6 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
     `password`, and for TLS `ca_cert`, `cert_cert`, `cert_key` (paths).
     """
 
-    supports_handover = True
-
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         urls = read_location(settings)
@@ -113,6 +111,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
                 return Queue()
             raise
         line = queue_of(answer, answer["responses"][-1]["response_range"])
+        contender.created |= bool(answer.get("succeeded"))
         mine = line.by(contender.owner)
         return line if answer.get("succeeded") or mine is None else self._taken_over(contender, mine)
 
@@ -122,7 +121,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         The former lease has another length, and may be ended by the process that made it.
         """
         hold = EtcdHold(mine.node, mine.order, 0.0, mine.lease, permits=mine.permits)
-        if not self._prolonged(hold, contender.owner, contender.ttl):
+        if not self._prolonged(contender.owner, hold, contender.ttl):
             return Queue()
         contender.session = hold.session
         return self._read(self._folder(contender.key))
@@ -135,7 +134,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         length = math.ceil(contender.ttl)
         hold = EtcdHold(mine.node, mine.order, sent + contender.ttl, mine.lease, length, permits=mine.permits)
         self._holds.add(contender.key, contender.owner, hold)
-        return Grant(mine.order, sent)
+        return Grant(mine.order, sent, is_new=contender.created)
 
     def _busy(self, line: Queue) -> Busy:
         first = line[0]  # of all who hold it, the oldest
@@ -174,9 +173,12 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         return ask_each([partial(self._extend, *lease) for lease in leases], seconds=renewal_time(leases))
 
     def _extend(self, key: str, owner: str, ttl: float) -> bool:
-        return self._holds.extend(key, owner, ttl, lambda hold: self._prolonged(hold, owner, ttl))
+        return self._holds.extend(key, owner, ttl, partial(self._prolonged, owner))
 
-    def _prolonged(self, hold: EtcdHold, owner: str, ttl: float) -> bool:
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        return self._holds.extend(key, owner, ttl, partial(self._prolonged, owner), exactly=True)
+
+    def _prolonged(self, owner: str, hold: EtcdHold, ttl: float) -> bool:
         """Renew the lease, or put another under the key: a lease on etcd keeps the length that it began with.
 
         The key must be the very one that was granted; a living lease alone doesn't tell that. One request at
@@ -203,25 +205,6 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
             "/kv/txn", compare=[_made(hold.node, hold.token)], success=[put], failure=[]
         )
         return bool(answer.get("succeeded"))
-
-    def detach(self, key: str, owner: str, ttl: float) -> None:
-        """See the base class; a lease on etcd that would last longer than the ticket is replaced."""
-        hold = self._holds.pop(key, owner)
-        if hold is not None and hold.length > math.ceil(ttl):
-            with hold.mutex:
-                hold.length = 0
-                self._prolonged(hold, owner, ttl)
-
-    def adopt(self, key: str, owner: str, token: int, ttl: float) -> bool:
-        """See the base class; under a new lease, and the former is revoked: a late renewal finds it gone."""
-        sent, mine = now(), self._line(key).by(owner)
-        if mine is None:
-            return False
-        hold = EtcdHold(mine.node, token, sent + ttl, mine.lease, permits=mine.permits)
-        if not self._prolonged(hold, owner, ttl):
-            return False
-        self._holds.add(key, owner, hold)
-        return True
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class; a key of this owner that only waits, or came late, is taken away too."""

@@ -21,7 +21,7 @@ from urllib3.exceptions import ReadTimeoutError
 
 from locking.backends.etcd.client import Client, causes
 from locking.backends.queue.backend import Contender
-from locking.utils.background import after_fork, run_once
+from locking.utils.background import after_fork, start_thread
 
 QUIET: Final = 5.0
 """Seconds without an event after which a stream is given up: a member that hangs, or has lost the others,
@@ -81,7 +81,7 @@ class WatchManager:
             watch = self._watches.get(prefix)
             if watch is None:
                 watch = Watch(revision)
-                if not run_once("locking-etcd-watch", partial(self._run, prefix, watch, revision + 1)):
+                if not start_thread("locking-etcd-watch", partial(self._run, prefix, watch, revision + 1)):
                     return  # this waiter asks by the clock, and tries again
                 self._watches[prefix] = watch
             watch.waiting[contender] = nodes

@@ -2,7 +2,7 @@
 --   KEYS[1] lock   KEYS[2] counter   KEYS[3] queue   KEYS[4] index
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = a database checks the token, see token.lua
 --   ARGV[4] the asker's entry in the queue, '' = don't wait in the queue
--- Returns the fencing token, or {ms left (-1: no end), holder, 1 = listen to the lock's channel too, server time µs}.
+-- Returns the fencing token, negative where the owner had the lock before, or {ms left (-1: no end), holder, 1 = listen to the lock's channel too, server time µs}.
 -- Repeating it is safe: the owner that has the lock is granted it again, with the same token.
 local left = redis.call('PTTL', KEYS[1])
 if left == -2 then -- free, with a queue: a live waiter in it comes first
@@ -15,7 +15,7 @@ end
 local holder, listen = redis.call('HKEYS', KEYS[1])[1], 0
 if holder == ARGV[1] then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return tonumber(redis.call('ZSCORE', KEYS[4], 'L' .. KEYS[1])) or (mint(ARGV[3], KEYS[4], 'L' .. KEYS[1]))
+    return -(tonumber(redis.call('ZSCORE', KEYS[4], 'L' .. KEYS[1])) or (mint(ARGV[3], KEYS[4], 'L' .. KEYS[1])))
 end
 if ARGV[4] ~= '' then
     if not redis.call('LPOS', KEYS[3], ARGV[4]) then redis.call('RPUSH', KEYS[3], ARGV[4]) end

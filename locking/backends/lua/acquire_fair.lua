@@ -3,7 +3,7 @@
 --   KEYS[5] index
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = a database checks the token
 --   ARGV[4] ms that a waiter may be silent  ARGV[5] the client's epoch ms  ARGV[6] '1' = wait in the queue
--- Returns the fencing token, or {ms to wait, holder, 0, 0}. Repeating it is safe.
+-- Returns the fencing token, negative where the owner had the lock before, or {ms to wait, holder, 0, 0}. Repeating it is safe.
 local now, patience = tonumber(ARGV[5]), tonumber(ARGV[4])
 local head = head_alive(now)
 if redis.call('EXISTS', KEYS[1]) == 0 and (not head or head == ARGV[1]) then
@@ -19,7 +19,7 @@ if redis.call('EXISTS', KEYS[1]) == 0 and (not head or head == ARGV[1]) then
 end
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return tonumber(redis.call('ZSCORE', KEYS[5], 'F' .. KEYS[1])) or (mint(ARGV[3], KEYS[5], 'F' .. KEYS[1]))
+    return -(tonumber(redis.call('ZSCORE', KEYS[5], 'F' .. KEYS[1])) or (mint(ARGV[3], KEYS[5], 'F' .. KEYS[1])))
 end
 local left = redis.call('PTTL', KEYS[1])
 if ARGV[6] == '1' and not redis.call('ZSCORE', KEYS[4], ARGV[1]) then

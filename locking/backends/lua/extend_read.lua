@@ -1,8 +1,11 @@
--- Gives a read hold a new length from now; never revives one.
+-- Has a read hold last for a time from now at least; never revives one.
 --   KEYS[1] lock   KEYS[2] token (unused)   KEYS[3] this hold's time-out key
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] channel  ARGV[4] what holds' time-out keys begin with, `{name}`
+--   ARGV[5] '1' = exactly that long
 -- Returns 1, or 0 when the hold is gone.
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 or redis.call('PEXPIRE', KEYS[3], ARGV[2]) == 0 then return 0 end
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 or redis.call('EXISTS', KEYS[3]) == 0 then return 0 end
+if ARGV[5] == '0' and redis.call('PTTL', KEYS[3]) >= tonumber(ARGV[2]) then return 1 end
+redis.call('PEXPIRE', KEYS[3], ARGV[2])
 local left, ttl = redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])
 if left < ttl then
     redis.call('PEXPIRE', KEYS[1], ttl)

@@ -79,21 +79,21 @@ class Locks:
                 self._hand_off(key)
             hold = self._hold_of(key, owner, kind)
             if hold is not None:
-                return self._prolong(hold, ttl)
+                return self._prolong(hold, ttl)._replace(is_new=False)
             if self._admits(key, kind, permits):
                 return self._grant(key, owner, ttl, kind)
             if waiter is not None and waiter not in self._queues.setdefault(key, deque()):
                 self._queues[key].append(waiter)
             return Busy(retry_after=time_left(self._holds[key]), holder=self._holds[key][0].owner)
 
-    def extend(self, key: str, owner: str, ttl: float, kind: str = "lock") -> bool:
+    def extend(self, key: str, owner: str, ttl: float, kind: str = "lock", *, exactly: bool = False) -> bool:
         """Move the deadline of `owner`'s hold; where it is earlier, the waiters ask again for the new end."""
         with self._mutex:
             hold = self._hold_of(key, owner, kind)
             if hold is None:
                 return False
             before = hold.deadline
-            self._prolong(hold, ttl)
+            self._prolong(hold, ttl if exactly else max(ttl, before - now()))
             if hold.deadline < before:
                 for waiter in self._queues.get(key, ()):
                     waiter.wake()
@@ -226,7 +226,6 @@ class MemoryVerbs(BaseLockBackend):
 
     supports_fencing = True
     supports_force_release = True
-    supports_handover = True
     shared_between_processes = False
 
     def __init__(self, settings: AliasSettings, kind: str = "lock", permits: int = 1) -> None:
@@ -247,6 +246,9 @@ class MemoryVerbs(BaseLockBackend):
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         return self._locks.extend(key, owner, ttl, self._kind)
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        return self._locks.extend(key, owner, ttl, self._kind, exactly=True)
 
     def release(self, key: str, owner: str) -> bool:
         return self._locks.release(key, owner, self._kind)
@@ -271,7 +273,7 @@ class MemoryVerbs(BaseLockBackend):
         return self._locks.extend(key, owner, ttl, self._kind)
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
-        return self._locks.extend(key, owner, ttl, self._kind)
+        return self.shorten(key, owner, ttl)
 
     async def arelease(self, key: str, owner: str) -> bool:
         return self._locks.release(key, owner, self._kind)

@@ -100,6 +100,7 @@ class Contender:
         wake: called from any thread.
         node: its entry in the queue, once it has one.
         asked: a request that may have enqueued it has been sent.
+        created: its entry in the queue is surely its own, and not from before.
         token, session: the fencing token and the engine's session of its node.
         left: it has been given up; a request that a thread left behind sends later does nothing.
     """
@@ -110,6 +111,7 @@ class Contender:
     wake: Callable[[], None]
     node: str | None = None
     asked: bool = False
+    created: bool = False
     token: int = 0
     session: int = 0
     left: bool = False

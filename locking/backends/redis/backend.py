@@ -45,12 +45,6 @@ class RedisBackend(ListingVerbs, HeartbeatVerbs):
             return None
         return self.calls.server_of(key) or object()  # not known: like no other
 
-    def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        return bool(self._client.call(self.kind.shorten(key, owner, ttl)))
-
-    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
-        return bool(await self._acall(self.kind.shorten(key, owner, ttl)))
-
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class; many leases are one script, but in a cluster, where each has its own slot."""
         if self.calls.index.clustered:

@@ -1,9 +1,13 @@
 """The fast path over a plain socket: send, receive, and read the one number that nearly every answer is.
 
 redis-py's own send and read cost about as much as Redis needs for the answer: several layers, and a poll()
-before each call, because Python keeps the time of a socket that has a time-out. Only its plain TCP and Unix
-connections go this way, once they are connected; TLS, Sentinel and any other kind keep to redis-py's. What
-isn't a number is read by hiredis, its own parser in C; where that isn't installed, nothing goes this way.
+before each call, because Python keeps the time of a socket that has a time-out. Here the kernel keeps it for
+the first moment, in which nearly every answer comes. The rest of a wait is Python's, whose time a signal
+doesn't prolong: after each signal the kernel would count from the beginning.
+
+Only plain TCP and Unix connections go this way, once they are connected; TLS, Sentinel and any other kind
+keep to redis-py's. What isn't a number is read by hiredis, its own parser in C; where that isn't installed,
+nothing goes this way.
 
 This leans on two private names of redis-py, `_sock` and `_parser`; a release without them has no fast path.
 """
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
+from contextlib import suppress
 from typing import Any, Final
 
 from redis.connection import AbstractConnection, Connection, UnixDomainSocketConnection
@@ -26,6 +30,8 @@ except ImportError:  # pragma: no cover - the extra `redis` brings it
     hiredis = None  # type: ignore[assignment]
 
 SIZE: Final = 65536
+FIRST_MOMENT: Final = 0.005
+"""Seconds of a receive that the kernel times; signals come less often."""
 PLAIN: Final = (Connection, UnixDomainSocketConnection) if hiredis else ()
 PENDING: Final = object()
 PUSHED: Final = getattr(hiredis, "PushNotification", ())
@@ -51,14 +57,9 @@ def _is_green() -> bool:
     return socket.socket.__module__ != "socket"
 
 
-def _is_interrupted() -> bool:
-    """Whether signals reach this thread: after each the kernel would count anew, and a wait never end."""
-    return threading.get_ident() == threading.main_thread().ident
-
-
 def _let_the_kernel_time(sock: socket.socket, limit: float) -> None:
-    """Have the kernel end a send or receive after `limit` seconds: Python would poll() before each."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(limit))
+    """Have the kernel end a send after `limit` seconds, and a receive sooner: see `_receive`."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(min(limit, FIRST_MOMENT)))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(limit))
     sock.settimeout(None)
 
@@ -69,13 +70,13 @@ def _timeval(seconds: float) -> bytes:
     return struct.pack("ll", int(whole), int(rest * 1_000_000))
 
 
-def talk(connection: AbstractConnection, sock: socket.socket, packet: bytes) -> Any:
+def talk(connection: Any, sock: socket.socket, packet: bytes) -> Any:
     """Send one request and return its reply, as redis-py would; an error as reply is raised as redis-py's."""
     try:
         sock.sendall(packet)
-        data = sock.recv(SIZE)
     except (BlockingIOError, TimeoutError) as error:  # the kernel's word for a time-out, and Python's
-        raise RedisTimeoutError("Timeout writing to or reading from socket") from error
+        raise RedisTimeoutError("Timeout writing to socket") from error
+    data = _receive(sock, connection.socket_timeout)
     if data[:1] == b":" and data[-2:] == b"\r\n":
         return int(data[1:-2])
     return _read(connection, sock, data)
@@ -85,16 +86,13 @@ def _read(connection: Any, sock: socket.socket, data: bytes) -> Any:
     """Return the reply that begins with `data`; what a server says unasked (RESP3's pushes) is skipped."""
     reader = _new_reader(connection)
     _feed(reader, data)
-    while isinstance(reply := _next(reader, sock), PUSHED):
+    while isinstance(reply := _next(reader, sock, connection.socket_timeout), PUSHED):
         pass
     return reply
 
 
 class MessageReader:
-    """Reads the messages of a subscription: a waiter takes the interpreter's lock once, when one has come.
-
-    Python's own time limits take it twice, and another thread may have it for long in between.
-    """
+    """Reads the messages of a subscription."""
 
     def __init__(self, connection: Any, sock: socket.socket) -> None:
         self._sock, self._reader = sock, _new_reader(connection)
@@ -108,32 +106,33 @@ class MessageReader:
         Raises:
             redis.TimeoutError: nothing came in time. redis.RedisError, OSError: an error, or no connection.
         """
-        if _is_green() or _is_interrupted():
-            self._sock.settimeout(timeout)
-        else:
-            if self._sock.gettimeout() is not None:  # the main thread has used it
-                self._sock.settimeout(None)
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(timeout))
-        return _next(self._reader, self._sock)
+        return _next(self._reader, self._sock, timeout)
 
 
 def _new_reader(connection: Any) -> hiredis.Reader:
     return hiredis.Reader(notEnoughData=PENDING, replyError=connection._parser.parse_error)
 
 
-def _next(reader: hiredis.Reader, sock: socket.socket) -> Any:
+def _next(reader: hiredis.Reader, sock: socket.socket, limit: float | None) -> Any:
     while (reply := reader.gets()) is PENDING:
-        _feed(reader, _receive(sock))
+        _feed(reader, _receive(sock, limit))
     if isinstance(reply, RedisError):
         raise reply
     return reply
 
 
-def _receive(sock: socket.socket) -> bytes:
+def _receive(sock: socket.socket, limit: float | None) -> bytes:
+    """Return what comes within `limit` seconds; None = whenever it comes."""
+    if (before := sock.gettimeout()) is None:
+        with suppress(BlockingIOError):  # the kernel's word for a time-out
+            return sock.recv(SIZE)
     try:
+        sock.settimeout(limit)
         return sock.recv(SIZE)
     except (BlockingIOError, TimeoutError) as error:
         raise RedisTimeoutError("Timeout reading from socket") from error
+    finally:
+        sock.settimeout(before)
 
 
 def _feed(reader: hiredis.Reader, data: bytes) -> None:

@@ -77,7 +77,14 @@ class Kind(ABC):
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
         """Return the request that prolongs a hold; it answers 1, or 0 when there is none."""
-        given = owner.encode(), milliseconds(ttl), self._channel(key), _braced(key)
+        return self._extend(key, owner, ttl, exactly=False)
+
+    def shorten(self, key: str, owner: str, ttl: float) -> Request:
+        """Return the request that has a hold last exactly so long; it answers as that of `extend`."""
+        return self._extend(key, owner, ttl, exactly=True)
+
+    def _extend(self, key: str, owner: str, ttl: float, *, exactly: bool) -> Request:
+        given = owner.encode(), milliseconds(ttl), self._channel(key), _braced(key), int(exactly)
         return self.EXTEND.call(self._keys(key, owner), *given)
 
     def release(self, key: str, owner: str) -> Request:

@@ -187,6 +187,9 @@ class NeverSent(RedisConnectionError):
 class NotReplicated(BackendUnavailable):
     """Too few replicas have the lock: a failover could lose it, so it isn't granted at all."""
 
+    is_new = True
+    """The owner held nothing before, so that the lock may be given back."""
+
 
 MISSING: Final = ResponseError("no reply")
 """Stands for what a pipeline didn't answer."""
@@ -229,7 +232,7 @@ class ReplicaAck:
     replicas: int | Literal["auto"]
     timeout_ms: int
 
-    def confirm(self, connection: Any, alias: str) -> Steps[None]:
+    def confirm(self, connection: Any, alias: str, *, is_new: bool) -> Steps[None]:
         """Wait for the replicas; on the connection that wrote, because WAIT counts what it has written.
 
         Raises:
@@ -243,10 +246,13 @@ class ReplicaAck:
             return
         confirmed = yield Exchange(connection, command("WAIT", wanted, self.timeout_ms).by_digest)
         if confirmed < wanted:
-            raise NotReplicated(
+            error = NotReplicated(
                 f"{confirmed} of {wanted} replicas confirmed the lock on backend {alias!r} within"
-                f" {self.timeout_ms} ms: it was released, because a failover could lose it"
+                f" {self.timeout_ms} ms, and a failover could lose it: "
+                + ("it was released" if is_new else "the hold from before stays until it ends")
             )
+            error.is_new = is_new
+            raise error
 
 
 class Calls(ABC):
@@ -378,10 +384,9 @@ class Server(Calls):
                     reply = yield new_tuple(Exchange, (connection, request.by_digest, None))
                 except (NoScriptError, *UNREACHABLE) as error:
                     reply = yield from self._asked_again(connection, request, error)
-            if replica_ack is not None and isinstance(
-                reply.reply if isinstance(reply, Resent) else reply, int
-            ):
-                yield from replica_ack.confirm(connection, self.alias)
+            answer = reply.reply if isinstance(reply, Resent) else reply
+            if replica_ack is not None and isinstance(answer, int):
+                yield from replica_ack.confirm(connection, self.alias, is_new=answer > 0)
             complete = True
             return reply
         except ResponseError as error:  # a complete answer, if not the one that was hoped for

@@ -251,7 +251,7 @@ class Asked(NamedTuple):
 def read_outcome(reply: Any, sent: float) -> tuple[Outcome, bool, Asked]:
     """Return what acquire.lua answered, whether to listen to the lock's channel, and when that was."""
     if isinstance(reply, int):
-        return Grant(reply, sent), False, Asked(sent)
+        return Grant(abs(reply), sent, is_new=reply > 0), False, Asked(sent)
     left, holder, listen, server_us = reply
     busy = Busy(None if left < 0 else left / 1000, holder.decode())
     return busy, bool(listen), Asked(sent, server_us)

@@ -28,7 +28,6 @@ class RedisVerbs(BaseLockBackend):
 
     supports_fencing = True
     supports_force_release = True
-    supports_handover = True
 
     def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
         super().__init__(settings)
@@ -49,8 +48,11 @@ class RedisVerbs(BaseLockBackend):
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         return _is_yes(await self._acall(self.kind.extend(key, owner, ttl)))
 
-    async def aadopt(self, key: str, owner: str, token: int, ttl: float) -> bool:
-        return await self.aextend(key, owner, ttl)
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        return _is_yes(self._client.call(self.kind.shorten(key, owner, ttl)))
+
+    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
+        return _is_yes(await self._acall(self.kind.shorten(key, owner, ttl)))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class: one answer per lease, whatever becomes of the others."""

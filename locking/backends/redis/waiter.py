@@ -90,15 +90,15 @@ class WaitSteps:
         """See `Waiter.try_acquire`.
 
         Raises:
-            NotReplicated: too few replicas have the lock; it was given back.
+            NotReplicated: too few replicas have the lock; it was given back if it was new.
         """
         sent, unanswered = now(), self._unanswered
         self._unanswered = True  # until there is an answer: whatever interrupts it, it may be served
         try:
             reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
             self._unanswered = unanswered
-            if isinstance(reply, int) and self._subscription is None and not unanswered:  # nearly always
-                return new_tuple(Grant, (reply, sent, False))
+            if isinstance(reply, int) and reply > 0 and self._subscription is None and not unanswered:
+                return new_tuple(Grant, (reply, sent, False, True))  # nearly always
             return (yield from self._concluded(reply, sent, queue))
         except (RedisError, OSError, BackendError) as error:
             if isinstance(error, protocol.NeverSent):
@@ -132,8 +132,9 @@ class WaitSteps:
     def _failed(self, error: Exception, queue: bool) -> Steps[Outcome]:
         """An outage of servers that have a failover isn't the end of the wait."""
         if isinstance(error, protocol.NotReplicated):
-            with suppress(LockError):  # the caller releases what is left
-                yield from self._calls.call(self._kind.release(self._key, self._owner))
+            if error.is_new:
+                with suppress(LockError):  # the caller releases what is left
+                    yield from self._calls.call(self._kind.release(self._key, self._owner))
             raise error
         failure = error if isinstance(error, BackendError) else protocol.translated(error, self._calls.alias)
         if queue and self._calls.has_failover and isinstance(failure, BackendUnavailable):

@@ -38,8 +38,6 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
     `ca`, `certfile` and `keyfile` for TLS.
     """
 
-    bound_to = "the ZooKeeper session of its process (its node is ephemeral)"
-
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         hosts, self._root = read_location(settings)
@@ -78,7 +76,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         if hold is None or not self.extend(contender.key, contender.owner, contender.ttl):
             return None
         contender.node = hold.node
-        return Grant(hold.token, sent)
+        return Grant(hold.token, sent, is_new=False)
 
     def _queued(self, contender: Contender, queue: bool) -> list[QueueEntry]:
         """Return the queue, with the contender's own node in it if it was enqueued."""
@@ -121,7 +119,8 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         return all(map(is_answer, answers))
 
     def _grant(self, contender: Contender, mine: QueueEntry, sent: float) -> Grant:
-        if contender.node != mine.node:  # its creation's reply was lost
+        is_new = contender.node == mine.node
+        if not is_new:  # its creation's reply was lost
             (found,) = self._session.ask(request("get", mine.node))
             if not is_answer(found):
                 raise BackendUnavailable(f"the session with {self._session.hosts} ended while it was asked")
@@ -129,7 +128,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
             contender.token, contender.session = found[1].czxid, found[1].ephemeralOwner
         hold = LocalLease(mine.node, contender.token, sent + contender.ttl, contender.session)
         self._holds.add(contender.key, contender.owner, hold)
-        return Grant(contender.token, sent)
+        return Grant(contender.token, sent, is_new=is_new)
 
     def _busy(self, line: Sequence[QueueEntry]) -> Busy:
         """Return the holder; the remaining time is a hint, for the holder's process ends its lease."""
@@ -154,10 +153,19 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         answers = self._extended(leases)
         return ask_each([partial(_result, answer) for answer in answers], seconds=math.inf)
 
-    def _extended(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | BackendError]:
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        return _result(self._extended([(key, owner, ttl)], exactly=True)[0])
+
+    def _extended(
+        self, leases: Sequence[tuple[str, str, float]], *, exactly: bool = False
+    ) -> list[bool | BackendError]:
         """Write each hold's node anew; what the servers refused or left unanswered stands as its error."""
         holds = [self._holds.begin(key, owner) for key, owner, _ in leases]
-        asked = [(i, hold, *leases[i]) for i, hold in enumerate(holds) if hold is not None]
+        lengths = [
+            ttl if exactly or hold is None else max(ttl, hold.deadline - now())
+            for hold, (*_, ttl) in zip(holds, leases, strict=True)
+        ]
+        asked = [(i, hold, *leases[i][:2], lengths[i]) for i, hold in enumerate(holds) if hold is not None]
         requests = [request("set", hold.node, write_data(owner, ttl)) for _, hold, _, owner, ttl in asked]
         sent, answers = now(), list[bool | BackendError]([False] * len(leases))
         try:
@@ -166,7 +174,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
                 answers[i] = reply if isinstance(reply, BackendError) else is_answer(reply)
         finally:
             for i, hold, _, _, ttl in asked:
-                self._holds.settle(hold, sent + ttl if answers[i] is True else None)
+                self._holds.settle(hold, sent + ttl if answers[i] is True else None, exactly=exactly)
         for i, hold, key, owner, _ in asked:
             if answers[i] is False:
                 self._holds.discard(key, owner, hold)

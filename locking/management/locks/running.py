@@ -23,7 +23,7 @@ from locking.core.liveness import registration
 from locking.core.lock import get_lock
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
 from locking.keys.names import Unset, check_wait
-from locking.utils.background import run_once
+from locking.utils.background import start_thread
 
 CONTENDED: Final = 75
 """Exit status when others have the lock: EX_TEMPFAIL of sysexits.h, *try again later*."""
@@ -192,7 +192,7 @@ class Running:
         self._process = subprocess.Popen(
             self._job.command, env=os.environ | environment, process_group=0, pass_fds=alive
         )
-        if not run_once("locking-await-command", self._await_end):
+        if not start_thread("locking-await-command", self._await_end):
             self._process.kill()
             raise OSError("no thread can be started to wait for its end")
         for number in self._pending:

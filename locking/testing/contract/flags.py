@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import pytest
 
-from locking.backends.base import BaseLockBackend, Grant
-from locking.core.handover import adopt, hand_over
+from locking.backends.base import BaseLockBackend
 from locking.core.lock import get_lock
-from locking.exceptions import LockLost, LockNotOwned, LockNotSupported
+from locking.exceptions import LockNotSupported
 from locking.testing.contract.base import ContractBase, elsewhere, until
 from locking.utils.ownership import new_owner
 
@@ -72,44 +70,6 @@ class FlagContract(ContractBase):
         assert backend.force_release(key, owner)
         assert backend.holder(key) is None
         assert not backend.force_release(key, owner)
-
-    def test_handover(self, backend: BaseLockBackend, name: str) -> None:
-        """`supports_handover`: a ticket continues a hold, once; off: refused, and why a hold stays here."""
-        lease = get_lock(name, ttl=30).acquire()
-        if not backend.supports_handover:
-            with pytest.raises(LockNotSupported, match=re.escape(f"a hold ends with {backend.bound_to}")):
-                hand_over(lease)
-            lease.release()
-            return
-        ticket = hand_over(lease)
-        assert get_lock(name).locked()
-        with adopt(ticket, ttl=30) as taken:
-            assert (taken.owner, taken.fencing_token) == (lease.owner, lease.fencing_token)
-            taken.extend(60)
-            assert elsewhere(get_lock(name).try_acquire) is None
-            with pytest.raises(LockNotOwned):
-                elsewhere(lambda: adopt(ticket))
-        assert not get_lock(name).locked()
-        with pytest.raises(LockLost):
-            adopt(ticket)
-
-    def test_nobody_adopts_a_hold_that_has_ended(self, backend: BaseLockBackend, name: str) -> None:
-        """Neither a stale owner nor, where the engine compares it, an older token continues anything."""
-        if not backend.supports_handover:
-            pytest.skip("no hand-over")
-        key, former, present = backend.key(name), new_owner(), new_owner()
-        granted = backend.try_acquire(key, former, 30.0)
-        assert isinstance(granted, Grant)
-        backend.detach(key, former, 30.0)
-        assert backend.adopt(key, former, granted.token, 30.0)
-        assert backend.release(key, former)
-        assert not backend.adopt(key, former, granted.token, 30.0)
-        backend.try_acquire(key, present, 30.0)
-        assert not backend.adopt(key, former, granted.token, 30.0)
-        holder = backend.holder(key)
-        assert holder is not None
-        assert holder.owner == present
-        backend.release(key, present)
 
     def test_listing(self, backend: BaseLockBackend, name: str) -> None:
         """`supports_listing`: a held lock is listed with its holder until it ends; off: LockNotSupported."""

@@ -97,6 +97,7 @@ class HoldingContract(ContractBase):
         assert isinstance(first, Grant)
         assert isinstance(second, Grant)
         assert first.token == second.token
+        assert not second.is_new, "who shares an owner would give back what another run holds"
         assert isinstance(backend.try_acquire(key, new_owner(), 30.0), Busy)
         assert backend.release(key, owner)
         assert not backend.release(key, owner)
@@ -115,13 +116,18 @@ class HoldingContract(ContractBase):
 
         at_leisure(outlive, self.shortest_ttl * 3)
 
-    def test_extend_may_shorten(self, name: str) -> None:
-        """A lease that was given a shorter ttl ends with it."""
-        lease = get_lock(name, ttl=60).acquire()
-        lease.extend(self.shortest_ttl)
-        successor = elsewhere(lambda: get_lock(name, ttl=30).acquire(wait=self.patience))
-        assert lease.remaining() == 0.0
-        successor.release()
+    def test_extending_never_shortens(self, backend: BaseLockBackend, name: str) -> None:
+        """Whoever extends a lease to less than what is left leaves it as it is: the engine compares."""
+        with get_lock(name, ttl=60) as lease:
+            lease.extend(self.shortest_ttl)
+            assert backend.extend(lease.key, lease.owner, self.shortest_ttl)
+            assert backend.extend_many([(lease.key, lease.owner, self.shortest_ttl)]) == [True]
+            until(lambda: lease.remaining() < 60 - 2 * self.shortest_ttl, self.patience)
+            holder = backend.holder(lease.key)
+            assert holder is not None
+            assert holder.owner == lease.owner
+            assert holder.remaining is None or holder.remaining > 30
+            assert backend.extend(lease.key, lease.owner, self.shortest_ttl)
 
     def test_the_engine_itself_refuses_a_stale_owner(self, backend: BaseLockBackend, name: str) -> None:
         """Not only the client's clock: the engine compares the owner on release and on extension."""

@@ -18,7 +18,6 @@ from django.db import connections
 
 from locking.backends.base import BaseLockBackend
 from locking.core.dead_processes import watcher
-from locking.core.handover import adopt, hand_over
 from locking.core.lock import Lock, get_lock
 from locking.exceptions import LockNotOwned
 from locking.testing.contract.base import ContractBase
@@ -116,65 +115,6 @@ class ProcessContract(ContractBase):
         if backend.shared_between_processes and not backend.frees_with_holder:
             assert now() - taken_at >= ttl * 0.98
         lease.release()
-
-    def test_another_process_continues_a_hold(self, backend: BaseLockBackend, name: str) -> None:
-        """Handed over, a lock is the taker's alone, for as long as the taker said and not the ticket."""
-        if not (backend.supports_handover and backend.shared_between_processes):
-            pytest.skip("no hand-over between processes")
-
-        def work(pipe: Connection) -> None:
-            with adopt(pipe.recv(), ttl=600) as taken:
-                pipe.send(taken.fencing_token)
-                pipe.recv()
-            pipe.send("released")
-
-        with child(work) as taker:
-            lease = get_lock(name, ttl=60).acquire()
-            taker.pipe.send(hand_over(lease, ttl=60))
-            assert taker.report() == lease.fencing_token
-            holder = backend.holder(backend.key(name))
-            assert holder is not None
-            assert holder.owner == lease.owner
-            assert holder.remaining is not None
-            assert holder.remaining > 60
-            assert get_lock(name).try_acquire() is None
-            taker.pipe.send("release")
-            assert taker.report() == "released"
-        assert not get_lock(name).locked()
-
-    def test_a_killed_takers_lock_is_free_after_its_lease(self, backend: BaseLockBackend, name: str) -> None:
-        """Whatever the ticket allowed: from its adoption on the taker's ttl counts."""
-        if not (backend.supports_handover and backend.shared_between_processes):
-            pytest.skip("no hand-over between processes")
-        ticket = hand_over(get_lock(name, ttl=3600).acquire(), ttl=3600)
-
-        def work(pipe: Connection) -> None:
-            lease = adopt(ticket, ttl=self.shortest_ttl * 4)
-            pipe.send(lease.names)
-            pipe.recv()
-
-        with child(work) as taker:
-            assert taker.report() == (name,)
-            taker.kill()
-        get_lock(name, ttl=30, wait=self.patience).acquire().release()
-
-    def test_a_ticket_outlives_its_giver(self, backend: BaseLockBackend, name: str) -> None:
-        """A process that is killed after it gave its lock away leaves the lock to the taker, gaplessly."""
-        if not (backend.supports_handover and backend.shared_between_processes):
-            pytest.skip("no hand-over between processes")
-
-        def work(pipe: Connection) -> None:
-            pipe.send(hand_over(get_lock(name, ttl=60).acquire()))
-            pipe.recv()
-
-        with child(work) as giver:
-            ticket = giver.report()
-            giver.kill()
-        assert get_lock(name).try_acquire() is None
-        with adopt(ticket, ttl=30) as taken:
-            taken.ensure_held()
-            assert get_lock(name).locked()
-        assert not get_lock(name).locked()
 
     def test_a_killed_waiter_is_passed_over(self, backend: BaseLockBackend, name: str) -> None:
         """The lock isn't left with a process that was killed while it waited for it."""

@@ -115,7 +115,7 @@ def test_a_backend_that_is_down_is_asked_once(
         asked.append(key)
         raise BackendUnavailable("no answer")
 
-    first, second = get_lock("a").acquire(), get_lock("b").acquire()
+    first, second = (get_lock(name, guarded=True).acquire() for name in "ab")
     with monkeypatch.context() as patch:
         patch.setattr(locks["default"], "release", silent)
         at_exit.release_what_is_left()

@@ -7,31 +7,30 @@ import os
 import threading
 import time
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import OperationalError, connection, connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import connection
 
 from locking import get_lock, locked_transaction
 from locking.core import dead_processes, liveness
-from locking.core.dead_processes import Cleanup, Watch, has_no_session, watcher
+from locking.core.dead_processes import Cleanup, Watch, watcher
 from locking.core.handler import locks
 from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.core.liveness import DeadProcess, Record, Session, registration, server_of, sessions
+from locking.core.liveness import DeadProcess, Record, registration
 from locking.core.waits import waiters
 from locking.models import LockEvent
 from locking.signals import Observer, flush, lock_orphaned, observe, stop_observing
 from locking.testing.contract.base import begin
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
-from locking.utils.ownership import PROCESS, client_of_work, process_of
+from locking.utils.ownership import PROCESS, client_of_work, is_guarded, process_of
 from tests.backends import BACKENDS
 from tests.locking.backends.redis.topologies.servers import until
-from tests.locking.support.liveness_fixtures import own_path, read
-from tests.locking.support.pooler import pooler_to
+from tests.locking.support.liveness_fixtures import own_path
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("watching")]
 
@@ -57,6 +56,11 @@ MAKERS: list[Any] = [
     get_write_lock,
     lambda name, **more: get_semaphore(name, 1, **more),
 ]
+
+
+def guarded(name="a", make=get_lock):
+    """Return what makes a lock that is released as soon as its process is dead."""
+    return lambda: make(name, ttl=LEASE, guarded=True)
 
 
 @pytest.fixture(params=ENGINES)
@@ -89,7 +93,7 @@ def killed(*made):
 
 def test_a_waiter_gets_what_a_killed_process_held(engine):
     """On every engine: it has queued up while the holder was alive, and doesn't wait for the lease."""
-    with child(holding(lambda: get_lock("a", ttl=LEASE))) as holder:
+    with child(holding(guarded())) as holder:
         holder.report()
         waiter = begin(get_lock("a", ttl=60, wait=WAIT).acquire)
         until(lambda: waiters.total, "the waiter has been refused once")
@@ -99,7 +103,7 @@ def test_a_waiter_gets_what_a_killed_process_held(engine):
 
 def test_who_comes_later_does_too(engine):
     """Nobody waited when the holder died: anyone who comes next notices."""
-    with killed(lambda: get_lock("a", ttl=LEASE)):
+    with killed(guarded()):
         get_lock("a", ttl=60, wait=WAIT).acquire().release()
 
 
@@ -107,7 +111,7 @@ def test_who_comes_later_does_too(engine):
 @pytest.mark.parametrize("engine", ["redis", "etcd"], indirect=True)
 def test_every_kind_is_released(engine, make):
     """Read-write locks, permits and fair locks as well as the ordinary one."""
-    with killed(lambda: make("a", ttl=LEASE)):
+    with killed(guarded("a", make)):
         rival = get_write_lock if make in (get_read_lock, get_write_lock) else make
         rival("a", ttl=60, wait=WAIT).acquire().release()
 
@@ -136,6 +140,7 @@ def test_a_killed_waiter_is_dequeued(engine, make):
         third = begin(make("a", ttl=60, wait=WAIT).acquire)
         until(lambda: waiters.total, "the waiter has been refused once")
         first.kill()
+        until_nobody_is_dead()
         lease.release()
         third.result(timeout=2 * WAIT).release()
 
@@ -147,15 +152,15 @@ def test_a_task_gets_what_a_killed_process_held(watching):
         lease = await get_lock("a", ttl=60, wait=WAIT).aacquire()
         await lease.arelease()
 
-    with killed(lambda: get_lock("a", ttl=LEASE)):
+    with killed(guarded()):
         asyncio.run(main())
 
 
 def test_locks_of_the_living_stay(watching):
     """One process is killed; another one's lock, and our own, are where they were."""
-    with child(holding(lambda: get_lock("b", ttl=LEASE))) as living, get_lock("c", ttl=LEASE) as mine:
+    with child(holding(guarded("b"))) as living, get_lock("c", ttl=LEASE) as mine:
         (owner,) = living.report()
-        with killed(lambda: get_lock("a", ttl=LEASE)):
+        with killed(guarded()):
             get_lock("a", ttl=60, wait=WAIT).acquire().release()
         until_nobody_is_dead()
         assert owner_of("b") == owner
@@ -191,31 +196,23 @@ class Kept:
 
     def acquire(self):
         """Take it and keep it."""
-        lease = get_lock("kept", ttl=LEASE).acquire()
+        lease = get_lock("kept", ttl=LEASE, guarded=True).acquire()
         lease.leave_to_expire()
         return lease
-
-
-def of_work_for_a_minute():
-    """A lock that a process takes in the name of a task, and that stays locked for a minute at least."""
-    lock = get_lock("rate", ttl=LEASE, min_hold=60)
-    lock.act_for(client_of_work("task-7"))
-    return lock
 
 
 @pytest.mark.parametrize(
     ("name", "make"),
     [
         ("kept", Kept),
-        ("min_hold", lambda: get_lock("min_hold", ttl=LEASE, min_hold=60)),
-        ("rate", of_work_for_a_minute),
+        ("min_hold", lambda: get_lock("min_hold", ttl=LEASE, guarded=True, min_hold=60)),
     ],
-    ids=["keep", "min_hold", "a task's min_hold"],
+    ids=["keep", "min_hold"],
 )
 def test_what_is_to_outlast_its_process_stays(watching, name, make):
     """A lease that was kept, and one with a min_hold, end by themselves."""
     registration.enter("default")
-    with killed(make, lambda: get_lock("other", ttl=LEASE)) as (owner, _):
+    with killed(make, guarded("other")) as (owner, _):
         get_lock("other", ttl=60, wait=WAIT).acquire().release()
         until_nobody_is_dead()
         assert owner_of(name) == owner
@@ -223,43 +220,11 @@ def test_what_is_to_outlast_its_process_stays(watching, name, make):
 
 def test_a_release_that_knows_no_exception_would_end_what_was_kept(watching, monkeypatch):
     """The mutant: without the look at what was kept, a lease that was to stay is released with the others."""
-    monkeypatch.setattr(dead_processes, "_stays", lambda record, hold: False)
+    monkeypatch.setattr(Record, "leaves", lambda self, owner: self.made(owner) and is_guarded(owner))
     registration.enter("default")
     with killed(Kept):
         until_nobody_is_dead()
         assert locks["default"].holder("kept") is None
-
-
-class OfWork:
-    """A lock that a process takes in the name of a task."""
-
-    def acquire(self):
-        """Take it as a Celery task does."""
-        lock = get_lock("task", ttl=LEASE)
-        lock.act_for(client_of_work("task-7"))
-        return lock.acquire()
-
-
-def test_what_a_killed_task_held_is_released(watching):
-    """Its owner is the task's and not the process's, and yet it is known whose it was."""
-    with killed(OfWork) as (owner,):
-        assert process_of(owner) != PROCESS.client_id
-        get_lock("task", ttl=60, wait=WAIT).acquire().release()
-
-
-def test_a_task_that_runs_again_elsewhere_keeps_its_lock(watching):
-    """A second run of the same task has another owner: the death of the first takes nothing from it."""
-    with child(holding(OfWork)) as first:
-        first.report()
-        locks["default"].force_release("task", owner_of("task"))
-        lock = get_lock("task", ttl=LEASE)
-        lock.act_for(client_of_work("task-7"))
-        lease = lock.acquire()
-        first.kill()
-        until_nobody_is_dead()
-        lease.confirm()
-        lease.release()
-    assert read(own_path()).acting == []
 
 
 def test_a_release_for_a_dead_process_is_told(watching):
@@ -280,7 +245,7 @@ def test_a_release_for_a_dead_process_is_told(watching):
     lock_orphaned.connect(receiver)
     observe(observer := Seen())
     try:
-        with killed(lambda: get_lock("a", ttl=LEASE)) as (owner,):
+        with killed(guarded()) as (owner,):
             get_lock("a", ttl=60, wait=WAIT).acquire().release()
             until_nobody_is_dead()
         flush()
@@ -293,7 +258,44 @@ def test_a_release_for_a_dead_process_is_told(watching):
     assert row.holder == heard[0].holder
 
 
-# --- the guard: a COMMIT that is still running ----------------------------------------------------------
+# --- what may still be at work ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"fenced": True}, {"guarded": True, "min_hold": 60}], ids=str)
+def test_an_unguarded_lock_ends_with_its_lease(watching, options):
+    """A child, a command or a COMMIT of the dead one may go on; a token that was asked for orders nothing."""
+    registration.enter("default")
+    with killed(lambda: get_lock("a", ttl=LEASE, **options)) as (owner,):
+        until_nobody_is_dead()
+        assert owner_of("a") == owner
+
+
+def test_a_release_of_everything_would_let_two_in(watching, monkeypatch):
+    """The mutant, which takes every owner for a guarded one."""
+    monkeypatch.setattr(Record, "leaves", lambda self, owner: self.made(owner))
+    registration.enter("default")
+    with killed(lambda: get_lock("a", ttl=LEASE, fenced=True)):
+        until_nobody_is_dead()
+        assert locks["default"].holder("a") is None
+
+
+class OfWork:
+    """A lock that a process takes in the name of a task."""
+
+    def acquire(self):
+        """Take it as a Celery task does."""
+        lock = get_lock("task", ttl=LEASE, guarded=True)
+        lock.act_for(client_of_work("task-7"))
+        return lock.acquire()
+
+
+def test_what_a_killed_task_held_ends_with_its_lease(watching):
+    """Its owner is the task's and not the process's; the task's next run takes it over."""
+    registration.enter("default")
+    with killed(OfWork) as (owner,):
+        until_nobody_is_dead()
+        assert owner_of("task") == owner
+
 
 GATE = 77_031
 """The advisory lock that holds a COMMIT up."""
@@ -323,12 +325,12 @@ def gate():
             cursor.execute("DROP TRIGGER gate ON auth_group; DROP FUNCTION public.wait_at_gate()")
 
 
-def committing(*, fenced):
+def committing(options):
     """Return what a child does that is killed in its COMMIT, which goes on without it."""
 
     def work(pipe):
         def commit():
-            with locked_transaction("a", ttl=LEASE, fenced=fenced):
+            with locked_transaction("a", ttl=LEASE, **options):
                 Group.objects.create(name="the dead one's")
                 with connection.cursor() as cursor:
                     cursor.execute("SELECT pg_backend_pid()")
@@ -349,9 +351,9 @@ def is_waiting(pid):
 
 
 @contextmanager
-def killed_in_commit(*, fenced):
+def killed_in_commit(**options):
     """Kill a process whose COMMIT runs on."""
-    with child(committing(fenced=fenced)) as holder:
+    with child(committing(options)) as holder:
         pid = holder.report()
         until(lambda: is_waiting(pid), "the COMMIT is running")
         holder.kill()
@@ -363,39 +365,13 @@ def names():
     return [group.name for group in Group.objects.all()]
 
 
-def what_the_next_holder_sees(monkeypatch, gate, guard):
-    """Kill a holder in its COMMIT; open the gate when the guard has been asked three times, or the lock is
-    another's; return what that one reads.
-    """
-    asked = []
-
-    def counted(record):
-        asked.append(guard(record))
-        return asked[-1]
-
-    def take_and_read():
-        with get_lock("a", ttl=60, wait=WAIT):
-            try:
-                return names()
-            finally:
-                connection.close()
-
-    monkeypatch.setattr(dead_processes, "has_no_session", counted)
-    with killed_in_commit(fenced=False):
-        reader = begin(take_and_read)
-        until(lambda: len(asked) >= 3 or reader.done(), "the guard has been asked")
+def test_a_running_commit_keeps_the_lock(gate):
+    """Its client is dead, and the lock stays taken until its lease ends: no overlap."""
+    registration.enter("default")
+    with killed_in_commit():
+        until_nobody_is_dead()
+        assert get_lock("a").try_acquire() is None
         gate()
-        return reader.result(timeout=2 * WAIT)
-
-
-def test_a_running_commit_keeps_the_lock(monkeypatch, gate):
-    """Its client is dead, and nobody has the lock before the database is through with it: no overlap."""
-    assert what_the_next_holder_sees(monkeypatch, gate, has_no_session) == ["the dead one's"]
-
-
-def test_without_the_guard_the_next_holder_would_read_too_early(monkeypatch, gate):
-    """The mutant: a release that asks no database lets the next one in beside the running COMMIT."""
-    assert what_the_next_holder_sees(monkeypatch, gate, lambda record: True) == []
 
 
 def test_a_fenced_lock_is_released_beside_a_running_commit(gate):
@@ -416,90 +392,17 @@ def test_a_fenced_lock_is_released_beside_a_running_commit(gate):
         assert reader.result(timeout=2 * WAIT) == ["the dead one's"]
 
 
-def record_of(*told, unwatched=()):
-    """The record of a dead process with these sessions."""
-    return Record("c", "h", 1, "1", "n", sessions=list(told), unwatched=list(unwatched))
-
-
-def own_session(**changes):
-    """A session that is open: this test's own."""
-    connection.ensure_connection()
-    fields = {
-        "alias": "default",
-        "server": server_of(connection),
-        "pid": connection.connection.info.backend_pid,
-    }
-    return Session(**fields | changes)
-
-
-def asked_elsewhere(record):
-    """Ask the guard in a thread, as the watcher does, with a connection of its own."""
-
-    def ask():
-        try:
-            return has_no_session(record)
-        finally:
-            connections.close_all()
-
-    return begin(ask).result(timeout=WAIT)
-
-
-def test_the_guard_needs_proof():
-    """Only where the database itself shows that no session is left; every doubt is left to the lease."""
-    assert asked_elsewhere(record_of())
-    assert asked_elsewhere(record_of(own_session(pid=1)))
-    assert not asked_elsewhere(record_of(own_session()))
-    assert not asked_elsewhere(record_of(unwatched=["mysql"]))
-    assert not asked_elsewhere(record_of(own_session(pid=1, server="another")))
-    assert not asked_elsewhere(record_of(own_session(pid=1, alias="unknown")))
-
-
-def test_an_inherited_session_must_be_idle():
-    """A parent's session stays open after its child's death: nothing may be running in it."""
-    session = own_session(inherited=True)
-    assert asked_elsewhere(record_of(session))
-    with transaction.atomic():
-        names()
-        assert not asked_elsewhere(record_of(session))
-
-
-def test_behind_a_pooler_the_lease_decides(monkeypatch, connect):
-    """A pooler gives clients numbers of its own, so that no session of a client can be found by one."""
-    monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", connect)
-    with pooler_to(connections.settings["default"]) as entry:
-        monkeypatch.setitem(connections.settings, "pooled", entry)
-        pooled = connections["pooled"].copy()
-        pooled.ensure_connection()
-        session = Session("pooled", server_of(pooled), pooled.connection.info.backend_pid)
-        pooled.close()
-        assert not asked_elsewhere(record_of(session))
-        del connections["pooled"]  # another test's pooler has the same alias, and another folder
-
-
-def test_a_database_that_does_not_answer_proves_nothing(monkeypatch):
-    """An outage postpones the release."""
-    session = own_session(pid=1)
-
-    def refused(*_):
-        raise OperationalError("connection refused")
-
-    monkeypatch.setattr(dead_processes, "_shows_none", refused)
-    assert not asked_elsewhere(record_of(session))
-
-
 # --- cleaning up ------------------------------------------------------------------------------------------
 
 
 def dead(client, *aliases):
     """A dead process without a file."""
-    record = record_of()
-    record.client, record.aliases = client, list(aliases)
-    return DeadProcess(record, Path("/nowhere"), -1)
+    return DeadProcess(Record(client, "h", 1, "1", "n", aliases=list(aliases)), Path("/nowhere"), -1)
 
 
 def test_what_comes_late_is_found_by_a_second_look(monkeypatch):
     """A request that the server had still to work off grants a lock to the dead: it is released as well."""
-    owner = f"{process_of('0' * 8 + '-0000-8000-a000-000000000000:1')}:1"
+    owner = "00000000-0000-8000-b000-000000000000:1"
     cleanup = Cleanup(dead(process_of(owner), "default", "gone"))
     assert not cleanup.attempt()
     locks["default"].try_acquire("late", owner, LEASE)
@@ -511,10 +414,12 @@ def test_what_comes_late_is_found_by_a_second_look(monkeypatch):
 
 def test_a_backend_that_does_not_answer_is_asked_again(backend_down):
     """An outage keeps the file: nothing is forgotten."""
-    cleanup = Cleanup(dead("c", backend_down))
-    for _ in range(3):
+    cleanup, pauses = Cleanup(dead("c", backend_down)), []
+    for _ in range(8):
         assert not cleanup.attempt()
-    assert cleanup.due > 0
+        pauses.append(cleanup.due - now())
+    assert all(later >= 1.5 * sooner for sooner, later in pairwise(pauses[:5]))
+    assert 4 < pauses[-1] <= dead_processes.LONGEST_PAUSE
 
 
 def test_a_release_that_fails_keeps_no_other_from_being_tried(monkeypatch):
@@ -530,9 +435,26 @@ def test_a_release_that_fails_keeps_no_other_from_being_tried(monkeypatch):
     cleanup.dead.close()
 
 
+def test_a_lock_that_stays_is_not_asked_for_again(monkeypatch):
+    """A clean-up ends with its second look, however long the leases are that it leaves alone."""
+    owner, looks = "00000000-0000-8000-a000-000000000000:1", []
+    held_by = type(locks["default"]).held_by
+
+    def counted(backend, mine):
+        looks.append(mine)
+        return held_by(backend, mine)
+
+    monkeypatch.setattr(type(locks["default"]), "held_by", counted)
+    locks["default"].try_acquire("stays", owner, LEASE)
+    cleanup = Cleanup(dead(process_of(owner), "default"))
+    assert [cleanup.attempt(), cleanup.attempt()] == [False, True]
+    assert len(looks) == 2
+    assert owner_of("stays") == owner
+
+
 def test_the_kernel_wakes_the_waiters(watching):
     """A pidfd tells of the end: the watch is not asleep for its whole time."""
-    with child(holding(lambda: get_lock("a", ttl=LEASE))) as holder:
+    with child(holding(guarded())) as holder:
         holder.report()
         registration.enter("default")
         watch = Watch()
@@ -555,7 +477,7 @@ def test_a_process_without_a_pidfd_is_looked_at(watching, monkeypatch):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
-    with child(holding(lambda: get_lock("a", ttl=LEASE))) as holder:
+    with child(holding(guarded())) as holder:
         holder.report()
         registration.enter("default")
         watch = Watch()
@@ -588,21 +510,3 @@ def runs_while_somebody_waits() -> bool:
         return watcher._worker.running
     finally:
         waiters.leave("default")
-
-
-def test_a_forked_child_has_its_own_sessions():
-    """What it has inherited is told apart from what it opens itself."""
-    connection.ensure_connection()
-
-    def work(pipe):
-        before, _ = sessions.now()
-        mine = connections["default"].copy()
-        mine.connect()
-        after, _ = sessions.now()
-        pipe.send(([each.inherited for each in before], [each.inherited for each in after]))
-        mine.close()
-
-    with child(work) as other:
-        before, after = other.report()
-    assert all(before)
-    assert after.count(False) == 1

@@ -219,7 +219,7 @@ def test_a_shortened_reader_does_not_keep_a_writer_longer(shared_on):
     with counted_waiters(variant("write")) as waiters:
         writer = begin(get_write_lock("a", ttl=FAR, wait=FAR).acquire)
         until(waiters.number, PATIENCE)
-    reader.extend(SHORT)
+    assert variant("read").shorten("a", reader.owner, SHORT)
     writer.result(timeout=PATIENCE).release()
 
 
@@ -340,7 +340,7 @@ def test_a_shortened_permit_does_not_keep_waiters_longer(on):
     with counted_waiters(variant("semaphore", permits=1)) as waiters:
         waiter = begin(get_semaphore("a", 1, ttl=FAR, wait=FAR).acquire)
         until(waiters.number, PATIENCE)
-        lease.extend(SHORT)
+        assert variant("semaphore", permits=1).shorten("a", lease.owner, SHORT)
         waiter.result(timeout=PATIENCE).release()
 
 

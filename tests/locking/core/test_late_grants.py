@@ -4,12 +4,10 @@ import asyncio
 
 import pytest
 
-from locking import BackendUnavailable, LockLost, adopt, get_lock, hand_over
-from locking.backends.memory import MemoryBackend
+from locking import BackendUnavailable, get_lock
 from locking.backends.memory.backend import Locks
 from locking.core.handler import locks
 from locking.core.lease import State
-from locking.core.liveness import registration
 from locking.core.lock import SingleLock
 from locking.testing import held_locks
 from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
@@ -123,23 +121,6 @@ def test_a_waiter_that_was_paused_does_not_enter_under_an_old_handoff(grants, en
         state, left = waiter.result(timeout=PATIENCE)
     assert (state, grants.delays) == (State.HELD, 1)
     assert left > TTL / 2
-
-
-def test_an_adopted_lease_that_came_too_late_is_refused(turned_clock, monkeypatch):
-    """The block of a ticket's taker is not entered under a lease that has ended either."""
-    with get_lock("a", ttl=TTL) as lease:
-        ticket = hand_over(lease)
-    extend = MemoryBackend.adopt
-
-    def delayed(backend, *args):
-        held = extend(backend, *args)
-        turned_clock.advance(TOO_LONG)
-        return held
-
-    monkeypatch.setattr(MemoryBackend, "adopt", delayed)
-    with pytest.raises(LockLost):
-        elsewhere(lambda: adopt(ticket, ttl=TTL))
-    assert lease.owner not in registration._acting, "the next taker's hold would end with this process"
 
 
 def test_mutant_without_the_rule_a_lease_that_has_ended_is_returned(grants, monkeypatch):

@@ -62,10 +62,10 @@ def test_doubt_and_confirmation():
     seen = []
     for step in (
         lease.doubt,
-        lambda: lease.prolong(lease.begin_extension(30)),
+        lambda: lease.prolong(now(), 30),
         lease.lose,
         lease.doubt,
-        lambda: lease.prolong(lease.begin_extension(30)),
+        lambda: lease.prolong(now(), 30),
     ):
         step()
         seen.append(lease.state.value)
@@ -325,20 +325,7 @@ def renewed_before_the_extension(lease, monkeypatch):
     lease.extend(20)
 
 
-def shortened_during_the_renewal(lease, monkeypatch):
-    """The user shortens the lease during the renewal, and the engine serves the renewal first."""
-    extend_many = locks["default"].extend_many
-
-    def early(leases):
-        answers = extend_many(leases)
-        lease.extend(1)
-        return answers
-
-    monkeypatch.setattr(locks["default"], "extend_many", early)
-    renew([lease])
-
-
-OVERLAPS = [extended_before_the_renewal, renewed_before_the_extension, shortened_during_the_renewal]
+OVERLAPS = [extended_before_the_renewal, renewed_before_the_extension]
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
@@ -351,16 +338,8 @@ def test_an_extension_during_a_renewal_leaves_no_longer_deadline_than_the_engine
     assert lease.renew_at <= lease.deadline
 
 
-def test_a_lease_that_counts_on_its_own_request_alone_is_caught(monkeypatch):
-    """The mutant of the test above: the local deadline outlives the engine's."""
-    monkeypatch.setattr("locking.core.lease.safe_ttl", lambda extension: extension.ttl)
-    lease, hold = short_and_watched(3)
-    renewed_before_the_extension(lease, monkeypatch)
-    assert lease.deadline > hold.deadline
-
-
 def test_the_next_renewal_gives_the_length_that_was_asked_for(monkeypatch):
-    """After an overlap the lease is short, and the renewal that follows makes it as long as wanted."""
+    """After an overlap the lease is as long as wanted, and the renewal that follows keeps it so."""
     lease, hold = short_and_watched(3)
     renewed_before_the_extension(lease, monkeypatch)
     renew([lease])
@@ -369,37 +348,19 @@ def test_the_next_renewal_gives_the_length_that_was_asked_for(monkeypatch):
     assert lease.deadline <= hold.deadline
 
 
-def test_an_extension_that_nobody_answered_may_be_served_late(monkeypatch):
-    """A lost request to shorten the lease bounds it until the engine has surely served it or lost it."""
+def test_nothing_shortens_a_lease(monkeypatch):
+    """Neither its user's shorter extension, nor one that is served late; the longest one counts."""
     lease, hold = short_and_watched(30)
-    backend = locks["default"]
-    shorten = backend.shorten
-    monkeypatch.setattr(backend, "shorten", unanswered)
-    with pytest.raises(BackendUnavailable):
-        lease.extend(2)
-    assert lease.remaining() <= 2
-    assert lease.renew_at < lease.deadline
-    renew([lease])
-    shorten("a", lease.owner, 2)  # only now does the engine serve it
-    assert lease.deadline <= hold.deadline
-    monkeypatch.setattr("locking.core.lease.SETTLING", 0.0)
-    renew([lease])
+    lease.extend(2)
+    locks["default"].extend("a", lease.owner, 2)
     assert lease.remaining() > 29
+    assert lease.deadline <= hold.deadline
+    assert lease.ttl == 30
 
 
 def unanswered(*args):
     """A request whose answer is lost."""
     raise BackendUnavailable("no answer")
-
-
-def test_the_watchdog_hears_of_a_shorter_lease(monkeypatch):
-    """A renewed lease that its user shortens is renewed by its new length."""
-    monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 3600.0)
-    monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.01)  # soon, of a lease that outlasts any stall
-    with get_lock("a") as lease:
-        lease.extend(20)
-        until(lambda: single(lease).renewals >= 2, PATIENCE)
-        lease.ensure_held()
 
 
 # a release that is tried again

@@ -44,7 +44,7 @@ from django.urls import path
 from locking import get_lock
 
 def hold(request, name):
-    with get_lock(name, wait=60):
+    with get_lock(name, wait=60, guarded=True):
         print("held by", os.getpid(), flush=True)
         time.sleep(600)
 
@@ -130,7 +130,7 @@ def pressed(port: int, name: str) -> bool:
 
 
 @pytest.mark.whole
-def test_a_reload_of_runserver_frees_the_lock_of_a_request(name: str, tmp_path: Path) -> None:
+def test_a_reload_of_runserver_frees_the_guarded_lock_of_a_request(name: str, tmp_path: Path) -> None:
     """The request that held it died in the reload: the next process gets it long before 300 s are over."""
     (tmp_path / "reloaded_settings.py").write_text(SETTINGS)
     urls = tmp_path / "reloaded_urls.py"

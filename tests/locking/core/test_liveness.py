@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
 
 from locking import get_lock
 from locking.core import liveness
@@ -22,9 +21,8 @@ from locking.core.liveness import Record, Registration, registration, seize
 from locking.testing.contract.processes import child
 from locking.utils.ownership import (
     PROCESS,
-    is_fenced,
-    new_fenced_owner,
-    new_outlasting_owner,
+    is_guarded,
+    new_guarded_owner,
     new_owner,
     process_of,
 )
@@ -172,7 +170,7 @@ def put(runtime_dir, **changes):
     """Write the file of a process that is dead, and return its path."""
     fields = {"client": "c", "host": liveness.host_identity(), "pid": 1 << 22, "start": "1", "name": "n"}
     path = runtime_dir / "c"
-    path.write_text(json.dumps(fields | {"sessions": []} | changes))
+    path.write_text(json.dumps(fields | changes))
     return path
 
 
@@ -307,7 +305,7 @@ def test_a_full_disk_leaves_no_file_that_is_out_of_date(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    registration.keep("owner", time.time() + 60)
+    registration.keep(new_guarded_owner(), time.time() + 60)
     assert not path.exists()
     assert registration.problem is not None
     assert "No space left" in registration.problem
@@ -332,47 +330,105 @@ def test_a_setting_that_is_no_path_is_refused(settings, value):
 
 
 def test_kept_leases_are_written_down_and_pruned():
-    """`keep()` puts the owner into the file; with the next one those that have ended go."""
-    registration.reset()
-    get_lock("a", ttl=60).acquire().leave_to_expire()
+    """`leave_to_expire` puts a guarded owner into the file; with the next one those that have ended go."""
+    get_lock("plain", ttl=60).acquire().leave_to_expire()
+    assert own_record().kept == {}
+    get_lock("a", ttl=60, guarded=True).acquire().leave_to_expire()
     (owner,) = own_record().kept
     assert process_of(owner) == PROCESS.client_id
-    for number in range(3):
-        registration.keep(f"ended-{number}", time.time() - 1)
+    for _ in range(3):
+        registration.keep(new_guarded_owner(), time.time() - 1)
     registration.keep(owner, time.time() + 60)
     assert list(own_record().kept) == [owner]
+
+
+def test_the_file_does_not_grow_with_use(monkeypatch):
+    """Of many that were left to their ends it says that all stay, and is written no more meanwhile."""
+    registration.enter("default")
+    until = time.time() + 60
+    owners = [new_guarded_owner() for _ in range(liveness.MOST_KEPT + 1)]
+    for owner in owners:
+        registration.keep(owner, until)
+    record = own_record()
+    assert (record.kept, record.only) == ({}, [])
+    assert not any(record.leaves(owner) for owner in owners)
+    written = []
+    monkeypatch.setattr(liveness, "_write", lambda *text: written.append(text))
+    registration.keep(new_guarded_owner(), until)
+    assert written == []
 
 
 def test_an_end_in_order_leaves_only_what_the_watchdog_kept_alive():
     """Others may release that; a lease with a ttl of its own has its own end."""
     registration.enter("default")
-    path = own_path()
-    registration.leave(["renewed"])
+    path, renewed = own_path(), new_guarded_owner()
+    registration.leave([renewed])
     record = read(path)
-    assert not record.keeps("renewed")
-    assert record.keeps("with a ttl")
+    assert record.leaves(renewed)
+    assert not record.leaves(new_guarded_owner())
     registration.leave([])
     assert not path.exists()
 
 
 def test_owners_tell_what_becomes_of_them():
     """Of one process, and told apart by a digit."""
-    plain, fenced, outlasting = new_owner(), new_fenced_owner(), new_outlasting_owner()
-    assert {process_of(owner) for owner in (plain, fenced, outlasting)} == {PROCESS.client_id}
-    assert [is_fenced(owner) for owner in (plain, fenced, outlasting)] == [False, True, False]
+    plain, guarded = new_owner(), new_guarded_owner()
+    assert {process_of(owner) for owner in (plain, guarded)} == {PROCESS.client_id}
+    assert [is_guarded(owner) for owner in (plain, guarded)] == [False, True]
 
 
-@pytest.mark.django_db(transaction=True)
-def test_database_sessions_are_written_down():
-    """Each connection that Django opens is in the file, for as long as it is open."""
+def closed_and_taken(tmp_path, steps):
+    """Close the file's descriptor, as a library does that makes a daemon, and have another file take it."""
     registration.enter("default")
-    connection = connections["default"].copy()
-    connection.connect()
-    pid = connection.connection.info.backend_pid
-    assert pid in [session.pid for session in own_record().sessions]
-    connection.close()
-    registration.rewrite()
-    assert pid not in [session.pid for session in own_record().sessions]
+    number = registration.fd
+    assert number is not None
+    other = os.open(tmp_path / "the application's", os.O_RDWR | os.O_CREAT)
+    os.dup2(other, number)  # closes the number first
+    os.write(other, b"its data")
+    try:
+        steps()
+        return os.pread(number, 100, 0)
+    finally:
+        os.close(other)
+        os.close(number)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: registration.keep(new_guarded_owner(), time.time() + 60),
+        lambda: registration.enter("default/read"),
+        registration.refresh,
+    ],
+    ids=["keep", "enter", "refresh"],
+)
+def test_a_descriptor_that_is_another_files_is_not_written_to(tmp_path, step):
+    """The application's file stays as it is, and this process has a file of its own again."""
+    assert closed_and_taken(tmp_path, step) == b"its data"
+    assert own_record().pid == os.getpid()
+    assert seize(own_path()) is None
+
+
+def test_a_forked_child_closes_nothing_that_is_another_files(tmp_path):
+    """It lets go of its parent's file by its number, which may be the application's by then."""
+    assert closed_and_taken(tmp_path, registration.reset) == b"its data"
+
+
+def test_a_file_on_a_system_that_takes_nothing_is_not_gone_by(runtime_dir, monkeypatch):
+    """Its process could neither bring it up to date nor delete it."""
+    path = put(runtime_dir)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert seize(path) is None
+
+
+def test_deployments_with_other_cache_prefixes_are_apart(settings):
+    """A lock on a shared cache has that cache's prefix: who has another can't release it."""
+    settings.LOCKING = {"default": {"CACHE": "default"}}
+    seen = set()
+    for changes in ({}, {"KEY_PREFIX": "a"}, {"VERSION": 2}):
+        settings.CACHES = {"default": {"BACKEND": "x", "LOCATION": "redis://x", **changes}}
+        seen.add(liveness.deployment())
+    assert len(seen) == 3
 
 
 def test_a_registration_is_not_made_twice():
@@ -384,18 +440,3 @@ def test_a_registration_is_not_made_twice():
     assert one.fd == first
     one.leave([])
     one.reset()
-
-
-def test_a_closed_connection_to_mysql_is_not_open(mariadb_locks, django_db_blocker):
-    """It counts until it is closed, also when a traceback keeps the object."""
-    opened, connection = liveness.Sessions(), connections["mariadb_locks"].copy("shop")
-    with django_db_blocker.unblock():
-        connection.connect()
-    kept = connection.connection
-    opened.add(connection)
-    assert opened.now() == ([], ["shop"])
-
-    connection.close()
-
-    assert kept is not None
-    assert opened.now() == ([], [])

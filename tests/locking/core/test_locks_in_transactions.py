@@ -1,4 +1,4 @@
-"""Plain locks inside an open transaction: refused with the cure, held until it has ended, or left alone."""
+"""Plain locks inside an open transaction: refused with the cure, or left alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group
 from django.core.exceptions import ImproperlyConfigured
@@ -16,7 +15,6 @@ from django.test import Client, TestCase
 from django.urls import path
 
 from locking import (
-    LockLost,
     LockNotAcquired,
     LockTransactionError,
     distributed_lock,
@@ -29,8 +27,6 @@ from locking import (
 from locking.conf import read_alias
 from locking.contrib.redisson import get_fair_lock
 from locking.core.lock import Lock
-from locking.core.open_transactions import WATCH, WATCHED
-from locking.testing import simulate_loss
 from tests.locking.support.helpers import committed, elsewhere
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
@@ -86,12 +82,9 @@ def is_taken(kind: str = "lock") -> bool:
 @on_each_kind
 def test_every_kind_is_refused_inside_an_open_transaction(kind: str) -> None:
     """The message names the lock and the cure, and nothing is left taken."""
-    with transaction.atomic():
-        with pytest.raises(
-            LockTransactionError, match=r"'(shop|attic)'.*locked_transaction.*'hold'"
-        ) as refused:
-            enter(KINDS[kind]())
-        assert "'ignore'" in str(refused.value)
+    refused = pytest.raises(LockTransactionError, match=r"'(shop|attic)'.*locked_transaction.*'ignore'")
+    with transaction.atomic(), refused:
+        enter(KINDS[kind]())
     assert not is_taken(kind)
 
 
@@ -166,71 +159,16 @@ def test_mutant_a_lock_that_ignores_the_transaction_is_free_before_the_commit() 
     assert committed() == ["row"]
 
 
-# --- hold -------------------------------------------------------------------------------------------------
-
-
-@on_each_kind
-def test_a_held_lock_is_released_after_the_commit(kind: str) -> None:
-    """Whenever its block ends, others get it only once the rows are visible."""
-    with transaction.atomic():
-        with KINDS[kind](on_open_transaction="hold"):
-            Group.objects.create(name="row")
-        assert is_taken(kind)
-    assert not is_taken(kind)
-    assert committed() == ["row"]
-    assert not {*WATCHED, WATCH} & vars(connection).keys()
-
-
-def test_a_held_lock_is_released_after_a_rollback() -> None:
-    """A transaction that fails ends the hold as well."""
-    with pytest.raises(RuntimeError), transaction.atomic():
-        enter(get_lock("shop", on_open_transaction="hold"))
-        assert is_taken()
-        raise RuntimeError
+def test_a_lock_without_autocommit_is_refused() -> None:
+    """Nothing commits before its release, whether a block is open or not."""
+    connection.set_autocommit(False)
+    try:
+        with pytest.raises(LockTransactionError, match="autocommit is off on database 'default'"):
+            enter(get_lock("shop"))
+    finally:
+        connection.rollback()
+        connection.set_autocommit(True)
     assert not is_taken()
-
-
-def test_a_lock_that_a_coroutine_holds_is_released_after_the_commit() -> None:
-    """The transaction of the synchronous caller is the one that counts."""
-    with transaction.atomic():
-        async_to_sync(enter_async)(get_lock("shop", on_open_transaction="hold"))
-        assert is_taken()
-    assert not is_taken()
-
-
-def test_a_held_lock_that_its_user_keeps_outlasts_the_transaction() -> None:
-    """What was acquired inside and not released is the user's after the transaction, as ever."""
-    lock = get_lock("shop", on_open_transaction="hold")
-    with transaction.atomic():
-        lock.acquire()
-    assert is_taken()
-    lock.release()
-    assert not is_taken()
-
-
-def test_a_held_lock_that_is_lost_rolls_the_transaction_back() -> None:
-    """It is found before COMMIT, although its own block ended well before."""
-    with pytest.raises(LockLost), transaction.atomic():
-        with get_lock("shop", on_open_transaction="hold") as lease:
-            Group.objects.create(name="row")
-        simulate_loss(lease)
-    assert committed() == []
-
-
-def test_hold_without_an_open_transaction_is_an_ordinary_lock() -> None:
-    """The release is the release."""
-    enter(get_lock("shop", on_open_transaction="hold"))
-    assert not is_taken()
-
-
-def test_several_names_of_which_one_is_taken_are_given_back(redis_database: redis.Redis) -> None:
-    """All or none: the first isn't kept until the transaction ends."""
-    rival = elsewhere(get_lock("shop", ttl=60).acquire)
-    with transaction.atomic():
-        with pytest.raises(LockNotAcquired):
-            get_lock("attic", "shop", wait=0, on_open_transaction="hold").acquire()
-        assert not redis_database.exists("attic")
-    elsewhere(rival.release)
 
 
 # --- settings ---------------------------------------------------------------------------------------------
@@ -242,7 +180,7 @@ def set_policy(settings: Any, policy: str) -> None:
 
 def test_the_alias_decides_where_nothing_is_said(settings: Any) -> None:
     """One setting for plain locks, decorated functions and locked transactions."""
-    set_policy(settings, "hold")
+    set_policy(settings, "ignore")
 
     @distributed_lock(key="'decorated'")
     def work() -> None:
@@ -253,8 +191,7 @@ def test_the_alias_decides_where_nothing_is_said(settings: Any) -> None:
         work()
         with locked_transaction("transaction"):
             pass
-        assert all(elsewhere(get_lock(name).locked) for name in ("shop", "decorated", "transaction"))
-    assert not any(get_lock(name).locked() for name in ("shop", "decorated", "transaction"))
+    assert committed() == ["decorated"]
 
 
 def test_the_argument_overrides_the_alias(settings: Any) -> None:
@@ -283,24 +220,23 @@ def test_a_decorated_function_may_ignore_the_transaction(settings: Any) -> None:
 
 def test_what_needs_a_transaction_of_its_own_refuses_whatever_the_alias_says(settings: Any) -> None:
     """A fence has to stand first in its transaction, and retries begin anew."""
-    set_policy(settings, "hold")
+    set_policy(settings, "ignore")
     with transaction.atomic(), pytest.raises(LockTransactionError), locked_transaction("shop", fenced=True):
         pytest.fail("the body ran")
 
 
-@pytest.mark.parametrize("policy", ["hold", "ignore"])
-def test_a_word_that_can_not_go_together_with_a_fence_is_refused(policy: Any) -> None:
+def test_a_word_that_can_not_go_together_with_a_fence_is_refused() -> None:
     """Said of one function both is invalid."""
     with pytest.raises(ValueError, match="can't be combined with fenced"):
-        distributed_lock(key="'shop'", fenced=True, on_open_transaction=policy)
+        distributed_lock(key="'shop'", fenced=True, on_open_transaction="ignore")
 
 
 def test_a_policy_that_is_none_is_named() -> None:
     """In the argument and in the setting."""
-    with pytest.raises(ValueError, match="on_open_transaction='wait' must be 'refuse', 'hold' or 'ignore'"):
-        get_lock("shop", on_open_transaction="wait")  # type: ignore[arg-type]
-    with pytest.raises(ImproperlyConfigured, match="ON_OPEN_TRANSACTION='wait' must be"):
-        read_alias("default", {"ON_OPEN_TRANSACTION": "wait"})
+    with pytest.raises(ValueError, match="on_open_transaction='hold' must be 'refuse' or 'ignore'"):
+        get_lock("shop", on_open_transaction="hold")  # type: ignore[arg-type]
+    with pytest.raises(ImproperlyConfigured, match="ON_OPEN_TRANSACTION='hold' must be"):
+        read_alias("default", {"ON_OPEN_TRANSACTION": "hold"})
 
 
 def test_a_lock_through_async_to_sync_is_granted_outside_of_transactions() -> None:

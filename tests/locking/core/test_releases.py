@@ -176,7 +176,7 @@ def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
 
 
 def test_of_overlapping_extensions_a_hold_keeps_the_longest():
-    """The hold outlives the lease, whichever answer comes last; alone, an extension may shorten it."""
+    """The hold outlives the lease, whichever answer comes last; only `exactly` shortens it."""
     holds: LeaseExpirer[LocalLease] = LeaseExpirer(lambda key, hold: None)
     hold = LocalLease("n", 1, now() + 60)
     holds.add("k", "o", hold)
@@ -187,6 +187,9 @@ def test_of_overlapping_extensions_a_hold_keeps_the_longest():
     assert hold.deadline > now() + 90
     holds.begin("k", "o")
     holds.settle(hold, now() + 30)
+    assert hold.deadline > now() + 90
+    holds.begin("k", "o")
+    holds.settle(hold, now() + 30, exactly=True)
     assert hold.deadline < now() + 31
     holds.reset()
 

@@ -56,10 +56,11 @@ def test_a_lease_of_a_second_lives_for_several(own_redis, locks_on, monkeypatch)
 
 
 @pytest.mark.usefixtures("memory_locks")
-def test_the_first_renewal_comes_after_a_third_of_the_lease():
+def test_a_lease_of_ten_seconds_is_renewed_every_three():
     """Two more attempts fit into the lease if one fails."""
     with get_lock("a") as lease:
-        assert single(lease).renew_at == pytest.approx(single(lease).taken_at + 10)
+        assert lease.ttl == 10
+        assert single(lease).renew_at == pytest.approx(single(lease).taken_at + 3)
 
 
 @pytest.mark.usefixtures("quick")
@@ -166,7 +167,7 @@ def test_a_late_renewal_does_not_revive():
 def test_a_renewal_that_ignores_the_deadline_is_caught(monkeypatch):
     """The mutant of the test above: it is held again, though another may have had the lock since."""
     monkeypatch.setattr(
-        "locking.core.renewal._settle", lambda lease, held, extension: lease.prolong(extension)
+        "locking.core.renewal._settle", lambda lease, held, since, ttl: lease.prolong(since, ttl)
     )
     lease = single(get_lock("a").acquire())
     lease.deadline = now()
@@ -263,22 +264,22 @@ def test_one_lease_that_fails_costs_no_other_its_renewal(one_fails):
     assert states(one_fails) == ({State.HELD: 199, State.UNKNOWN: 1}, 199)
 
 
-def all_or_nothing(leases, answers, extensions):
+def all_or_nothing(leases, answers, since, ttls):
     """Take the rule out: one unknown answer makes all leases unknown."""
-    for lease, extension in zip(leases, extensions, strict=True):
-        _doubt(lease, extension)
+    for lease in leases:
+        _doubt(lease)
 
 
-def unknown_is_lost(leases, answers, extensions):
+def unknown_is_lost(leases, answers, since, ttls):
     """Take the rule out: an unknown answer is a refusal."""
-    for lease, held, extension in zip(leases, answers, extensions, strict=True):
-        _settle(lease, bool(held), extension)
+    for lease, held, ttl in zip(leases, answers, ttls, strict=True):
+        _settle(lease, bool(held), since, ttl)
 
 
-def unknown_is_held(leases, answers, extensions):
+def unknown_is_held(leases, answers, since, ttls):
     """Take the rule out: an unknown answer is an extension."""
-    for lease, held, extension in zip(leases, answers, extensions, strict=True):
-        _settle(lease, held is not False, extension)
+    for lease, held, ttl in zip(leases, answers, ttls, strict=True):
+        _settle(lease, held is not False, since, ttl)
 
 
 @pytest.mark.parametrize("mutant", [all_or_nothing, unknown_is_lost, unknown_is_held])

@@ -25,6 +25,7 @@ from locking import (
 )
 from locking.backends.base import Busy
 from locking.backends.memory import STORES
+from locking.backends.redis import RedisBackend
 from locking.core import waits
 from locking.core.handler import locks
 from locking.core.waits import PUBLISH_AFTER, WAITS
@@ -33,7 +34,7 @@ from locking.inspection import audit, deadlocks, heartbeat, stats
 from locking.inspection.held import Waiter, waiters, waiters_of
 from locking.models import LockEvent
 from locking.testing.contract.processes import child
-from locking.utils.ownership import PROCESS
+from locking.utils.ownership import PROCESS, new_owner
 from tests.backends import BACKENDS
 from tests.locking.support.helpers import publishing, take_from
 
@@ -364,6 +365,51 @@ def test_the_first_that_sees_it_again_gives_up_for_the_last(since_of_last):
     assert watch._should_give_up((mine,))
 
 
+@pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
+def test_two_that_would_give_up_agree_on_one(engine):
+    """The one that closed the circle stalls before its verdict, and another gives up for it meanwhile."""
+    circle = [replace(blocked(age, time.time() - age), id=new_owner()) for age in (20, 19)]
+    verdicts = []
+    for mine in circle:
+        watch: Any = object.__new__(deadlocks.Watch)
+        watch._wait = mine
+        verdicts.append(watch._claims(tuple(circle)))
+    assert verdicts == [True, False]
+
+
+def stalled_until_another_gives_up(monkeypatch):
+    """Have the one that closed the circle stall between look and verdict, and the other look twice."""
+    found, gave_up, error_of = threading.Event(), threading.Event(), deadlocks.Watch._error
+    should_give_up = deadlocks.Watch._should_give_up
+
+    def stalling(watch, circle):
+        if should_give_up(watch, circle):
+            found.set()
+            assert gave_up.wait(PATIENCE)
+        else:  # its second look, without the pause before it
+            assert found.wait(PATIENCE)
+        return True
+
+    def error(watch, *args):
+        gave_up.set()
+        return error_of(watch, *args)
+
+    monkeypatch.setattr(deadlocks.Watch, "_should_give_up", stalling)
+    monkeypatch.setattr(deadlocks.Watch, "_error", error)
+    return victims(circle_of_threads(["a", "b"], wait=5.0))
+
+
+def test_a_stalled_verdict_finds_the_circle_broken(engine, monkeypatch):
+    """One of the two gives up, whatever the other has seen before."""
+    assert [type(error) for error in stalled_until_another_gives_up(monkeypatch)] == [LockDeadlock]
+
+
+def test_without_a_claim_a_stalled_verdict_has_a_second_victim(engine, monkeypatch):
+    """The mutant."""
+    monkeypatch.setattr(deadlocks.Watch, "_claims", lambda watch, circle: True)
+    assert len(stalled_until_another_gives_up(monkeypatch)) == 2
+
+
 def test_how_long_somebody_waits_is_no_matter_of_clocks(engine, start, monkeypatch):
     """A process whose clock is an hour off publishes the seconds that it measured."""
     monkeypatch.setattr(PROCESS, "started", PROCESS.started - 3600)
@@ -462,6 +508,44 @@ def set_after_looks(looks, event):
     wanted = looks.calls + 2
     until(lambda: looks.calls >= wanted or event.is_set())
     event.set()
+
+
+def java_permit(redis_database, monkeypatch):
+    """Have a client of another language take a permit that isn't in the list yet."""
+    redis_database.zadd("{shop:s}:timeout", {b"0123456789abcdef": (time.time() + 600) * 1000})
+    redis_database.decr("shop:s")
+    held_as = RedisBackend.held_as
+    monkeypatch.setattr(
+        RedisBackend, "held_as", lambda self, key: [hold for hold in held_as(self, key) if "-" in hold.owner]
+    )
+
+
+def semaphore_beside_java(start, redis_database, monkeypatch):
+    """Wait for a semaphore of which all holders that are listed wait for us, and one that isn't doesn't."""
+    with get_lock("a", ttl=60):
+        start(hold_then_wait, get_semaphore("s", 2, ttl=60), "a", holding := threading.Event())
+        assert holding.wait(PATIENCE)
+        java_permit(redis_database, monkeypatch)
+        until(lambda: [wait.name for wait in list(WAITS.values())] == ["a"])
+        get_semaphore("s", 2, ttl=60, wait=2.0).acquire()
+
+
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+def test_a_permit_that_is_not_listed_is_no_deadlock(engine, start, redis_database, monkeypatch):
+    """Its holder may return it at any moment: the waiter waits, as long as it may."""
+    with pytest.raises(LockNotAcquired) as caught:
+        semaphore_beside_java(start, redis_database, monkeypatch)
+    assert not isinstance(caught.value, LockDeadlock)
+
+
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+def test_a_list_that_is_taken_for_complete_is_a_false_alarm(engine, start, redis_database, monkeypatch):
+    """The mutant, which follows the holders that are listed."""
+    monkeypatch.setattr(
+        deadlocks, "holders_of", lambda wait: [hold.owner for hold in locks["default"].held_as(wait.key)]
+    )
+    with pytest.raises(LockDeadlock):
+        semaphore_beside_java(start, redis_database, monkeypatch)
 
 
 def permits_out(engine):

@@ -21,7 +21,6 @@ from django.db import (
     OperationalError,
     connection,
     connections,
-    transaction,
 )
 
 from locking import distributed_lock, get_lock, locked_transaction
@@ -173,37 +172,12 @@ def among_several_names() -> None:
         add()
 
 
-def held_by_a_block() -> None:
-    """The COMMIT is that of the block around."""
-    with transaction.atomic(), locked_transaction("shop", on_open_transaction="hold"):
-        add()
-
-
-def held_by_a_function() -> None:
-    """The same with the decorator."""
-    with transaction.atomic():
-        distributed_lock(key="'shop'", on_open_transaction="hold")(add)()
-
-
-def held_by_a_plain_lock() -> None:
-    """A lock that was released before the COMMIT, which it outlasts."""
-    with transaction.atomic(), get_lock("shop", on_open_transaction="hold"):
-        add()
-
-
-def held_inside_a_locked_transaction() -> None:
-    """Two locks outlast one COMMIT, by either way."""
-    with locked_transaction("other"), get_lock("shop", on_open_transaction="hold"):
-        add()
-
-
 OWN = [in_a_block, in_a_function, with_retries, with_a_fence, under_a_plain_lock, among_several_names]
-HELD = [held_by_a_block, held_by_a_function, held_by_a_plain_lock, held_inside_a_locked_transaction]
 
 
 def names_of(form: Callable[[], None]) -> list[str]:
     """The names of its locks."""
-    return ["other", "shop"] if form in (among_several_names, held_inside_a_locked_transaction) else ["shop"]
+    return ["other", "shop"] if form is among_several_names else ["shop"]
 
 
 def is_locked(name: str = "shop") -> bool:
@@ -211,7 +185,7 @@ def is_locked(name: str = "shop") -> bool:
     return elsewhere(get_lock(name).locked)
 
 
-@pytest.mark.parametrize("form", OWN + HELD)
+@pytest.mark.parametrize("form", OWN)
 def test_a_commit_that_still_runs_keeps_its_lock(gate: Gate, form: Callable[[], None]) -> None:
     """A limit strikes while the server commits: it comes out, and nobody else gets the lock meanwhile."""
     with pytest.raises((Limit, DatabaseError)) as raised:
@@ -279,7 +253,7 @@ def test_the_log_says_why_the_lock_stays(gate: Gate, caplog: pytest.LogCaptureFi
 # --- what has ended releases at once ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", OWN + HELD)
+@pytest.mark.parametrize("form", OWN)
 def test_ctrl_c_ends_the_commit_and_releases(gate: Gate, form: Callable[[], None]) -> None:
     """psycopg cancels the COMMIT for it and waits for that: nothing is stored, and the lock is free."""
     gate.error = KeyboardInterrupt
@@ -289,7 +263,7 @@ def test_ctrl_c_ends_the_commit_and_releases(gate: Gate, form: Callable[[], None
     assert not is_locked()
 
 
-@pytest.mark.parametrize("form", OWN + HELD)
+@pytest.mark.parametrize("form", OWN)
 @pytest.mark.parametrize("code", ["23514", "40001", "57014"])
 def test_a_commit_that_was_refused_releases_at_once(form: Callable[[], None], code: str) -> None:
     """A broken constraint, a serialization failure or a time-out in COMMIT is an answer."""
@@ -300,7 +274,7 @@ def test_a_commit_that_was_refused_releases_at_once(form: Callable[[], None], co
         assert not is_locked()
 
 
-@pytest.mark.parametrize("form", [in_a_block, held_by_a_block])
+@pytest.mark.parametrize("form", [in_a_block])
 def test_a_limit_in_the_body_releases_at_once(form: Callable[[], None], monkeypatch: Any) -> None:
     """It rolls back before COMMIT, so nothing runs on."""
 

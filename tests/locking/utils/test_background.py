@@ -17,7 +17,7 @@ from locking.core.renewal import Watchdogs
 from locking.testing.contract.base import until
 from locking.testing.contract.processes import child
 from locking.utils import background
-from locking.utils.background import Worker, after_fork, run_once
+from locking.utils.background import Worker, after_fork, start_thread
 from locking.utils.clock import now
 
 PATIENCE = 30.0
@@ -78,7 +78,7 @@ def test_a_worker_that_is_stopped_leaves_no_database_connection(opened):
 def test_a_single_run_leaves_no_database_connection(opened):
     """So it is with a thread that ends by itself, as that of an `on_lost` that writes a row."""
     step, made = opened
-    assert run_once("locking-test", step)
+    assert start_thread("locking-test", step)
     until(lambda: made and made[0].closed, PATIENCE)
 
 
@@ -225,7 +225,7 @@ def test_a_fork_resets_every_object_that_is_left():
 
 def test_a_thread_that_runs_once_reports_a_failed_start(no_threads):
     """The caller learns that nothing will run, and does without."""
-    assert not run_once("locking-test", lambda: None)
+    assert not start_thread("locking-test", lambda: None)
 
 
 WITHOUT_FORK = """

@@ -121,7 +121,7 @@ def register(manager, woken, name, revision):
 @pytest.fixture
 def unheard(monkeypatch):
     """Watches whose stream says nothing."""
-    monkeypatch.setattr(watches, "run_once", lambda name, run: True)
+    monkeypatch.setattr(watches, "start_thread", lambda name, run: True)
     return WatchManager(client=None)  # type: ignore[arg-type]
 
 

@@ -40,7 +40,7 @@ from locking.core.handler import locks
 from locking.core.lease import HOLDS, State, held_by
 from locking.core.lock import SingleLock
 from locking.core.renewal import renew
-from locking.utils.ownership import current_context
+from locking.utils.ownership import client_of_work, current_context
 from tests.locking.backends.redis.model import Clock, ModelServer
 
 TIMEOUT = 5.0
@@ -116,6 +116,7 @@ class World:
     ending: deque[Callable[[], object]] = field(default_factory=deque)
     pending: list[tuple[Any, str, str]] = field(default_factory=list)
     connections: list[Any] = field(default_factory=list)
+    moods: dict[int, Fault] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     is_quiet: bool = False
 
@@ -174,7 +175,7 @@ class ModelConnection:
     """A socket to a model server; both drivers' connections are made of it."""
 
     def __init__(self, world: World, port: int) -> None:
-        self.world, self.server = world, world.servers[port]
+        self.world, self.port, self.server = world, port, world.servers[port]
         self.is_connected = False
         self.answers: deque[Any] = deque()
         self.messages: deque[list[Any]] = deque()
@@ -436,6 +437,13 @@ LISTED: dict[str, Callable[[str, str], bytes]] = {
     "fair": lambda key, owner: f"F{key}".encode(),
 }
 """The member of the index under which a hold is listed; by the name of its kind."""
+SEVERAL: dict[str, dict[str, Any]] = {
+    "replica acknowledges": {"ack": True},
+    "no replica acknowledges": {"ack": True, "neighbour": "no replica"},
+    "cluster moved": {"cluster": "moved"},
+    "cluster asks": {"cluster": "asks"},
+}
+"""Where several servers have a say; Redlock's are in `test_answers`."""
 CASES = [
     *(Case(f"{kind}, free", get, kind) for kind, get in KINDS.items()),
     *(Case(f"{kind}, waits", get, kind, neighbour="releases") for kind, get in KINDS.items()),
@@ -447,11 +455,18 @@ CASES = [
     Case("lock, renewed", get_lock, "lock", body="acquire, renew, release"),
     Case("lock, renewed beside another", get_lock, "lock", body="acquire, renew two, release"),
     Case("lock, released again", get_lock, "lock", body="acquire, release, acquire, release the first"),
-    Case("lock, given owner", get_lock, "lock", body="acquire as given, extend, release"),
-    Case("lock, replica acknowledges", get_lock, "lock", ack=True),
-    Case("lock, no replica acknowledges", get_lock, "lock", ack=True, neighbour="no replica"),
-    Case("cluster, moved", get_lock, "lock", cluster="moved"),
-    Case("cluster, asks", get_lock, "lock", cluster="asks"),
+    *(
+        Case(f"{kind}, {owner} owner", KINDS[kind], kind, body=f"acquire as {owner}, extend, release")
+        for kind in KINDS
+        for owner in ("given", "work's")
+    ),
+    *(
+        Case(
+            f"lock, {owner} owner, {name}", get_lock, "lock", f"acquire as {owner}, extend, release", **where
+        )
+        for owner in ("new", "given", "work's")
+        for name, where in SEVERAL.items()
+    ),
     Case("cluster, asks in vain", get_lock, "lock", cluster="refuses"),
     Case("cluster, waits", get_lock, "lock", cluster="moved", neighbour="releases"),
     Case("cluster, fails over", get_lock, "lock", cluster="moves"),
@@ -477,7 +492,9 @@ class Explorer:
         patch.setitem(transport.PERFORM, Sleep, lambda seconds: self._slept(seconds))
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
         patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(schedule=self._pend))
-        patch.setattr("locking.backends.redis.backend.servers_of", lambda _: _servers(self.world, self.case))
+        patch.setattr(
+            "locking.backends.redis.backend.servers_of", lambda _: model_servers(self.world, self.case)
+        )
         clean_up = SingleLock._clean_up_after
 
         def given_up(lock: SingleLock, *args: Any) -> None:  # after the last answer, before the waiter leaves
@@ -485,6 +502,9 @@ class Explorer:
             clean_up(lock, *args)
 
         patch.setattr(SingleLock, "_clean_up_after", given_up)
+
+    def _servers_of(self, settings: Any) -> Servers:
+        return model_servers(self.world, self.case)
 
     def _slept(self, seconds: float) -> None:
         if not self.world.others_act():
@@ -547,7 +567,8 @@ class Explorer:
             world.rivals += [lambda: None, self._java_releases]
             world.server.is_deaf = "unheard" in case.neighbour
         elif "given" in case.body:
-            self._served(backend.kind.acquire(KEY, GIVEN, RIVAL_TTL, keep=False, queue=False))
+            kind = backend.kind if case.kind == "lock" else backend.variant(case.kind).kind
+            self._served(kind.acquire(KEY, GIVEN, RIVAL_TTL, keep=False, queue=False))
         elif case.neighbour in ("releases", "dies once", *STAYING):
             kind = backend.kind if case.kind == "lock" else backend.variant(case.kind).kind
             rival = kind if case.kind != "read" else backend.variant("write").kind
@@ -573,6 +594,8 @@ class Explorer:
         lock = self.case.get(KEY, ttl=TTL, wait=wait)
         if "given" in self.case.body:
             lock.act_as(GIVEN)
+        elif "work's" in self.case.body:
+            lock.act_for(client_of_work("work"))
         self._used(lock, attempt)
         return attempt["lease"], attempt["told"]
 
@@ -808,12 +831,14 @@ async def _use_in_task(explorer: Explorer, lock: Any, attempt: dict[str, Any]) -
     attempt["told"] = "released"
 
 
-def _servers(world: World, case: Case) -> Servers:
-    """The product's own servers, on connections to the model."""
+def model_servers(
+    world: World, case: Case, port: int = 6379, connect: type[ThreadConnection] = ThreadConnection
+) -> Servers:
+    """Return the product's own servers, on connections to the model."""
 
     def for_threads(address: Address) -> Transport:
         pool: Any = SimpleNamespace(
-            connection_class=lambda: ThreadConnection(world, address.port), connection_kwargs={}
+            connection_class=lambda: connect(world, address.port), connection_kwargs={}
         )
         return Transport(pool)
 
@@ -822,10 +847,10 @@ def _servers(world: World, case: Case) -> Servers:
         return AsyncTransport(Connector(make, TIMEOUT))
 
     ack = ReplicaAck(1 if case.neighbour else "auto", 100) if case.ack else None
-    home = Address("model", 6379)
+    home = Address("model", port)
     if case.cluster:
         index, slots = Index("", clustered=False), SlotMap([home])
-        slots.learn([[0, 16383, [b"model", 6379]]], home)
+        slots.learn([[0, 16383, [b"model", port]]], home)
         return Servers(
             Client(Cluster(slots, for_threads, "default", index, ack)),
             EventLoops(lambda: Cluster(slots, for_tasks, "default", index, ack)),

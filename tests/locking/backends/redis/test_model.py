@@ -101,8 +101,8 @@ def shape(reply: Any) -> Any:
     """The reply without what depends on the clock."""
     if isinstance(reply, list):
         return [shape(each) for each in reply]
-    if isinstance(reply, int) and not isinstance(reply, bool) and 1000 < reply < AHEAD:
-        return "time"
+    if isinstance(reply, int) and not isinstance(reply, bool) and 1000 < abs(reply) < AHEAD:
+        return "time" if reply > 0 else "-time"
     if isinstance(reply, bytes) and reply.replace(b".", b"").isdigit() and 1000 < float(reply) < AHEAD:
         return "time"
     return reply

@@ -19,7 +19,6 @@ from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import Server
 from locking.backends.redis.scripts import release_request
 from locking.backends.redis.transport import Transport, run
-from locking.testing.contract.base import elsewhere
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def ends():
     """A connection of redis-py on one end of a socket pair, and the server's end."""
     ours, theirs = socket.socketpair()
     ours.settimeout(5)
-    connection = Connection()
+    connection = Connection(socket_timeout=5)
     connection._sock = ours  # type: ignore[assignment]
     yield connection, theirs
     ours.close()
@@ -103,6 +102,7 @@ def test_a_closed_socket_is_no_answer(ends):
 def test_a_silent_server_is_given_up_in_time(ends):
     """The kernel keeps the time-out that redis-py was configured with."""
     connection, _ = ends
+    connection.socket_timeout = 0.05
     connection._sock.settimeout(0.05)
     begun = time.monotonic()
     with pytest.raises(RedisTimeoutError):
@@ -113,6 +113,7 @@ def test_a_silent_server_is_given_up_in_time(ends):
 def test_green_sockets_keep_their_own_time(ends, monkeypatch):
     """gevent's sockets never block, so their time-out must stay theirs; it is a time-out all the same."""
     connection, _ = ends
+    connection.socket_timeout = 0.05
     connection._sock.settimeout(0.05)
     monkeypatch.setattr(fast, "_is_green", lambda: True)
     sock = fast_way(connection)
@@ -216,16 +217,15 @@ def test_other_kinds_of_connection_have_no_reader():
 
 @contextmanager
 def signals_without_end(most=600):
-    """Interrupt the main thread every 10 ms, as an interval timer does; its handler fails after `most`."""
-    over, seen, main = threading.Event(), itertools.count(1), threading.main_thread().ident
-    assert main is not None
+    """Interrupt the running thread every 10 ms, as an interval timer does; its handler fails after `most`."""
+    over, seen, me = threading.Event(), itertools.count(1), threading.get_ident()
 
     def handle(number, frame):
         assert next(seen) < most, "the wait goes on, longer than it may"
 
     def send():
         while not over.wait(0.01):
-            signal.pthread_kill(main, signal.SIGUSR1)
+            signal.pthread_kill(me, signal.SIGUSR1)
 
     former, sender = signal.signal(signal.SIGUSR1, handle), threading.Thread(target=send)
     sender.start()
@@ -237,33 +237,43 @@ def signals_without_end(most=600):
         signal.signal(signal.SIGUSR1, former)
 
 
+def ask_among_signals(ends):
+    """Ask a server that hangs, within a limit that is longer than the pause between two signals."""
+    connection, _ = ends
+    connection.socket_timeout = 0.5
+    connection._sock.settimeout(0.5)
+    with signals_without_end(), pytest.raises(RedisTimeoutError):
+        fast.talk(connection, fast_way(connection), b"PING\r\n")
+
+
 def wait_among_signals(ends):
-    """Wait 3 s for a message that does not come: no pause between two signals is as long."""
+    """Wait for a message that doesn't come."""
     connection, _ = ends
     reader = fast.MessageReader(connection, fast_way(connection))
     with signals_without_end(), pytest.raises(RedisTimeoutError):
-        reader.read(3.0)
+        reader.read(0.5)
 
 
-def test_signals_make_no_wait_longer(ends):
-    """A waiter in the main thread gives up in time, however often a signal handler runs meanwhile."""
-    wait_among_signals(ends)
+@pytest.mark.parametrize("waits", [ask_among_signals, wait_among_signals])
+def test_signals_make_no_wait_longer(ends, waits):
+    """A request and a waiter give up in time, however often a signal handler runs meanwhile."""
+    waits(ends)
 
 
-def test_a_kernel_that_counts_anew_after_each_signal_is_found_out(ends, monkeypatch):
-    """The mutant, which has the kernel time the main thread too, waits for as long as signals come."""
-    monkeypatch.setattr(fast, "_is_interrupted", lambda: False)
+@pytest.mark.parametrize("waits", [ask_among_signals, wait_among_signals])
+def test_a_kernel_that_counts_from_each_signal_is_found_out(ends, monkeypatch, waits):
+    """The mutant, which leaves the whole wait to the kernel, waits for as long as signals come."""
+    monkeypatch.setattr(fast, "FIRST_MOMENT", 0.5)
     with pytest.raises(AssertionError, match="longer than it may"):
-        wait_among_signals(ends)
+        waits(ends)
 
 
-def test_a_subscription_of_the_main_thread_serves_another(ends):
-    """A socket that was timed by Python is timed by the kernel again in a thread that gets no signals."""
+def test_the_kernel_times_the_next_request_again(ends):
+    """After a wait that Python timed, the socket blocks as before: no request pays for another's wait."""
     connection, server = ends
     reader, raw = fast.MessageReader(connection, fast_way(connection)), connection._sock
     with pytest.raises(RedisTimeoutError):
         reader.read(0.01)
-    assert raw.gettimeout() == 0.01
-    server.sendall(b"+hello\r\n")
-    assert elsewhere(lambda: reader.read(5.0)) == b"hello"
     assert raw.gettimeout() is None
+    server.sendall(b"+hello\r\n")
+    assert reader.read(5.0) == b"hello"
