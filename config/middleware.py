@@ -22,6 +22,7 @@ API_PATHS: Final = (
     "/payments/",
     "/products/",
     "/openapi.json",
+    "/lab/checkout/",
     "/livez",
     "/readyz",
     "/metrics",

@@ -53,6 +53,7 @@ INSTALLED_APPS = [
     "locking",
     "inventory",
     "orders",
+    "orders.lab",
 ]
 
 # prometheus_client isn't among what the project needs to run.
@@ -191,6 +192,8 @@ IDEMPOTENCY_KEPT = env.int("IDEMPOTENCY_KEPT", default=24 * 3600)  # seconds for
 IDEMPOTENCY_REFUSALS_KEPT = env.int("IDEMPOTENCY_REFUSALS_KEPT", default=600)
 
 EVENTS_KEPT = env.int("EVENTS_KEPT", default=7 * 24 * 3600)  # seconds for which a delivered event is kept
+
+LAB_CHECKOUT = env.bool("LAB_CHECKOUT", default=DEBUG)  # whether `POST /lab/checkout/` sells
 
 # Who sends a request, and what is allowed to whom: see `orders.callers`.
 API_KEYS = keys_of_callers(env.list("API_KEYS", default=[]))

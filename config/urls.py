@@ -12,6 +12,7 @@ urlpatterns = [
     path("readyz", readyz),
     path("admin/", admin.site.urls),
     path("i18n/", include("django.conf.urls.i18n")),
+    path("lab/", include("orders.lab.urls")),
     path("", include("orders.urls")),
 ]
 

@@ -1,8 +1,7 @@
 """Invariants of the stock, asked by SQL of its own: no code of the shop is trusted to count.
 
 Every invariant is a query that returns the rows that break it, as (what, expected, found). All of them look
-at one snapshot, so an audit may run while the shop sells. The oversell lab's products are left out: they are
-there to break.
+at one snapshot, so an audit may run while the shop sells.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SELECT p.id, p.sku, p.on_hand, p.reserved, -p.backorder_limit AS least,
        coalesce((SELECT sum(returned) FROM orders_orderitem WHERE product_id = p.id), 0) AS returned,
        coalesce((SELECT sum(quantity) FROM inventory_stockreservation
                   WHERE product_id = p.id AND state = 'live'), 0) AS promised
-  FROM inventory_product p WHERE p.sku NOT LIKE 'lab-%%'
+  FROM inventory_product p
 """
 _COUNTED = """
 SELECT coalesce(c.customer, had.customer) AS customer, p.id, p.sku,
@@ -53,7 +52,6 @@ SELECT coalesce(c.customer, had.customer) AS customer, p.id, p.sku,
               WHERE customer <> '' GROUP BY customer, product_id) AS had
          ON had.customer = c.customer AND had.product_id = c.product_id
   JOIN inventory_product p ON p.id = coalesce(c.product_id, had.product_id)
- WHERE p.sku NOT LIKE 'lab-%%'
 """
 
 
@@ -82,7 +80,7 @@ INVARIANTS: Final[dict[str, str]] = {
           FULL JOIN inventory_stocklevel l ON l.product_id = m.product_id AND l.location_id = m.location_id
           JOIN inventory_product p ON p.id = coalesce(m.product_id, l.product_id)
           JOIN inventory_stocklocation w ON w.id = coalesce(m.location_id, l.location_id)
-         WHERE p.sku NOT LIKE 'lab-%%' GROUP BY p.sku, w.code, l.units
+         GROUP BY p.sku, w.code, l.units
         HAVING coalesce(sum(m.units), 0) <> coalesce(l.units, 0)""",
     "levels_are_in_the_building": """
         SELECT p.sku, coalesce(l.units, 0), m.units
@@ -93,7 +91,7 @@ INVARIANTS: Final[dict[str, str]] = {
           LEFT JOIN (SELECT product_id, sum(units) AS units
                        FROM inventory_stocklevel GROUP BY 1) AS l USING (product_id)
           JOIN inventory_product p ON p.id = product_id
-         WHERE p.sku NOT LIKE 'lab-%%' AND m.units < coalesce(l.units, 0)""",
+         WHERE m.units < coalesce(l.units, 0)""",
     "stocktakes_are_in_the_ledger": _levels("missed", "fixed"),
     "reserved_is_the_sum_of_live_reservations": _levels("promised", "reserved"),
     "stock_is_not_negative": f"SELECT sku, least, on_hand FROM ({_LEVEL}) AS level WHERE on_hand < least",  # noqa: S608

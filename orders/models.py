@@ -232,8 +232,7 @@ class IdempotencyKey(models.Model):
 
 # Those in files of their own: found by Django where it looks for models.
 from orders.event_models import OrderEvent, PaymentEvent  # noqa: E402
-from orders.lab.models import LabEvent, LabRun  # noqa: E402
 
 __all__ = [
-    "IdempotencyKey", "LabEvent", "LabRun", "Order", "OrderEvent", "OrderItem", "PaymentEvent", "Shipment"
+    "IdempotencyKey", "Order", "OrderEvent", "OrderItem", "PaymentEvent", "Shipment"
 ]  # fmt: skip

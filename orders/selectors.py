@@ -11,21 +11,21 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Q, QuerySet
+from django.utils.translation import gettext
 
-from inventory.models import LAB_PREFIX, Product
+from inventory.models import Product
 from inventory.reservations import Reserved
 from inventory.segments import in_all
 from inventory.strategies import STRATEGIES
 from orders.models import Order, OrderItem
 from orders.order_writer import moment, order_body
-from orders.race.explain import explanation
 from orders.schemas import ItemData, OrderData, ProductData, ReservationData
 
 PAGE = 100
 
 
 def products_for_sale(after: str = "") -> QuerySet[Any]:
-    """Return a page of products in the order of their SKUs, without those of the oversell lab.
+    """Return a page of products in the order of their SKUs.
 
     Each has `on_hand_in_all` and `available_in_all`, which count the units in segments. They are for showing:
     with a replica they may be some moments old, and only the checkout decides.
@@ -35,7 +35,6 @@ def products_for_sale(after: str = "") -> QuerySet[Any]:
     """
     # Filtered by SKU rather than cut by offset: a page stays the same while products come and go before it.
     products = Product.objects.using(settings.PRODUCTS_DATABASE).filter(sku__gt=after, active=True)
-    products = products.exclude(sku__startswith=LAB_PREFIX)
     return in_all(products).order_by("sku")[:PAGE]
 
 
@@ -136,7 +135,12 @@ def strategy_choices() -> list[StrategyChoice]:
     """Return the strategies that a client may name: with DEBUG on all that are configured, else none."""
     strategies = STRATEGIES.values() if settings.DEBUG else ()
     return [
-        StrategyChoice(strategy.name, strategy.sound, explanation(strategy)["idea"])
+        StrategyChoice(strategy.name, strategy.sound, _idea(strategy))
         for strategy in strategies
         if not strategy.unconfigured()
     ]
+
+
+def _idea(strategy: type) -> str:
+    text = (strategy.__doc__ or "").partition("Interleaving:")[0].removeprefix("Idea:")
+    return gettext(" ".join(text.split()))

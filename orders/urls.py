@@ -1,6 +1,6 @@
 """Addresses of the shop: pages for people, JSON for programs."""
 
-from django.urls import include, path
+from django.urls import path
 from django.views.i18n import JavaScriptCatalog
 
 from orders import views
@@ -15,7 +15,6 @@ urlpatterns = [
     path("", views.start, name="start"),
     path("shop/", views.shop, name="shop"),
     path("shop/order/", shop_order, name="shop-order"),
-    path("lab/", include("orders.lab.urls")),
     path("problems/", views.problems, name="problems"),
     path("orders/", views.orders_view, name="orders"),
     path("orders/<str:order_id>/", views.order_view, name="order"),

@@ -30,7 +30,7 @@ GROUPS = [
 
 # Single tests of many seconds: dealt out before the others, so that none of them is left for the end.
 LONG = (
-    r"/test_(embedded|interleavings|oversell_command|lab_runs|race|async_reserve_crash|servers|run|history"
+    r"/test_(embedded|interleavings|oversell_command|runs|race|async_reserve_crash|servers|run|history"
     r"|event_loops|ensembles|security|single|locks_run|metrics|serve|redlock|sound_strategies|on_a_redis_cluster)\.py"
 )
 

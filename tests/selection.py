@@ -61,7 +61,7 @@ KINDS = (
     Kind("faults at each step", "/faults/|/test_explorer[.]py", r"at_every_step\[lock, free-threads\]"),
     Kind("all interleavings", "/test_interleavings[.]py", r"\[(row_lock|lost_update)\]"),
     Kind("mutants", "mutants", r"refused\[(Grants|Anyone)|keeps_its_socket-lock, free-threads"),
-    Kind("races of processes", "/test_(race|lab_runs|oversell_command)[.]py", "test_bad_input_is_refused"),
+    Kind("races of processes", "/test_(race|runs|oversell_command)[.]py", "test_bad_input_is_refused"),
     Kind("the served shop", "/test_(serve|metrics|http_rush|garbage_collection)[.]py",
          r"test_(it_says|a_wrong_port|a_port_in_use)|make_serve_shares|exactly_what_is_there\[row_lock\]"),
     Kind("servers of their own", "/test_(embedded|servers|read_replica|partitions)[.]py",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orders.race.process_guard import guarded
+from orders.lab.race.process_guard import guarded
 from tests import ROOT
 
 

@@ -1,4 +1,5 @@
-"""The oversell lab as a page: races and steps, run by processes of their own, followed from the browser.
+"""The oversell lab: the lesson of the project, on tables of its own, which knows nothing of the shop.
+
 
 clearing    the lab's rows: cleared, and nothing else
 models      a run and its events, kept for the last runs, so that a link shows them again

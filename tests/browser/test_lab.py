@@ -625,7 +625,7 @@ def test_a_deadlock_of_distributed_locks_is_shown(open_lab):
     victim = page.locator(".lane").filter(has_text="was the victim of a deadlock")
     may_press(page, victim.get_attribute("data-lane"))
     victim.locator(".next").click()
-    expect(victim.locator(".now")).to_contain_text("and waits for 'sku:lab-")
+    expect(victim.locator(".now")).to_contain_text("and waits for 'lab:sku:")
     assert violations(page) == []
     shot(page, "deadlock")
     expect(page.locator("#solved")).to_have_text("1 of 6 puzzles solved")

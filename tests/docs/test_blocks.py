@@ -58,11 +58,11 @@ UNCHECKED = {
         'template = term {"+" term}',
     ): "a grammar; the templates' tests go through it",
     (
-        "docs/shop/explanation/strategies.md",
+        "docs/shop/explanation/lesson.md",
         "printf 'tickTime=2000\\ndataDir=/tmp/zk\\nclientPort",
     ): "starts servers that go on",
     (
-        "docs/shop/explanation/strategies.md",
+        "docs/shop/explanation/lesson.md",
         "export ZOOKEEPER_HOSTS=127.0.0.1:2181/locks ETCD_E",
     ): "needs those servers",
 }

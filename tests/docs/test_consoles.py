@@ -18,11 +18,11 @@ from django.db import connections
 from django.test import Client
 
 from inventory.services import create_product
-from inventory.strategies import STRATEGIES
 from locking import LockDeadlock, checks, get_lock
 from locking.exceptions import BlockedWaiter
 from locking.management.locks import doctor
-from orders.race import table
+from orders.lab.race import table
+from orders.lab.strategies import STRATEGIES
 from tests.docs.pages import Block, all_blocks
 from tests.docs.walkthrough import Step, steps_of
 

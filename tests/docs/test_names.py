@@ -21,7 +21,7 @@ from django.dispatch import Signal
 from django.utils.module_loading import import_string
 
 import locking
-from inventory.strategies import STRATEGIES
+from inventory.strategies import STRATEGIES as SELLING
 from locking import conf, exceptions, get_lock, locked_transaction, signals
 from locking.backends import redlock
 from locking.backends.database import connection_pool
@@ -37,6 +37,7 @@ from locking.testing import pytest_plugin
 from locking.transactions.decorator import Options
 from orders import openapi
 from orders.audit import INVARIANTS
+from orders.lab.strategies import STRATEGIES as LESSON
 from orders.problems import PROBLEM_TYPES
 from tests import ROOT
 from tests.docs.pages import LIBRARY, PAGES, SHOP, SPOKEN, coded, name_of, prose_of, rows, section
@@ -408,7 +409,11 @@ def test_the_options_of_a_command(page: Path, line: str, text: str) -> None:
 
 def test_every_command_has_a_section() -> None:
     """Each command of the library and of the shop, and each verb of `locks`, is in the reference."""
-    ours = {name for name, app in get_commands().items() if str(app) in ("locking", "inventory", "orders")}
+    ours = {
+        name
+        for name, app in get_commands().items()
+        if str(app) in ("locking", "inventory", "orders", "orders.lab")
+    }
     verbs = {f"locks {verb}" for verb in verbs_of(parser_of("locks"))}
     shown = {
         " ".join(line.split()[:2]) if line.startswith("locks") else line.split()[0]
@@ -417,12 +422,16 @@ def test_every_command_has_a_section() -> None:
     assert shown == (ours - {"locks"}) | verbs
 
 
-def test_the_strategies() -> None:
-    """The page on the ways to sell has each sound strategy in its table, and each broken one below it."""
-    page = SHOP / "explanation" / "strategies.md"
-    table = {name for row in rows(TEXT[page]) for name in coded(row[0])}
-    assert {name for name, strategy in STRATEGIES.items() if strategy.sound} <= table
-    assert set(STRATEGIES) <= set(coded(TEXT[page]))
+@pytest.mark.parametrize(
+    ("page", "strategies"), [("strategies", SELLING), ("lesson", LESSON)], ids=["shop", "lesson"]
+)
+def test_the_strategies(page: str, strategies: dict[str, Any]) -> None:
+    """The page has each sound strategy in its table, and that of the lesson each broken one below it."""
+    path = SHOP / "explanation" / f"{page}.md"
+    table = {name for row in rows(TEXT[path]) for name in coded(row[0])}
+    assert {name for name, strategy in strategies.items() if strategy.sound} <= table
+    if page == "lesson":
+        assert set(strategies) <= set(coded(TEXT[path]))
 
 
 FILE = re.compile(r"`((?:locking|inventory|orders|config|tests|benchmarks|docs|ops|examples)/[\w./-]*)`")
@@ -463,10 +472,10 @@ def test_the_extras() -> None:
 
 def test_the_number_of_sound_strategies() -> None:
     """The README and the change log count the ways to sell as they are."""
-    sound = sum(strategy.sound for strategy in STRATEGIES.values())
-    assert (sound, len(STRATEGIES)) == (23, 32)
-    assert "fixes it in twenty-three ways" in TEXT[ROOT / "README.md"]
-    assert "thirty-two ways to sell" in TEXT[ROOT / "CHANGELOG.md"]
+    sound = sum(strategy.sound for strategy in LESSON.values())
+    assert (sound, len(LESSON)) == (21, 30)
+    assert "fixes it in twenty-one ways" in TEXT[ROOT / "README.md"]
+    assert "thirty ways to sell" in TEXT[ROOT / "CHANGELOG.md"]
 
 
 def test_every_promise_has_a_test() -> None:

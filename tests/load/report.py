@@ -28,7 +28,7 @@ COLUMNS = {
     "p99_ms": "p99 ms",
     "slowest_ms": "slowest ms",
 }
-_STATIC = ROOT / "orders" / "static" / "orders"
+_STATIC = ROOT / "orders" / "lab" / "static" / "lab"
 _STYLES = (
     _STATIC / "vendor/uplot/uPlot.min.css",
     _STATIC / "report.css",

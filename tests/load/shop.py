@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import psutil
 
 from config.serve import SERVED, server
-from orders.race.process_guard import guarded
+from orders.lab.race.process_guard import guarded
 from tests import ROOT
 from tests.load.wire import Address, Wire
 

@@ -18,7 +18,6 @@ from locking import distributed_lock, get_lock
 from orders.models import Order
 from orders.parsing import MAX_BODY_BYTES
 from orders.selectors import PAGE
-from tests.factories import LabProductFactory
 from tests.inventory.totals import totals_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -244,9 +243,8 @@ def test_an_order_that_is_not_there(client, order_id):
     assert (missing.status_code, missing.json()["type"]) == (404, "/problems/#not-found")
 
 
-def test_products_are_listed_without_the_labs(client, mug, pen):
-    """Stock and price of every product, in the order of the SKUs, and none of the oversell lab's."""
-    LabProductFactory()
+def test_products_are_listed(client, mug, pen):
+    """Stock and price of every product, in the order of the SKUs."""
     assert client.get("/products/").json() == {
         "products": [
             {"sku": "mug", "name": "Mug", "price": "7.50", "currency": "EUR", "on_hand": 10, "available": 10},

@@ -12,10 +12,9 @@ from django.test import override_settings
 import inventory
 import orders
 from inventory.management.commands.seed_demo import PRODUCTS
-from inventory.strategies import STRATEGIES
 from orders.problems import PROBLEM_TYPES
-from orders.race.explain import headings
-from tests.factories import LabProductFactory, ProductFactory
+from orders.selectors import strategy_choices
+from tests.factories import ProductFactory
 
 APP = Path(orders.__file__).parent
 CATALOGUES = APP / "locale" / "zh_Hans" / "LC_MESSAGES"
@@ -75,11 +74,14 @@ def test_strategies_are_offered_in_debug_only(client, debug, offered):
 
 
 def test_an_empty_shop_says_how_to_fill_it(client):
-    """Without products the shop names the command, and the lab's products are none of its own."""
-    LabProductFactory()
-    page = client.get("/shop/").content.decode()
-    assert "seed_demo" in page
-    assert "lab-" not in page
+    """Without products the shop names the command."""
+    assert "seed_demo" in client.get("/shop/").content.decode()
+
+
+def test_no_sku_is_hidden(client):
+    """A lab-coat is for sale as any product is."""
+    ProductFactory(sku="lab-coat")
+    assert client.get("/products/").json()["products"][0]["sku"] == "lab-coat"
 
 
 def test_every_problem_is_explained_at_its_address(client):
@@ -116,7 +118,6 @@ def test_every_text_of_the_pages_is_translated():
     sources = [
         *APP.glob("templates/**/*.html"),
         *APP.glob("static/orders/*.js"),
-        *APP.glob("static/orders/lab/*.js"),
     ]
     found = re.compile(r"""(?:translate |n?gettext\()(["'])(.+?)\1""")
     texts = {match[2] for path in sources for match in found.finditer(path.read_text())}
@@ -127,32 +128,27 @@ def test_every_text_of_the_pages_is_translated():
     assert texts <= plain
 
 
-def test_every_explanation_of_a_strategy_is_translated():
-    """Idea, interleaving and verdict of each strategy, and the demo's product names, are there in Chinese."""
+def test_every_idea_and_name_of_the_demo_is_translated():
+    """What the shop's list says of each strategy, and the demo's product names, are there in Chinese."""
     path = Path(inventory.__file__).parent / "locale" / "zh_Hans" / "LC_MESSAGES" / "django.mo"
-    explained = [headings(strategy) for strategy in STRATEGIES.values()]
-    texts = {parts[name] for parts in explained for name in ("Idea", "Interleaving", "Verdict")}
-    texts |= {name for _, name, _, _ in PRODUCTS}
+    with override_settings(DEBUG=True):
+        texts = {choice.idea for choice in strategy_choices()} | {name for _, name, _, _ in PRODUCTS}
     assert sorted(texts - set(catalogue(path))) == []
 
 
 @override_settings(DEBUG=True)
-def test_the_explanations_are_in_the_readers_language(client):
-    """The lab's lines of a strategy and the shop's list of strategies explain it in Chinese."""
+def test_the_ideas_are_in_the_readers_language(client):
+    """The shop's list of strategies explains each in Chinese."""
     ProductFactory(sku="mug", name="Enamel mug")
-    chinese = {"Accept-Language": "zh-CN"}
-    parts = client.get("/lab/sources/lost_update/", headers=chinese).json()
-    assert parts["verdict"].startswith("超卖")
-    shop = client.get("/shop/", headers=chinese).content.decode()
+    shop = client.get("/shop/", headers={"Accept-Language": "zh-CN"}).content.decode()
     assert 'data-idea="读取商品，确认库存足够' in shop
     assert "搪瓷杯" in shop
-    assert client.get("/lab/sources/lost_update/").json()["verdict"].startswith("Oversells")
 
 
 @pytest.mark.skipif(not shutil.which("msgfmt"), reason="msgfmt (package gettext) is not installed")
 @pytest.mark.parametrize(
     "source",
-    sorted(APP.parent.glob("[io]*/locale/*/LC_MESSAGES/*.po")),
+    sorted(APP.parent.glob("[io]*/**/locale/*/LC_MESSAGES/*.po")),
     ids=lambda path: f"{path.parts[-5]}-{path.stem}",
 )
 def test_compiled_texts_are_up_to_date(source, tmp_path):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import ProtectedError
 from django.urls import reverse
 
 from inventory.domain import Line
-from inventory.lab import NotALabProduct
-from inventory.models import Product, StockMovement
-from orders.lab.clearing import clear
 from orders.models import Order, OrderItem
 from orders.services import checkout
-from tests.factories import LabProductFactory, OrderFactory, ProductFactory
+from tests.factories import OrderFactory, ProductFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -75,51 +72,3 @@ def test_orders_can_be_read_and_nothing_else(admin_client):
     assert admin_client.post(page, {"total": 1}).status_code == 403
     assert admin_client.get(reverse("admin:orders_order_add")).status_code == 403
     assert admin_client.post(reverse("admin:orders_order_delete", args=[order.pk])).status_code == 403
-
-
-def test_clearing_the_lab_leaves_the_shop_alone():
-    """The lab's orders, items, movements and products go; the shop's stay."""
-    lab, real = LabProductFactory.create(on_hand=5), ProductFactory.create()
-    checkout([Line(lab.sku, 1)], "lost_update")
-    kept = checkout([Line(real.sku, 1)], "row_lock")
-    clear([lab.sku])
-    assert list(Order.objects.all()) == [kept]
-    assert list(Product.objects.all()) == [real]
-    assert set(StockMovement.objects.values_list("product", flat=True)) == {real.pk}
-
-
-def test_clearing_refuses_real_products():
-    """A real SKU among the lab's refuses the whole call, before anything is touched."""
-    lab, real = LabProductFactory.create(), ProductFactory.create()
-    with pytest.raises(NotALabProduct, match=real.sku):
-        clear([lab.sku, real.sku])
-    assert Product.objects.count() == 2
-
-
-def test_clearing_refuses_an_order_that_also_holds_a_real_product():
-    """A mixed order is somebody's: nothing is deleted."""
-    lab, real = LabProductFactory.create(on_hand=5), ProductFactory.create()
-    checkout([Line(lab.sku, 1), Line(real.sku, 1)], "row_lock")
-    with pytest.raises(ProtectedError):
-        clear([lab.sku])
-    assert (Order.objects.count(), StockMovement.objects.count()) == (1, 4)
-
-
-def test_clearing_asks_what_any_plan_answers_quickly():
-    """Where the planner last saw empty tables it takes milliseconds; as a nested question it took minutes."""
-    orders = Order.objects.bulk_create([Order(total=1, strategy="by hand") for _ in range(400)])
-    product = ProductFactory.create()
-    OrderItem.objects.bulk_create(
-        [OrderItem(order=order, product=product, quantity=1, unit_price=1) for order in orders]
-    )
-    OrderItem.objects.all().delete()
-    Order.objects.all().delete()
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE orders_order, orders_orderitem, inventory_product")
-        cursor.execute("SET statement_timeout = '10s'")
-        labs = LabProductFactory.create_batch(30, on_hand=5)
-        for each in labs * 2:
-            checkout([Line(each.sku, 1)], "lost_update")
-        clear([each.sku for each in labs])
-        cursor.execute("RESET statement_timeout")
-    assert not Order.objects.exists()

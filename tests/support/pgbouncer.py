@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orders.race.process_guard import guarded
+from orders.lab.race.process_guard import guarded
 from tests.support.processes import until
 
 PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orders.race.process_guard import guard_over, relieve
+from orders.lab.race.process_guard import guard_over, relieve
 
 
 class ServerProcess:

@@ -15,7 +15,7 @@ import psycopg
 from django.conf import settings
 from psycopg import sql
 
-from orders.race.process_guard import guarded
+from orders.lab.race.process_guard import guarded
 from tests.support.processes import until
 
 KEPT = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")

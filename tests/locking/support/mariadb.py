@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orders.race.process_guard import guarded
+from orders.lab.race.process_guard import guarded
 
 READY_WITHIN = 60.0
 

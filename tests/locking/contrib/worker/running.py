@@ -14,7 +14,7 @@ import redis
 from django.conf import settings
 from kombu import pools
 
-from orders.race.process_guard import guard_over, relieve
+from orders.lab.race.process_guard import guard_over, relieve
 from tests import ROOT
 from tests.locking.contrib.worker.app import app
 
