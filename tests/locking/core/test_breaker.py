@@ -81,7 +81,7 @@ def asked(order_id: int) -> tuple[int, float]:
     return response.status_code, time.monotonic() - begun
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_frozen_server_holds_up_two_requests_and_no_more(engine: Engine) -> None:
     """Of 200 all but the first two are refused within 50 ms; thawed, it serves within a second."""
     assert asked(0)[0] == 200
