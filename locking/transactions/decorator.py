@@ -123,7 +123,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
     Args:
         kind: `lock`, `read` or `write` (the sides of a read-write lock), `semaphore` or `fair`.
         permits: how many may hold a semaphore at a time.
-        key: a template such as `"'order:'+<order_id>"` (see `locking.keys.template`), or a callable that gets
+        key: a template such as `"order:{order_id}"` (see `locking.keys.template`), or a callable that gets
             the call's arguments and returns a name or several. Omitted: the function's dotted path and its
             arguments.
         keys: several templates: all or none, in one order. Or a callable that gets the call's arguments and
@@ -167,7 +167,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         TypeError, ValueError: at decoration, for what can't be decorated and for invalid options.
 
     Example:
-        >>> @distributed_lock(key="'order:'+<order_id>", wait=2)
+        >>> @distributed_lock(key="order:{order_id}", wait=2)
         ... def pay(order_id): ...
     """
     if isinstance(function, str):
