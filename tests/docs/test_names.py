@@ -264,13 +264,11 @@ def default_of(cell: str) -> str:
     return (coded(cell) or [cell])[0]
 
 
-@pytest.mark.parametrize(("page", "title"), [("settings.md", ""), ("overview.md", "Settings")])
-def test_the_keys_of_an_alias(page: str, title: str) -> None:
-    """Both tables have each key of an alias, and its default; `CACHE` is explained, as it depends."""
-    text = section(REFERENCE / page, title) if title else TEXT[REFERENCE / page]
+def test_the_keys_of_an_alias() -> None:
+    """The page of settings has each key of an alias, and its default; `CACHE` is explained, as it depends."""
     table = {
         coded(row[0])[0]: default_of(row[1])
-        for row in rows(text)
+        for row in rows(TEXT[REFERENCE / "settings.md"])
         if len(row) == 3 and re.fullmatch(r"`[A-Z_]+`", row[0])
     }
     table = {
