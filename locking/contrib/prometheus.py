@@ -120,8 +120,8 @@ class Series:
         self.granted = meter.acquisitions.labels(*labels, "acquired")
         self.wait, self.hold = meter.wait.labels(*labels), meter.hold.labels(*labels)
         self.held, self.waiters = meter.held.labels(*labels), meter.waiters.labels(*labels)
-        told = {"lost": meter.lost, "force_released": meter.forced, "orphaned": meter.orphaned}
-        self._told = {outcome: counter.labels(*labels) for outcome, counter in told.items()}
+        ended = {"lost": meter.lost, "force_released": meter.forced, "orphaned": meter.orphaned}
+        self._told = {outcome: counter.labels(*labels) for outcome, counter in ended.items()}
         self.held.set(0)  # a forked child has its parent's figures
         self.waiters.set(0)
 

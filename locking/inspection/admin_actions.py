@@ -73,8 +73,8 @@ def force_release(
     for database in databases:  # until it was taken away, the holder may have been given a higher token
         _advance_fence(hold, database)
     if result.done:
-        told = {name: getattr(hold, name) for name in ("name", "key", "backend", "owner", "token")}
-        notify(lock_force_released, lambda: SignalEvent(outcome="force_released", **told))
+        facts = {name: getattr(hold, name) for name in ("name", "key", "backend", "owner", "token")}
+        notify(lock_force_released, lambda: SignalEvent(outcome="force_released", **facts))
     return result
 
 

@@ -258,8 +258,8 @@ def _later(busy: Busy, seconds: float) -> Busy:
 
 def find_circle(wait: Wait, holder: str | None = None) -> tuple[held.Waiter, ...] | None:
     """Return a circle through this wait that was read twice, or None."""
-    told = {**process_facts(), "waits": {wait.id: wait.as_record(wait.holds())}}
-    (mine,) = held.waiters_of(told)
+    record = {**process_facts(), "waits": {wait.id: wait.as_record(wait.holds())}}
+    (mine,) = held.waiters_of(record)
     search = Search(mine, holder)
     try:
         first = search.circle()

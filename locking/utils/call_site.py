@@ -58,9 +58,9 @@ def activity_of(context: object) -> str | None:
     A request's path is shown, never its query or its body.
     """
     for frame in _frames(context):
-        told = _request(frame) or _celery_task(frame)
-        if told is not None:
-            return told[:LONGEST]
+        found = _request(frame) or _celery_task(frame)
+        if found is not None:
+            return found[:LONGEST]
     return None
 
 

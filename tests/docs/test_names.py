@@ -227,7 +227,7 @@ def test_the_states_of_a_lease() -> None:
     commands = TEXT[REFERENCE / "commands.md"]
     states = [set(coded(row[2])) for row in rows(commands) if row[0] == "`--state`"]
     kinds = [set(coded(row[2])) for row in rows(commands) if row[0] == "`--kind`"]
-    assert (states, kinds) == ([set(STATES)] * 2, [set(KINDS)] * 2)  # of `list` and of `release`
+    assert (states, kinds) == ([set(STATES)], [set(KINDS)])
 
 
 def test_the_signals_and_their_outcomes() -> None:
